@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from denserk.index.lucene import OLDEST, anserini_jar, java_version
+from denserk.index.bm25 import OLDEST, anserini_jar, java_version
 
 VECTORS = "--add-modules=jdk.incubator.vector"
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from denserk.commands.app import run
-from denserk.index.lucene import anserini_jar
+from denserk.index.bm25 import anserini_jar
 from denserk.io.runs import read_run_scores
 from tests.conftest import PASSAGES, QUERIES, write_toy
 from tests.peers import WITHOUT_VECTORS, has_vectors, java_home, peer_environment

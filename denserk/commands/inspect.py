@@ -247,7 +247,7 @@ def _threads(fixes: list[str]) -> Facts:
 
 
 def _java(fixes: list[str]) -> Facts:
-    from denserk.index.lucene import find_java, java_version  # numpy: not for --help
+    from denserk.index.bm25 import find_java, java_version  # numpy: not for --help
 
     home = os.environ.get("JAVA_HOME")
     yield "JAVA_HOME", home or "not set"

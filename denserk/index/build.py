@@ -23,7 +23,7 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
-from denserk.index.bm25 import PURPOSE, Analyzer, build_bm25
+from denserk.index.bm25 import PURPOSE, Analyzer, build_bm25, build_lucene, require_lucene
 from denserk.index.faiss_building import (
     Template,
     build,
@@ -36,7 +36,6 @@ from denserk.index.faiss_building import (
 )
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.index_folder import INDEX, folder_bytes, vectors_per_passage
-from denserk.index.lucene import build_lucene, require_lucene
 from denserk.index.searcher import VectorIndex, Vectors, in_order, padding
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
 from denserk.io.blocks import Texts

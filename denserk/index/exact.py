@@ -1,6 +1,6 @@
 """Exact search over vectors in memory or in files, block by block, on a CPU or a GPU.
 
-A sample of the passages tells which score a query's best passages will reach: its floor. Only
+A sample of the passages shows which score a query's best passages will reach: its floor. Only
 products that reach the floor are taken out of a block's matrix of products. Where bfloat16 is fast,
 the matrix is computed in bfloat16, and what may reach the floor is scored again in float32, so that
 the hits are those of a full float32 search. A floor that too few passages reach was too high: such
@@ -206,7 +206,7 @@ class ExactIndex:
         return self._resident
 
     def _floors(self, queries: Tensor, depth: int) -> NDArray[np.float32]:
-        """(B,) scores that more than `depth` passages reach, as far as the sample tells."""
+        """(B,) scores that more than `depth` passages reach, estimated from the sample."""
         if self._sample is None:
             self._sample = self._drawn()
         sampled = len(self._sample) // self._size

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from denserk.config.options import from_json, spelled
+from denserk.config.options import from_json, given_fields, spelled
 from denserk.config.retrieval import IndexSettings, IndexType, Metric
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
 from denserk.index.faiss_index import (
@@ -363,11 +363,11 @@ class Template:
 
     def settings(self, given: IndexSettings) -> IndexSettings:
         """Return the settings given, completed by those that the index was trained with."""
-        made, default = from_json(IndexSettings, self.manifest.settings), IndexSettings()
+        made = from_json(IndexSettings, self.manifest.settings)
         values = {name: getattr(made, name) for name in TRAINED}
-        for name, value in values.items():
-            asked = getattr(given, name)
-            if asked not in (getattr(default, name), value, self.factory):
+        for name in values.keys() & given_fields(given):
+            asked, value = getattr(given, name), values[name]
+            if asked not in (value, self.factory):
                 option = spelled(name, IndexSettings)
                 raise UsageError(
                     f"{option} {asked}: {self.name} was trained as {self.factory}, "

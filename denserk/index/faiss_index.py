@@ -104,7 +104,7 @@ def inner_indexes(index: Any) -> Iterator[Any]:
 def on_gpu(index: Any, device: str) -> Any:
     """Return an index on a GPU of faiss, or None if faiss has no GPU version of it."""
     faiss, number = load_faiss(), int(device.partition(":")[2] or 0)
-    if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() <= number:
+    if faiss.get_num_gpus() <= number:
         raise UsageError(
             f"faiss sees no GPU {number}",
             "pip install faiss-gpu, or use --device cpu for the index",

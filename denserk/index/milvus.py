@@ -153,7 +153,7 @@ class Collection:
         """Set a property of the collection."""
         self.call("alter_collection_properties", {name: value})
 
-    def manifest(self) -> Manifest:
+    def read_manifest(self) -> Manifest:
         """Return the manifest, finished or not."""
         text = self.properties().get(MANIFEST)
         if text is None:
@@ -194,7 +194,7 @@ class Collection:
         return str(self.call("get", ids=[row], output_fields=[PASSAGE])[0][PASSAGE])
 
 
-class MilvusIndex:
+class MilvusIndex(Collection):
     """An open collection.
 
     Milvus returns at most 16,384 rows for a query. Passages with m vectors are grouped by denserk:
@@ -202,13 +202,12 @@ class MilvusIndex:
     """
 
     def __init__(self, settings: CollectionSettings, rules: SearchSettings) -> None:
-        self._collection = Collection(settings)
-        self.place, self.close = settings.place, self._collection.close
+        super().__init__(settings)
         try:
-            if not self._collection.call("has_collection"):
+            if not self.call("has_collection"):
                 hint = "denserk index --engine milvus makes it"
                 raise UsageError(f"there is no {self.place}", hint)
-            self.manifest = self._collection.manifest()
+            self.manifest = self.read_manifest()
             if self.manifest.kind is not Kind.INDEX or not self.manifest.complete:
                 raise MismatchError(
                     f"{self.place} is unfinished: the command that loads it was interrupted",
@@ -225,8 +224,8 @@ class MilvusIndex:
             self.is_exhaustive = self._kind in EXHAUSTIVE
             self.dimension = int(self.manifest.contents["dimension"])
             self._parameters = self._breadth(rules) | settings.parameters
-            self._collection.call("load_collection", timeout=None)
-            self._count = self._collection.count()
+            self.call("load_collection", timeout=None)
+            self._count = self.count()
         except BaseException:
             self.close()
             raise
@@ -261,7 +260,7 @@ class MilvusIndex:
         self._ids.clear()
         step = max(1, HITS_AT_ONCE // wanted)
         for first in range(0, len(queries), step):
-            answers = self._collection.call(
+            answers = self.call(
                 "search",
                 data=list(queries[first : first + step]),
                 anns_field=VECTOR,
@@ -330,11 +329,11 @@ def _load(
         for ids, vectors, _ in checked_blocks(sources, taken):
             if not dimension:
                 dimension = vectors.shape[1]
-                begun = replace(manifest, contents={"dimension": dimension})
+                started = replace(manifest, contents={"dimension": dimension})
                 if found is None:
-                    collection.create(begun, milvus)
+                    collection.create(started, milvus)
                 else:
-                    _refuse_changes(collection, found.contents, begun.contents)
+                    _refuse_changes(collection, found.contents, started.contents)
                     there = int(collection.properties().get(ROWS, "0"))
                     logger.info(
                         f"{collection.place}: {there:,} rows are there; the load is resumed"
@@ -393,7 +392,7 @@ def _existing(collection: Collection, paths: IndexPaths, manifest: Manifest) -> 
         raise UsageError(
             f"{collection.place} exists already", "--resume continues it, --overwrite replaces it"
         )
-    found = collection.manifest()
+    found = collection.read_manifest()
     _refuse_changes(collection, found.settings, manifest.settings)
     _refuse_changes(collection, found.made_from, manifest.made_from)
     return found

