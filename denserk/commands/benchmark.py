@@ -187,13 +187,7 @@ class _Maker:
         self.corpus, self.compute = corpus, compute
 
     def make(self, asked: Sequence[Benchmark]) -> None:
-        """Encode, index and search benchmarks, one after the other.
-
-        Raises:
-            UsageError: parts of benchmarks are missing (all are named), or the folder is not empty
-                and neither --resume nor --overwrite was given.
-            MismatchError: the folder's runs were made with another model or other settings.
-        """
+        """Encode, index and search benchmarks, one after the other."""
         found = find_parts(asked)
         manifest = self._start()
         for position, benchmark in enumerate(asked):

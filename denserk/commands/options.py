@@ -213,11 +213,7 @@ class _Group:
         }
 
     def build(self, given: dict[str, Any]) -> Any:
-        """Remove the group's values from `given` and build its settings object.
-
-        Raises:
-            UsageError: invalid or missing values.
-        """
+        """Remove the group's values from `given` and build its settings object."""
         taken = {name: given.pop(name, None) for name in self.options}
         values = {n: self.options[n].convert(v) for n, v in taken.items() if v is not None}
         if self._unset:
@@ -244,10 +240,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 def _guard_files(values: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Check the outputs against the inputs and existing files, and lock them.
 
-    Under torchrun only the main process does.
-
-    Raises:
-        UsageError: two inputs are standard input; or see `denserk.io.outputs.claim`.
+    Under torchrun only the main process does. Only one input can be standard input.
     """
     inputs = [values[name] for name in INPUTS if values.get(name)]
     streams = [v == "-" if isinstance(v, str) else list(v).count("-") for v in inputs]
@@ -344,12 +337,7 @@ class _Parsed:
         return {name.replace("-", "_"): value for name, value in given.items()}
 
     def call(self, given: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
-        """Call the function with given values, with its outputs guarded.
-
-        Args:
-            given: values of options by name; None: not given.
-            settings: values of --set.
-        """
+        """Call the function with given options and values of --set; None: not given."""
         values = self._known(given, "denserk") | self._known(settings, "--set")
         if path := values.pop("config", None):
             read = self._known(read_yaml(path), str(path))
@@ -375,14 +363,8 @@ def command(
     """Register a function of settings classes as a command.
 
     The returned function takes the options as keywords: strings, numbers, paths, and lists for
-    repeatable options.
-
-    Args:
-        app: the typer app.
-        name: name of the command.
-        common: space-separated fields whose options --help shows; empty: all.
-        examples: command lines at the end of the help.
-        config: add --config, which reads options from a YAML file.
+    repeatable options. --help shows the options of the fields in `common` (empty: all), and
+    `examples` of command lines; `config` adds --config, which reads options from a YAML file.
     """
 
     def register(function: Callable[..., T]) -> Callable[..., T]:

@@ -98,17 +98,15 @@ def _recipe() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def benchmarks() -> Mapping[str, Benchmark]:
     """Return all benchmarks by name."""
-    corpora = {
-        name: from_json(Corpus, {"name": name, **row}) for name, row in _recipe()["corpora"].items()
-    }
-
-    rows = {
-        name: _beir(name, **row)
-        if name.startswith("beir/")
-        else {**row, "corpus": corpora[row["corpus"]]}
-        for name, row in _recipe()["benchmarks"].items()
-    }
-    return {name: from_json(Benchmark, {"name": name, **row}) for name, row in rows.items()}
+    corpora, found = _recipe()["corpora"], {}
+    for name, row in _recipe()["benchmarks"].items():
+        if name.startswith("beir/"):
+            row = _beir(name, **row)
+        else:
+            corpus = {"name": row["corpus"], **corpora[row["corpus"]]}
+            row = {**row, "corpus": from_json(Corpus, corpus)}
+        found[name] = from_json(Benchmark, {"name": name, **row})
+    return found
 
 
 def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -> dict[str, Any]:
@@ -128,11 +126,7 @@ def groups() -> Mapping[str, Group]:
 
 
 def find_benchmark(name: str) -> Benchmark | Group:
-    """Return the benchmark or group of a name.
-
-    Raises:
-        UsageError: unknown name; the message has the nearest ones.
-    """
+    """Return the benchmark or group of a name; the error of an unknown one has the nearest."""
     known: dict[str, Benchmark | Group] = {**benchmarks(), **groups()}
     name = name.replace(":", "/") if name.startswith("beir:") else name.rstrip("/")
     if name not in known:

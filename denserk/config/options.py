@@ -77,14 +77,7 @@ class OptionSpec:
 
 
 def option(default: Any = REQUIRED, *names: str, **spec: Any) -> Any:
-    """Declare a dataclass field with an `OptionSpec`.
-
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Example:
-    ...     model: str = option("", "--encoder")
-    >>> spec_of(dataclasses.fields(Example)[0]).names
-    ('--encoder',)
-    """
+    """Declare a dataclass field with its aliases and the metadata of an `OptionSpec`."""
     return dataclasses.field(default=default, metadata={"option": OptionSpec(names, **spec)})
 
 
@@ -231,25 +224,14 @@ def as_json(settings: Any) -> dict[str, Any]:
 
 
 def without_none(kind: Any) -> Any:
-    """Return a type without its `None`.
-
-    >>> without_none(int | None)
-    <class 'int'>
-    """
+    """Return a type without its `None`: int for `int | None`."""
     if get_origin(kind) in (Union, types.UnionType):
         return next(part for part in get_args(kind) if part is not type(None))
     return kind
 
 
 def as_type(kind: Any, value: Any) -> Any:
-    """Convert a JSON or YAML value to the type of a field.
-
-    Raises:
-        ValueError: the value does not fit the type.
-
-    >>> as_type(tuple[int, ...], [12, 10]), as_type(float | None, 1)
-    ((12, 10), 1)
-    """
+    """Convert a JSON or YAML value to the type of a field; a ValueError if it does not fit."""
     if value is None and type(None) in get_args(kind):
         return None
     kind = without_none(kind)
@@ -287,11 +269,7 @@ _type_hints = cache(get_type_hints)
 
 
 def typed_values(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert JSON values to the types of the class's fields.
-
-    Raises:
-        UsageError: lists all unknown names and values of the wrong type.
-    """
+    """Convert JSON values to the types of the class's fields; a UsageError lists all mistakes."""
     hints = _type_hints(cls)
     typed: dict[str, Any] = {}
     mistakes: list[str] = []
@@ -312,11 +290,7 @@ T = TypeVar("T")
 
 
 def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Build a settings object from the output of `as_json`.
-
-    Raises:
-        UsageError: lists all unknown names and values of the wrong type.
-    """
+    """Build a settings object from the output of `as_json`; a UsageError lists all mistakes."""
     return cls(**typed_values(cls, values))
 
 
@@ -346,12 +320,7 @@ def _loader() -> Any:
 
 
 def read_yaml(path: str | Path) -> Mapping[str, Any]:
-    """Read a YAML file with a mapping at the top level.
-
-    Raises:
-        InputError: invalid YAML, or no mapping of names.
-        UsageError: the file cannot be read.
-    """
+    """Read a YAML file, which must have a mapping of names at the top level."""
     import yaml
 
     expected = "lines of the form 'name: value'"
