@@ -159,13 +159,8 @@ def with_texts(
 
 
 def _gathered(records: Iterable[R], ids: set[str], unit: str, source: str) -> dict[str, R]:
-    """Return the records of some ids."""
-    with track("gathering texts", None, unit) as progress:
-        found = {}
-        for record in records:
-            if record[0] in ids:
-                found[record[0]] = record
-            progress.advance()
+    """Return the records of some ids; raise an InputError if the source lacks one."""
+    found = corpus.find_records(records, ids, source, unit)
     if missing := sorted(ids - found.keys()):
         named = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
         lacking = f"no {unit} with {len(missing):,} of the ids that the training data names"

@@ -27,7 +27,7 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.data.batches import TokenBatch, plan
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError, MismatchError, ModelError
-from denserk.io.corpus import find_passages, read_passages
+from denserk.io.corpus import find_records, read_passages
 from denserk.io.files import some, write_rows
 from denserk.io.plots import draw_lines, new_axes, save_if_installed
 from denserk.io.qrels import read_qrels
@@ -270,7 +270,8 @@ def choose_pairs(
             "are the queries those of another split?",
         )
     wanted = {d for docids in named.values() for query in queries for d in docids[query.qid]}
-    passages = find_passages(settings.corpus, wanted, corpus, fields)
+    source = read_passages(settings.corpus, corpus, fields)
+    passages = find_records(source, wanted, settings.corpus)
     if lacking := wanted - passages.keys():
         logger.warning(
             f"passages that {settings.corpus} does not hold are left out: {len(lacking):,} of "

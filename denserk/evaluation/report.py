@@ -35,7 +35,7 @@ from denserk.evaluation.evaluator import (
 from denserk.evaluation.measures import is_count, parse_measures
 from denserk.evaluation.tables import Cell, Table, tables
 from denserk.extras import require
-from denserk.io.corpus import find_passages
+from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
 from denserk.io.files import STREAM, whole_text, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, read_manifest
@@ -152,7 +152,8 @@ def write_report(
         queries = {q.qid: q.text for q in read_queries(sources.topics) if q.qid in known}
     if sources.corpus is not None:
         wanted = {d for one in profiles for many in one.lists.values() for d, *_ in many.top}
-        passages = find_passages(sources.corpus, wanted, sources.reading)
+        corpus = read_passages(sources.corpus, sources.reading)
+        passages = find_records(corpus, wanted, sources.corpus)
     with style():
         figures, scores = list(_recall(profiles, level)), list(_scores(profiles))
         costs = list(_costs(result, measure, manifests))

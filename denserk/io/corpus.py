@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import orjson
@@ -41,7 +41,7 @@ from denserk.io.json_records import (
     write_objects,
 )
 from denserk.io.manifest import NAME as MANIFEST
-from denserk.records import NO_FIELDS, Passage
+from denserk.records import NO_FIELDS, Passage, Query
 from denserk.reporting import Progress, track
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ COLUMNS = {
 WRITTEN = tuple(form for form in CorpusFormat if form is not CorpusFormat.FLAG)
 
 Hashes = NDArray[np.int64]
+Found = TypeVar("Found", Passage, Query)
 
 
 def read_passages(
@@ -98,20 +99,16 @@ def read_passages(
         logger.info(f"{display_name(source)}: {empty:,} of {count:,} passages are empty")
 
 
-def find_passages(
-    source: str,
-    wanted: Collection[str],
-    settings: CorpusSettings = DETECTED,
-    fields: Sequence[str] | None = None,
-) -> dict[str, Passage]:
-    """Return the wanted passages by id, in the order of the corpus, which is read no further."""
-    found: dict[str, Passage] = {}
-    passages = read_passages(source, settings, fields) if wanted else iter(())
-    with track(f"reading {source}", None, "passages") as progress:
-        for passage in passages:
+def find_records(
+    records: Iterable[Found], wanted: Collection[str], source: str, unit: str = "passages"
+) -> dict[str, Found]:
+    """Return the wanted passages or queries by id, in the order of `source`, read no further."""
+    found: dict[str, Found] = {}
+    with track(f"reading {source}", None, unit) as progress:
+        for record in records if wanted else ():
             progress.advance()
-            if passage.docid in wanted:
-                found[passage.docid] = passage
+            if record[0] in wanted:
+                found[record[0]] = record
                 if len(found) == len(wanted):
                     break
     return found
