@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, islice
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,6 @@ logger = logging.getLogger(__name__)
 NOTHING: Mapping[str, Any] = {}
 SCORED_TOGETHER = 4096  # pairs that are sorted by length into batches
 Examples = Iterator[TrainingExample]
-Pairs = list[tuple[Hit, Passage]]
 # of query i with passage i: (P,)
 Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
 
@@ -328,37 +328,39 @@ class _Mining:
                 positives.append(each._replace(text=passage.text, title=passage.title))
         lost = len(example.positives) - len(positives)
         self.result.left_out["positives that the corpus lacks"] += lost
-        passages = self._texts.get([hit.docid for hit in hits])
-        pairs = [(h, p) for h, p in zip(hits, passages, strict=True) if p is not None]
-        self.result.dropped["not in the corpus"] += len(hits) - len(pairs)
-        pairs, promoted = self._divide(example._replace(positives=tuple(positives)), pairs)
+        candidates = []
+        for hit, passage in zip(hits, self._texts.get([hit.docid for hit in hits]), strict=True):
+            if passage is not None:
+                run = display_name(self._paths.run[hit.run])
+                source: dict[str, Any] = {"rank": hit.rank, "run": run}
+                if self._settings.teacher is not None:  # whose score replaces that of the run
+                    source["run_score"] = hit.score
+                candidates.append(
+                    Candidate(hit.docid, passage.text, passage.title, hit.score, source)
+                )
+        self.result.dropped["not in the corpus"] += len(hits) - len(candidates)
+        example = example._replace(positives=tuple(positives))
+        negatives, promoted = self._divide(example, candidates)
         self.result.promoted += len(promoted)
         gold = positives if self._settings.keep_gold else ()
-        return example._replace(
-            positives=(*gold, *(self._candidate(*pair) for pair in promoted)),
-            negatives=tuple(self._candidate(*pair) for pair in pairs),
-        )
+        return example._replace(positives=(*gold, *promoted), negatives=tuple(negatives))
 
-    def _candidate(self, hit: Hit, passage: Passage) -> Candidate:
-        source: dict[str, Any] = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
-        if self._settings.teacher is not None:  # whose score replaces that of the run
-            source["run_score"] = hit.score
-        return Candidate(hit.docid, passage.text, passage.title, hit.score, source)
-
-    def _divide(self, example: TrainingExample, pairs: Pairs) -> tuple[Pairs, Pairs]:
-        """Divide a query's hits, with their passages, into possible negatives and new positives."""
+    def _divide(
+        self, example: TrainingExample, candidates: list[Candidate]
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """Divide a query's candidates into possible negatives and new positives."""
         if self._compares:
-            overlap = TextOverlap([candidate.text for candidate in example.positives])
-            pairs = [pair for pair in pairs if not self._repeats(overlap, pair[1].text)]
+            overlap = TextOverlap([positive.text for positive in example.positives])
+            candidates = [each for each in candidates if not self._repeats(overlap, each.text)]
         if self._bearing is AnswerBearing.KEEP:
-            return pairs, []
-        texts = [passage.text for _, passage in pairs]
+            return candidates, []
+        texts = [candidate.text for candidate in candidates]
         matches, unusable = match_answers(example.answers, texts, regex=self._settings.regex)
         noticed = self.result.noticed
         noticed["queries without an answer"] += not example.answers
         noticed["answers without a word, or no regular expression"] += len(unusable)
-        found = [pair for pair, bears in zip(pairs, matches, strict=True) if bears]
-        others = [pair for pair, bears in zip(pairs, matches, strict=True) if not bears]
+        found = list(compress(candidates, matches))
+        others = list(compress(candidates, map(not_, matches)))
         if self._bearing is AnswerBearing.PROMOTE:
             return others, found
         self.result.dropped["answer"] += len(found)
