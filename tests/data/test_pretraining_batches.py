@@ -265,14 +265,14 @@ def test_unknown_documents_send_npr_to_halves(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tasks", "told", "rest"),
+    ("tasks", "message", "rest"),
     [
         ("dor", r"dor: the corpus has no generated queries or continuations$", None),
         ("mkp cmp dor gor", r"dor and gor: the corpus has no generated", "--set tasks=mkp,cmp"),
     ],
 )
-def test_tasks_without_expansions_are_rejected(tmp_path, tasks, told, rest):
-    with pytest.raises(UsageError, match=told) as caught:
+def test_tasks_without_expansions_are_rejected(tmp_path, tasks, message, rest):
+    with pytest.raises(UsageError, match=message) as caught:
         master(tmp_path, tasks)
     assert (rest or "--set tasks=") in str(caught.value.hint) or rest is None
 

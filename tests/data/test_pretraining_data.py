@@ -281,7 +281,7 @@ def test_two_sources_are_one_corpus(corpus, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("told", "neighbours"),
+    ("documents", "neighbours"),
     [
         ([("1", "A"), ("2", "A"), ("3", "A")], [1, 1, -1]),
         ([("1", "A"), ("2", "B"), ("3", "A")], [0, 0, 0]),
@@ -291,8 +291,8 @@ def test_two_sources_are_one_corpus(corpus, tmp_path):
         ([("d#0", "A"), ("d#1", "B")], [1, -1]),
     ],
 )
-def test_neighbours(tmp_path, told, neighbours):
-    records = [{"_id": docid, "title": title, "text": "moon"} for docid, title in told]
+def test_neighbours(tmp_path, documents, neighbours):
+    records = [{"_id": docid, "title": title, "text": "moon"} for docid, title in documents]
     store = prepared(jsonl(tmp_path / "c.jsonl", *records), tmp_path / "p", MASTER)
     assert store.neighbours.tolist() == neighbours
     assert store.contents["with_neighbour"] == sum(number != 0 for number in neighbours)

@@ -207,14 +207,14 @@ def test_nothing_is_prepared_twice(train, tmp_path, tokenizer, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"text": "other"}, "file 1.sha256 was"),
         ({"length": 17}, "passage.passage_max_length was 16, now 17"),
         ({"words": [*VOCABULARY[:-2], *VOCABULARY[:-3:-1]]}, "passage.tokenizer was"),
     ],
 )
-def test_what_differs_is_logged_and_prepared_again(train, tmp_path, tokenizer, change, told):
+def test_what_differs_is_logged_and_prepared_again(train, tmp_path, tokenizer, change, message):
     folder = tmp_path / "prepared"
     prepare(TrainingInputs([train]), folder, tokenizer, tokenizer)
     if "text" in change:
@@ -224,7 +224,7 @@ def test_what_differs_is_logged_and_prepared_again(train, tmp_path, tokenizer, c
     changed = TextTokenizer(backend, settings)
     inputs, heard = TrainingInputs([train]), Heard()
     again = prepare(inputs, folder, tokenizer, changed)
-    assert told in heard.notes[0]
+    assert message in heard.notes[0]
     fresh = prepare(inputs, tmp_path / "fresh", tokenizer, changed)
     assert contents(again.folder) == contents(fresh.folder)
 

@@ -157,8 +157,8 @@ def test_the_launch_and_the_device_of_a_rank(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="RANK is not set"):
         launched()
-    told = {"RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    for name, value in told.items():
+    environment = {"RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert device_of_rank("cpu") == device_of_rank("auto") == "cpu"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

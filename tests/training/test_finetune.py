@@ -45,7 +45,7 @@ def log_of(folder):
 
 
 def encoded(folder, toy):
-    """The toy corpus through `encode`, which is told nothing but the folder."""
+    """The toy corpus through `encode`, which is info nothing but the folder."""
     encode(
         EncodeSettings(
             model=str(folder), output=str(toy / "vectors"), corpus=str(toy / "corpus.jsonl")
@@ -103,10 +103,10 @@ def test_encode_takes_the_folder_as_it_stands(tiny, train, toy, tmp_path, name, 
 
 def test_the_backbone_loads_in_transformers(tiny, train, tmp_path):
     tune(tmp_path / "out", tiny("bert"), train, **typed(AGG), max_steps=2)
-    _, told = AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not [name for name in told["missing_keys"] if "pooler" not in name]
-    _, told = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not told["missing_keys"]
+    _, info = AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not [name for name in info["missing_keys"] if "pooler" not in name]
+    _, info = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not info["missing_keys"]
 
 
 def test_a_shared_start_may_be_untied_and_goes_on_so(tiny, train, tmp_path):
@@ -124,20 +124,20 @@ def test_a_shared_start_may_be_untied_and_goes_on_so(tiny, train, tmp_path):
 def test_settings_versions_and_log_are_kept(tiny, train, dev, tmp_path):
     run = run_of(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **typed(AGG))
     result = finetune(run)
-    told = json.loads((tmp_path / "out" / "training.json").read_text())
-    assert told["versions"].keys() == {"denserk", "torch", "transformers"}
-    assert told["optimizer"]["lr"] == 0.01
-    assert told["representation"]["agg_dim"] == 20
-    assert told["text"]["query_max_length"] == 32
-    assert {use: each["name"] for use, each in told["data"]["training-data"].items()} == {
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert record["versions"].keys() == {"denserk", "torch", "transformers"}
+    assert record["optimizer"]["lr"] == 0.01
+    assert record["representation"]["agg_dim"] == 20
+    assert record["text"]["query_max_length"] == 32
+    assert {use: each["name"] for use, each in record["data"]["training-data"].items()} == {
         "file 1": train
     }
-    losses = [entry for entry in told["log"] if "loss" in entry]
+    losses = [entry for entry in record["log"] if "loss" in entry]
     assert [entry["step"] for entry in losses] == [2, 4, 6, 8, 10]
     parts = ("loss_contrastive", "loss_cls", "loss_agg")
     for entry in losses:
         assert entry["loss"] == pytest.approx(sum(entry[part] for part in parts), rel=1e-3)
-    assert [e["step"] for e in told["log"] if "eval_dev-loss" in e] == [5, 10]
+    assert [e["step"] for e in record["log"] if "eval_dev-loss" in e] == [5, 10]
     assert result.loss == losses[-1]["loss"]
     assert [entry["epoch"] for entry in losses] == [pytest.approx(n / 6) for n in (2, 4, 6, 8, 10)]
 

@@ -42,11 +42,11 @@ def command(tiny, tmp_path, capsys):
             word for pair in {**basic, **given}.items() if pair[1] is not None for word in pair
         ]
         status = run(["finetune", *words, *(options[-1:] if len(options) % 2 else ())])
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert "Traceback" not in told.err
-        assert "internal error" not in told.err
-        return status, told.err
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert "Traceback" not in printed.err
+        assert "internal error" not in printed.err
+        return status, printed.err
 
     return finetune
 
@@ -55,10 +55,10 @@ def command(tiny, tmp_path, capsys):
 def test_weights_that_exploded_are_no_model(command, lines, tmp_path, lr):
     """The loss before the last update is finite: the weights after it are looked at."""
     options = ("--lr", lr, "--max-steps", "1", "--warmup-ratio", "0")
-    status, told = command(lines, *options)
+    status, printed = command(lines, *options)
     assert status == 1
-    assert re.search(r"^error: training diverged: after step 1 the weights ", told, re.MULTILINE)
-    assert "lower --lr" in told
+    assert re.search(r"^error: training diverged: after step 1 the weights ", printed, re.MULTILINE)
+    assert "lower --lr" in printed
     assert not list((tmp_path / "out").rglob("*.safetensors"))
 
 
@@ -73,18 +73,18 @@ def test_a_checkpoint_before_the_weights_explode_stays(command, lines, tmp_path)
         "--set",
         "warmup-steps=1000000",
     )
-    status, told = command(lines, *rising)
+    status, printed = command(lines, *rising)
     assert status == 1
     (kept,) = (tmp_path / "out" / "checkpoints").iterdir()
-    assert f"{kept} is the last good checkpoint" in told
+    assert f"{kept} is the last good checkpoint" in printed
     assert command(lines, "--model", str(kept), "--overwrite")[0] == 2  # it lies in the output
     assert command(lines, "--model", str(kept), "--output", str(tmp_path / "next"))[0] == 0
 
 
 def test_normalised_vectors_need_a_temperature(command, lines, tmp_path):
-    status, told = command(lines, "--l2-norm")
+    status, printed = command(lines, "--l2-norm")
     assert status == 2
-    assert "add --temperature 0.05, or --no-l2-norm" in told
+    assert "add --temperature 0.05, or --no-l2-norm" in printed
     assert not (tmp_path / "out").exists()
     assert command(lines, "--temperature", "0.02", "--l2-norm")[0] == 0
     given = ("--model", str(tmp_path / "out"), "--output", str(tmp_path / "next"))
@@ -107,9 +107,9 @@ def test_normalised_vectors_need_a_temperature(command, lines, tmp_path):
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else None,
 )
 def test_refused(command, lines, tmp_path, options, status, phrase):
-    found, told = command(lines, *options)
+    found, printed = command(lines, *options)
     assert found == status
-    assert phrase in told
+    assert phrase in printed
     assert not (tmp_path / "out" / "model.safetensors").exists()
 
 

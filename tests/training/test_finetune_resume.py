@@ -1,4 +1,4 @@
-"""A run that was stopped goes on to the weights of one that was not, bit for bit."""
+"""A stopped run resumes to the weights of one that was not, bit for bit."""
 
 import json
 import subprocess
@@ -118,5 +118,5 @@ def test_killed_in_the_middle(tiny, train, tmp_path):
     subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True)
     kill_and_resume(command, tmp_path / "killed", "checkpoint-1?")
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
-    told = json.loads((tmp_path / "killed" / "training.json").read_text())
-    assert told["log"][-1]["step"] == 60
+    record = json.loads((tmp_path / "killed" / "training.json").read_text())
+    assert record["log"][-1]["step"] == 60

@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"group_size": 8, "batch_size": 4, "lr": 0.01, "save_ste
 
 @pytest.fixture
 def pairs(tmp_path):
-    """Ten pairs, equal ones beside strangers, labels from 0 to 5."""
+    """Ten pairs, equal ones beside random ones, labels from 0 to 5."""
     rows = ((words(n, 4), words(n if n % 2 else 50 - n, 4), 5 * (n % 2)) for n in range(1, 11))
     path = tmp_path / "pairs.tsv"
     path.write_text(

@@ -13,7 +13,8 @@ from transformers import (
 )
 
 from denserk.config.encoding import Representation
-from denserk.config.pretraining import MasterPreset, NprKind
+from denserk.config.pretraining import Decoders, MasterPreset, NprKind
+from denserk.errors import ModelError
 from denserk.models.stored_model import read_model_folder
 from denserk.training import run_folder
 from denserk.training.finetune import finetune
@@ -86,15 +87,15 @@ def test_every_objective_learns_and_the_folder_loads_whole(tiny, trained, object
     assert len(terms) == 6
     assert sum(terms[-1].values()) < sum(terms[0].values())
     assert weights(folder) != weights(tiny(kind))
-    told = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)[1]
-    assert not told["missing_keys"]
-    assert not told["unexpected_keys"]
+    info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)[1]
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
     for cls, new in (
         (AutoModel, ("pooler",)),
         (AutoModelForSequenceClassification, ("pooler", "classifier")),
     ):
-        told = cls.from_pretrained(folder, output_loading_info=True)[1]
-        assert all(any(part in name for part in new) for name in told["missing_keys"])
+        info = cls.from_pretrained(folder, output_loading_info=True)[1]
+        assert all(any(part in name for part in new) for name in info["missing_keys"])
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert (
         tokenizer("the cat")["input_ids"]
@@ -162,3 +163,100 @@ def test_kept_steps_are_models(tiny, data, tmp_path):
     result = train(tmp_path / "next", data["corpus"], "cocondenser", steps / "step-3", max_steps=1)
     assert result.steps == 1
     tune(tmp_path / "tuned", steps / "step-1", data["examples"], max_steps=1, **CLS)
+
+
+def logged(output, corpus, objective, model, **options):
+    """Return the log of a run whose one step moves no weight visibly."""
+    heard = Heard()
+    train(output, corpus, objective, model, **{"lr": 1e-12, "max_steps": 1, **options})
+    return heard
+
+
+def assert_close(one, other):
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-9)
+
+
+def as_authors(folder, copy, names, extra=()):
+    """The authors' layout: the heads' layers by their names in `model.pt`, in place of ours."""
+    copy.mkdir()
+    for file in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (copy / file).write_bytes((folder / file).read_bytes())
+    (ours,) = {path.name for path in folder.glob("*.safetensors")} - {"model.safetensors"}
+    tensors = {}
+    for name, tensor in load_file(folder / ours).items():
+        head, _, rest = name.partition(".")
+        tensors[f"{names[head]}.{rest}"] = tensor
+    torch.save(tensors | dict(extra), copy / "model.pt")
+    return copy
+
+
+@pytest.mark.parametrize("published", [False, True], ids=["ours", "authors"])
+def test_cocondenser_takes_the_condensers_head(trained, data, tmp_path, published):
+    start = folder = trained("condenser")
+    if published:
+        extra = {"co_target": torch.arange(8)}
+        start = as_authors(folder, tmp_path / "authors", {"head": "c_head"}, extra)
+    heard = logged(tmp_path / "out", data["corpus"], "cocondenser", start)
+    file = "model.pt" if published else HEAD_FILES["condenser"]
+    assert f"head: from {start / file}" in heard.notes
+    assert not heard.warnings
+    assert_close(
+        load_file(folder / HEAD_FILES["condenser"]),
+        load_file(tmp_path / "out" / HEAD_FILES["condenser"]),
+    )
+
+
+def test_a_head_that_is_missing_is_warned_of(tiny, data, tmp_path):
+    heard = logged(tmp_path / "out", data["corpus"], "cocondenser", tiny())
+    (warning,) = heard.warnings
+    assert f"{tiny()} has no {HEAD_FILES['condenser']}" in warning
+    assert "harms" in warning
+
+
+AUTHORS = {
+    "mkp_decoder": "c_head",
+    "cmp_decoder": "overlap_head",
+    "npr_decoder": "next_head",
+    "dor_decoder": "query_head",
+    "gor_decoder": "gpt_head",
+}
+
+
+@pytest.mark.parametrize("published", [False, True], ids=["ours", "authors"])
+def test_master_continues_with_its_decoders(trained, data, tmp_path, published):
+    options = {"expansions": data["expansions"]}
+    start = folder = trained("master")
+    if published:
+        start = as_authors(folder, tmp_path / "authors", AUTHORS)
+    heard = logged(tmp_path / "out", data["corpus"], "master", start, **options)
+    assert not heard.warnings
+    assert any(note.startswith("mkp_decoder, cmp_decoder") for note in heard.notes)
+    assert_close(
+        load_file(folder / HEAD_FILES["master"]), load_file(tmp_path / "out" / HEAD_FILES["master"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "phrase"),
+    [({"decoders": Decoders.SHARED}, "shared_decoder"), ({"n_head_layers": 3}, "mkp_decoder.2")],
+)
+def test_decoders_of_another_kind_are_refused(trained, data, tmp_path, options, phrase):
+    folder = trained("master")
+    options["tasks"] = ("mkp",)
+    with pytest.raises(ModelError, match=phrase) as error:
+        logged(tmp_path / "out", data["corpus"], "master", folder, **options)
+    assert "--set", "fresh-heads=yes" in str(error.value.hint)
+    heard = logged(tmp_path / "out", data["corpus"], "master", folder, fresh_heads=True, **options)
+    assert any("new, from random weights (--set fresh-heads=yes)" in note for note in heard.notes)
+    after = load_file(tmp_path / "out" / HEAD_FILES["master"])
+    assert any(name.startswith(phrase) for name in after)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "retromae", "condenser"])
+def test_other_objectives_files_are_left_alone(trained, data, tmp_path, objective):
+    start = trained("master")
+    heard = logged(tmp_path / "out", data["corpus"], objective, start)
+    assert not (tmp_path / "out" / HEAD_FILES["master"]).exists()
+    assert not any(HEAD_FILES["master"] in note for note in heard.notes)

@@ -46,11 +46,11 @@ def command(tiny, corpus, tmp_path, capsys):
             for word in given_as(name, value)
         ]
         status = run(["pretrain", *options, *words])
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert "Traceback" not in told.err
-        assert "internal error" not in told.err
-        return status, told.err
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert "Traceback" not in printed.err
+        assert "internal error" not in printed.err
+        return status, printed.err
 
     return pretrain
 
@@ -61,17 +61,17 @@ def given_as(name, value):
     return [*words, str(value)] if len(words) == 1 else [words[0], f"{words[1]}={value}"]
 
 
-def errors(told):
+def errors(printed):
     """The lines that tell an error."""
-    return [line for line in told.splitlines() if line.startswith("error: ")]
+    return [line for line in printed.splitlines() if line.startswith("error: ")]
 
 
 def test_t5_is_refused_with_the_reason(command, tiny):
-    status, told = command(model=tiny("t5"))
+    status, printed = command(model=tiny("t5"))
     assert status == 1
-    (line,) = errors(told)
+    (line,) = errors(printed)
     assert "t5 cannot be pre-trained here, for it has no [CLS] token" in line
-    assert "start from a BERT, RoBERTa, DistilBERT or ModernBERT" in " ".join(told.split())
+    assert "start from a BERT, RoBERTa, DistilBERT or ModernBERT" in " ".join(printed.split())
 
 
 def test_two_encoders_are_refused(command, tiny, tmp_path):
@@ -79,25 +79,25 @@ def test_two_encoders_are_refused(command, tiny, tmp_path):
     query = read_model_folder(tiny(seed=8)).passage.build(RepresentationSettings())
     folder = tmp_path / "two"
     save_model(folder, passage, load_tokenizer(tiny()), TextSettings(), query)
-    status, told = command(model=folder)
+    status, printed = command(model=folder)
     assert status == 1
-    (line,) = errors(told)
+    (line,) = errors(printed)
     assert "an encoder for queries and one for passages" in line
-    assert f"{folder / 'document'}" in told
+    assert f"{folder / 'document'}" in printed
 
 
 def test_more_tokens_than_positions(command):
-    status, told = command(max_length=100)
+    status, printed = command(max_length=100)
     assert status == 2
-    assert "--max-length 100" in errors(told)[0]
-    assert "--max-length 64" in told
+    assert "--max-length 100" in errors(printed)[0]
+    assert "--max-length 64" in printed
 
 
 def test_missing_expansions_are_told_before_the_text_is_read(command, tmp_path):
-    status, told = command(objective="master")
+    status, printed = command(objective="master")
     assert status == 2
-    assert "dor and gor: the corpus has no generated" in errors(told)[0]
-    assert "--set tasks=mkp,cmp,npr" in told
+    assert "dor and gor: the corpus has no generated" in errors(printed)[0]
+    assert "--set tasks=mkp,cmp,npr" in printed
     assert not (tmp_path / "out").exists()
 
 
@@ -106,18 +106,18 @@ def test_a_path_that_is_not_there_costs_nothing(command, tmp_path, name):
     assert command()[0] == 0
     before = (tmp_path / "out" / "model.safetensors").read_bytes()
     options = {"objective": "master", "tasks": "mkp", "keyword-weight": "inverse-frequency"}
-    status, told = command("--overwrite", **options, **{name: tmp_path / "absent.jsonl"})
+    status, printed = command("--overwrite", **options, **{name: tmp_path / "absent.jsonl"})
     assert status == 2
-    assert "absent.jsonl: no such file" in errors(told)[0]
+    assert "absent.jsonl: no such file" in errors(printed)[0]
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
 
 
 def test_tokens_of_another_tokenizer(command, tmp_path):
     assert command(tokenize_to=tmp_path / "tokens")[0] == 0
     other = write_tiny(tmp_path / "other", "bert", [*VOCABULARY, "zebra"])
-    status, told = command(model=other, corpus=tmp_path / "tokens", output=tmp_path / "next")
+    status, printed = command(model=other, corpus=tmp_path / "tokens", output=tmp_path / "next")
     assert status == 1
-    assert "token ids of another tokenizer" in errors(told)[0]
+    assert "token ids of another tokenizer" in errors(printed)[0]
 
 
 def test_standard_input_is_read_once_and_not_asked_twice(command, corpus, monkeypatch, tmp_path):
@@ -130,9 +130,9 @@ def test_standard_input_is_read_once_and_not_asked_twice(command, corpus, monkey
     given(b"")
     assert command("--resume", corpus="-")[0] == 0  # the text is there, prepared
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
-    status, told = command("--overwrite", corpus="-", model=None, architecture="tiny")
+    status, printed = command("--overwrite", corpus="-", model=None, architecture="tiny")
     assert status == 2
-    assert "standard input has one reading" in errors(told)[0]
+    assert "standard input has one reading" in errors(printed)[0]
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_standard_input_is_read_once_and_not_asked_twice(command, corpus, monkey
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, dict) else None,
 )
 def test_refused(command, tmp_path, options, status, phrase):
-    found, told = command(**options)
+    found, printed = command(**options)
     assert found == status
-    assert phrase in " ".join(told.split())
-    assert len(errors(told)) == 1
+    assert phrase in " ".join(printed.split())
+    assert len(errors(printed)) == 1
     assert not (tmp_path / "out").exists()

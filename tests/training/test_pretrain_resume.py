@@ -1,4 +1,4 @@
-"""What a pre-training run starts from, and that a stopped one goes on to the same weights."""
+"""What a pre-training run starts from, and that a stopped one resumes to the same weights."""
 
 import json
 from typing import Any

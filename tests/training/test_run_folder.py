@@ -9,7 +9,7 @@ from denserk.io.plots import style
 from denserk.training.run_folder import draw_curves, start
 from tests.reporters import Heard
 
-TOLD = {
+RECORD = {
     "versions": {"torch": "2"},
     "processes": 1,
     "preset": None,
@@ -19,8 +19,8 @@ TOLD = {
 }
 
 
-def told(**changes):
-    return {**TOLD, **{name: TOLD[name] | values for name, values in changes.items()}}
+def record(**changes):
+    return {**RECORD, **{name: RECORD[name] | values for name, values in changes.items()}}
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def output(tmp_path):
     """A run's folder with a checkpoint."""
     folder = tmp_path / "out"
     (folder / "checkpoints" / "checkpoint-4").mkdir(parents=True)
-    (folder / "training.json").write_text(json.dumps(TOLD))
+    (folder / "training.json").write_text(json.dumps(RECORD))
     return folder
 
 
@@ -42,16 +42,16 @@ def output(tmp_path):
 )
 def test_other_settings_are_refused_by_name(output, changes, phrase):
     with pytest.raises(MismatchError, match=phrase):
-        start(output, told(**changes))
+        start(output, record(**changes))
     assert json.loads((output / "training.json").read_text())["optimizer"]["lr"] == 0.1
 
 
 def test_what_changes_nothing_may_differ(output):
     heard = Heard()
     free = {"resume": True, "output": "elsewhere"}
-    start(output, told(finetune=free, optimizer={"keep_checkpoints": 0}))
+    start(output, record(finetune=free, optimizer={"keep_checkpoints": 0}))
     assert heard.warnings == []
-    start(output, told(versions={"torch": "3"}))
+    start(output, record(versions={"torch": "3"}))
     assert heard.warnings == ["resuming, the last bits may differ: torch was '2', now '3'"]
 
 
@@ -59,7 +59,7 @@ def test_without_a_checkpoint_a_run_begins_anew(output):
     (output / "checkpoints" / "checkpoint-4").rmdir()
     (output / "best").mkdir()
     (output / "training.json").write_text(json.dumps({"versions": {"denserk": "1"}}))
-    start(output, told(optimizer={"lr": 0.2}))
+    start(output, record(optimizer={"lr": 0.2}))
     assert json.loads((output / "training.json").read_text())["optimizer"]["lr"] == 0.2
     assert not (output / "best").exists()
 
@@ -68,15 +68,15 @@ def test_without_a_checkpoint_a_run_begins_anew(output):
 def test_broken_settings_are_no_crash(output, content):
     (output / "training.json").write_text(content)
     with pytest.raises(InputError, match="a broken file"):
-        start(output, TOLD)
+        start(output, RECORD)
 
 
 def test_runs_of_earlier_versions_can_be_resumed(output):
     """They do not know the settings that were added since, at their defaults."""
     added = {"gradient_accumulation_steps": 1, "gradient_checkpointing": True, "report_to": ["x"]}
-    start(output, told(optimizer=added))
+    start(output, record(optimizer=added))
     with pytest.raises(MismatchError, match="gradient_accumulation_steps was 1, now 2"):
-        start(output, told(optimizer={"gradient_accumulation_steps": 2}))
+        start(output, record(optimizer={"gradient_accumulation_steps": 2}))
 
 
 HISTORY = [

@@ -49,7 +49,7 @@ class Model(nn.Module):
 
 
 class Fit:
-    """Mean squared error in two terms; stops or breaks when told to."""
+    """Mean squared error in two terms; stops or breaks on demand."""
 
     def __init__(self, model, stop_at=None, nan_at=None):
         self.model, self.left, self.nan_at, self.done = model, stop_at, nan_at, 0
