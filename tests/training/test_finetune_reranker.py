@@ -1,30 +1,27 @@
 import json
 from math import log
-from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
 from denserk.config.encoding import PairSettings
-from denserk.config.training import (
-    ContrastiveKind,
-    Distillation,
-    FinetuneRun,
-    FinetuneSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    RerankingSettings,
-    SamplingSettings,
-    ValidationSettings,
-)
+from denserk.config.training import ContrastiveKind, Distillation
 from denserk.errors import UsageError
 from denserk.models.cross_encoder import read_reranker
 from denserk.training.finetune import finetune, what_is_trained
 from tests.conftest import PASSAGES, QUERIES
+from tests.training.finetuning import run_of
 
-CROSS_ENCODER = {"representation": "cross-encoder"}
 POSITIVES = {"q1": "d3", "q2": "d1", "q3": "d4"}
-SHORT = {"query_max_length": 8}
+SETTINGS = {
+    "representation": "cross-encoder",
+    "group_size": 6,
+    "batch_size": 3,
+    "max_steps": 8,
+    "lr": 3e-3,
+    "pair_max_length": 24,
+    "query_max_length": 8,
+}
 
 
 @pytest.fixture
@@ -46,34 +43,13 @@ def train(tmp_path):
     return str(path)
 
 
-def a_run(model, train, output, steps=8, **more):
-    files: dict[str, Any] = {"model": str(model), "train_data": (train,), "output": str(output)}
-    given = {
-        "finetune": FinetuneSettings(**files, device="cpu", **more.pop("files", {})),
-        "sampling": SamplingSettings(group_size=6),
-        "optimizer": OptimizerSettings(batch_size=3, max_steps=steps, lr=3e-3, save_steps=4),
-        "reranking": RerankingSettings(pair_max_length=24),
-        "representation": CROSS_ENCODER,
-        "text": SHORT,
-        **more,
-    }
-    return FinetuneRun(**given)
-
-
 def weights(folder):
     return load_file(folder / "model.safetensors")
 
 
 def test_a_run_learns_validates_and_saves_what_search_takes(tiny, train, tmp_path):
-    run = a_run(
-        tiny("electra"),
-        train,
-        tmp_path / "r",
-        steps=120,
-        reranking=RerankingSettings(r_drop=0.5, pair_max_length=24),
-        validation=ValidationSettings(dev_data=train, eval_steps=40),
-    )
-    assert finetune(run).steps == 120
+    more = {"max_steps": 120, "r_drop": 0.5, "dev_data": train, "eval_steps": 40}
+    assert finetune(run_of(tmp_path / "r", tiny("electra"), train, **SETTINGS | more)).steps == 120
     stored = read_reranker(tmp_path / "r")
     assert stored.pairs == PairSettings(max_length=24)
     assert stored.text.query_max_length == 8
@@ -86,7 +62,8 @@ def test_a_run_learns_validates_and_saves_what_search_takes(tiny, train, tmp_pat
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
 def test_a_published_reranker_is_trained_on(tiny_reranker, train, tmp_path, kind):
-    run = a_run(tiny_reranker(kind), train, tmp_path / "r", representation={})
+    settings = {name: v for name, v in SETTINGS.items() if name != "representation"}
+    run = run_of(tmp_path / "r", tiny_reranker(kind), train, **settings)
     assert what_is_trained(run) == "cross-encoder"
     finetune(run)
     before, after = weights(tiny_reranker(kind)), weights(tmp_path / "r")
@@ -98,22 +75,19 @@ def test_a_published_reranker_is_trained_on(tiny_reranker, train, tmp_path, kind
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"files": {"untie": True}}, "--untie: "),
-        ({"objective": ObjectiveSettings(temperature=0.02)}, "--temperature: "),
-        ({"objective": ObjectiveSettings(distillation=Distillation.KL)}, "--distillation: "),
-        ({"objective": ObjectiveSettings(contrastive=ContrastiveKind.FULL)}, "--set contrastive:"),
-        ({"representation": CROSS_ENCODER | {"l2_norm": True}}, "--l2-norm: "),
+        ({"untie": True}, "--untie: "),
+        ({"temperature": 0.02}, "--temperature: "),
+        ({"distillation": Distillation.KL}, "--distillation: "),
+        ({"contrastive": ContrastiveKind.FULL}, "--set contrastive:"),
+        ({"l2_norm": True}, "--l2-norm: "),
+        ({"untie": True, "temperature": 2.0}, "--untie, --temperature: not used by cross-encoder"),
+        ({"group_size": 1}, "--group-size 1"),
         (
-            {"files": {"untie": True}, "objective": ObjectiveSettings(temperature=2)},
-            "--untie, --temperature: not used by cross-encoder",
-        ),
-        ({"sampling": SamplingSettings(group_size=1)}, "--group-size 1"),
-        (
-            {"validation": ValidationSettings(dev_corpus="c", dev_topics="t", dev_qrels="q")},
+            {"dev_corpus": "c", "dev_topics": "t", "dev_qrels": "q"},
             "--dev-corpus, --dev-topics, --dev-qrels: not used by cross-encoder",
         ),
     ],
 )
 def test_settings_of_vectors_are_refused(tiny, train, tmp_path, given, words):
     with pytest.raises(UsageError, match=words):
-        finetune(a_run(tiny(), train, tmp_path / "r", **given))
+        finetune(run_of(tmp_path / "r", tiny(), train, **SETTINGS | given))
