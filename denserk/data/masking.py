@@ -20,7 +20,8 @@ import orjson
 from numpy.typing import NDArray
 
 from denserk.config.pretraining import KeywordWeight, MaskingSettings
-from denserk.errors import InputError, ModelError, UsageError
+from denserk.errors import InputError, ModelError
+from denserk.io.files import read_file
 
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -280,14 +281,13 @@ class KeywordWeights:
 
 def _read_counts(path: Path) -> dict[str, int]:
     """Read a table of word counts: one JSON object, word -> count."""
+    expected = "a JSON object: word -> count above 0"
     try:
-        table: Any = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UsageError(f"--frequency-dict {path}: no such file") from None
+        table: Any = orjson.loads(read_file(path))
     except ValueError as error:
-        raise InputError(path, None, f"broken JSON ({error})", "an object: word -> count") from None
+        raise InputError(path, None, f"broken JSON ({error})", expected) from None
     if not isinstance(table, dict) or not all(
         type(count) is int and count > 0 for count in table.values()
     ):
-        raise InputError(path, None, "something else", "a JSON object: word -> count above 0")
+        raise InputError(path, None, "something else", expected)
     return table

@@ -251,7 +251,16 @@ class _Preparation:
         counts = {name: self.found[name] for name in ("documents", "empty", "short")}
         counts |= {"texts": len(texts), "tokens": self.found["tokens"]}
         if not counts["texts"]:
-            raise self._no_text()
+            names, documents = ", ".join(self.sources), f"{counts['documents']:,} documents"
+            if not counts["short"]:
+                raise InputError(names, None, f"{documents} without text", "some text")
+            raise InputError(
+                names,
+                None,
+                f"{documents}, none with two spans of {self.room} tokens",
+                "documents of two spans or more",
+                "give a smaller --max-length, or longer documents",
+            )
         if self.layout is Layout.PASSAGES:
             words = write_rows(folder / "words.arrow", WORDS, self.words.rows())
             beside = neighbours(texts.data.column("document").to_numpy())
@@ -410,18 +419,6 @@ class _Preparation:
 
     def _joined(self, units: list[TokenIds]) -> TokenIds:
         return [i for unit in units for i in (self.vocabulary.sep_id, *unit)][1:]
-
-    def _no_text(self) -> InputError:
-        names, count = ", ".join(self.sources), self.found["documents"]
-        if not self.found["short"]:
-            return InputError(names, None, f"{count:,} documents without text", "some text")
-        return InputError(
-            names,
-            None,
-            f"{count:,} documents, none with two spans of {self.room} tokens",
-            "documents of two spans or more",
-            "give a smaller --max-length, or longer documents",
-        )
 
 
 def _sentences(parts: Sequence[str]) -> list[str]:

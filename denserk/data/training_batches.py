@@ -102,15 +102,12 @@ class ScheduledBatches(Dataset[Batch]):
         if not 0 <= step < self._steps:
             raise IndexError(f"step {step} of {self._steps}")
         epoch = self.epoch_of(step)
-        start = (step - epoch * self.steps_per_epoch) * self.batch_size
-        batch = self._ordered(epoch)[start : start + self.batch_size]
-        first, last = ((self.rank + i) * len(batch) // self.world for i in (0, 1))
-        return batch[first:last]
-
-    def _ordered(self, epoch: int) -> Items:
         if self.shuffle and epoch != self._epoch:
             self._epoch, self._order = epoch, order_items(self.items, self.seed, epoch)
-        return self._order
+        start = (step - epoch * self.steps_per_epoch) * self.batch_size
+        batch = self._order[start : start + self.batch_size]
+        first, last = ((self.rank + i) * len(batch) // self.world for i in (0, 1))
+        return batch[first:last]
 
     @abstractmethod
     def assemble(self, items: Items, epoch: int) -> Batch:
@@ -163,7 +160,8 @@ class TrainingBatches(ScheduledBatches[Any]):
 
     def _warn_of_short_lists(self) -> None:
         wanted = self.sampling.group_size - 1
-        counts = self._negatives(self.items)
+        pool = self.sampling.negative_pool or self.store.negative_counts.max(initial=0)
+        counts = np.minimum(self.store.negative_counts[self.items], pool)
         instead = "drawn with replacement" if self.repeats else "the missing ones masked"
         if short := int(((counts > 0) & (counts < wanted)).sum()):
             logger.warning(
@@ -237,12 +235,6 @@ class TrainingBatches(ScheduledBatches[Any]):
             present = groups[number] >= 0
             found[number, present] = scores[places[number, present]]
         return torch.from_numpy(found)
-
-    def _negatives(self, items: Items) -> Items:
-        """Return how many negatives each item may choose from: (B,)."""
-        counts = self.store.negative_counts[items]
-        pool = self.sampling.negative_pool
-        return counts if pool is None else np.minimum(counts, pool)
 
 
 class PairTrainingBatch(NamedTuple):

@@ -104,7 +104,16 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
                 refuse_changes(output, chosen)  # before data is prepared again
         training = training or build(output)
         batches, measure = main_process_first(lambda: training.prepare(output))
-        record = record_of({**chosen, **training.resolved}, output, kind)
+        folders = [name for name in (DATA, DEV_DATA) if (output / name).is_dir()]
+        data = {name: read_manifest(output / name, kind).made_from for name in folders}
+        packages = {"torch": torch.__version__, "transformers": transformers.__version__}
+        record = {
+            "versions": {"denserk": __version__, **packages},
+            "processes": world()[1],
+            **chosen,
+            **training.resolved,
+            "data": data,
+        }
         if main:
             start(output, record)
             _write_config(output, command, run.config())
@@ -149,18 +158,6 @@ def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
     }
 
 
-def record_of(settings: Mapping[str, Any], output: Path, kind: Kind) -> dict[str, Any]:
-    """Return the contents of training.json: settings, fingerprints of the data, versions."""
-    packages = {"torch": torch.__version__, "transformers": transformers.__version__}
-    folders = [name for name in (DATA, DEV_DATA) if (output / name).is_dir()]
-    return {
-        "versions": {"denserk": __version__, **packages},
-        "processes": world()[1],
-        **settings,
-        "data": {name: read_manifest(output / name, kind).made_from for name in folders},
-    }
-
-
 def start(output: Path, record: Mapping[str, Any]) -> None:
     """Write training.json; a run that is resumed must have the settings it was started with."""
     if is_resumable(output):
@@ -181,11 +178,9 @@ def is_resumable(output: Path) -> bool:
 
 
 def refuse_changes(output: Path, record: Mapping[str, Any]) -> None:
-    """Compare a record, or a part of it, with that of the run to resume.
+    """Raise a MismatchError where a record, or a part of it, differs from the run's to resume.
 
-    Raises:
-        MismatchError: they differ in what changes the result.
-        InputError: the run's training.json is broken.
+    What does not change the result may differ.
     """
     path = output / RECORD
     if not path.is_file():

@@ -73,11 +73,9 @@ def _collection(
     run: FinetuneRun, for_queries: TextTokenizer, for_passages: TextTokenizer
 ) -> DevSet:
     """Read a collection's judged queries and all its passages; tokens are held in memory."""
-    corpus, topics = run.validation.dev_corpus, run.validation.dev_topics
-    qrels = run.validation.dev_qrels
-    assert corpus is not None
-    assert topics is not None
-    assert qrels is not None
+    settings = run.validation  # which checked that all three are given
+    files = settings.dev_corpus, settings.dev_topics, settings.dev_qrels
+    corpus, topics, qrels = map(str, files)
     judged = read_qrels_map(qrels)
     passages = sorted(  # by descending id, as equal scores are ranked
         read_passages(corpus, run.corpus), key=lambda each: each.docid, reverse=True
