@@ -25,7 +25,6 @@ from denserk.io.vectors import DOCID as DOCID
 
 INDEX = "index"
 PART = "#"
-AT_ONCE = 1 << 20  # bytes that are searched for line ends at once
 # files that stay open: enough for vectors that are scanned in order, and for the ids of as many
 # indexes; a folder of vectors has many small files, which are opened again for every batch
 OPEN = 32
@@ -48,14 +47,9 @@ class PassageIds:
         if length := path.stat().st_size:
             with path.open("rb") as handle:
                 self._text = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        text, newline = np.frombuffer(self._text, np.uint8), ord("\n")
-        ends = [
-            np.flatnonzero(text[first : first + AT_ONCE] == newline) + first
-            for first in range(0, length, AT_ONCE)
-        ]
-        if length and text[-1] != newline:
-            ends.append(np.array([length]))
-        self._ends = np.concatenate([np.empty(0, np.int64), *ends])
+        self._ends = np.flatnonzero(np.frombuffer(self._text, np.uint8) == ord("\n"))
+        if self._text[-1:] not in (b"", b"\n"):
+            self._ends = np.append(self._ends, length)
         if lines not in (None, len(self._ends)):
             raise MismatchError(
                 f"{path.parent} holds {lines:,} vectors but {len(self._ends):,} ids",

@@ -7,7 +7,6 @@ import pytest
 
 from denserk.config.retrieval import Engine, Metric
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index import index_folder
 from denserk.index.index_folder import PassageIds, read_index_manifest
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
 from denserk.io.flat_file import map_flat
@@ -117,8 +116,7 @@ def test_passage_ids(tmp_path, content, ids):
     assert PassageIds(tmp_path / "docid")(np.arange(len(ids))) == ids
 
 
-def test_passage_ids_by_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(index_folder, "AT_ONCE", 8)
+def test_passage_ids_by_number(tmp_path):
     (tmp_path / "docid").write_text("".join(f"d{n}#{part}\n" for n in range(40) for part in "01"))
     found = PassageIds(tmp_path / "docid", 80, 2)
     assert found(np.array([39, 0, 7])) == ["d39", "d0", "d7"]
