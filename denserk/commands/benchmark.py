@@ -134,7 +134,7 @@ def _reject_single(groups: Sequence[Any]) -> None:
 
 
 def _measure_one(
-    runs: Sequence[str],
+    runs: list[str],
     benchmark: Benchmark,
     settings: evaluation.EvaluationSettings,
     paths: config.BenchmarkPaths,

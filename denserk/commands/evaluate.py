@@ -15,9 +15,9 @@ from denserk.commands.console import printable
 from denserk.commands.options import command
 from denserk.config.evaluation import (
     TREC_EVAL_MEASURES,
-    AnswerInput,
     AnswerSettings,
     ComparisonSettings,
+    EvaluationInput,
     EvaluationSettings,
     OutputFormat,
     PageSettings,
@@ -34,7 +34,6 @@ from denserk.io.files import STREAM, read_text_lines
 if TYPE_CHECKING:
     from denserk.evaluation.benchmarks import BenchmarksResult
     from denserk.evaluation.evaluator import EvaluationResult
-    from denserk.evaluation.tables import Table
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ HOW = (
 )
 def evaluate(
     settings: EvaluationSettings,
-    answers: AnswerInput,
+    inputs: EvaluationInput,
     matching: AnswerSettings,
     corpus: CorpusSettings,
     comparison: ComparisonSettings,
@@ -70,23 +69,12 @@ def evaluate(
             metavar="RUN|QRELS", help="Runs and one qrels file, in any order; detected by content."
         ),
     ] = None,
-    run: Annotated[
-        list[str] | None, typer.Option("--run", metavar="RUN", help="Run file; repeatable.")
-    ] = None,
-    qrels: Annotated[
-        str | None,
-        typer.Option(
-            "--qrels",
-            metavar="QRELS",
-            help="Qrels: a file, a BEIR folder, or a dataset name (beir:scifact).",
-        ),
-    ] = None,
 ) -> None:
     """Evaluate runs against relevance judgments (qrels) or answers."""
-    runs: Sequence[str] = [*(files or []), *(run or [])]
-    _reject_unused(answers, matching, corpus, page)
-    if answers.answers is None:
-        runs, qrels = sort_inputs(files or [], run or [], qrels)
+    runs, qrels = [*(files or []), *inputs.run], inputs.qrels
+    _reject_unused(inputs, matching, corpus, page)
+    if inputs.answers is None:
+        runs, qrels = sort_inputs(files or [], inputs.run, qrels)
         if not settings.measures and format_of(report) is OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=TREC_EVAL_MEASURES)
     comparison, runs = with_baseline(comparison, runs)
@@ -94,14 +82,11 @@ def evaluate(
         from denserk.evaluation.report import page_in
 
         page_in(page, [*runs, *filter(None, [qrels])])
-    if answers.answers is not None and answers.corpus is not None:
+    if inputs.answers is not None and inputs.corpus is not None:
         from denserk.evaluation.answers import evaluate_answers
 
-        if qrels is not None:
-            raise UsageError("--answers and --qrels exclude each other", "give one of them")
-        result = evaluate_answers(
-            *(runs, answers.answers, answers.corpus, settings, matching, corpus), topics=page.topics
-        )
+        texts = (inputs.answers, inputs.corpus)
+        result = evaluate_answers(runs, *texts, settings, matching, corpus, topics=page.topics)
     else:
         from denserk.evaluation.evaluator import evaluate as task
 
@@ -109,20 +94,20 @@ def evaluate(
         result = task(runs, qrels, settings)
     sources = None
     if page.report is not None:
-        measured_by = qrels or answers.answers or ""
+        measured_by = qrels or inputs.answers or ""
         name = Path(measured_by).name if Path(measured_by).exists() else measured_by
-        sources = ReportSources(f"Runs on {name}", qrels, page.topics, answers.corpus, corpus)
+        sources = ReportSources(f"Runs on {name}", qrels, page.topics, inputs.corpus, corpus)
     finish(result, runs, settings, comparison, report, page, sources)
 
 
 def _reject_unused(
-    answers: AnswerInput, matching: AnswerSettings, corpus: CorpusSettings, page: PageSettings
+    inputs: EvaluationInput, matching: AnswerSettings, corpus: CorpusSettings, page: PageSettings
 ) -> None:
     """Raise a UsageError for options of answers and reports that would have no effect."""
     if page.topics is not None and page.report is None and not matching.outputs:
         raise UsageError("--topics is for --report or --write-dpr-json", "add --report DIR")
-    if answers.answers is None:
-        texts = [] if page.report is not None else [answers, corpus]
+    if inputs.answers is None:
+        texts = [] if page.report else [EvaluationInput(corpus=inputs.corpus), corpus]
         hint = "add --answers FILE --corpus FILE, or --report DIR"
         reject_unused([matching, *texts], "only for --answers or --report", hint)
 
@@ -197,8 +182,8 @@ def find_baseline(name: str, runs: Sequence[str]) -> str:
 
 
 def with_baseline(
-    comparison: ComparisonSettings, runs: Sequence[str]
-) -> tuple[ComparisonSettings, Sequence[str]]:
+    comparison: ComparisonSettings, runs: list[str]
+) -> tuple[ComparisonSettings, list[str]]:
     """Find the run that --baseline names, and put it among the runs."""
     if comparison.baseline is None:
         return comparison, runs
@@ -242,27 +227,20 @@ def format_of(report: ReportSettings) -> OutputFormat:
 
 def show(result: "EvaluationResult | BenchmarksResult", report: ReportSettings) -> None:
     """Print a result; control characters are escaped on a terminal."""
-    from denserk.evaluation.tables import render, tables
+    from denserk.evaluation.tables import as_rich, render, tables
 
     chosen, on_terminal = format_of(report), sys.stdout.isatty()
     if chosen is OutputFormat.TABLE and on_terminal and "NO_COLOR" not in os.environ:
+        from rich.console import Console
+
+        out = Console(markup=False, highlight=False)
         for table in tables(result, report):
-            _draw(table)
+            out.print(as_rich(table, lambda text: printable(text, None)))
+            for note in table.legend("green"):
+                out.print(note)
     else:
         text = render(result, report, chosen)
         if on_terminal:
             text = "".join(c if c in "\n\t" else printable(c) for c in text)
         sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _draw(table: "Table") -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    from denserk.evaluation.tables import as_rich
-
-    out = Console()
-    out.print(as_rich(table, lambda text: printable(text, None)))
-    for note in table.legend("green"):
-        out.print(Text(note))

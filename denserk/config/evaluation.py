@@ -103,9 +103,13 @@ DEFAULT_ANSWER_MEASURES = ("Success@5", "Success@20", "Success@100")
 
 
 @dataclass(frozen=True)
-class AnswerInput(Settings):
-    """Answers."""
+class EvaluationInput(Settings):
+    """Input."""
 
+    run: tuple[str, ...] = option((), metavar="RUN", repeat=True)
+    """Run file; repeatable."""
+    qrels: str | None = option(None, metavar="QRELS", excludes="answers")
+    """Qrels: a file, a BEIR folder, or a dataset name (beir:scifact)."""
     answers: str | None = option(
         None, metavar="FILE|DIR|-", shown_default="use the qrels", needs="corpus"
     )

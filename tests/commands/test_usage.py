@@ -46,7 +46,7 @@ def files(toy, monkeypatch):
         ("eval good.trec qrels.txt --regex --num-workers 2", 2, "--regex, --num-workers: only for"),
         ("eval good.trec qrels.txt --corpus corpus.jsonl", 2, "--corpus: only for --answers or"),
         ("eval good.trec qrels.txt --topics queries.tsv", 2, "--topics is for --report or"),
-        (f"{ANSWERED} --qrels qrels.txt", 2, "--answers and --qrels exclude each other"),
+        (f"{ANSWERED} --qrels qrels.txt", 2, "--qrels and --answers exclude each other"),
         ("eval good.trec --qrels qrels.txt --qrels no.tsv", 2, "--qrels takes one file"),
         (f"{SEARCH} --qrels no.tsv", 2, "--qrels needs --topics"),
         ("benchmark dl19 --model m", 2, "--model and --output"),
