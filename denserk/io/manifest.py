@@ -132,9 +132,9 @@ _SIZES = {"count": whole(), "dimension": whole(1), "vectors_per_passage": whole(
 _BLOCKS = {"dtype": one_of(*DTYPES), "blocks": whole(), "journal_sha256": TEXT}
 _FILES = {"sha256": mapping(TEXT), "bytes": mapping(whole())}
 _ENGINE = {"engine": one_of(*Engine), "type": TEXT, "metric": one_of(*Metric)}
-# fields of finished manifests, by kind; none is required
+# fields of manifests, by kind; none is required
 _SETTINGS = {
-    Kind.VECTORS: {"shard_id": whole(), "shard_num": whole(1)},
+    Kind.VECTORS: {"shard_id": whole(), "shard_num": whole(1), "block_size": whole(1)},
     Kind.INDEX: {**_ENGINE, "factory": optional(TEXT), "bm25": OBJECT},
 }
 _CONTENTS = {
@@ -170,11 +170,11 @@ def decoded(data: bytes | str, where: str | Path) -> Manifest:
     except ValueError as error:
         raise InputError(where, None, f"text that is not JSON ({error})", EXPECTED, HINT) from None
     check(values, record({"kind": one_of(*Kind), "complete": TRUTH}), where, HINT)
-    kind, complete = Kind(values["kind"]), values["complete"]  # unfinished ones may hold anything
+    kind = Kind(values["kind"])
     parts = {
-        "settings": record({}, _SETTINGS.get(kind) if complete else None),
+        "settings": record({}, _SETTINGS.get(kind)),
         "made_from": record({}, {"model": optional(_MODEL)}),
-        "contents": record({}, _CONTENTS.get(kind) if complete else None),
+        "contents": record({}, _CONTENTS.get(kind)),
     }
     check(values, record({**parts, "version": TEXT}), where, HINT)
     if others := sorted(values.keys() - {field.name for field in fields(Manifest)}):

@@ -57,6 +57,8 @@ Encoded = tuple[Block, Records, Vectors]
 # Passages per block without --block-size. A CPU encodes 4,096 in minutes, which a kill would cost;
 # a GPU encodes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
+# options in the manifest, which a resumed run must share
+RECORDED = ("vector_dtype", "shard_id", "shard_num", "dtype", "batch_size", "threads")
 
 
 @dataclass
@@ -105,9 +107,6 @@ def encode(
         representation: fields of RepresentationSettings that override the model's own.
         text: fields of TextSettings that override the model's own.
         compute: device and precision.
-
-    Raises:
-        UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
     """
     if launched():
         alone = "by one process only; start it without torchrun"
@@ -158,18 +157,13 @@ def _encode(
     encoder = TextEncoder.load(settings.model, representation, text, compute)
     if settings.int8:
         encoder.int8 = from_main_process(lambda: _int8(settings, texts, encoder, resumed))
+    asked = as_json(settings) | as_json(compute) | as_json(corpus)
     chosen = {
+        **{name: asked[name] for name in (*RECORDED, *as_json(corpus))},
         "side": settings.side,
-        "vector_dtype": settings.vector_dtype.value,
         "block_size": size,
-        "shard_id": settings.shard_id,
-        "shard_num": settings.shard_num,
-        **as_json(corpus),
         "device": encoder.device.type,
-        "dtype": compute.dtype.value,
         "batch_tokens": encoder.batch_tokens,
-        "batch_size": compute.batch_size,
-        "threads": compute.threads,
         **({"qrels": settings.qrels} if settings.qrels else {}),
     }
     made_from = {"model": encoder.description(), "texts": settings.source}
