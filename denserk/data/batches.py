@@ -121,12 +121,9 @@ def by_length(
 ) -> Iterator[list[int]]:
     """Yield batches, as places of texts, of texts of similar length; the longest first.
 
-    Args:
-        lengths: tokens of each text.
-        batch_tokens: most tokens of a batch, padding included; a longer text is a batch of its own.
-        batch_size: most texts of a batch.
-        enough: a batch of at least this many tokens ends before a shorter text, so that most
-            batches need no padding.
+    A batch has at most `batch_tokens` tokens, padding included (a longer text is a batch of its
+    own), and `batch_size` texts. One of at least `enough` tokens ends before a shorter text, so
+    that most batches need no padding.
 
     >>> list(by_length([2, 9, 3, 2], batch_tokens=9))
     [[1], [2, 0, 3]]
@@ -168,12 +165,7 @@ def plan(
     batch_size: int | None = None,
     enough: int | None = None,
 ) -> PlannedTexts:
-    """Divide texts into padded batches by length; see `by_length`.
-
-    >>> planned = plan([[5, 6], [7], [8, 9]], pad_id=0, batch_tokens=4)
-    >>> [each.tolist() for each in planned.members], planned.tokens, planned.positions
-    ([[0, 2], [1]], 5, 5)
-    """
+    """Divide texts into padded batches by length; see `by_length`."""
     lengths = [len(text) for text in ids]
     groups = list(by_length(lengths, batch_tokens, batch_size, enough))
     return PlannedTexts(

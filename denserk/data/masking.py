@@ -135,16 +135,10 @@ def _of_words(words: Ids, order: Ids, taken: Mask) -> Mask:
 
 
 def uniform_masks(words: Ids, limits: Ids, draws: Floats) -> Mask:
-    """Mask words in random order up to the budget; skip a word that would exceed it.
+    """Mask words in random order up to the budget; skip a word that would exceed it: (B, T).
 
-    Args:
-        words: (B, T) from `words_of`, or (1, T) for several masks of one text.
-        limits: (B,) from `budget`, which counts special tokens inside a text as the released code
-            does.
-        draws: (B, W).
-
-    Returns:
-        (B, T).
+    `words` (B, T) are from `words_of`, or (1, T) for several masks of one text; `limits` (B,) from
+    `budget`, which counts special tokens inside a text as the released code does; `draws` (B, W).
     """
     sizes = np.broadcast_to(sizes_of(words), draws.shape)
     order = np.argsort(np.where(sizes > 0, draws, np.inf), axis=1)
@@ -153,11 +147,7 @@ def uniform_masks(words: Ids, limits: Ids, draws: Floats) -> Mask:
 
 
 def fill_budgets(sizes: Ids, limits: Ids) -> Mask:
-    """Take from the left of each row what still fits: (B, W), (B,) -> (B, W).
-
-    >>> fill_budgets(np.array([[2, 3, 1, 1]]), np.array([4]))
-    array([[ True, False,  True,  True]])
-    """
+    """Take from the left of each row what still fits: (B, W), (B,) -> (B, W)."""
     taken = np.cumsum(sizes, axis=1) <= limits[:, None]
     left = limits - (sizes * taken).sum(axis=1)
     while True:
@@ -174,16 +164,8 @@ def fill_budgets(sizes: Ids, limits: Ids) -> Mask:
 def keyword_masks(words: Ids, weights: Floats, rate: float, draws: Floats) -> Mask:
     """Draw words in proportion to their weights, without replacement, until the budget is met.
 
-    The last word may exceed it. The budget counts tokens that belong to words.
-
-    Args:
-        words: (B, T) from `words_of`.
-        weights: (B, W), at least 0.
-        rate: share of the tokens.
-        draws: (B, W).
-
-    Returns:
-        (B, T).
+    The last word may exceed it. The budget is the share `rate` of the tokens that belong to words;
+    `words` (B, T) are from `words_of`; `weights`, at least 0, and `draws` are (B, W).
     """
     sizes = sizes_of(words)
     # sorted exponential variates give weighted sampling without replacement
@@ -257,11 +239,8 @@ class KeywordWeights:
     ) -> Floats:
         """Return the weight of each word of each text: (B, W).
 
-        Args:
-            numbers: (B, T) the number of each token's word in the corpus.
-            words: (B, T) from `words_of`.
-            starts_inside: (B,) the text begins within a word.
-            ends_inside: (B,) it ends within a word.
+        `numbers` (B, T) are those of each token's word in the corpus, `words` (B, T) are from
+        `words_of`; `starts_inside` and `ends_inside` (B,) say where a text cuts a word.
         """
         by_word = np.zeros_like(sizes_of(words))
         rows, places = np.nonzero(words != NO_WORD)

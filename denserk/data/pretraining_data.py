@@ -140,11 +140,7 @@ class PretrainingStore(Store):
 
 
 def neighbours(documents: Rows) -> Rows:
-    """Return each passage's neighbour: the next one of its document, the last one's the previous.
-
-    >>> neighbours(np.array([0, 0, 0, 1, 2, 2])).tolist()
-    [1, 1, -1, 0, 1, -1]
-    """
+    """Return each passage's neighbour: the next of its document, or the previous for the last."""
     follows = np.diff(documents, prepend=-1) == 0
     followed = np.append(follows[1:], False)
     return np.where(followed, 1, np.where(follows, -1, 0))
@@ -438,9 +434,6 @@ def pack(sentences: Iterable[TokenIds], limits: Iterator[int]) -> list[TokenIds]
 
     A sentence that would exceed the limit of a block begins the next one; a sentence longer than a
     limit is a block of its own.
-
-    >>> pack([[1, 2], [3], [4, 5], [6]], repeat(3))
-    [[1, 2, 3], [4, 5, 6]]
     """
     blocks: list[TokenIds] = []
     limit = 0

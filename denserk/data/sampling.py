@@ -57,12 +57,7 @@ def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def choose_items(items: Items, count: int, seed: int) -> Items:
-    """Choose `count` items, in order; with the same seed a smaller choice lies in a larger.
-
-    >>> small, large = (choose_items(np.arange(100), count, seed=1) for count in (10, 20))
-    >>> len(small), set(small) <= set(large)
-    (10, True)
-    """
+    """Choose `count` items, in order; with the same seed a smaller choice lies in a larger."""
     drawn = generator(seed, Purpose.SUBSET).random(len(items))
     return items[np.sort(np.argsort(drawn, kind="stable")[:count])]
 
@@ -71,10 +66,6 @@ def choose_records(records: Iterable[R], count: int, seed: int) -> list[R]:
     """Choose the records of a stream that `choose_items` chooses by number.
 
     Only the choice is held in memory.
-
-    >>> numbers = choose_items(np.arange(10), 3, seed=1)
-    >>> choose_records("abcdefghij", 3, seed=1) == ["abcdefghij"[n] for n in numbers]
-    True
     """
     draw = generator(seed, Purpose.SUBSET).random
     drawn = ((draw(), number, record) for number, record in enumerate(records))
@@ -89,11 +80,7 @@ def order_items(items: Items, seed: int, epoch: int) -> Items:
 
 
 def choose_positive(sampling: SamplingSettings, count: int, item: int, epoch: int) -> int:
-    """Choose the positive of a visit: its place among the item's `count` positives.
-
-    >>> [choose_positive(SamplingSettings(seed=42), 3, item, epoch=1) for item in (0, 1)]
-    [1, 2]
-    """
+    """Choose the positive of a visit: its place among the item's `count` positives."""
     match sampling.positive:
         case PositiveChoice.FIRST:
             return 0
@@ -109,11 +96,6 @@ def choose_negatives(sampling: SamplingSettings, count: int, item: int, epoch: i
 
     An item with fewer than `group_size` - 1 uses all of them, or draws with replacement, whatever
     the choice. A window starts at (epoch * wanted) modulo `count` and wraps round.
-
-    >>> sampling = SamplingSettings(group_size=4)
-    >>> visits = [choose_negatives(sampling, 9, 0, epoch) for epoch in range(3)]
-    >>> sorted(np.concatenate(visits).tolist())
-    [0, 1, 2, 3, 4, 5, 6, 7, 8]
     """
     wanted, seed = sampling.group_size - 1, sampling.seed
     places = np.arange(wanted)
@@ -137,10 +119,6 @@ def choose_random_passages(
     """Draw random negatives for an item without negatives: (group_size - 1,) rows of passages.
 
     They are drawn with replacement among `population` passages, never one of the item's positives.
-
-    >>> sampling = SamplingSettings(group_size=3)
-    >>> choose_random_passages(sampling, 3, np.array([0, 2]), 5, epoch=0).tolist()
-    [1, 1]
     """
     own = np.unique(positives)
     draw = generator(sampling.seed, Purpose.RANDOM_PASSAGE, item, epoch)

@@ -84,11 +84,7 @@ class Speed(NamedTuple):
 
 
 def best_of(history: list[dict[str, Any]], metric: DevMetric) -> tuple[float | None, int]:
-    """Return the best value of a log, the first among equals, and the validations since then.
-
-    >>> best_of([{"eval_RR@10": 0.3}, {"eval_RR@10": 0.5}, {"eval_RR@10": 0.5}], DevMetric.RR_10)
-    (0.5, 1)
-    """
+    """Return the best value of a log, the first among equals, and the validations since then."""
     name = f"eval_{metric.value}"
     values = [entry[name] for entry in history if name in entry]
     if not values:
