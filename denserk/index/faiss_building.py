@@ -30,9 +30,16 @@ from denserk.index.faiss_index import (
     on_gpu,
     read_index,
 )
-from denserk.index.index_folder import DOCID, INDEX, passage_of, vectors_per_passage
 from denserk.index.searcher import Rows, StoredVectors
-from denserk.index.vector_inputs import UniqueIds, require_same, written_id
+from denserk.index.vector_inputs import (
+    DOCID,
+    INDEX,
+    UniqueIds,
+    passage_of,
+    require_same,
+    vectors_per_passage,
+    written_id,
+)
 from denserk.io.files import read_text_lines, temporary_beside, whole_binary, whole_text
 from denserk.io.manifest import Kind, Manifest, read_manifest
 from denserk.io.vectors import check_index

@@ -34,7 +34,6 @@ from denserk.config.retrieval import (
 from denserk.errors import MismatchError, OutputError, ServerError, UsageError
 from denserk.extras import require
 from denserk.index.build import DEPTH, IndexResult, measure_recall
-from denserk.index.index_folder import vectors_per_passage
 from denserk.index.searcher import Rows, Scores, Vectors, in_order, padding
 from denserk.index.vector_inputs import (
     UniqueIds,
@@ -42,6 +41,7 @@ from denserk.index.vector_inputs import (
     expanded,
     known_count,
     open_sources,
+    vectors_per_passage,
 )
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, Manifest, common_model, decoded, differences, encoded

@@ -5,8 +5,10 @@ search. Approximate indexes beside them are searched by their own engines, and t
 """
 
 import logging
+import mmap
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,18 +25,6 @@ from denserk.extras import installed
 from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex
 from denserk.index.faiss_building import require_memory
 from denserk.index.faiss_index import FaissIndex
-from denserk.index.index_folder import (
-    DOCID,
-    INDEX,
-    OPEN,
-    IdFile,
-    PassageIds,
-    ShardIds,
-    by_file,
-    folder_bytes,
-    read_index_manifest,
-    vectors_per_passage,
-)
 from denserk.index.searcher import (
     SPARE,
     PassageNames,
@@ -46,7 +36,17 @@ from denserk.index.searcher import (
     in_order,
     padding,
 )
-from denserk.index.vector_inputs import check_shards, expanded, require_same
+from denserk.index.vector_inputs import (
+    DOCID,
+    INDEX,
+    check_shards,
+    expanded,
+    folder_bytes,
+    passage_of,
+    read_index_manifest,
+    require_same,
+    vectors_per_passage,
+)
 from denserk.io.files import read_file
 from denserk.io.flat_file import is_flat, map_flat
 from denserk.io.manifest import NAME, Description, Kind, Manifest, common_model, decoded, model_of
@@ -57,6 +57,9 @@ logger = logging.getLogger(__name__)
 LARGE = 1 << 30  # bytes of a flat index for whose search alone torch is imported
 # device files on Linux, one of which exists if torch can use a GPU
 GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+# files that stay open: enough for vectors that are scanned in order, and for the ids of as many
+# indexes; a folder of vectors has many small files, which are opened again for every batch
+OPEN = 32
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,88 @@ class OpenedIndex:
             }
             for name, manifest in zip(self.names, self.manifests, strict=True)
         ]
+
+
+class PassageIds:
+    """Passage ids in a memory-mapped `docid` file; call it with (K,) passage numbers.
+
+    Args:
+        path: the file.
+        lines: expected number of lines.
+        size: lines per passage; above 1, they end in "#" and the number of the vector.
+    """
+
+    def __init__(self, path: Path, lines: int | None = None, size: int = 1) -> None:
+        self._size = size
+        self._text: mmap.mmap | bytes = b""
+        if not path.is_file():
+            raise UsageError(f"{path.parent} is not an index: it has no file {path.name}")
+        if length := path.stat().st_size:
+            with path.open("rb") as handle:
+                self._text = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        self._ends = np.flatnonzero(np.frombuffer(self._text, np.uint8) == ord("\n"))
+        if self._text[-1:] not in (b"", b"\n"):
+            self._ends = np.append(self._ends, length)
+        if lines not in (None, len(self._ends)):
+            raise MismatchError(
+                f"{path.parent} holds {lines:,} vectors but {len(self._ends):,} ids",
+                "build the index again with --overwrite",
+            )
+
+    def __call__(self, passages: Rows) -> list[str]:
+        """Return the ids of (K,) passages."""
+        lines = passages * self._size
+        starts = np.where(lines > 0, self._ends[lines - 1] + 1, 0).tolist()
+        places = zip(starts, self._ends[lines].tolist(), strict=True)
+        names = [self._text[start:end].decode().rstrip() for start, end in places]
+        return names if self._size == 1 else [passage_of(name, self._size) for name in names]
+
+
+class IdFile(NamedTuple):
+    """A file of ids: its folder, number of passages, lines per passage."""
+
+    shard: str
+    path: Path
+    passages: int
+    lines: int = 1
+
+
+class ShardIds:
+    """Passage ids in several files; call it with distinct (K,) passage numbers."""
+
+    def __init__(self, files: Sequence[IdFile]) -> None:
+        self._files = files
+        self._firsts = np.cumsum([0, *(file.passages for file in files)])
+
+        def opened(number: int) -> PassageIds:
+            file = files[number]
+            return PassageIds(file.path, file.passages * file.lines, file.lines)
+
+        self._open = lru_cache(OPEN)(opened)
+
+    def __call__(self, passages: Rows) -> list[str]:
+        """Return the ids of (K,) passages, each in one shard alone."""
+        names = np.empty(len(passages), object)
+        for number, places, inside in by_file(self._firsts, passages):
+            names[places] = self._open(number)(inside)
+        found: list[str] = names.tolist()
+        if len(set(found)) < len(found):
+            name = next(name for name, times in Counter(found).items() if times > 1)
+            files = by_file(self._firsts, passages[names == name])
+            one, other = [self._files[n].shard for n, places, _ in files for _ in places][:2]
+            raise MismatchError(
+                f"the id {name} occurs in {one} and in {other}",
+                "search shards that share no passage",
+            )
+        return found
+
+
+def by_file(firsts: Rows, wanted: Rows) -> Iterator[tuple[int, Rows, Rows]]:
+    """Yield which of `wanted` are in each file: its number, their places, their numbers in it."""
+    files = np.searchsorted(firsts, wanted, side="right") - 1
+    for number in np.unique(files).tolist():
+        places = np.flatnonzero(files == number)
+        yield number, places, wanted[places] - firsts[number]
 
 
 class VectorFile(NamedTuple):

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from denserk.index.exact import ExactIndex
-from denserk.index.index_folder import PassageIds
+from denserk.index.opening import PassageIds
 from denserk.io.runs import run_writer
 from denserk.models.devices import has_bfloat16
 from tests.benchmarks.timing import Goals, medians

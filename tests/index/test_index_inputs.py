@@ -7,8 +7,14 @@ import pytest
 
 from denserk.config.retrieval import Engine, Metric
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index.index_folder import PassageIds, read_index_manifest
-from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
+from denserk.index.opening import PassageIds
+from denserk.index.vector_inputs import (
+    expanded,
+    gather,
+    known_count,
+    open_sources,
+    read_index_manifest,
+)
 from denserk.io.flat_file import map_flat
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from tests.index.folders import vector_folder

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from denserk.config.retrieval import Engine, SearchSettings, Ties
 from denserk.index.exact import ExactIndex
-from denserk.index.index_folder import PassageIds
+from denserk.index.opening import PassageIds
 from denserk.index.searcher import Searcher, ordered, strictly_decreasing
 from tests.index.folders import flat_folder, found, names_of, open_flat, whole_numbers
 

@@ -13,8 +13,7 @@ from denserk.config.retrieval import Metric, SearchSettings, Ties
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index import opening
 from denserk.index.exact import ExactIndex
-from denserk.index.index_folder import IdFile, ShardIds
-from denserk.index.opening import ChainedVectors, VectorFile, open_index
+from denserk.index.opening import ChainedVectors, IdFile, ShardIds, VectorFile, open_index
 from denserk.index.searcher import Searcher
 from tests.index import folders
 from tests.index.folders import best, flat_folder, index, names_of, vector_folder, whole_numbers
