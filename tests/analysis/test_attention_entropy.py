@@ -121,15 +121,6 @@ def test_the_sample_is_drawn_once_by_its_seed_from_passages_with_text(tiny, tmp_
     assert second.entropy == pytest.approx(alone(tiny(seed=8), drawn).mean(0), abs=1e-6)
 
 
-def test_length_and_fields_are_those_asked_for(tiny, toy, tmp_path):
-    corpus = {"corpus": str(toy / "corpus.jsonl")}
-    (short,) = measured(tmp_path, tiny(), max_length=5, **corpus)
-    assert short.entropy == pytest.approx(alone(tiny(), PASSAGES.values(), 5).mean(0), abs=1e-6)
-    (bodies,) = measured(tmp_path, tiny(), fields=("text",), **corpus)
-    expected = alone(tiny(), [("", body) for _, body in PASSAGES.values()])
-    assert bodies.entropy == pytest.approx(expected.mean(0), abs=1e-6)
-
-
 def test_of_separate_encoders_that_of_passages_is_measured(tiny, toy, tmp_path):
     queries, passages = (read_model_folder(tiny(seed=seed)).passage for seed in (8, 7))
     both = [side.build(RepresentationSettings()) for side in (passages, queries)]

@@ -4,32 +4,11 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from denserk.analysis.encoders import (
-    SIMILARITY_HEADER,
-    figure_of,
-    score_examples,
-    sentence_similarity,
-)
+from denserk.analysis.encoders import SIMILARITY_HEADER, sentence_similarity
 from denserk.config.analysis import SentenceSimilaritySettings
 from denserk.errors import InputError
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage
-
-
-def test_pairs_score_their_cosine():
-    vectors = np.array([[[3, 4], [6, 8]], [[1, 0], [0, 2]], [[1, 0], [-1, 1]], [[0, 0], [1, 1]]])
-    expected = [1, 0, -1 / sqrt(2), 0]
-    assert score_examples(vectors.astype(np.float32)) == pytest.approx(expected)
-    for pair in ((np.ones(4), np.arange(4.0)), (np.arange(4.0), np.ones(4))):
-        assert figure_of(*pair) == ("spearman", 0)
-
-
-def test_triplets_score_where_the_positive_is_nearer():
-    vectors = np.array(
-        [[[0, 0], [3, 4], [0, 6]], [[0, 0], [3, 4], [5, 0]], [[0, 0], [9, 0], [1, 0]]]
-    )
-    assert score_examples(vectors.astype(np.float32)).tolist() == [1, 0, 0]
-
 
 PAIRS = [
     ("a cat sleeps", "the dog sleeps", 4.0),

@@ -4,51 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from denserk.analysis.layers import (
-    SHARE_HEADER,
-    WinningVectors,
-    choose_pairs,
-    plot_shares,
-    winners,
-    winning_vectors,
-)
+from denserk.analysis.layers import SHARE_HEADER, choose_pairs, winning_vectors
 from denserk.config.analysis import WinningVectorSettings
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED
 from denserk.data.batches import pad
 from denserk.errors import MismatchError, ModelError
-from denserk.io.plots import style
-from denserk.models.representation import PassageVectors, max_similarity, vector_scores
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QRELS, QUERIES
 from tests.reporters import Heard
-
-
-def literal_winner(query, vectors, mask):
-    """Equation 2 by hand: the first of the highest among real vectors."""
-    best, place = -float("inf"), None
-    for number, (vector, real) in enumerate(zip(vectors, mask, strict=True)):
-        score = sum(q * v for q, v in zip(query, vector, strict=True))
-        if real and score > best:
-            best, place = score, number
-    return place
-
-
-def test_winners_are_those_of_the_maximum():
-    draw = torch.Generator().manual_seed(3)
-    queries = torch.randint(-2, 3, (40, 3), generator=draw).float()  # small: many ties
-    values = torch.randint(-2, 3, (40, 4, 3), generator=draw).float()
-    mask = torch.rand(40, 4, generator=draw) < 0.7
-    mask[:, 0] = True
-    won = winners(queries, PassageVectors(values, mask))
-    arguments = (queries.tolist(), values.tolist(), mask.tolist())
-    assert won.tolist() == [literal_winner(*each) for each in zip(*arguments, strict=True)]
-    scores = vector_scores(queries, values)[torch.arange(40), torch.arange(40)]
-    best = max_similarity(scores[:, None])
-    free = winners(queries, PassageVectors(values))
-    assert torch.equal(scores.gather(1, free[:, None]), best)
-
 
 POSITIVE = [(qid, docid) for qid, judged in QRELS.items() for docid in judged]
 ALL = [(qid, docid) for qid in QUERIES for docid in PASSAGES]
@@ -138,27 +103,6 @@ def test_tokens_that_win_are_counted_pair_by_pair(tiny, toy, kind, made, names):
 def test_a_single_vector_has_no_maximum_to_win(tiny, toy, made):
     with pytest.raises(ModelError, match="m gives a passage one vector: there is no maximum"):
         counted(toy, f"m={tiny()}", representation=made)
-
-
-def test_a_row_of_bars_for_each_set_at_the_places_of_all_names():
-    pytest.importorskip("matplotlib")
-    found = [
-        WinningVectors("a $x$", "a", "positive", 3, 4, "layer", {"10": 1, "12": 3}),
-        WinningVectors("b", "b", "positive", 3, 4, "token", {"mean": 2, "2": 0, "9": 2}),
-    ]
-    with style():
-        last = plot_shares(found)
-    first, second = last.figure.axes
-    assert [label.get_text() for label in second.get_xticklabels()] == [
-        "mean",
-        "2",
-        "9",
-        "10",
-        "12",
-    ]
-    assert [bar.get_height() for bar in first.patches] == [0, 0, 0, 25, 75]
-    assert [bar.get_height() for bar in second.patches] == [50, 0, 50, 0, 0]
-    assert first.get_title("left") == "a $x$, positive: 4 pairs"
 
 
 RUN = "q1 Q0 d5 1 1 t\nq1 Q0 d3 2 3 t\nq1 Q0 d1 3 2 t\nq3 Q0 d10 1 1 t\nq3 Q0 d1 2 1 t\n"

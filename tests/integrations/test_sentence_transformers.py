@@ -73,7 +73,11 @@ def check_equal(folder, model, tmp_path, whole=slice(None)):
 def test_pooled_models(tiny, tmp_path, opened, pooling, norm):
     options = ("--representation", pooling, norm, *PREFIXES, *LENGTHS)
     folder = converted(tiny(), tmp_path / "m", *options)
-    check_equal(folder, opened(folder), tmp_path, SHORT)
+    model, again = opened(folder), tmp_path / "again"
+    check_equal(folder, model, tmp_path, SHORT)
+    model.save(str(again))  # which keeps lengths, prefixes and pooling
+    assert not (again / "denserk.json").exists()
+    check_equal(again, model, tmp_path, SHORT)
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
@@ -82,17 +86,6 @@ def test_backbones(tiny, tmp_path, opened, kind):
     np.testing.assert_allclose(
         encoded(folder, tmp_path), opened(folder).encode(TEXTS), rtol=0, atol=1e-5
     )
-
-
-@pytest.mark.parametrize("best", [False, True])
-def test_a_trained_model(tiny, tmp_path, opened, best):
-    options = ["--representation", "cls", *PREFIXES, *LENGTHS]
-    if best:
-        dev = write_examples(tmp_path / "dev.jsonl", range(4))
-        options += ["--dev-data", dev, "--best-by", "dev-loss", "--eval-steps", "1"]
-    folder = finetuned(tiny(), tmp_path / "m", tmp_path, *options)
-    assert (folder / "best").is_dir() is best
-    check_equal(folder, opened(folder), tmp_path, SHORT)
 
 
 CUSTOM = {
@@ -173,17 +166,3 @@ def test_pairs_are_encoded_as_denserk_joins_title_and_text(tiny, tmp_path, opene
     )
     with pytest.raises(UsageError, match="as one string"):
         opened(joined, trust_remote_code=True).encode_document([("Moon", "red fish")])
-
-
-def test_a_folder_that_sentence_transformers_saved_again_keeps_its_lengths(tiny, tmp_path, opened):
-    options = ("--representation", "mean", *PREFIXES, *LENGTHS)
-    folder = converted(tiny(), tmp_path / "m", *options)
-    opened(folder).save(str(tmp_path / "again"))
-    assert not (tmp_path / "again" / "denserk.json").exists()
-    for source in ("--corpus", "--queries"):
-        np.testing.assert_allclose(
-            encoded(tmp_path / "again", tmp_path, source),
-            encoded(folder, tmp_path, source),
-            rtol=0,
-            atol=1e-5,
-        )

@@ -11,6 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from denserk.commands.app import run
+from denserk.config.encoding import ComputeSettings
+from denserk.models.text_encoder import TextEncoder
+from denserk.records import Passage
 
 
 @pytest.fixture
@@ -72,15 +75,15 @@ def test_a_config_that_is_no_object(model, refused, text):
 
 
 @pytest.mark.parametrize("name", ["_attn_implementation", "attn_implementation"])
-def test_a_config_chooses_no_attention(model, toy, tmp_path, tiny, name):
+def test_a_config_chooses_no_attention(model, tiny, name):
     """A name of the hub would have transformers fetch and run native code."""
     set_config(model, **{name: "kernels-community/flash-attn"})
-    for folder in (model, tiny("bert")):
-        given = ["--corpus", str(toy / "corpus.jsonl"), "--device", "cpu"]
-        output = ["--output", str(tmp_path / f"of-{folder.name}")]
-        assert run(["encode", "--model", str(folder), *given, *output]) == 0
-    one, other = (tmp_path / f"of-{f.name}" / "block-00000.npy" for f in (model, tiny("bert")))
-    assert one.read_bytes() == other.read_bytes()
+    passages, compute = [Passage("d", "river boat")], ComputeSettings(device="cpu")
+    found, expected = (
+        TextEncoder.load(str(folder), compute=compute).encode_passages(passages)
+        for folder in (model, tiny("bert"))
+    )
+    assert np.array_equal(found, expected)
 
 
 def test_tensors_of_whole_numbers(model, refused):

@@ -15,7 +15,7 @@ from denserk.config.encoding import (
 )
 from denserk.data.batches import PairJoiner
 from denserk.data.tokenization import load_tokenizer
-from denserk.errors import DenserkError, ModelError, OutputError, UsageError
+from denserk.errors import DenserkError, ModelError, UsageError
 from denserk.models.cross_encoder import PairScorer, is_reranker, read_reranker, reranker_to_train
 from denserk.models.model_folder import save_model
 from denserk.models.stored_model import read_model_folder
@@ -42,20 +42,6 @@ def saved(folder, source, **settings):
     return stored
 
 
-@pytest.mark.parametrize("kind", RERANKERS)
-def test_the_linear_score_is_a_layer_on_cls(tiny, kind):
-    reranker = reranker_to_train(tiny(kind), seed=3).eval()
-    weight = reranker.model.classifier.weight.detach()
-    reranker.model.classifier.bias.data += 0.5
-    encoder = transformers.AutoModel.from_pretrained(tiny(kind)).eval()
-    batch = batch_of(tiny(kind))
-    with torch.no_grad():
-        states = encoder(batch.tokens.input_ids, batch.tokens.attention_mask).last_hidden_state
-        expected = [sum(a * b for a, b in zip(weight[0], s[0], strict=True)) + 0.5 for s in states]
-        got = reranker(batch)
-    torch.testing.assert_close(got, torch.stack(expected), rtol=1e-5, atol=1e-6)
-
-
 def test_the_new_head_is_the_papers_and_drawn_by_its_seed_alone(tiny):
     heads = [reranker_to_train(tiny(), seed).model.classifier for seed in (3, 3, *range(4, 60))]
     assert heads[0].weight.equal(heads[1].weight)
@@ -70,13 +56,10 @@ def test_the_new_head_is_the_papers_and_drawn_by_its_seed_alone(tiny):
 
 def test_there_is_no_dropout_between_encoder_and_head(tiny):
     reranker = reranker_to_train(tiny(), seed=3).train()
-    batch = batch_of(tiny())
     for module in reranker.model.base_model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-        if hasattr(module, "dropout_prob"):
-            module.dropout_prob = 0.0
-    reranker.model.config.attention_probs_dropout_prob = 0.0
+    batch = batch_of(tiny())
     assert reranker(batch).equal(reranker(batch))
 
 
@@ -175,17 +158,6 @@ def test_what_is_no_reranker_and_no_retriever(tiny, tiny_reranker, tmp_path):
         TextEncoder.load(str(tmp_path / "r"), compute=CPU)
     with pytest.raises(ModelError, match="a cross-encoder makes no vectors"):
         TextEncoder.load(str(tiny()), {"representation": "cross-encoder"}, compute=CPU)
-
-
-def test_a_folder_cut_short_loads_nowhere(tiny, tmp_path, monkeypatch):
-    def stop(*_, **__):
-        raise OutputError("no room")
-
-    monkeypatch.setattr("denserk.models.model_folder.write_errors", stop)
-    with pytest.raises(OutputError):
-        saved(tmp_path / "r", tiny())
-    with pytest.raises(ModelError, match=r"config\.json"):
-        read_reranker(tmp_path / "r")
 
 
 def test_the_fingerprint_is_of_weights_and_settings(tiny, tmp_path):

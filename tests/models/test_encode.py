@@ -1,33 +1,78 @@
+"""`encode`: blocks, shards, streams, stops and resumption; by one process and by several."""
+
+import hashlib
 import io
 import json
+import os
 import random
+import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Thread, current_thread
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from denserk.config.encoding import ComputeSettings, EncodeSettings, VectorFormat
+from denserk.config.encoding import ComputeSettings, EncodeSettings, TextSettings, VectorFormat
 from denserk.config.formats import CorpusSettings
+from denserk.data.batches import plan
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.io.blocks import journal_of, read_journal
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.vectors import open_vectors
+from denserk.models import encode as encode_module
 from denserk.models.encode import encode, prefetch
 from denserk.models.text_encoder import TextEncoder
-from denserk.reporting import Progress
-from tests.faults import Stopped, contents, stopped_at
-from tests.models.encoding import StandIn
-from tests.reporters import Heard
+from tests.faults import Stopped, contents, ranks, stopped_at
 
-LOAD = TextEncoder.load
+
+class StandIn:
+    """An encoder whose vector of a text is its hash; counts what it was asked to encode."""
+
+    dimension = 4
+    vectors_per_passage = 1
+    int8 = None
+    asked = 0
+
+    def __init__(self, name, text, compute):
+        self.batch_tokens = compute.tokens_on("cpu")
+        self.name, self.text = name, replace(TextSettings(), **text)
+        self.device = torch.device("cpu")
+
+    def description(self):
+        return {"name": self.name, "fingerprint": self.name.rsplit("/", 1)[-1]}
+
+    def plan(self, side, records):
+        fields = self.text.fields
+        texts = [
+            record.text if side == "query" else " ".join(record.field(f) for f in fields)
+            for record in records
+        ]
+        return plan([list(hashlib.sha256(text.encode()).digest()[:4]) for text in texts], 0, 8)
+
+    def encode_planned(self, side, planned, advance=lambda count: None):
+        type(self).asked += planned.count
+        vectors = torch.empty(planned.count, self.dimension)
+        for members, batch in zip(planned.members, planned.batches, strict=True):
+            vectors[members] = batch.input_ids.float()
+            advance(len(members))
+        return vectors.numpy()
 
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
     def load(model, representation, text, compute):
-        return StandIn(model, text, compute)
+        own = current_thread().name if model == "differs" else ""
+        return StandIn(f"{model}{own}", text, compute)
 
     monkeypatch.setattr(TextEncoder, "load", load)
     monkeypatch.setattr(StandIn, "asked", 0)
@@ -38,23 +83,21 @@ def corpus(tmp_path):
     path = tmp_path / "corpus.jsonl"
     with path.open("w") as out:
         for n in range(23):
-            out.write(
-                json.dumps({"_id": f"d{n}", "title": f"t{n % 3}", "text": f"text {n}"}) + "\n"
-            )
+            record = {"_id": f"d{n}", "title": f"t{n % 3}", "text": f"text {n}"}
+            out.write(json.dumps(record) + "\n")
     return path
 
 
-def run(output, source=None, *, model="m", text=None, compute=None, **settings):
+def run(output, source=None, size=1, *, model="m", compute=None, **settings):
+    """`encode` in this process, or in each of `size` threads that stand for processes."""
     if source is not None:
         settings["corpus"] = str(source)
-    settings = {"block_size": 4, **settings}
-    return encode(
-        EncodeSettings(model=model, output=str(output), **settings),
-        CorpusSettings(),
-        {},
-        text or {},
-        compute or ComputeSettings(),
-    )
+    asked = EncodeSettings(model=model, output=str(output), **{"block_size": 4, **settings})
+
+    def work():
+        return encode(asked, CorpusSettings(), {}, {}, compute or ComputeSettings())
+
+    return work() if size == 1 else together(size, work)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -219,32 +262,6 @@ def test_json_lines_hold_ids_contents_and_vectors(corpus, tmp_path):
     np.testing.assert_array_equal([line["vector"] for line in lines], vectors)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"corpus": "c", "topics": "t"},
-        {"corpus": "c", "block_size": 0},
-        {"corpus": "c", "workers": 0},
-        {"corpus": "c", "shard_id": 2, "shard_num": 2},
-        {"corpus": "-", "shard_num": 2},
-        {"corpus": "c", "resume": True, "overwrite": True},
-        {"corpus": "c", "resume": True, "output_format": VectorFormat.JSONL},
-        {"corpus": "c", "output": "-"},
-    ],
-)
-def test_impossible_settings(settings):
-    with pytest.raises(UsageError):
-        EncodeSettings(**{"model": "m", "output": "o", **settings})
-
-
-def test_blocks_hold_512_passages_on_a_cpu(tmp_path):
-    corpus = tmp_path / "long.jsonl"
-    corpus.write_text("".join(f'{{"_id": "d{n}", "text": "t{n}"}}\n' for n in range(1100)))
-    run(tmp_path / "v", corpus, block_size=None)
-    assert [len(b.ids) for b in open_vectors(tmp_path / "v").blocks()] == [512, 512, 76]
-
-
 @pytest.mark.parametrize("shards", [{}, {"shard_id": 1, "shard_num": 2}])
 def test_a_resumed_folder_keeps_its_block_size(corpus, tmp_path, shards):
     run(tmp_path / "whole", corpus, **shards)
@@ -252,25 +269,6 @@ def test_a_resumed_folder_keeps_its_block_size(corpus, tmp_path, shards):
         run(tmp_path / "v", corpus, **shards)
     run(tmp_path / "v", corpus, resume=True, block_size=None, **shards)
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
-
-
-def test_progress_advances_by_batches(toy, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(TextEncoder, "load", LOAD)
-    events = []
-
-    class Seen(Progress):
-        def advance(self, count=1):
-            events.append((count, len(list((tmp_path / "v").glob("block-*.npy")))))
-
-    class Watching(Heard):
-        @contextmanager
-        def track(self, what, total, unit):
-            yield Seen() if what == "encoding" else Progress()
-
-    Watching()
-    run(tmp_path / "v", toy / "corpus.jsonl", model=str(tiny()), block_size=512,
-        compute=ComputeSettings(batch_size=2))  # fmt: skip
-    assert events == [(2, 0)] * 3
 
 
 def test_memory_does_not_grow_after_the_first_block(tmp_path):
@@ -282,10 +280,6 @@ def test_memory_does_not_grow_after_the_first_block(tmp_path):
 
 
 # Overlapping stages
-
-
-class Broken(Exception):
-    pass
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -311,37 +305,172 @@ def test_prefetched_items_keep_their_order_and_are_bounded(workers):
     assert threading.active_count() == threads
 
 
-@pytest.mark.parametrize("workers", [1, 5])
-def test_an_error_is_raised_in_its_place(workers):
-    def reading():
-        yield from range(3)
-        raise Broken
-
-    def work(item):
-        if item == 2:
-            raise Broken
-        return item
-
-    made: list[object] = []
-    with pytest.raises(Broken):
-        made.extend(prefetch(str, reading(), workers))
-    with pytest.raises(Broken):
-        made.extend(prefetch(work, range(9), workers))
-    assert made == ["0", "1", "2", 0, 1]
+# Several processes
 
 
-def test_an_interrupt_lets_started_work_finish():
-    started, finished = [], []
+class Threads:
+    """Stands for a process group whose processes are threads around a table."""
 
-    def work(item):
-        started.append(item)
+    def __init__(self, size):
+        self.table: list[Any] = [None] * size
+        self.barrier = Barrier(size)
+
+    def world(self):
+        return int(current_thread().name.partition("-")[2]), len(self.table)
+
+    def from_main_process(self, work):
+        if self.world()[0] == 0:
+            try:
+                self.table[0] = (work(), None)
+            except Exception as error:  # noqa: BLE001 - raised again by all
+                self.table[0] = (None, error)
+        made, failure = self._at_the_table()[0]
+        if failure is not None:
+            raise failure
+        return made
+
+    def gather_objects(self, item):
+        self.table[self.world()[0]] = item
+        everybody = self._at_the_table()
+        return everybody if self.world()[0] == 0 else []
+
+    def _at_the_table(self):
+        self.barrier.wait()
+        seen = list(self.table)
+        self.barrier.wait()
+        return seen
+
+
+def together(size, work):
+    """What each of several processes made; raises the first error that is not a lost process."""
+    group = Threads(size)
+    made, errors = [None] * size, []
+
+    def member(rank):
+        try:
+            made[rank] = work()
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+            group.barrier.abort()
+
+    threads = [Thread(target=member, args=[rank], name=f"member-{rank}") for rank in range(size)]
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("world", "from_main_process", "gather_objects"):
+            patch.setattr(encode_module, name, getattr(group, name))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for error in errors:
+        if not isinstance(error, BrokenBarrierError):
+            raise error
+    return made
+
+
+@pytest.mark.parametrize("size", [3, 12])
+def test_several_write_the_bytes_of_one(corpus, tmp_path, size):
+    run(tmp_path / "one", corpus)
+    results = run(tmp_path / "v", corpus, size)
+    assert contents(tmp_path / "v") == contents(tmp_path / "one")
+    assert {(r.count, r.encoded, r.tokens) for r in results} == {(23, 23, 92)}
+
+
+@pytest.mark.parametrize("step", sorted(random.Random(42).sample(range(14), 6)))
+@pytest.mark.parametrize("size", [1, 2])
+def test_all_stopped_anywhere_and_resumed_by_any_number(corpus, tmp_path, step, size):
+    run(tmp_path / "one", corpus)
+    with stopped_at(step), pytest.raises(Stopped):
+        run(tmp_path / "v", corpus, 3)
+    run(tmp_path / "v", corpus, size, resume=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "one")
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_lost_one_leaves_its_blocks_to_the_others(corpus, tmp_path, monkeypatch, size):
+    run(tmp_path / "one", corpus)
+    encode_planned = StandIn.encode_planned
+
+    def lost(self, side, planned, advance):
+        if current_thread().name == "member-1":
+            while not (tmp_path / "v" / "block-00000.docid").exists():
+                time.sleep(0.01)
+            raise RuntimeError("lost")
+        return encode_planned(self, side, planned)
+
+    monkeypatch.setattr(StandIn, "encode_planned", lost)
+    with pytest.raises(RuntimeError, match="lost"):
+        run(tmp_path / "v", corpus, 2)
+    with pytest.raises(MismatchError, match="started with other settings"):
+        run(tmp_path / "v", corpus, 2, resume=True, block_size=5)
+    monkeypatch.setattr(StandIn, "encode_planned", encode_planned)
+    results = run(tmp_path / "v", corpus, size, resume=True)
+    assert (results if size == 1 else results[0]).encoded == 3 * 4 - 1
+    assert contents(tmp_path / "v") == contents(tmp_path / "one")
+
+
+def test_what_the_first_refuses_all_refuse(corpus, tmp_path):
+    with corpus.open("a") as out:
+        out.write("{broken\n")
+    with pytest.raises(InputError, match="line 24"):
+        run(tmp_path / "v", corpus, 2)
+    assert not (tmp_path / "v").exists()
+
+
+def test_another_model_in_one_of_them(corpus, tmp_path):
+    with pytest.raises(MismatchError, match="fingerprint was 'differsmember-0'"):
+        run(tmp_path / "v", corpus, 2, model="differs")
+
+
+@pytest.mark.parametrize("settings", [{"corpus": "-"}, {"output_format": VectorFormat.JSONL}])
+def test_what_only_one_process_can_do(monkeypatch, settings):
+    monkeypatch.setattr(encode_module, "launched", lambda: True)
+    settings = EncodeSettings(**{"model": "m", "corpus": "c", "output": "o", **settings})
+    with pytest.raises(UsageError, match="by one process only"):
+        encode(settings, CorpusSettings(), {}, {}, ComputeSettings())
+
+
+OPTIONS = ("--corpus", "corpus.jsonl", "--block-size", "3", "--threads", "1")
+TORCHRUN = (
+    *(str(Path(sys.executable).with_name("torchrun")), "--standalone"),
+    *("--nproc-per-node", "2"),
+)
+BLOCKS = 200  # enough to kill a process in the middle
+
+
+def command(model, output, *launch):
+    """`denserk encode`, as a process of its own or under torchrun."""
+    options = ["--model", str(model), *OPTIONS, "--output", output, "--device", "cpu"]
+    return [*(launch or [sys.executable]), "-m", "denserk", "encode", *options]
+
+
+@pytest.mark.slow
+def test_torchrun_writes_the_bytes_of_one(tiny, corpus, tmp_path):
+    subprocess.run(command(tiny(), "one"), cwd=tmp_path, check=True)
+    two = subprocess.run(
+        command(tiny(), "two", *TORCHRUN), cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert two.stderr.count("23 encoded") == 1  # only the main process reports
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_of_torchrun_is_made_up_for(tiny, corpus, tmp_path, rank):
+    lines = [json.dumps({"_id": f"d{n}", "text": f"the river {n}"}) for n in range(3 * BLOCKS)]
+    corpus.write_text("".join(f"{line}\n" for line in lines))
+    several = command(tiny(), "v", *TORCHRUN)
+    process = subprocess.Popen(several, cwd=tmp_path)
+    journal = tmp_path / "v" / journal_of(rank)
+    while not journal.exists() or not journal.stat().st_size:
+        assert process.poll() is None
         time.sleep(0.01)
-        finished.append(item)
-
-    def items():
-        yield from (0, 1)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(prefetch(work, items()))
-    assert started == finished == [0, 1]
+    os.kill(ranks(process.pid)[rank], signal.SIGKILL)
+    assert process.wait() == 1
+    assert 0 < len(read_journal(tmp_path / "v")) < BLOCKS
+    shutil.copytree(tmp_path / "v", tmp_path / "again")
+    subprocess.run([*several, "--resume"], cwd=tmp_path, check=True)
+    subprocess.run([*command(tiny(), "again"), "--resume"], cwd=tmp_path, check=True)
+    subprocess.run(command(tiny(), "one"), cwd=tmp_path, check=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "one")
+    assert contents(tmp_path / "again") == contents(tmp_path / "one")

@@ -47,43 +47,30 @@ def test_the_same_seed_gives_the_same_samples(kind, writer):
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_one_possible_token_is_greedy_decoding(kind, writer):
+@pytest.mark.parametrize("length", [9, 500])
+def test_one_possible_token_is_greedy_decoding(kind, writer, length):
+    """Of a long text the first tokens make queries, and the last ones are continued."""
     generator = load(writer(kind), OPTIONS[kind], top_k=1, samples=1)
     auto = "AutoModelForCausalLM" if kind == "gpt2" else "AutoModelForSeq2SeqLM"
     model = getattr(transformers, auto).from_pretrained(writer(kind))
     tokenizer = transformers.AutoTokenizer.from_pretrained(writer(kind))
-    passages = [text for text in TEXTS if text]
-    for passage, found in zip(passages, generator.generate(passages, 40, 1), strict=True):
-        ids = torch.tensor([tokenizer(passage).input_ids])
-        mask = torch.ones_like(ids)
+    passages = [text for text in (*TEXTS, " ".join(WORDS * 3)) if text]
+    for passage, found in zip(passages, generator.generate(passages, length, 1), strict=True):
+        if kind == "gpt2":
+            own = tokenizer(passage).input_ids[-min(length, POSITIONS - TOKENS) :]
+        else:
+            own = tokenizer(passage, truncation=True, max_length=length).input_ids
+        ids = torch.tensor([own])
         made = model.generate(
-            ids, attention_mask=mask, max_new_tokens=TOKENS, do_sample=False, pad_token_id=0
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=TOKENS,
+            do_sample=False,
+            pad_token_id=0,
         )[0]
-        new = made[ids.shape[1] :] if kind == "gpt2" else made
+        new = made[len(own) :] if kind == "gpt2" else made
         expected = str(tokenizer.decode(new, skip_special_tokens=True)).strip()
         assert found == ([expected] if expected else [])
-
-
-def test_long_texts_keep_their_first_tokens_for_queries_and_their_last_to_go_on(
-    writer, monkeypatch
-):
-    t5, gpt2 = load(writer("t5"), QUERIES), load(writer("gpt2"), CONTINUATIONS)
-    for generator, words, length, expected in (
-        (t5, WORDS, 9, [*WORDS[:8], "</s>"]),
-        (gpt2, WORDS, 9, WORDS[-9:]),
-        (gpt2, WORDS * 3, 500, (WORDS * 3)[-(POSITIONS - TOKENS) :]),
-    ):
-        seen: list[torch.Tensor] = []
-        generate = generator._model.generate
-
-        def stand_in(seen=seen, generate=generate, **arguments):
-            seen.append(arguments["input_ids"][0])
-            return generate(**arguments)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(generator._model, "generate", stand_in)
-            generator.generate([" ".join(words)], length, 1)
-        assert generator._tokenizer.decode(seen[0]).split() == expected
 
 
 def test_the_models_own_sampling_settings_are_not_used(writer, tmp_path):
@@ -130,10 +117,6 @@ def test_broken_folders(writer, tmp_path):
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(copied)
     torch.save(model.state_dict(), copied / "pytorch_model.bin")
     before = load(copied, QUERIES).generate(TEXTS[:3], 40, 1)
-    weights = (copied / "model.safetensors").read_bytes()
-    (copied / "model.safetensors").write_bytes(weights[:-100])
-    with pytest.raises(ModelError, match="cannot be read as a file of tensors"):
-        load(copied, QUERIES)
     (copied / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="its weights are a pickle") as caught:
         load(copied, QUERIES)

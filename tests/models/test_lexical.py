@@ -4,8 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from denserk.config.encoding import AggKind, AggLayout, TermWeight
@@ -96,18 +94,6 @@ def test_the_example_with_and_without_head(example, name):
     close(STAR.fold(bare), text["without_mlm"]["agg_star"])
 
 
-def test_the_dot_products_of_the_example(example):
-    q, p = (scores(t["logits"], t["term_weights"])[0] for t in example["texts"].values())
-    expected = example["dot_products"]
-    got = {
-        "v.v": q @ p,
-        "agg_plus_paired": PAIRED.fold(q) @ PAIRED.fold(p),
-        "agg_plus_strided": STRIDED_PLUS.fold(q) @ STRIDED_PLUS.fold(p),
-        "agg_star": STAR.fold(q) @ STAR.fold(p),
-    }
-    assert {name: value.item() for name, value in got.items()} == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
     ("case", "rule", "key"),
     [
@@ -124,24 +110,6 @@ def test_negative_weights(example, case, rule, key):
     close(v, case[key]["v"])
     close(STAR.fold(v), case[key]["agg_star"])
     assert not (STAR.fold(v) == 0).logical_and(STAR.fold(v).signbit()).any()
-
-
-@pytest.mark.parametrize("rule", list(TermWeight))
-def test_padding_leaves_no_trace(example, rule):
-    text, padding = example["texts"]["q"], example["padding"]
-    extra = torch.tensor(padding["extra_position_probabilities"]).log().tolist()
-    unpadded = scores(text["logits"], text["term_weights"], rule)
-    padded = scores(
-        [*text["logits"], extra],
-        [*text["term_weights"], padding["extra_position_weight"]],
-        rule,
-        [bool(m) for m in padding["attention_mask"]],
-    )
-    torch.testing.assert_close(padded, unpadded)
-    ids = torch.tensor([[*text["token_ids"], 0]])
-    mask = torch.tensor([[True, True, False]])
-    bare = aggregate_tokens(ids, torch.tensor([[1.5, 1.0, 9.0]]), mask, 10)
-    close(bare, text["without_mlm"]["v"])
 
 
 def drawn(rule, scale=4.0, dtype=torch.float32):
@@ -281,15 +249,6 @@ def test_folding_is_what_the_paper_says(kind, layout, vocabulary, dimension):
         scores = [numbers.random() - offset for _ in range(vocabulary)]
         got = made.fold(torch.tensor([scores], dtype=torch.float64))
         assert got.tolist() == [oracles.folded(scores, made)]
-
-
-@given(st.lists(st.floats(0, 1, width=32), min_size=12, max_size=12))
-def test_agg_star_keeps_the_size_of_paired_agg_plus(scores):
-    star, plus = (
-        SliceLayout.build(12, 3, kind, AggLayout.PAIRED, 0) for kind in (AggKind.STAR, AggKind.PLUS)
-    )
-    vector = torch.tensor(scores)
-    assert star.fold(vector).abs().equal(plus.fold(vector))
 
 
 def test_a_tie_goes_to_the_minus_half_and_zero_stays_positive():

@@ -1,8 +1,6 @@
 """Saved and converted folders, opened by denserk, transformers and Pyserini."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -106,16 +104,6 @@ def test_two_sides_with_weights_of_their_own(tiny, tmp_path):
     assert (both[3:] != vectors(tmp_path / "m/document")[3:]).any()
 
 
-def test_a_trained_fresh_head_is_a_head_like_any_other(tiny_agg, tmp_path):
-    stored = read_model_folder(tiny_agg())
-    encoder, _ = stored.build(stored.representation)
-    encoder.settings = RepresentationSettings(
-        Representation.AGG, agg_dim=20, cls_dim=6, mlm_head=MlmHead.FRESH
-    )
-    save_model(tmp_path / "m", encoder, load_tokenizer(tiny_agg()), TEXT)
-    assert read_model_folder(tmp_path / "m").representation.mlm_head is MlmHead.PRETRAINED
-
-
 def test_an_interrupted_save_leaves_nothing_that_loads(tiny, tmp_path, monkeypatch):
     encoder, _ = read_model_folder(tiny()).build(RepresentationSettings())
     (tmp_path / "file").write_text("in the way")
@@ -148,27 +136,6 @@ def test_there_and_back(tiny_agg, tmp_path, kind, layout):
     same_vectors(tmp_path / "back", source)
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
-
-
-def test_the_files_of_published_layouts(tiny_agg, tmp_path):
-    convert_model(str(tiny_agg(agg_dim=640, cls_dim=128)), tmp_path / "p", PYSERINI, text=LENGTHS)
-    tensors = torch.load(tmp_path / "p/pytorch_model.bin", weights_only=True)
-    heads = {n for n in tensors if not n.startswith("encoder.")}
-    assert heads == {"tok_proj.weight", "tok_proj.bias", "cls_proj.weight", "cls_proj.bias"}
-    assert {"encoder.cls.predictions.decoder.weight", "encoder.cls.predictions.bias"} < set(tensors)
-    assert json.loads((tmp_path / "p/config.json").read_text())["output_hidden_states"] is True
-    convert_model(str(tiny_agg(agg_dim=30)), tmp_path / "a", AUTHORS, text=LENGTHS)
-    pooler = torch.load(tmp_path / "a/pooler.pt", weights_only=True)
-    assert {n: tuple(t.shape) for n, t in pooler.items()} == {
-        f"linear_{side}.{leaf}": shape
-        for side in "qp"
-        for leaf, shape in (("weight", (6, 16)), ("bias", (6,)))
-    }
-    weight = json.loads((tmp_path / "a/TermWeightTrans_config.json").read_text())
-    assert weight == {"input_dim": 16, "output_dim": 1, "tied": True}
-    words = (tmp_path / "a/vocab.txt").read_text().split()
-    assert [words[i] for i in (0, 3, 5)] == ["[PAD]", "[SEP]", "the"]
-    same_vectors(tmp_path / "a", tiny_agg(agg_dim=30), {"agg_dim": 30})
 
 
 def test_two_sides_go_through_the_authors_layout(tiny_agg, tmp_path):
@@ -243,13 +210,3 @@ def test_pyserini_makes_the_same_vectors(bert_vocabulary, tmp_path, kind, layout
     np.testing.assert_allclose(ours, passages, rtol=0, atol=1e-5)
     ours = encoder.encode_queries([Query("q", t) for t in texts])
     np.testing.assert_allclose(ours, queries, rtol=0, atol=1e-5)
-
-
-def test_models_are_read_without_pyserini_or_sentence_transformers(tiny_agg):
-    script = (
-        "import sys; from denserk.models.text_encoder import TextEncoder; "
-        f"TextEncoder.load({str(tiny_agg())!r}); "
-        "print(sorted({'pyserini', 'sentence_transformers', 'faiss', 'jnius'} & set(sys.modules)))"
-    )
-    command = [sys.executable, "-c", script]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -48,11 +48,8 @@ def test_vectors_equal_torchs(tiny, kind):
 def test_aggretriever_equals_torchs(tiny_agg, settings):
     folder = str(tiny_agg("bert"))
     expected = TextEncoder.load(folder, settings, compute=TORCH).encode_passages(PASSAGES)
-    assert_near(
-        TextEncoder.load(folder, settings, compute=OPENVINO).encode_passages(PASSAGES),
-        expected,
-        1e-5,
-    )
+    found = TextEncoder.load(folder, settings, compute=OPENVINO).encode_passages(PASSAGES)
+    assert_near(found, expected, 1e-5)
     low = TextEncoder.load(folder, settings, compute=LOW).encode_passages(PASSAGES)
     assert_near(low, expected, 0.1)
 
@@ -73,32 +70,20 @@ def test_auto_takes_openvino_where_it_is_installed(tiny, monkeypatch):
         TextEncoder.load(str(tiny()), compute=OPENVINO)
 
 
-def test_what_it_cannot_compile_is_computed_by_torch(tiny, monkeypatch):
+@pytest.mark.parametrize("part", ["backbone", "representation"])
+def test_what_it_cannot_compile_is_computed_by_torch(tiny_agg, monkeypatch, part):
     def fail(*_):
         raise ModelError("OpenVINO cannot convert this model")
 
-    monkeypatch.setattr("denserk.models.backbone.compile_function", fail)
-    heard = Heard()
-    encoder = TextEncoder.load(str(tiny()), compute=ComputeSettings(device="cpu"))
-    assert encoder.backend is Backend.TORCH
-    assert any("cannot convert" in line for line in heard.warnings)
-    expected = TextEncoder.load(str(tiny()), compute=TORCH).encode_passages(PASSAGES)
-    assert np.array_equal(encoder.encode_passages(PASSAGES), expected)
-    with pytest.raises(ModelError, match="cannot convert"):
-        TextEncoder.load(str(tiny()), compute=OPENVINO)
-
-
-def test_a_head_that_cannot_be_compiled_leaves_nothing_compiled(tiny_agg, monkeypatch):
-    def fail(*_):
-        raise ModelError("OpenVINO cannot convert this model")
-
-    monkeypatch.setattr("denserk.models.representation.compile_function", fail)
-    folder = str(tiny_agg("bert"))
+    monkeypatch.setattr(f"denserk.models.{part}.compile_function", fail)
+    heard, folder = Heard(), str(tiny_agg())
     encoder = TextEncoder.load(folder, compute=ComputeSettings(device="cpu"))
     assert encoder.backend is Backend.TORCH
-    assert encoder.sides["passage"].encoder.backbone.compiled is None
+    assert any("cannot convert" in line for line in heard.warnings)
     expected = TextEncoder.load(folder, compute=TORCH).encode_passages(PASSAGES)
     assert np.array_equal(encoder.encode_passages(PASSAGES), expected)
+    with pytest.raises(ModelError, match="cannot convert"):
+        TextEncoder.load(folder, compute=OPENVINO)
 
 
 def test_a_function_that_gives_other_results_is_rejected():

@@ -30,15 +30,11 @@ from denserk.models import lexical
 from denserk.models.encode import encode
 from denserk.models.lexical import SliceLayout
 from denserk.models.representation import (
-    NEEDS_CLS,
     PassageVectors,
     ScalarMix,
     average_vectors,
     first_tokens,
     max_similarity,
-    pool_cls,
-    pool_last,
-    pool_max,
     pool_mean,
     storage_order,
     vector_scores,
@@ -56,21 +52,6 @@ STATES = torch.tensor(
     [[[1.0, -2.0], [3.0, -6.0], [9.0, 9.0]], [[1.0, 1.0], [2.0, -1.0], [6.0, -3.0]]]
 )
 MASK = torch.tensor([[True, True, False], [True, True, True]])
-
-
-@pytest.mark.parametrize(
-    ("pool", "expected"),
-    [
-        (pool_cls, [[1.0, -2.0], [1.0, 1.0]]),
-        (pool_mean, [[2.0, -4.0], [3.0, -1.0]]),
-        (pool_max, [[3.0, -2.0], [6.0, 1.0]]),
-        (pool_last, [[3.0, -6.0], [6.0, -3.0]]),
-    ],
-)
-def test_pooling_leaves_padding_out(pool, expected):
-    assert pool(STATES, MASK).tolist() == expected
-    spoiled = STATES.masked_fill(~MASK.unsqueeze(-1), torch.nan)
-    assert pool(spoiled, MASK).tolist() == expected
 
 
 def test_a_mean_in_low_precision_is_summed_in_float32():
@@ -146,14 +127,6 @@ def test_aggretriever_is_the_paper_s_equations(kind, options, tiny, tiny_agg, mo
     torch.testing.assert_close(encoded, torch.tensor(expected), rtol=1e-5, atol=1e-5)
     assert encoded.shape[1] == encoder.dimension
     torch.testing.assert_close(encoder(batch).detach(), encoded, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("representation", NEEDS_CLS)
-def test_t5_has_no_cls(tiny, representation):
-    stored = read_model_folder(tiny("t5"))
-    with pytest.raises(ModelError, match=r"which a t5 backbone does not have") as caught:
-        stored.build(RepresentationSettings(representation))
-    assert "--representation mean" in str(caught.value.hint)
 
 
 def test_vectors_are_never_made_through_random_layers(tiny, tiny_agg):

@@ -106,26 +106,6 @@ def saved(source, target, *options):
     return target
 
 
-def test_the_files_that_are_saved(tiny, tmp_path):
-    options = ("--query-prefix", "the ", "--passage-prefix", "a ", "--passage-max-length", "500")
-    folder = saved(tiny(), tmp_path / "m", "--representation", "last", "--l2-norm", *options)
-    chain, pooling, lengths, prompts = (
-        json.loads((folder / name).read_text())
-        for name in ("modules.json", POOLING, LENGTHS, PROMPTS)
-    )
-    assert [(m["path"], m["type"]) for m in chain] == [
-        ("", ST + "Transformer"),
-        ("1_Pooling", ST + "Pooling"),
-        ("2_Normalize", ST + "Normalize"),
-    ]
-    assert pooling["word_embedding_dimension"] == 16
-    chosen = [key for key, value in pooling.items() if value is True]
-    assert chosen == ["pooling_mode_lasttoken", "include_prompt"]
-    assert lengths == {"max_seq_length": 64, "do_lower_case": False, "query_length": 32}
-    assert prompts["prompts"] == {"query": "the ", "document": "a "}
-    assert prompts["default_prompt_name"] == "document"
-
-
 def test_a_saved_folder_is_replaced_whole_but_not_what_a_user_put_into_it(tiny, tmp_path):
     mean = ("--representation", "mean", "--overwrite")
     folder = saved(tiny(), tmp_path / "m", *mean)
@@ -147,20 +127,6 @@ def test_denserk_reads_its_own_file_and_not_these(tiny, tmp_path):
     after = read_model_folder(folder)
     assert (after.representation, after.text) == (before.representation, before.text)
     assert after.fingerprint() == before.fingerprint()
-
-
-def test_the_model_card(tiny, tmp_path):
-    options = ("--l2-norm", "--query-prefix", "a|b\nc: ", "--set", "join=sep")
-    folder = saved(tiny(), tmp_path / "m", "--representation", "mean", *options)
-    card = (folder / "README.md").read_text()
-    assert '| Base model | `"bert-True-7"` |' in card
-    assert "| Embedding | `mean`, L2-normalised, 16 dimensions |" in card
-    assert "| Query | at most 32 tokens |" in card
-    assert r'| Query prefix | `"a\|b\nc: "` |' in card
-    assert "A passage is its title and text, joined by the tokenizer's separator token." in card
-    assert "trust_remote_code" not in card
-    assert "licen" not in card.lower()
-    assert str(tmp_path) not in card
 
 
 def test_a_transformer_in_a_folder_of_its_own(tiny, tmp_path):

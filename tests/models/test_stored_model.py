@@ -217,16 +217,6 @@ def to_train(folder, settings, *, untie=False, seed=0):
     return Retriever(*sides), heard.notes
 
 
-@pytest.mark.parametrize("kind", BACKBONES)
-def test_a_plain_start_is_the_stored_model(tiny, kind):
-    settings = RepresentationSettings(Representation.MEAN)
-    model, notes = to_train(tiny(kind), settings)
-    stored, _ = read_model_folder(tiny(kind)).build(settings)
-    assert (model.shared, model.training, notes) == (True, True, [])
-    assert torch.equal(model.eval().query(BATCH), stored(BATCH))
-    assert all(parameter.requires_grad for parameter in model.parameters())
-
-
 def test_the_pretrained_head_is_kept(tiny):
     model, notes = to_train(tiny(), AGG)
     kept = model.passage.backbone.model.state_dict()
@@ -242,15 +232,9 @@ def test_the_pretrained_head_is_kept(tiny):
 @pytest.mark.parametrize("kind", WITH_HEADS)
 @pytest.mark.parametrize(("head", "settings"), [(True, FRESH), (False, AGG)])
 def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(tiny, kind, head, settings):
-    folder = tiny(kind, head=head)
-    stored = read_model_folder(folder).passage
-    model, notes = to_train(folder, settings)
+    model, notes = to_train(tiny(kind, head=head), settings)
     backbone = model.passage.backbone
-    embeddings = backbone.model.get_input_embeddings()
-    assert backbone.decoder.weight is embeddings.weight
-    assert torch.equal(
-        embeddings.weight, next(t for n, t in stored.tensors.items() if "word_embeddings" in n)
-    )
+    assert backbone.decoder.weight is backbone.model.get_input_embeddings().weight
     for name, parameter in backbone.model.named_parameters():
         if name.startswith(backbone.architecture.head) and "decoder" not in name:
             norm = "norm" in name.lower() and name.endswith("weight")
@@ -298,20 +282,3 @@ def test_training_starts_with_what_the_backbone_can_do(tiny):
     for kind, lacks in (("t5", "CLS"), ("electra", "masked-language-model")):
         with pytest.raises(ModelError, match=f"{kind} cannot be pre-trained.* has no .*{lacks}"):
             StoredEncoder.read(tiny(kind)).masked_lm()
-
-
-@pytest.mark.parametrize("kind", WITH_HEADS)
-@pytest.mark.parametrize("head", [True, False])
-def test_a_backbone_to_pre_train(tiny, kind, head):
-    heard = Heard()
-    backbone = StoredEncoder.read(tiny(kind, head=head)).masked_lm()
-    assert backbone.training
-    assert len(heard.notes) == (0 if head else 1)
-    assert backbone.decoder.weight is backbone.encoder.embeddings.word_embeddings.weight
-    backbone.eval()
-    assert backbone.vocabulary_logits(torch.ones(3, HIDDEN)).shape == (
-        3,
-        backbone.config.vocab_size,
-    )
-    plain = StoredEncoder.read(tiny(kind)).masked_lm().eval()
-    assert backbone(BATCH).equal(plain(BATCH))

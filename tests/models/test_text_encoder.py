@@ -1,16 +1,13 @@
-import json
-
 import numpy as np
 import pytest
 import torch
 
-from denserk.config.encoding import ComputeSettings, Dtype, TextSettings
-from denserk.data.batches import TokenBatch
-from denserk.errors import ModelError, UsageError
-from denserk.models.backbone import Backbone
-from denserk.models.devices import on_threads
-from denserk.models.text_encoder import TextEncoder, fit_lengths
+from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.errors import UsageError
+from denserk.models.devices import DTYPES, choose_device, choose_dtype
+from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
+from tests.reporters import Heard
 from tests.tiny_models import BACKBONES, HIDDEN
 
 WORDS = ["river", "bank", "money", "water", "fish", "boat", "tree"]
@@ -51,88 +48,21 @@ def test_aggretriever_vectors_do_not_depend_on_their_batch(tiny_agg, kind, optio
     assert_same(together, alone(encoder, PASSAGES))
 
 
-def test_one_text_alone_is_encoded_on_one_thread(tiny, monkeypatch):
-    encoder = TextEncoder.load(str(tiny()), compute=CPU)
-    with on_threads(2):
-        asked = TextEncoder.load(str(tiny()), compute=ComputeSettings(device="cpu", threads=2))
-    used: list[int] = []
-    plain = Backbone.forward
-
-    def noted(backbone: Backbone, batch: TokenBatch) -> torch.Tensor:
-        used.append(torch.get_num_threads())
-        return plain(backbone, batch)
-
-    monkeypatch.setattr(Backbone, "forward", noted)
-    with on_threads(2):
-        for each in (encoder, asked):
-            each.encode_passages(PASSAGES[:1])
-            each.encode_passages(PASSAGES[:2])
-            assert (each.threads_for(1), each.threads_for(2)) == (used[-2], used[-1])
-    assert used == [1, 2, 2, 2]
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
 
-def test_queries_and_passages_of_equal_text_have_equal_vectors(tiny):
-    encoder = TextEncoder.load(str(tiny()), compute=CPU)
-    query, passage = (
-        encoder.encode_queries([Query("q", "red boat")]),
-        encoder.encode_passages([Passage("d", "red boat")]),
-    )
-    assert (query == passage).all()
-    prefixed = TextEncoder.load(str(tiny()), text={"query_prefix": "the "}, compute=CPU)
-    assert (prefixed.encode_queries([Query("q", "red boat")]) != query).any()
-
-
-def test_low_precision_stays_near(tiny_agg):
-    folder = str(tiny_agg("bert"))
-    low = ComputeSettings(device="cpu", dtype=Dtype.BFLOAT16)
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [("cpu", Dtype.BFLOAT16), *(pytest.param("cuda", dtype, marks=GPU) for dtype in Dtype)],
+)
+def test_low_precision_and_gpus_stay_near(tiny_agg, device, dtype):
+    folder, compute = str(tiny_agg()), ComputeSettings(device=device, dtype=dtype)
     exact = TextEncoder.load(folder, compute=CPU).encode_passages(PASSAGES)
-    near = TextEncoder.load(folder, compute=low).encode_passages(PASSAGES)
+    near = TextEncoder.load(folder, compute=compute).encode_passages(PASSAGES)
     assert near.dtype == np.float32
     cosine = (exact * near).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(near, axis=1)
-    assert cosine.min() > 0.99
-    assert (exact != near).any()
-
-
-def test_lengths_fit_the_model():
-    recorded = TextSettings()
-    assert fit_lengths(recorded, {}, None) == recorded
-    assert fit_lengths(recorded, {}, 64).passage_max_length == 64
-    with pytest.raises(UsageError, match="--passage-max-length 65: the model has 64 positions"):
-        fit_lengths(recorded, {"passage_max_length": 65}, 64)
-
-
-def test_wrong_settings_are_refused(tiny):
-    with pytest.raises(UsageError, match="depth is not a setting"):
-        TextEncoder.load(str(tiny()), {"depth": 3})
-    with pytest.raises(UsageError, match="cuda"):
-        TextEncoder.load(str(tiny()), compute=ComputeSettings(device="cuda:99"))
-
-
-def test_a_tokenizer_of_another_model_is_refused(tiny, tmp_path):
-    folder = tmp_path / "mixed"
-    folder.mkdir()
-    for path in tiny("bert").iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    tokenizer["model"]["vocab"]["extra"] = 1000
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    config = json.loads((folder / "config.json").read_text())
-    assert len(tokenizer["model"]["vocab"]) > config["vocab_size"]
-    with pytest.raises(ModelError, match="gives 'extra' the id 1,000, and the model has 124"):
-        TextEncoder.load(str(folder), compute=CPU)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("dtype", list(Dtype))
-def test_a_gpu_makes_the_same_vectors(tiny_agg, dtype):
-    folder = str(tiny_agg("bert"))
-    exact = TextEncoder.load(folder, compute=CPU).encode_passages(PASSAGES)
-    near = TextEncoder.load(
-        folder, compute=ComputeSettings(device="cuda", dtype=dtype)
-    ).encode_passages(PASSAGES)
-    cosine = (exact * near).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(near, axis=1)
     assert cosine.min() > (0.99999 if dtype is Dtype.FLOAT32 else 0.99)
+    assert dtype is Dtype.FLOAT32 or (exact != near).any()
 
 
 @pytest.mark.peer
@@ -150,3 +80,39 @@ def test_a_real_model_has_the_vectors_of_sentence_transformers():
     np.testing.assert_allclose(
         encoder.encode_queries(queries), peer.encode_query(texts), rtol=0, atol=1e-5
     )
+
+
+# Devices
+
+
+def test_only_auto_falls_back_and_says_so(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    notes = Heard()
+    assert choose_device("auto") == torch.device("cpu")
+    assert notes.notes == ["no GPU is seen: computing on the CPU"]
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(UsageError, match=f"--device {name}: this machine shows no GPUs"):
+            choose_device(name)
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x"])
+def test_an_unknown_device_is_refused(name):
+    with pytest.raises(UsageError, match="no such device"):
+        choose_device(name)
+
+
+def test_a_gpu_beyond_the_last_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert choose_device("cuda") == torch.device("cuda")
+    with pytest.raises(UsageError, match=r"shows 1 GPU$"):
+        choose_device("cuda:1")
+
+
+def test_precisions():
+    cpu = torch.device("cpu")
+    assert set(DTYPES) == set(Dtype)
+    assert choose_dtype(Dtype.BFLOAT16, cpu) is torch.bfloat16
+    assert choose_dtype(Dtype.FLOAT16, torch.device("cuda")) is torch.float16
+    with pytest.raises(UsageError, match="float16 on the CPU"):
+        choose_dtype(Dtype.FLOAT16, cpu)
