@@ -36,16 +36,16 @@ def turn(source, target, to=None, **settings):
     return convert(str(source), str(target), ConversionSettings(to_format=to, **settings))
 
 
-def round_trip(source, folder, shape, home, **settings):
-    """Into a shape and back into `home`: the path of what came back."""
-    turn(source, folder / f"there.{shape}", shape, **settings)
-    turn(folder / f"there.{shape}", folder / f"back.{shape}", home, from_format=shape, **settings)
-    return str(folder / f"back.{shape}")
+def round_trip(source, folder, form, home, **settings):
+    """Into a format and back into `home`: the path of what came back."""
+    turn(source, folder / f"there.{form}", form, **settings)
+    turn(folder / f"there.{form}", folder / f"back.{form}", home, from_format=form, **settings)
+    return str(folder / f"back.{form}")
 
 
-@pytest.mark.parametrize("shape", CONVERSIONS[Kind.CORPUS][0])
-def test_corpora(shape, toy, tmp_path):
-    back = round_trip(toy / "corpus.jsonl", tmp_path, shape, "beir", kind=Kind.CORPUS)
+@pytest.mark.parametrize("form", CONVERSIONS[Kind.CORPUS][0])
+def test_corpora(form, toy, tmp_path):
+    back = round_trip(toy / "corpus.jsonl", tmp_path, form, "beir", kind=Kind.CORPUS)
     passages = {p.docid: f"{p.title} {p.text}".split() for p in read_passages(back)}
     assert passages == {d: f"{title} {text}".split() for d, (title, text) in PASSAGES.items()}
 
@@ -71,39 +71,39 @@ def test_a_corpus_with_its_generated_queries(toy, tmp_path):
         turn(toy / "queries.tsv", tmp_path / "q", kind=Kind.QUERIES, expansions="e")
 
 
-@pytest.mark.parametrize("shape", CONVERSIONS[Kind.QUERIES][0])
-def test_queries(shape, toy, tmp_path):
-    back = round_trip(toy / "queries.tsv", tmp_path, shape, "tsv", kind=Kind.QUERIES)
-    ids = QUERIES if shape is not TopicsFormat.DPR else ["0", "1", "2"]
+@pytest.mark.parametrize("form", CONVERSIONS[Kind.QUERIES][0])
+def test_queries(form, toy, tmp_path):
+    back = round_trip(toy / "queries.tsv", tmp_path, form, "tsv", kind=Kind.QUERIES)
+    ids = QUERIES if form is not TopicsFormat.DPR else ["0", "1", "2"]
     assert [(q.qid, q.text) for q in read_queries(back)] == [
         *zip(ids, QUERIES.values(), strict=True)
     ]
 
 
-@pytest.mark.parametrize("shape", QrelsFormat)
-def test_qrels(shape, toy, tmp_path):
-    back = round_trip(toy / "qrels.txt", tmp_path, shape, "trec")
+@pytest.mark.parametrize("form", QrelsFormat)
+def test_qrels(form, toy, tmp_path):
+    back = round_trip(toy / "qrels.txt", tmp_path, form, "trec")
     assert [tuple(q) for q in read_qrels(back)] == [
         (qid, docid, grade) for qid, judged in QRELS.items() for docid, grade in judged.items()
     ]
 
 
-@pytest.mark.parametrize("shape", RunFormat)
-def test_runs_keep_their_order_and_break_ties_by_id(shape, tmp_path):
+@pytest.mark.parametrize("form", RunFormat)
+def test_runs_keep_their_order_and_break_ties_by_id(form, tmp_path):
     (tmp_path / "a.trec").write_text(
         "q2 Q0 d9 1 2.5 t\nq2 Q0 d2 2 3.5 t\nq2 Q0 d10 3 2.5 t\nq1 Q0 d1 1 0.25 t\n"
     )
-    back = round_trip(tmp_path / "a.trec", tmp_path, shape, "trec", kind=Kind.RUN)
+    back = round_trip(tmp_path / "a.trec", tmp_path, form, "trec", kind=Kind.RUN)
     hits = [(hits.qid, docid) for hits in read_run(back) for docid in hits.docids]
     assert hits == [("q2", "d2"), ("q2", "d9"), ("q2", "d10"), ("q1", "d1")]
 
 
-@pytest.mark.parametrize("shape", TrainingFormat)
-def test_training_by_id_is_filled_from_the_collection(shape, toy, tmp_path):
+@pytest.mark.parametrize("form", TrainingFormat)
+def test_training_by_id_is_filled_from_the_collection(form, toy, tmp_path):
     (toy / "train.tsv").write_text("q1\td3\td1\nq1\td3\td2\nq2\td1\td4\n")
     collection = {"corpus": str(toy / "corpus.jsonl"), "queries": str(toy / "queries.tsv")}
-    result = turn(toy / "train.tsv", tmp_path / "t", shape, kind=Kind.TRAINING, **collection)
-    assert (result.kind, result.format, result.count) == (Kind.TRAINING, shape, 2)
+    result = turn(toy / "train.tsv", tmp_path / "t", form, kind=Kind.TRAINING, **collection)
+    assert (result.kind, result.format, result.count) == (Kind.TRAINING, form, 2)
     first, second = read_training(tmp_path / "t")
     assert [len(first.negatives), len(second.negatives)] == [2, 1]
     texts = [c.text or PASSAGES[c.docid][1] for c in first.negatives]
@@ -138,7 +138,7 @@ def test_vectors(first, second, tmp_path):
     np.testing.assert_array_equal(vectors, VECTORS)
 
 
-def test_texts_travel_with_vectors_where_both_shapes_hold_them(tmp_path):
+def test_texts_travel_with_vectors_where_both_formats_hold_them(tmp_path):
     turn(lines(tmp_path), tmp_path / "q", VectorFormat.PYSERINI_QUERIES)
     turn(tmp_path / "q", tmp_path / "a", VectorFormat.ANSERINI_JSONL, allow_pickle=True)
     assert '"docid":"d0","contents":"text 0"' in (tmp_path / "a").read_text()
@@ -196,7 +196,7 @@ def test_models_from_one_layout_to_another(tiny_agg, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "settings", "told", "hint"),
+    ("target", "settings", "message", "hint"),
     [
         ("out.jsonl", {}, "any of several formats of corpus", "one of anserini, beir, tevatron"),
         ("out", {"to_format": "trec"}, "--to trec: no such format", "one of anserini, beir"),
@@ -204,11 +204,11 @@ def test_models_from_one_layout_to_another(tiny_agg, tmp_path):
     ],
 )
 def test_open_or_wrong_choices_are_answered_with_the_possible_ones(
-    target, settings, told, hint, toy
+    target, settings, message, hint, toy
 ):
     with pytest.raises(UsageError) as caught:
         convert(str(toy / "corpus.jsonl"), str(toy / target), ConversionSettings(**settings))
-    assert told in caught.value.message
+    assert message in caught.value.message
     assert hint in str(caught.value.hint)
 
 
@@ -246,16 +246,16 @@ def test_ids_become_texts_and_titles(toy):
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         ("q1\td3\tx1\nq1\td3\tx2\n", "no passages with 2 of the ids"),
         ("q9\td3\td1\n", "(q9); expected all its queries"),
     ],
 )
-def test_ids_that_the_collection_lacks_are_named(lines, told, toy):
+def test_ids_that_the_collection_lacks_are_named(lines, message, toy):
     with pytest.raises(InputError) as caught:
         list(filled(toy, lines))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_stream_cannot_be_read_twice(toy):

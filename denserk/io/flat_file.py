@@ -76,7 +76,7 @@ def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
         if dimension < 1 or count < 0 or size != expected:
             wanted = f"{expected:,}, for {count:,} vectors of {dimension} dimensions"
             raise InputError(path, None, f"{size:,} bytes", wanted, "build the index again")
-        # private, because torch wants writable arrays; unless told not to, Linux reserves memory
+        # private, because torch wants writable arrays; by default Linux reserves memory
         # for changes, and rejects a file larger than the memory
         flags = mmap.MAP_PRIVATE | (NO_RESERVE if sys.platform == "linux" else 0)
         mapped = mmap.mmap(handle.fileno(), 0, flags, mmap.PROT_READ | mmap.PROT_WRITE)

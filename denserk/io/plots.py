@@ -15,7 +15,7 @@ from denserk.io.files import whole_binary
 
 logger = logging.getLogger(__name__)
 
-# colour-blind safe; series also differ by marker and dash, so they can be told apart in grey
+# colour-blind safe; series also differ by marker and dash, so they differ in grey
 INKS = ("#0066a6", "#c14a00", "#00795a", "#a8478a", "#7d6200", "#4b45a8", "#5c6670", "#a3182f")
 MARKERS = ("o", "s", "^", "D", "X", "P")
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1.5, 2)), (0, (9, 2)))

@@ -154,7 +154,7 @@ def test_depths_and_filters_before_runs_are_fused(fused):
     assert list(fused(passages, documents, settings=settings)["q1"]) == ["d2"]
 
 
-def test_zmuv_counts_what_is_missing_as_the_last_hit_unless_told_otherwise(fused):
+def test_zmuv_counts_what_is_missing_as_the_last_hit_unless_set_otherwise(fused):
     method = {"method": FusionMethod.LINEAR, "normalization": Normalization.ZMUV}
     one, other = {"q": {"d1": 3.0, "d2": 1.0}}, {"q": {"d1": 3.0, "d3": 1.0}}
     settings = RankingSettings(ties=Ties.KEEP)

@@ -77,7 +77,7 @@ def asked(toy, tiny_reranker):
     return reranked
 
 
-def test_every_hit_of_the_run_is_scored_anew_in_the_order_of_its_queries(asked, tiny_reranker):
+def test_every_hit_of_the_run_is_scored_in_the_order_of_its_queries(asked, tiny_reranker):
     found = asked()
     assert found == by_hand(tiny_reranker(), RUN)
     assert list(found) == list(RUN)
@@ -108,7 +108,7 @@ def test_first_means_by_score_then_by_id(asked, toy, tiny_reranker):
     assert asked(RerankSettings(depth=2), run=str(toy / "in.trec")) == expected
 
 
-def test_the_manifest_tells_what_was_scored(asked, toy, tiny_reranker):
+def test_the_manifest_records_what_was_scored(asked, toy, tiny_reranker):
     asked(RerankSettings(depth=3))
     manifest = read_manifest(toy / "out.trec", Kind.RUN)
     assert manifest.settings["depth"] == 3
@@ -183,6 +183,6 @@ def test_from_the_command_line(asked, toy, tiny_reranker, capfd):
     arguments = ["rerank", "--model", str(tiny_reranker()), "--run", str(toy / "in.trec")]
     arguments += ["--topics", str(toy / "queries.tsv"), "--corpus", str(toy / "corpus.jsonl")]
     assert command([*arguments, "--output", "-", "--device", "cpu"]) == 0
-    told = capfd.readouterr()
-    assert read(told.out) == expected
-    assert "-: 3 queries, 8 pairs, " in told.err
+    printed = capfd.readouterr()
+    assert read(printed.out) == expected
+    assert "-: 3 queries, 8 pairs, " in printed.err

@@ -61,7 +61,7 @@ def test_a_broken_manifest(tmp_path, text):
         read_manifest(tmp_path, Kind.INDEX)
 
 
-def test_queries_are_told_apart_by_ids_texts_and_order():
+def test_queries_are_distinguished_by_ids_texts_and_order():
     one, two = Query("1", "a"), Query("2", "a")
     assert queries_sha256([one, two]) == queries_sha256([one, two._replace(answers=("x",))])
     others = [[two, one], [one], [one, Query("2", "b")]]

@@ -33,7 +33,7 @@ def gathered(source):
 
 
 @pytest.mark.parametrize("form", WRITERS)
-def test_what_is_written_is_read_and_its_shape_told(form, tmp_path):
+def test_what_is_written_is_read_and_its_format_reported(form, tmp_path):
     write(tmp_path / "v", form)
     heard = Heard()
     source = read_vector_blocks(str(tmp_path / "v"), allow_pickle=True)
@@ -83,7 +83,7 @@ def test_a_writer_checks_dimensions(tmp_path):
         write_vectors(str(tmp_path / "v"), VectorFormat.JSONL, blocks)
 
 
-def test_several_files_of_one_shape_are_read_by_name(tmp_path):
+def test_several_files_of_one_format_are_read_by_name(tmp_path):
     for name, rows in (("b.jsonl", slice(2, 4)), ("a.jsonl.gz", slice(0, 2))):
         block = VectorBlock(IDS[rows], VECTORS[rows])
         write_vectors(str(tmp_path / name), VectorFormat.JSONL, [block])
@@ -113,7 +113,7 @@ def test_a_bare_array_is_numbered(tmp_path):
         ("empty/notes.txt", b"text\n", UsageError),
     ],
 )
-def test_what_holds_no_vectors_is_refused(name, data, error, tmp_path):
+def test_what_holds_no_vectors_is_rejected(name, data, error, tmp_path):
     where = tmp_path / name
     where.parent.mkdir(exist_ok=True)
     where.write_bytes(data)
@@ -181,16 +181,16 @@ def test_a_folder_round_trip(tmp_path, dtype):
         np.testing.assert_array_equal(vectors, expected)
 
 
-def test_an_unfinished_folder_is_refused_and_can_be_continued(tmp_path):
+def test_an_unfinished_folder_is_rejected_and_can_be_resumed(tmp_path):
     folder = write_folder(tmp_path / "v", (0,), finish=False)
     with pytest.raises(MismatchError, match="unfinished"):
         open_vectors(folder)
     with (folder / JOURNAL).open("ab") as journal:
         journal.write(b'{"number":1,"cou')  # killed in the middle of a line
     (folder / ".block-00001.npy.0123abcd.part").write_bytes(b"half")
-    continued = write_folder(folder)
+    resumed = write_folder(folder)
     whole = write_folder(tmp_path / "whole")
-    assert {f.name: f.read_bytes() for f in continued.iterdir()} == {
+    assert {f.name: f.read_bytes() for f in resumed.iterdir()} == {
         f.name: f.read_bytes() for f in whole.iterdir()
     }
 

@@ -119,7 +119,7 @@ def test_stopped_anywhere_and_resumed_gives_the_same_bytes(stand_in, corpus, tmp
 def test_stopped_in_the_last_moments(stand_in, corpus, tmp_path, step):
     run(tmp_path / "w" / "x", corpus)
     run(tmp_path / "v" / "x", corpus, seed=7)  # an older output, to be replaced
-    stopped = False  # what was begun is cleared first, then come manifest and journal
+    stopped = False  # an unfinished output is cleared first, then come manifest and journal
     with stopped_at(step, (*NAMING, (shutil, "rmtree"))):
         try:
             run(tmp_path / "v" / "x", corpus, overwrite=True)
