@@ -408,7 +408,7 @@ def test_a_lost_one_leaves_its_blocks_to_the_others(corpus, tmp_path, monkeypatc
     assert contents(tmp_path / "v") == contents(tmp_path / "one")
 
 
-def test_what_the_first_refuses_all_refuse(corpus, tmp_path):
+def test_what_the_first_rejects_all_reject(corpus, tmp_path):
     with corpus.open("a") as out:
         out.write("{broken\n")
     with pytest.raises(InputError, match="line 24"):
