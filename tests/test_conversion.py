@@ -1,7 +1,6 @@
 import itertools
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,54 +10,26 @@ from denserk.config.formats import (
     ConversionSettings,
     CorpusFormat,
     Kind,
-    QrelsFormat,
     RunFormat,
     TopicsFormat,
     TrainingFormat,
 )
-from denserk.conversion import CONVERSIONS, convert, with_texts
+from denserk.conversion import CONVERSIONS, convert, detect_kind
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind as ManifestKind
 from denserk.io.manifest import Manifest, write_manifest
 from denserk.io.pretraining_text import Expansion
-from denserk.io.qrels import read_qrels
 from denserk.io.runs import read_run
-from denserk.io.topics import read_queries
 from denserk.io.training import read_training
 from denserk.io.vectors import open_vectors, read_vector_blocks
-from denserk.records import Candidate, TrainingExample
+from denserk.records import Candidate
 from tests.conftest import PASSAGES, QRELS, QUERIES
 from tests.expansions import write_expansions
 
 
 def turn(source, target, to=None, **settings):
     return convert(str(source), str(target), ConversionSettings(to_format=to, **settings))
-
-
-def round_trip(source, folder, form, home, **settings):
-    """Into a format and back into `home`: the path of what came back."""
-    turn(source, folder / f"there.{form}", form, **settings)
-    turn(folder / f"there.{form}", folder / f"back.{form}", home, from_format=form, **settings)
-    return str(folder / f"back.{form}")
-
-
-@pytest.mark.parametrize("form", CONVERSIONS[Kind.CORPUS][0])
-def test_corpora(form, toy, tmp_path):
-    back = round_trip(toy / "corpus.jsonl", tmp_path, form, "beir", kind=Kind.CORPUS)
-    passages = {p.docid: f"{p.title} {p.text}".split() for p in read_passages(back)}
-    assert passages == {d: f"{title} {text}".split() for d, (title, text) in PASSAGES.items()}
-
-
-def test_fields_inside_contents_are_taken_apart(toy, tmp_path):
-    turn(toy / "corpus.jsonl", tmp_path / "a", CorpusFormat.ANSERINI)
-    (tmp_path / "a").write_text("".join((tmp_path / "a").read_text().splitlines(True)[:2]))
-    settings = ConversionSettings(to_format="beir")
-    convert(str(tmp_path / "a"), str(tmp_path / "b"), settings, text={"fields": ("title", "text")})
-    assert [(p.title, p.text) for p in read_passages(str(tmp_path / "b"))] == [
-        PASSAGES["d1"],
-        PASSAGES["d2"],
-    ]
 
 
 def test_a_corpus_with_its_generated_queries(toy, tmp_path):
@@ -71,21 +42,31 @@ def test_a_corpus_with_its_generated_queries(toy, tmp_path):
         turn(toy / "queries.tsv", tmp_path / "q", kind=Kind.QUERIES, expansions="e")
 
 
-@pytest.mark.parametrize("form", CONVERSIONS[Kind.QUERIES][0])
-def test_queries(form, toy, tmp_path):
-    back = round_trip(toy / "queries.tsv", tmp_path, form, "tsv", kind=Kind.QUERIES)
-    ids = QUERIES if form is not TopicsFormat.DPR else ["0", "1", "2"]
-    assert [(q.qid, q.text) for q in read_queries(back)] == [
-        *zip(ids, QUERIES.values(), strict=True)
-    ]
+@pytest.mark.parametrize(
+    ("source", "kind", "ids"),
+    [
+        ("corpus.jsonl", Kind.CORPUS, PASSAGES),
+        ("queries.tsv", Kind.QUERIES, QUERIES),
+        ("qrels.txt", Kind.QRELS, [f"{q} {d}" for q in QRELS for d in QRELS[q]]),
+    ],
+)
+def test_every_format_of_a_collection_gives_the_same_records(source, kind, ids, toy, tmp_path):
+    there, back = tmp_path / "there", tmp_path / "back.tsv"
+    home = {Kind.CORPUS: "tevatron", Kind.QUERIES: "tsv", Kind.QRELS: "trec"}[kind]
+    turn(toy / source, tmp_path / "expected", home, kind=kind)
+    for form in CONVERSIONS[kind][0]:
+        turn(toy / source, there, form, kind=kind)
+        result = turn(there, back, home, from_format=form, kind=kind)
+        assert (result.kind, result.format, result.count) == (kind, home, len(ids))
+        if form not in (CorpusFormat.ANSERINI, CorpusFormat.MARCO, TopicsFormat.DPR):
+            assert back.read_text() == (tmp_path / "expected").read_text()
 
 
-@pytest.mark.parametrize("form", QrelsFormat)
-def test_qrels(form, toy, tmp_path):
-    back = round_trip(toy / "qrels.txt", tmp_path, form, "trec")
-    assert [tuple(q) for q in read_qrels(back)] == [
-        (qid, docid, grade) for qid, judged in QRELS.items() for docid, grade in judged.items()
-    ]
+def test_fields_inside_contents_are_split(tmp_path):
+    (tmp_path / "a").write_text('{"id": "d1", "contents": "River\\nthe old river"}\n')
+    settings = ConversionSettings(to_format="beir")
+    convert(str(tmp_path / "a"), str(tmp_path / "b"), settings, text={"fields": ("title", "text")})
+    assert '"title":"River","text":"the old river"' in (tmp_path / "b").read_text()
 
 
 @pytest.mark.parametrize("form", RunFormat)
@@ -93,21 +74,47 @@ def test_runs_keep_their_order_and_break_ties_by_id(form, tmp_path):
     (tmp_path / "a.trec").write_text(
         "q2 Q0 d9 1 2.5 t\nq2 Q0 d2 2 3.5 t\nq2 Q0 d10 3 2.5 t\nq1 Q0 d1 1 0.25 t\n"
     )
-    back = round_trip(tmp_path / "a.trec", tmp_path, form, "trec", kind=Kind.RUN)
-    hits = [(hits.qid, docid) for hits in read_run(back) for docid in hits.docids]
+    turn(tmp_path / "a.trec", tmp_path / "b", form)
+    hits = [(hits.qid, docid) for hits in read_run(tmp_path / "b") for docid in hits.docids]
     assert hits == [("q2", "d2"), ("q2", "d9"), ("q2", "d10"), ("q1", "d1")]
 
 
+@pytest.fixture
+def filled(toy, tmp_path):
+    """`filled(lines, form)`: training data with the texts of the toy collection."""
+
+    def examples(lines, form="tevatron"):
+        (toy / "train.tsv").write_text(lines)
+        collection = {"corpus": str(toy / "corpus.jsonl"), "queries": str(toy / "queries.tsv")}
+        turn(toy / "train.tsv", tmp_path / "t", form, kind=Kind.TRAINING, **collection)
+        return list(read_training(tmp_path / "t"))
+
+    return examples
+
+
 @pytest.mark.parametrize("form", TrainingFormat)
-def test_training_by_id_is_filled_from_the_collection(form, toy, tmp_path):
-    (toy / "train.tsv").write_text("q1\td3\td1\nq1\td3\td2\nq2\td1\td4\n")
-    collection = {"corpus": str(toy / "corpus.jsonl"), "queries": str(toy / "queries.tsv")}
-    result = turn(toy / "train.tsv", tmp_path / "t", form, kind=Kind.TRAINING, **collection)
-    assert (result.kind, result.format, result.count) == (Kind.TRAINING, form, 2)
-    first, second = read_training(tmp_path / "t")
+def test_training_by_id_is_filled_from_the_collection(form, filled):
+    first, second = filled("q1\td3\td1\nq1\td3\td2\nq2\td1\td4\n", form)
     assert [len(first.negatives), len(second.negatives)] == [2, 1]
     texts = [c.text or PASSAGES[c.docid][1] for c in first.negatives]
     assert texts == [PASSAGES["d1"][1], PASSAGES["d2"][1]]
+    if form is TrainingFormat.TEVATRON:
+        assert first.query == QUERIES["q1"]
+        title, text = PASSAGES["d1"]
+        assert first.negatives[0] == Candidate("d1", text, title)
+
+
+def test_ids_that_the_collection_lacks_are_named_and_texts_that_are_there_stay(filled):
+    with pytest.raises(InputError, match="no passages with 2 of the ids"):
+        filled("q1\td3\tx1\nq1\td3\tx2\n")
+    with pytest.raises(InputError, match=r"\('q9'\); expected all its queries"):
+        filled("q9\td3\td1\n")
+    (example,) = filled(
+        '{"query_id":"q1","query":"own","positive_passages":[{"docid":"d3","text":"own text"}]}\n'
+    )
+    assert (example.query, example.positives[0].text) == ("own", "own text")
+    with pytest.raises(UsageError, match="twice"):
+        turn("-", "t", "flag", kind=Kind.TRAINING, corpus="c")
 
 
 VECTORS = np.random.default_rng(3).standard_normal((9, 4)).astype(np.float32)
@@ -136,12 +143,6 @@ def test_vectors(first, second, tmp_path):
     ((ids, vectors, _),) = source.blocks()
     assert ids == [f"d{i}" for i in range(9)]
     np.testing.assert_array_equal(vectors, VECTORS)
-
-
-def test_texts_travel_with_vectors_where_both_formats_hold_them(tmp_path):
-    turn(lines(tmp_path), tmp_path / "q", VectorFormat.PYSERINI_QUERIES)
-    turn(tmp_path / "q", tmp_path / "a", VectorFormat.ANSERINI_JSONL, allow_pickle=True)
-    assert '"docid":"d0","contents":"text 0"' in (tmp_path / "a").read_text()
 
 
 def test_a_folder_of_vectors_has_blocks_and_keeps_what_made_it(tmp_path, monkeypatch):
@@ -195,75 +196,77 @@ def test_models_from_one_layout_to_another(tiny_agg, tmp_path):
         turn(source, tmp_path / "a", "denserk")
 
 
+KINDS: dict[Kind, list[Any]] = {
+    Kind.CORPUS: [
+        b'{"_id": "d1", "title": "", "text": "one"}',
+        b'{"id": "d1", "contents": "one"}',
+        b"id\ttext\ttitle\n1\tone\thead\n",
+        b'[{"id": "d1", "contents": "one"}]',
+        ("collection.tsv", b"1\tone two\n"),
+        ("corpus.jsonl", b'{"_id": "1", "text": "one"}'),
+    ],
+    Kind.QUERIES: [
+        b'{"query_id": "1", "query": "who"}',
+        b'{"id": "1", "title": "who"}',
+        b'{"question": "who", "answers": ["she"]}',
+        b'{"0": {"question": "who"}}',
+        b'[{"question": "who", "answers": []}]',
+        b"who\t['she']\n",
+        ("P17.test.json", b"{}"),
+    ],
+    Kind.QRELS: [
+        b"q1 0 d1 1\n",
+        b"query-id\tcorpus-id\tscore\nq1\td1\t1\n",
+        ("qrels.x.tsv", b"1\t2\t3\n"),
+    ],
+    Kind.RUN: [
+        b"q1 Q0 d1 1 2.5 tag\n",
+        b'{"qid": "q1", "docid": "d1", "rank": 1, "score": 2.5}',
+        b"q1\td1\t2.5\n",
+        ("run.x.tsv", b"1\t2\t1\n"),
+    ],
+    Kind.VECTORS: [
+        *(b'{"qid": "q1", "vector": [1]}', b"PAR1", b"\x93NUMPY", b"\x80\x04"),
+        *(("manifest.json", b"{}"), ("embedding.pkl", b"")),
+    ],
+    Kind.TRAINING: [
+        b'{"query": "who", "pos": ["a"], "neg": []}',
+        b'[{"question": "who", "positive_ctxs": []}]',
+        b"1\t2,3\n",
+        b"anchor\tpositive\nwho\ta\n",
+        b"q1\td1\td2\n",
+        ("qidpidtriples.tsv", b"1\t2\t3\n"),
+        ("train.tsv", b"who runs\ta cat\ta dog\n"),
+    ],
+    Kind.MODEL: [("config.json", b"{}")],
+}
+
+
+@pytest.mark.parametrize(("kind", "data"), [(k, data) for k in KINDS for data in KINDS[k]])
+def test_contents_and_names_decide_the_kind(kind, data, tmp_path):
+    name, data = ("file", data) if isinstance(data, bytes) else data
+    (tmp_path / name).write_bytes(data)
+    of_folder = data in (b"{}", b"")
+    assert detect_kind(str(tmp_path if of_folder else tmp_path / name), "target") is kind
+
+
 @pytest.mark.parametrize(
-    ("target", "settings", "message", "hint"),
+    ("source", "target", "settings", "message", "hint"),
     [
-        ("out.jsonl", {}, "any of several formats of corpus", "one of anserini, beir, tevatron"),
-        ("out", {"to_format": "trec"}, "--to trec: no such format", "one of anserini, beir"),
-        ("corpus.jsonl", {}, "both source and target", "another target"),
+        ("two", "t", {}, "could hold corpus or queries", "--kind with one of corpus, queries"),
+        ("three", "t", {}, "could hold qrels", "--kind with one of qrels, run, training"),
+        ("-", "corpus.jsonl", {}, "standard input", "add --kind with one of corpus, queries, q"),
+        ("two", "corpus.jsonl", {"to_format": "trec"}, "--to trec: no such", "one of anserini"),
+        ("two", "c.jsonl", {"kind": Kind.CORPUS}, "any of several formats", "one of anserini, b"),
+        ("two", "two", {}, "both source and target", "another target"),
     ],
 )
-def test_open_or_wrong_choices_are_answered_with_the_possible_ones(
-    target, settings, message, hint, toy
+def test_open_choices_are_answered_with_the_possible_ones(
+    source, target, settings, message, hint, tmp_path, monkeypatch
 ):
-    with pytest.raises(UsageError) as caught:
-        convert(str(toy / "corpus.jsonl"), str(toy / target), ConversionSettings(**settings))
-    assert message in caught.value.message
+    monkeypatch.chdir(tmp_path)
+    Path("two").write_text("1\tone two\n")
+    Path("three").write_text("1\t2\t3\n")
+    with pytest.raises(UsageError, match=message) as caught:
+        convert(source, target, ConversionSettings(**settings))
     assert hint in str(caught.value.hint)
-
-
-def test_texts_are_converted_without_torch(toy, tmp_path):
-    program = (
-        "import sys\n"
-        "from denserk.config.formats import ConversionSettings\n"
-        "from denserk.conversion import convert\n"
-        f"convert({str(toy / 'corpus.jsonl')!r}, {str(tmp_path / 'collection.tsv')!r}, "
-        "ConversionSettings())\n"
-        "assert not {'torch', 'transformers', 'faiss'} & sys.modules.keys()\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def filled(toy, lines="q1\td3\td1\nq2\td1\td4\n", corpus=True, queries=True):
-    (toy / "triples.tsv").write_text(lines)
-    return with_texts(
-        str(toy / "triples.tsv"),
-        None,
-        str(toy / "corpus.jsonl") if corpus else None,
-        str(toy / "queries.tsv") if queries else None,
-    )
-
-
-def test_ids_become_texts_and_titles(toy):
-    first, second = filled(toy)
-    assert first == TrainingExample(
-        "q1",
-        "cat in a house",
-        (Candidate("d3", "the cat sleeps in the house"),),
-        (Candidate("d1", "the old river runs to the south", "River"),),
-    )
-    assert second.query == "river boat"
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ("q1\td3\tx1\nq1\td3\tx2\n", "no passages with 2 of the ids"),
-        ("q9\td3\td1\n", "(q9); expected all its queries"),
-    ],
-)
-def test_ids_that_the_collection_lacks_are_named(lines, message, toy):
-    with pytest.raises(InputError) as caught:
-        list(filled(toy, lines))
-    assert message in str(caught.value)
-
-
-def test_a_stream_cannot_be_read_twice(toy):
-    with pytest.raises(UsageError, match="twice"):
-        list(with_texts("-", None, str(toy / "corpus.jsonl"), None))
-
-
-def test_texts_that_are_there_stay(toy):
-    line = '{"query_id":"q1","query":"own","positive_passages":[{"docid":"d3","text":"own text"}]}'
-    (example,) = filled(toy, line + "\n")
-    assert (example.query, example.positives[0].text) == ("own", "own text")

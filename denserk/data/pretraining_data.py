@@ -49,13 +49,7 @@ from denserk.io.files import ScratchRecords, whole_binary
 from denserk.io.json_records import write_objects
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, write_manifest
 from denserk.io.outputs import whole_folder
-from denserk.io.pretraining_text import (
-    TOKENS,
-    Document,
-    TokenDocument,
-    read_documents,
-    read_expansions,
-)
+from denserk.io.pretraining_text import TOKENS, Document, read_documents, read_expansions
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -281,15 +275,15 @@ class _Preparation:
                 raise InputError(source, None, f"the docid {docid} again", "each docid once")
             self.expansion_of[key] = self.records.append(orjson.dumps(list(expansion)))
 
-    def _documents(self) -> Iterator[Document | TokenDocument]:
+    def _documents(self) -> Iterator[Document]:
         units = self.units
         with track("tokenising", None, "documents") as progress:
             for source in self.sources:
                 self._check_tokenizer(source)
                 for document in read_documents(source, self.corpus, units.fields, units.raw_text):
                     progress.advance()
-                    if isinstance(document, TokenDocument):
-                        self._check_ids(document)
+                    if document.tokens is not None:
+                        self._check_ids(document, document.tokens)
                     yield document
 
     def _check_tokenizer(self, source: str) -> None:
@@ -302,21 +296,20 @@ class _Preparation:
                     "give the text itself as --corpus, or the model that the ids were made for",
                 )
 
-    def _check_ids(self, document: TokenDocument) -> None:
+    def _check_ids(self, document: Document, tokens: list[TokenIds]) -> None:
         """Raise an error for ids beyond the vocabulary, and for another format of document."""
-        fields, size = document.fields, len(self.vocabulary.special)
-        texts = chain(document.texts, document.queries or [], document.next or [])
+        size = len(self.vocabulary.special)
+        texts = chain(tokens, document.queries or [], document.next or [])
         largest = max(chain.from_iterable(texts), default=0)
         if largest >= size:
-            raise fields.error(
-                f"token id {largest}",
-                f"ids below {size:,}, the tokenizer's vocabulary",
-                "give the model whose tokenizer made these ids",
-            )
+            expected = f"ids below {size:,}, the tokenizer's vocabulary"
+            hint = "give the model whose tokenizer made these ids"
+            raise InputError(*document.place, f"token id {largest}", expected, hint)
         if document.cut and self.layout is Layout.PASSAGES:
-            raise fields.error("spans", 'passages for master: {"text": [ids]}')
+            raise InputError(*document.place, "spans", 'passages for master: {"text": [ids]}')
         if not document.cut and self.layout is Layout.SPANS:
-            raise fields.error("one text", 'documents for cocondenser: {"spans": [[ids], ...]}')
+            expected = 'documents for cocondenser: {"spans": [[ids], ...]}'
+            raise InputError(*document.place, "one text", expected)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         """Tokenise documents, and cut them into blocks, spans or passages."""
@@ -334,13 +327,9 @@ class _Preparation:
                     self.found["tokens"] += sum(map(len, texts))
                     yield from self._rows_of(document, texts)
 
-    def _rows_of(
-        self, document: Document | TokenDocument, texts: list[TokenIds]
-    ) -> Iterator[dict[str, Any]]:
-        docid, title = "", ""
-        if isinstance(document, Document):
-            docid, title = document.docid, document.title
-        self.document += not self._continues(docid, title)
+    def _rows_of(self, document: Document, texts: list[TokenIds]) -> Iterator[dict[str, Any]]:
+        docid = document.docid
+        self.document += not self._continues(docid, document.title)
         for number, text in enumerate(texts):
             row: dict[str, Any] = {"input_ids": text, "document": self.document}
             if self.layout is Layout.PASSAGES:
@@ -360,11 +349,10 @@ class _Preparation:
         titled = title not in UNTITLED and title == before[0]
         return titled or (stem != "" and stem == before[1])
 
-    def _expansion(self, document: Document | TokenDocument, docid: str) -> dict[str, Any]:
+    def _expansion(self, document: Document, docid: str) -> dict[str, Any]:
         """Return a passage's queries, a separator after each, and its first continuation."""
-        queries, following = None, None
-        if isinstance(document, TokenDocument):
-            queries, following = document.queries, document.next
+        queries, following = document.queries, document.next
+        if document.tokens is not None:
             self.found["own expansions"] += not (queries is None and following is None)
         elif (number := self.expansion_of.get(hash(docid))) is not None:
             _, asked, continuations = orjson.loads(self.records[number])
@@ -375,9 +363,9 @@ class _Preparation:
         joined = [i for query in queries or [] for i in (*query, self.vocabulary.sep_id)]
         return {"queries": joined, "next": (following or [[]])[0], "expanded": expanded}
 
-    def _units(self, document: Document | TokenDocument) -> list[str]:
+    def _units(self, document: Document) -> list[str]:
         """Return the parts of a document that are tokenised separately."""
-        if isinstance(document, TokenDocument):
+        if document.tokens is not None:
             return []
         parts, cut = document.parts, document.cut
         if self.layout is Layout.PASSAGES and self.units.spans is Spans.SENTENCES and not cut:
@@ -385,10 +373,10 @@ class _Preparation:
         whole = cut or self.units.spans is Spans.FIXED or self.layout is Layout.PASSAGES
         return list(parts) if whole and self.layout is not Layout.BLOCKS else _sentences(parts)
 
-    def _texts(self, document: Document | TokenDocument, tokens: list[TokenIds]) -> list[TokenIds]:
+    def _texts(self, document: Document, tokens: list[TokenIds]) -> list[TokenIds]:
         """Group a document's tokenised units into blocks, spans or passages."""
-        if isinstance(document, TokenDocument):
-            return [text for text in document.texts if text]
+        if document.tokens is not None:
+            return [text for text in document.tokens if text]
         if self.layout is Layout.PASSAGES and not document.cut:
             titles = max(len(document.parts) - 1, 0)
             title, body = ([u for u in part if u] for part in (tokens[:titles], tokens[titles:]))

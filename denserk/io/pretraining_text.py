@@ -32,26 +32,20 @@ TOKENS = "tokens.jsonl"  # the file of token ids in a folder that holds tokenise
 
 
 class Document(NamedTuple):
-    """A document's texts: its fields, or its spans if it is `cut` already."""
+    """A document's texts: its fields, or its spans if it is `cut` already.
+
+    Or, without texts, `tokens`: the token ids of its text or of its spans, without special tokens
+    around them, and of its queries and continuations; None if the record has none.
+    """
 
     docid: str
     title: str
     parts: tuple[str, ...]
     cut: bool = False
-
-
-class TokenDocument(NamedTuple):
-    """A document's token ids, without special tokens around them.
-
-    `texts`: one, or the spans of a document that is `cut`. `queries` and `next` are None if the
-    record has none. `fields` names file and line in errors.
-    """
-
-    texts: list[list[int]]
-    cut: bool
-    queries: list[list[int]] | None
-    next: list[list[int]] | None
-    fields: Fields
+    tokens: list[list[int]] | None = None
+    queries: list[list[int]] | None = None
+    next: list[list[int]] | None = None
+    place: tuple[str, int | None] = ("", None)  # file and line, for errors about token ids
 
 
 def read_documents(
@@ -59,7 +53,7 @@ def read_documents(
     corpus_settings: CorpusSettings = DETECTED,
     fields: Sequence[str] = ("title", "text"),
     raw_text: RawText | None = None,
-) -> Iterator[Document | TokenDocument]:
+) -> Iterator[Document]:
     """Yield the documents of a source, in its order, in constant memory.
 
     Args:
@@ -101,11 +95,10 @@ def _listed_key(file: str) -> str | None:
         record = orjson.loads(start)
     except ValueError:
         return None
-    for key, unit in (("text", "texts"), ("spans", "spans")):
+    for key in ("text", "spans"):
         if isinstance(record, dict) and isinstance(listed := record.get(key), list):
-            cut = key == "spans" and not (listed and isinstance(listed[0], list))
-            what = "spans of documents" if cut else f"token ids of {unit}"
-            logger.info(f"{display_name(file)}: {what}")
+            texts = key == "spans" and not (listed and isinstance(listed[0], list))
+            logger.info(f"{display_name(file)}: {'spans' if texts else 'token ids'} of documents")
             return key
     return None
 
@@ -125,30 +118,30 @@ def _read_text(file: str, raw_text: RawText | None) -> Iterator[Document]:
         yield Document(str(number), "", (text,))
 
 
-def _read_records(file: str, key: str) -> Iterator[Document | TokenDocument]:
+def _read_records(file: str, key: str) -> Iterator[Document]:
     for line, record in read_objects(file):
         fields = Fields(record, file, line)
         if key not in fields:
             raise fields.error(f"a record without `{key}`", f"`{key}`, as in the first record")
         found = fields.items(key)
+        place = file, line
         if key == "text":
-            _check_ids(fields, key, [found])
+            ids = _check_ids(fields, key, [found])
             queries, following = (
                 _check_ids(fields, name, fields.items(name)) if name in fields else None
                 for name in ("queries", "next")
             )
-            yield TokenDocument([found], False, queries, following, fields)
+            yield Document("", "", (), False, ids, queries, following, place)
         elif all(isinstance(span, str) for span in found):
             yield Document(str(line), "", tuple(span for span in found if span.strip()), cut=True)
         else:
-            yield TokenDocument(_check_ids(fields, key, found), True, None, None, fields)
+            yield Document("", "", (), True, _check_ids(fields, key, found), place=place)
 
 
 def _check_ids(fields: Fields, key: str, lists: list[Any]) -> list[list[int]]:
     for ids in lists:
         if not isinstance(ids, list) or not all(type(item) is int and item >= 0 for item in ids):
-            expected = f"a list of whole numbers as {key}"
-            raise fields.error(f"{key} that are no token ids", expected)
+            raise fields.error(f"{key} that are no token ids", f"a list of whole numbers as {key}")
     return lists
 
 

@@ -27,6 +27,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby, product
 from operator import attrgetter
 from pathlib import Path
@@ -61,6 +62,7 @@ LABELS = ("label", "score", "similarity_score")
 FIRST_COLUMNS = ("anchor", "query", "question", "sentence", "sentence1")
 NAMES = {"positive", "negative", "negative_1", "anchor", "answer"}  # of columns of st-triplet
 SAMPLE = 100  # lines that decide between formats of columns
+TEXTS_ALONE = "at least 2 columns of texts alone: anchor, positive[, negatives]"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 FILE_ENDINGS = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".parquet")
 Losses = Counter[str]  # what a written format has no place for -> how many
@@ -263,10 +265,11 @@ def read_training(
         return
     with open_ahead(source) as (head, handle):
         form = form or _known(detect_training(head), source, empty=not head.strip())
-        start = head.lstrip()[:1]
         layout = FORMATS[form].layout
-        if isinstance(layout, Keys) or (layout is None and start == b"{"):
-            yield from _of_objects(read_json(handle, start, source), source, form)
+        if isinstance(layout, Keys):
+            yield from _of_objects(read_json(handle, head.lstrip()[:1], source), source, form)
+        elif layout is None:
+            yield from _of_objects(_named_rows(handle, source, TEXTS_ALONE), source, form)
         else:
             examples = _of_lines(layout, handle, source)
             yield from examples if layout is LISTS else join_neighbours(examples)
@@ -275,7 +278,6 @@ def read_training(
 def _of_objects(
     objects: Iterable[Row], source: str | Path, form: TrainingFormat
 ) -> Iterator[TrainingExample]:
-    """Yield the examples of JSON objects, or of rows of a table."""
     layout = FORMATS[form].layout
     if isinstance(layout, Columns):
         raise UsageError(f"{source} has named columns, and {form} has none")
@@ -286,32 +288,21 @@ def _of_objects(
         yield from (layout.example(each, number) for number, each in enumerate(fields))
 
 
-def _of_lines(
-    layout: Columns | None, handle: BinaryIO, path: str | Path
-) -> Iterator[TrainingExample]:
-    """Yield an example for each line; without a layout, under a header whose names do not count."""
-    read = _of_texts if layout is None else layout.read
-    width, expected = (0, "") if layout is None else (int(layout.expected[0]), layout.expected)
+def _of_lines(layout: Columns, handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
     for line, text in text_lines(handle, path):
         fields, row = Fields({}, path, line), text.split("\t")
-        if not text.strip():
-            continue
-        if not width:
-            _of_row(Fields(dict.fromkeys(row, ""), path, line))
-            width, expected = len(row), f"the header's {len(row)}"
-        elif len(row) != width:
-            raise fields.error(columns(len(row)), expected)
-        else:
-            yield read(fields, row)
+        if text.strip() and len(row) != int(layout.expected[0]):
+            raise fields.error(columns(len(row)), layout.expected)
+        if text.strip():
+            yield layout.read(fields, row)
 
 
 def _of_row(fields: Fields) -> TrainingExample:
     """Return the example of a row of named columns."""
     if label := next((key for key in LABELS if key in fields.record), None):
-        raise fields.error(f"the column {label}", "texts alone: anchor, positive, negatives")
+        raise fields.error(f"the column {label}", TEXTS_ALONE)
     if len(fields.record) < 2:
-        found = columns(len(fields.record))
-        raise fields.error(found, "at least 2: anchor, positive[, negatives]")
+        raise fields.error(columns(len(fields.record)), TEXTS_ALONE)
     return _of_texts(fields, [fields.text(key) for key in fields.record])
 
 
@@ -547,7 +538,8 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
         size: 2 for pairs, 3 for triplets; None detects it by the first row.
     """
     with open_binary(source) as handle:
-        first, rows = peek(_named_rows(handle, source, size))
+        order = partial(_order_of, size=size)
+        first, rows = peek(_named_rows(handle, source, EXPECTED[size], order))
         if first is None:
             raise InputError(source, None, "no rows", EXPECTED[size])
         line, row = first
@@ -576,8 +568,16 @@ def _sentences(fields: Fields, names: tuple[str, ...]) -> SentenceExample:
     return SentenceExample(texts, label)
 
 
-def _named_rows(handle: BinaryIO, source: str | Path, size: int | None) -> Iterator[Row]:
-    """Yield (line, row with its columns by name in lower case)."""
+def _named_rows(
+    handle: BinaryIO,
+    source: str | Path,
+    expected: str,
+    order: Callable[[Sequence[str]], Sequence[str]] | None = None,
+) -> Iterator[Row]:
+    """Yield (line, row with its columns by name in lower case) of JSON lines, tabs or commas.
+
+    `order` names the columns of a file without a header; where it is None, all have a header.
+    """
     numbered = ((number, line) for number, line in number_lines(handle, source) if line.strip())
     start, lines = peek(numbered)
     if start is None:
@@ -588,16 +588,17 @@ def _named_rows(handle: BinaryIO, source: str | Path, size: int | None) -> Itera
         return
     texts = decode_lines(lines, source)
     tabs = ((line, text.split("\t")) for line, text in texts)
-    commas = read_rows(texts, source, ",", EXPECTED[size])
-    first, rows = peek(tabs if b"\t" in start[1] else commas)
+    first, rows = peek(tabs if b"\t" in start[1] else read_rows(texts, source, ",", expected))
     if first is None:
         return
     line, row = first
-    header = tuple(column.strip().lower() for column in row)
-    if {"anchor", "sentence1"} & set(header):
+    header: Sequence[str] = [column.strip().lower() for column in row]
+    if order is None or {"anchor", "sentence1"} & set(header):
+        if twice := {name for name in header if header.count(name) > 1}:
+            raise InputError(source, line, f"the column {twice.pop()} twice", "each name once")
         next(rows)
-    elif not (header := _order_of(row, size)):
-        raise InputError(source, line, f"{columns(len(row))} without a header", EXPECTED[size])
+    elif not (header := order(row)):
+        raise InputError(source, line, f"{columns(len(row))} without a header", expected)
     for line, row in rows:
         known = row[: len(BENCHMARK)] if header is BENCHMARK else row
         if len(known) != len(header):

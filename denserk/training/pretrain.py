@@ -35,7 +35,7 @@ from denserk.data.tokenization import load_tokenizer
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import STREAM, write_errors
 from denserk.io.manifest import Kind
-from denserk.io.pretraining_text import Document, TokenDocument, read_documents
+from denserk.io.pretraining_text import Document, read_documents
 from denserk.losses.pretraining import Condenser, MaskedLanguageModel, Master, RetroMae
 from denserk.losses.pretraining import PretrainingObjective as Objective
 from denserk.models.checkpoints import find_model
@@ -216,13 +216,14 @@ def check_inputs(run: PretrainRun) -> None:
     for source in settings.corpus:
         if source != STREAM:
             with closing(_documents(run, source)) as documents:
-                generated |= isinstance(next(documents, None), TokenDocument)
+                first = next(documents, None)
+                generated |= first is not None and first.tokens is not None
     master = settings.objective is PretrainingObjective.MASTER
     if master and settings.expansions is None and not generated:
         refuse_generated(frozenset(run.objective.tasks))
 
 
-def _documents(run: PretrainRun, source: str) -> Generator[Document | TokenDocument]:
+def _documents(run: PretrainRun, source: str) -> Generator[Document]:
     yield from read_documents(source, run.corpus, run.units.fields, run.units.raw_text)
 
 
@@ -288,7 +289,7 @@ def _texts(run: PretrainRun, passes: Iterator[int]) -> Iterator[str]:
         for source in run.pretrain.corpus:
             for document in _documents(run, source):
                 progress.advance()
-                if isinstance(document, TokenDocument):
+                if document.tokens is not None:
                     raise InputError(
                         source,
                         None,

@@ -1,15 +1,13 @@
 import gzip
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from denserk.config.benchmarks import benchmarks, find_benchmarks
-from denserk.errors import DenserkError, InputError, MissingExtraError, UsageError
+from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io import data_sets
-from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages
 from denserk.io.data_sets import find_parts
 from denserk.io.qrels import read_qrels, read_qrels_map
@@ -77,12 +75,6 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("place", ["cache/beir/toy", "datasets/toy"])
-def test_a_beir_folder_is_found(here, place):
-    (here / place).mkdir(parents=True)
-    assert data_sets.beir_folder("toy").resolve() == here / place
-
-
 @pytest.mark.parametrize("name", ["../secret", "a/../../secret", "..", "a\\b", ""])
 def test_a_name_of_beir_leads_nowhere_else(here, name):
     (here / "cache" / "secret").mkdir(parents=True)
@@ -111,16 +103,6 @@ def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch):
     assert not list(kept.iterdir())
     assert data_sets.beir_folder("toy/android") == kept / "toy" / "android"
     assert [path.name for path in kept.iterdir()] == ["toy"]
-
-
-def test_packages_that_are_missing(here, monkeypatch):
-    for package in ("ir_datasets", "beir.util"):
-        monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError) as caught:
-        list(data_sets.irds_passages("msmarco-passage"))
-    assert caught.value.hint == "pip install ir_datasets"
-    with pytest.raises(MissingExtraError, match=f"not in {here}/cache/beir/toy .* package beir"):
-        data_sets.beir_folder("toy")
 
 
 DEV = benchmarks()["msmarco-dev"]
@@ -270,15 +252,3 @@ def test_sources_that_hold_nothing(tmp_path, read, found):
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=r"holds no|no qrels"):
         list(read(str(tmp_path / "folder")))
-
-
-def test_an_id_that_comes_twice(tmp_path):
-    passages = [Passage("a", ""), Passage("b", ""), Passage("a", "")]
-    watched = Texts("c.tsv", "passages", lambda: iter(passages)).checked()
-    assert [next(watched).docid for _ in passages] == ["a", "b", "a"]
-    with pytest.raises(InputError, match=r"c.tsv: found the id a twice: passages 1 and 3"):
-        next(watched)
-    assert list(Texts("c.tsv", "passages", lambda: iter(passages[:2])).checked()) == passages[:2]
-    (tmp_path / "q").write_text("q1\ta\nq1\tb\n")
-    with pytest.raises(InputError, match=r"found the query id q1 twice"):
-        list(read_queries(str(tmp_path / "q")))

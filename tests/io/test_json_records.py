@@ -10,28 +10,20 @@ from denserk.io import json_records
 from denserk.io.json_records import identifier, read_array, read_objects
 
 
-def test_numbers_are_those_of_the_lines(tmp_path):
-    path = tmp_path / "f.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n  \n{"b": "\xc3\xb6"}')
-    assert list(read_objects(path)) == [(1, {"a": 1}), (4, {"b": "\u00f6"})]
-
-
 @pytest.mark.parametrize(
     ("line", "found"),
     [
         (b'{"a": 1', "not JSON"),
         (b"[1]", "JSON list"),
-        (b"null", ""),
         (b'{"a": NaN}', "not JSON"),
         (b'{"a": "\\ud800"}', "not JSON"),
-        (b'{"a": "\xff"}', "not JSON"),
         (b"[" * 100_000, "not JSON"),
     ],
 )
 def test_a_broken_line_is_reported_with_its_number(tmp_path, line, found):
     path = tmp_path / "f.jsonl"
-    path.write_bytes(b'{"a": 1}\n' + line + b"\n")
-    with pytest.raises(InputError, match=f"f.jsonl, line 2: found .*{found}"):
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n \n' + line + b"\n")
+    with pytest.raises(InputError, match=f"f.jsonl, line 3: found .*{found}"):
         list(read_objects(path))
 
 
@@ -74,12 +66,9 @@ def test_lines_are_where_objects_begin():
     [
         (b"", "line 1: found an array that breaks off"),
         (b'[{"a": 1}\n{"b": 2}]', "line 2: found '{\"b\": 2}]'; expected one JSON array"),
-        (b'[{"a": 1},\n]', "line 2: found ',\\n]'"),
         (b'[{"a": 1}, 2]', "line 1: found ', 2]'"),
         (b'[{"a": 1},\n{"b": "text', "line 2: found an object that is not JSON (Unterminated"),
-        (b'[{"a": 1}', "line 1: found an array that breaks off"),
         (b'[{"a": 1}] x', "line 1: found more after the array's end"),
-        (b'[{"a": 1},\n{"a" 1}]', "line 2: found an object that is not JSON"),
         (b'[{"a": NaN}]', "line 1: found an object that is not JSON"),
         (b'[{"a": "\xff"}]', "x.json: found a byte that is not UTF-8"),
     ],

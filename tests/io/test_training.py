@@ -1,77 +1,101 @@
 import gzip
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from datasets import Dataset, DatasetDict
 
 from denserk.config.formats import TrainingFormat
 from denserk.errors import DenserkError, InputError, UsageError
-from denserk.io.training import FORMATS, detect_training, read_training, write_training
-from denserk.records import Candidate, TrainingExample
+from denserk.io.training import read_sentences, read_training, write_training
+from denserk.records import Candidate, SentenceExample, TrainingExample
 from tests.reporters import Heard
 
-EXAMPLES = [
-    TrainingExample(
-        "q1",
-        "who runs",
-        (Candidate("d1", "the cat runs", "Cat", 2.5, {"rank": 1}),),
-        (Candidate("d2", "the dog sleeps", "", -1.0), Candidate("d3", "a boat", "Boat", 0.5)),
-        ("the cat",),
-        {"prompt": "find"},
+
+def seen(example):
+    known = ([c.docid or c.text for c in side] for side in (example.positives, example.negatives))
+    return (example.qid, example.query, *known)
+
+
+DPR = (
+    b'{"dataset": "nq", "question": "who", "answers": ["she"], "positive_ctxs": [{"title": "head", '
+    b'"text": "one", "score": 1000, "title_score": 1, "passage_id": "12"}], "hard_negative_ctxs": '
+    b'[{"text": "near", "psg_id": 13}], "negative_ctxs": [{"text": "far"}]}'
+)
+DPR_EXAMPLE = TrainingExample(
+    "0",
+    "who",
+    (Candidate("12", "one", "head", 1000.0, {"title_score": 1}),),
+    (Candidate("13", "near"),),
+    ("she",),
+    {"dataset": "nq", "negative_ctxs": [{"text": "far"}]},
+)
+READ = [
+    (
+        TrainingFormat.TRIPLES,
+        b"007\t1\t2\r\n007\t1\t3\r\n8\t4\t5\r\n007\t6\t7\n",
+        [("007", "", ["1"], ["2", "3"]), ("8", "", ["4"], ["5"]), ("007", "", ["6"], ["7"])],
     ),
-    TrainingExample(
-        "q2", "red fish", (Candidate("d4", "fish"),), (Candidate("d1", "the cat runs"),)
+    (
+        TrainingFormat.TEXT_TRIPLES,
+        b"q one\ta\tb\nq one\ta\tc\nq two\td\te\n",
+        [("0", "q one", ["a"], ["b", "c"]), ("1", "q two", ["d"], ["e"])],
     ),
+    (
+        TrainingFormat.ST_TRIPLET,
+        b"anchor\tpositive\tnegative_1\tnegative_2\nq\ta\tb\tc\n",
+        [("0", "q", ["a"], ["b", "c"])],
+    ),
+    (TrainingFormat.ST_TRIPLET, b"query\tpositive\nwho\tcat\n", [("0", "who", ["cat"], [])]),
+    (
+        TrainingFormat.ST_TRIPLET,
+        b'{"query": "q", "answer": "a"}\n{"query": "q", "answer": "b"}\n',
+        [("0", "q", ["a", "b"], [])],
+    ),
+    (
+        TrainingFormat.NEGATIVES,
+        b"7\t1,2,3\n8\t4\n",
+        [("7", "", [], ["1", "2", "3"]), ("8", "", [], ["4"])],
+    ),
+    (  # numbers as ids become strings, and absent ids are counted
+        TrainingFormat.TEVATRON_IDS,
+        b'{"query_id": 12, "positive_document_ids": [34]}\n\n{"negative_document_ids": ["x"]}\n',
+        [("12", "", ["34"], []), ("1", "", [], ["x"])],
+    ),
+    (
+        TrainingFormat.ST_IDS,
+        b'{"qid": 3, "pos": [1], "neg": {"bm25": [5, 6], "dense": [6, 7]}}\n',
+        [("3", "", ["1"], ["5", "6", "7"])],
+    ),
+    (
+        TrainingFormat.FLAG,
+        b'{"query": "q", "pos": ["a"], "pos_scores": null}',
+        [("0", "q", ["a"], [])],
+    ),
+    (TrainingFormat.DPR, DPR, [seen(DPR_EXAMPLE)]),
+    (
+        TrainingFormat.DPR,
+        b"[%s,\n %s]" % (DPR, DPR),
+        [seen(DPR_EXAMPLE), ("1", *seen(DPR_EXAMPLE)[1:])],
+    ),
+    (None, b"one line", "training data of no known format"),
+    (None, b'{"id": "d1", "contents": "c"}', "training data of no known format"),
+    (None, b"a\tb\nc\n", "training data of no known format"),
+    (None, b"", "nothing"),
 ]
 
 
-def names(candidates, field):
-    return [getattr(candidate, field) for candidate in candidates]
-
-
-@pytest.mark.parametrize("form", TrainingFormat)
-def test_what_a_format_carries_is_read_back_and_the_format_is_logged(form, tmp_path):
-    where = tmp_path / "train.gz"
-    assert write_training(where, EXAMPLES, form) == 2
+@pytest.mark.parametrize(("form", "data", "expected"), READ)
+def test_formats_are_detected(form, data, expected, tmp_path):
+    (tmp_path / "t.gz").write_bytes(gzip.compress(data))
     notes = Heard()
-    back = list(read_training(where))
-    assert notes.notes == [f"{where}: training data in the format {form}"]
-    if form in (TrainingFormat.TEVATRON, TrainingFormat.DPR):
-        assert back == EXAMPLES
-    carried = "text" if "text" in FORMATS[form].carries else "docid"
-    for example, other in zip(EXAMPLES, back, strict=True):
-        assert names(other.negatives, carried) == names(example.negatives, carried)
-        if form is not TrainingFormat.NEGATIVES:
-            assert names(other.positives, carried) == names(example.positives, carried)
-        assert other.query == example.query or carried == "docid"
-
-
-LINES = {
-    TrainingFormat.TRIPLES: [b"1\t20\t30\n", b"1\t20\t30\n1\t20\t31"],
-    TrainingFormat.TEXT_TRIPLES: [b"who runs\tcat\tdog\n"],
-    TrainingFormat.NEGATIVES: [b"1\t20,30\n", b"1\t20\n"],
-    TrainingFormat.ST_TRIPLET: [
-        b"anchor\tpositive\tnegative\nwho runs\tcat\tdog\n",
-        b"query\tpositive\nwho runs\tcat\n",
-        b'{"query": "q", "positive": "a"}\n',
-    ],
-    TrainingFormat.DPR: [b'[{"question": "q", "positive_ctxs": []', b'{"hard_negative_ctxs": []}'],
-    TrainingFormat.FLAG: [b'{"query": "q", "pos": []}\n'],
-    None: [
-        b"",
-        b"one line",
-        b'{"id": "d1", "contents": "c"}',
-        b"a\tb c\n",
-        b"[1, 2]",
-        b"a\tb\nc\n",
-    ],
-}
-
-
-@pytest.mark.parametrize(("form", "head"), [(f, head) for f in LINES for head in LINES[f]])
-def test_formats_are_detected_by_their_first_bytes(form, head):
-    assert detect_training(head) is form
+    if form is None:
+        with pytest.raises(InputError, match=expected):
+            list(read_training(tmp_path / "t.gz"))
+    else:
+        assert [seen(example) for example in read_training(tmp_path / "t.gz")] == expected
+        assert notes.notes == [f"{tmp_path}/t.gz: training data in the format {form}"]
 
 
 @pytest.mark.parametrize(
@@ -102,13 +126,6 @@ COLUMNS = [
 ]
 
 
-def read_columns(source):
-    return [
-        (e.qid, e.query, [c.text for c in e.positives], [c.text for c in e.negatives])
-        for e in read_training(source)
-    ]
-
-
 def test_tables_are_read_as_their_columns_say(tmp_path):
     """Parquet, a folder of save_to_disk, with and without splits, and JSON lines agree."""
     data = Dataset.from_list(COLUMNS)
@@ -121,15 +138,7 @@ def test_tables_are_read_as_their_columns_say(tmp_path):
         ("1", "red", ["fish"], ["moon", "sun"]),
     ]
     for name in ("t.parquet", "t.jsonl", "saved", "splits"):
-        assert read_columns(str(tmp_path / name)) == expected, name
-
-
-def test_a_table_of_records(tmp_path):
-    passages = [{"docid": "d1", "title": "", "text": "a cat"}]
-    rows = [{"query_id": 7, "query": "q", "positive_passages": passages, "negative_passages": []}]
-    Dataset.from_list(rows).to_parquet(tmp_path / "t.parquet")
-    (example,) = read_training(tmp_path / "t.parquet")
-    assert example == TrainingExample("7", "q", (Candidate("d1", "a cat"),), ())
+        assert [seen(e) for e in read_training(str(tmp_path / name))] == expected, name
 
 
 def test_errors_of_a_table_name_the_row(tmp_path):
@@ -144,70 +153,9 @@ def test_errors_of_a_table_name_the_row(tmp_path):
 def test_what_is_no_dataset(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="no dataset that could be read"):
         list(read_training(tmp_path))
-    monkeypatch.setattr("datasets.load_dataset", fail)
+    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=ConnectionError("not here")))
     with pytest.raises(UsageError, match=r"org/name: no such file, and no dataset .*not here"):
         list(read_training("org/name"))
-
-
-def fail(*_, **__):
-    raise ConnectionError("not here")
-
-
-@pytest.fixture
-def read_as(tmp_path):
-    """`read_as(form, data)`: the examples of a file that holds these bytes."""
-
-    def examples(form, data):
-        (tmp_path / "data").write_bytes(data)
-        return list(read_training(tmp_path / "data", form))
-
-    return examples
-
-
-def written_as(form, folder, examples, name="t"):
-    """What the file holds, and what was logged as lost."""
-    notes = Heard()
-    write_training(folder / name, examples, form)
-    return (folder / name).read_text(), [note.partition(": ")[2] for note in notes.notes]
-
-
-DPR_CONTEXT = {"title": "head", "text": "one", "score": 1000, "title_score": 1, "passage_id": "12"}
-DPR_ENTRY = {
-    "dataset": "nq",
-    "question": "who",
-    "answers": ["she"],
-    "positive_ctxs": [DPR_CONTEXT],
-    "negative_ctxs": [{"title": "", "text": "far"}],
-    "hard_negative_ctxs": [{"title": "", "text": "near", "psg_id": 13}],
-}
-DPR_EXAMPLE = TrainingExample(
-    "0",
-    "who",
-    (Candidate("12", "one", "head", 1000.0, {"title_score": 1}),),
-    (Candidate("13", "near"),),
-    ("she",),
-    {"dataset": "nq", "negative_ctxs": DPR_ENTRY["negative_ctxs"]},
-)
-
-
-def test_both_forms_read_alike_and_questions_count_from_0(read_as):
-    line = json.dumps(DPR_ENTRY)
-    for data in (json.dumps([DPR_ENTRY, DPR_ENTRY], indent=4), f"{line}\n{line}\n"):
-        examples = read_as(TrainingFormat.DPR, data.encode())
-        assert examples == [DPR_EXAMPLE, DPR_EXAMPLE._replace(qid="1")]
-
-
-@pytest.mark.parametrize(("name", "is_array"), [("t.json", True), ("t.jsonl", False)])
-def test_the_name_chooses_array_or_lines(name, is_array, read_as, tmp_path):
-    other = DPR_EXAMPLE._replace(qid="q7", extra={})
-    assert write_training(tmp_path / name, [DPR_EXAMPLE, other], TrainingFormat.DPR) == 2
-    text = (tmp_path / name).read_text()
-    entries = json.loads(text) if is_array else [json.loads(line) for line in text.splitlines()]
-    assert entries[0] == DPR_ENTRY | {
-        "hard_negative_ctxs": [{"title": "", "text": "near", "passage_id": "13"}]
-    }
-    assert entries[1]["query_id"] == "q7"
-    assert read_as(TrainingFormat.DPR, text.encode()) == [DPR_EXAMPLE, other]
 
 
 FULL = TrainingExample(
@@ -295,62 +243,18 @@ PAIRS = TrainingExample(
     ],
 )
 def test_files_as_they_are_written(form, example, text, lost, tmp_path):
-    assert written_as(form, tmp_path, [example]) == (text, lost)
+    notes = Heard()
+    write_training(tmp_path / "t", [example], form)
+    assert (tmp_path / "t").read_text() == text
+    assert [note.partition(": ")[2] for note in notes.notes] == lost
 
 
-def seen(example):
-    known = ([c.docid or c.text for c in side] for side in (example.positives, example.negatives))
-    return (example.qid, example.query, *known)
-
-
-@pytest.mark.parametrize(
-    ("form", "data", "expected"),
-    [
-        (
-            TrainingFormat.TRIPLES,
-            b"007\t1\t2\r\n007\t1\t3\r\n8\t4\t5\r\n007\t6\t7\n",
-            [("007", "", ["1"], ["2", "3"]), ("8", "", ["4"], ["5"]), ("007", "", ["6"], ["7"])],
-        ),
-        (
-            TrainingFormat.TEXT_TRIPLES,
-            b"q one\ta\tb\nq one\ta\tc\nq two\td\te\n",
-            [("0", "q one", ["a"], ["b", "c"]), ("1", "q two", ["d"], ["e"])],
-        ),
-        (
-            TrainingFormat.ST_TRIPLET,
-            b"anchor\tpositive\tnegative_1\tnegative_2\nq\ta\tb\tc\n",
-            [("0", "q", ["a"], ["b", "c"])],
-        ),
-        (
-            TrainingFormat.ST_TRIPLET,
-            b'{"query": "q", "answer": "a"}\n{"query": "q", "answer": "b"}\n',
-            [("0", "q", ["a", "b"], [])],
-        ),
-        (
-            TrainingFormat.NEGATIVES,
-            b"7\t1,2,3\n8\t\n",
-            [("7", "", [], ["1", "2", "3"]), ("8", "", [], [])],
-        ),
-        (  # numbers as ids become strings, and absent ids are counted
-            TrainingFormat.TEVATRON_IDS,
-            b'{"query_id": 12, "positive_document_ids": [34]}\n\n'
-            b'{"negative_document_ids": ["x"]}\n',
-            [("12", "", ["34"], []), ("1", "", [], ["x"])],
-        ),
-        (
-            TrainingFormat.ST_IDS,
-            b'{"qid": 3, "pos": [1], "neg": {"bm25": [5, 6], "dense": [6, 7]}}\n',
-            [("3", "", ["1"], ["5", "6", "7"])],
-        ),
-        (
-            TrainingFormat.FLAG,
-            b'{"query": "q", "pos": ["a"], "pos_scores": null}',
-            [("0", "q", ["a"], [])],
-        ),
-    ],
-)
-def test_files_as_they_are_read(form, data, expected, read_as):
-    assert [seen(example) for example in read_as(form, data)] == expected
+@pytest.mark.parametrize("form", [TrainingFormat.TEVATRON, TrainingFormat.DPR])
+@pytest.mark.parametrize("name", ["t.json.gz", "t.jsonl"])
+def test_two_formats_lose_nothing(form, name, tmp_path):
+    examples = [DPR_EXAMPLE, FULL, PAIRS]
+    write_training(tmp_path / name, examples, form)
+    assert list(read_training(tmp_path / name)) == examples
 
 
 @pytest.mark.parametrize(
@@ -372,9 +276,10 @@ def test_files_as_they_are_read(form, data, expected, read_as):
         ),
     ],
 )
-def test_rejections_name_the_line(form, data, message, read_as):
+def test_rejections_name_the_line(form, data, message, tmp_path):
+    (tmp_path / "data").write_bytes(data)
     with pytest.raises(InputError) as caught:
-        read_as(form, data)
+        list(read_training(tmp_path / "data", form))
     assert message in str(caught.value)
 
 
@@ -391,3 +296,83 @@ def test_an_example_that_does_not_fit_is_rejected_with_a_hint(form, example, hin
     with pytest.raises(DenserkError) as caught:
         write_training(tmp_path / "t", [example], form)
     assert hint in str(caught.value.hint)
+
+
+PAIR_EXAMPLES = [
+    SentenceExample(('a plane "takes off', "an air plane"), 5.0),
+    SentenceExample(("a cat sleeps", "a dog, big, runs"), 0.75),
+]
+TRIPLETS = [
+    SentenceExample(("the moon rises", "the star falls", 'a "red" boat')),
+    SentenceExample(("a cat", "a house, old", "a river")),
+]
+HEAD = b"sentence1\tsentence2\tlabel\n"
+COLUMN_PAIRS = b'a plane "takes off\tan air plane\t5.0\na cat sleeps\ta dog, big, runs\t0.75\n'
+JSON_PAIRS = (
+    b'{"sentence1": "a plane \\"takes off", "sentence2": "an air plane", "label": 5}\n'
+    b'{"sentence1": "a cat sleeps", "sentence2": "a dog, big, runs", "score": "0.75"}\n'
+)
+JSON_TRIPLETS = (
+    b'{"anchor":"the moon rises","positive":"the star falls","negative":"a \\"red\\" boat"}\n'
+    b'{"anchor":"a cat","positive":"a house, old","negative":"a river"}\n'
+)
+COLUMN_TRIPLETS = b'the moon rises\tthe star falls\ta "red" boat\na cat\ta house, old\ta river\n'
+GLUE = (
+    b"index\tgenre\tyear\tsentence1\tsentence2\tscore\r\n"
+    b'0\tmain\t2012\ta plane "takes off\tan air plane\t5.000\r\n\r\n'
+    b"1\tmain\t2012\ta cat sleeps\ta dog, big, runs\t0.75\r\n"
+)
+BENCHMARK = (
+    b'main\tMSR\t2012\t0001\t5.000\ta plane "takes off\tan air plane\n'
+    b"main\tMSR\t2012\t0004\t0.75\ta cat sleeps\ta dog, big, runs\thttp://a\thttp://b\n"
+)
+CSV_PAIRS = (
+    b'sentence1,sentence2,score\n"a plane ""takes off",an air plane,5\n'
+    b'a cat sleeps,"a dog, big, runs",0.75\n'
+)
+SECTIONS = (
+    b"Article Title,Article Link,Sentence1,Sentence2,Sentence3\n"
+    b'Moon,http://m,the moon rises,the star falls,"a ""red"" boat"\n'
+    b'Cat,http://c,a cat,"a house, old",a river\n'
+)
+SENTENCES = [
+    *((PAIR_EXAMPLES, data) for data in (JSON_PAIRS, COLUMN_PAIRS, HEAD + COLUMN_PAIRS)),
+    *((PAIR_EXAMPLES, data) for data in (b"\xef\xbb\xbf" + GLUE, BENCHMARK, CSV_PAIRS)),
+    *((TRIPLETS, data) for data in (SECTIONS, JSON_TRIPLETS, COLUMN_TRIPLETS)),
+    (TRIPLETS, b"anchor\tpositive\tnegative\n" + COLUMN_TRIPLETS),
+]
+
+
+@pytest.mark.parametrize(("expected", "data"), SENTENCES, ids=range(len(SENTENCES)))
+def test_pairs_and_triplets(expected, data, tmp_path):
+    (tmp_path / "file").write_bytes(data)
+    for size in (None, len(expected[0].texts)):
+        assert list(read_sentences(tmp_path / "file", size)) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "message"),
+    [
+        (b"", None, "found no rows; expected pairs (sentence1, sentence2, label) or triplets"),
+        (HEAD, 2, "found no rows; expected pairs: the columns sentence1, sentence2"),
+        (b"a\tb\n", 3, "line 1: found 2 columns without a header; expected triplets"),
+        (HEAD + b"a\tb\t1\na\tb\n", 2, "line 3: found 2 columns; expected 3"),
+        (GLUE, 3, "line 2: found the columns index, genre, year"),
+        (JSON_TRIPLETS, 2, "line 1: found the columns anchor, positive, negative; expected pairs"),
+        (
+            JSON_PAIRS + b'{"sentence1": "a", "sentence2": "b", "label": null}',
+            2,
+            "line 3: found no lab",
+        ),
+        (JSON_PAIRS + b'{"sentence1": "a", "label": 1}', 2, "line 3: found no sentence2"),
+        (JSON_PAIRS + b'{"sentence1": 7, "sentence2": "b", "label": 1}', 2, "int as sentence1"),
+        (HEAD + b"a\tb\tnan\n", 2, "line 2: found label 'nan'; expected a finite number"),
+        (HEAD + b"a\t \t1\n", 2, "line 2: found no sentence2; expected a sentence"),
+        (b"split\t%strain\ta\tb\t1\ntest\tc\td\t2\n" % HEAD, 2, "line 3: found split 'test' after"),
+    ],
+)
+def test_sentences_that_are_rejected(data, size, message, tmp_path):
+    (tmp_path / "file").write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        list(read_sentences(tmp_path / "file", size))
+    assert message in caught.value.message
