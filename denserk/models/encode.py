@@ -225,6 +225,7 @@ class _Encoding:
         self, settings: EncodeSettings, encoder: TextEncoder, blocks: Blocks, progress: Progress
     ) -> None:
         self._settings, self._encoder, self._progress = settings, encoder, progress
+        self._side = settings.side
         self._blocks = blocks
         self._vectors_per_text = 1 if settings.topics else encoder.vectors_per_passage
         self._finished: Mapping[int, Block] = {}
@@ -291,7 +292,7 @@ class _Encoding:
 
     def _encoded(self) -> Generator[Encoded, None, None]:
         """Read and encode the blocks."""
-        result, side = self._result, self._settings.side
+        result, side = self._result, self._side
         start = time.perf_counter()
         shares = deal(self._blocks, self._finished, *world())
         with closing(prefetch(self._prepare, shares, self._settings.workers)) as prepared:
@@ -327,7 +328,7 @@ class _Encoding:
         digest = texts_sha256([record[0], *_parts(record, text)] for record in records)
         block = Block(number, len(records), digest)
         if number not in self._finished:
-            return block, records, self._encoder.plan(self._settings.side, records)
+            return block, records, self._encoder.plan(self._side, records)
         if self._finished[number] != block:
             raise MismatchError(
                 f"{block.name} of {self._settings.output} was made from other texts than "
