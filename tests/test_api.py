@@ -87,10 +87,11 @@ def test_an_index_that_is_kept(model, tmp_path, toy, tiny):
 
 
 def test_the_model_that_made_an_index_is_found_and_others_are_rejected(tiny, toy, tmp_path):
-    from denserk.commands.retrieve import encode
+    from denserk.commands.retrieve import encode, search
 
     encode(model=tiny(), corpus=toy / "corpus.jsonl", output=tmp_path / "v", representation="mean")
     index = denserk.Index.open(tmp_path / "v")
+    search(index=[tmp_path / "v"], topics=toy / "queries.tsv", output=tmp_path / "run")
     model = denserk.Encoder.load(tiny(), representation="mean")
     assert index.search(toy / "queries.tsv") == index.search(QUERIES, model=model)
     with pytest.raises(MismatchError, match="representation"):

@@ -172,15 +172,13 @@ class _Option:
     def convert(self, value: Any) -> Any:
         """Convert a value from the command line, YAML or Python to the type of the field."""
         kind = self.kind
-        if isinstance(value, Path):
-            value = str(value)
         try:
             if get_origin(kind) is tuple:
                 if isinstance(value, str) and not self.spec.repeat:
                     value = [part.strip() for part in value.split(",") if part]
                 parts = value if isinstance(value, list | tuple) else [value]
-                return as_type(kind, [_number(get_args(kind)[0], part) for part in parts])
-            number = as_type(kind, _number(kind, value))
+                return as_type(kind, [_parse(get_args(kind)[0], part) for part in parts])
+            number = as_type(kind, _parse(kind, value))
             if isinstance(number, int) and abs(number) > LARGEST:
                 raise ValueError(f"{number} is out of range, at most {LARGEST} is expected")
         except ValueError as error:
@@ -188,8 +186,10 @@ class _Option:
         return number
 
 
-def _number(kind: Any, value: Any) -> Any:
-    """Parse a text where a number is expected; `as_type` rejects other texts."""
+def _parse(kind: Any, value: Any) -> Any:
+    """Parse a text where a number is expected (`as_type` rejects other texts), spell a path."""
+    if isinstance(value, Path):
+        return str(value)
     try:
         return kind(value) if kind in (int, float) and isinstance(value, str) else value
     except ValueError:
