@@ -76,7 +76,6 @@ class _Job(NamedTuple):
     progress: Progress
 
     def counted(self, records: Iterable[T]) -> Iterator[T]:
-        """Yield the records, and advance the progress."""
         for record in records:
             yield record
             self.progress.advance()
@@ -131,8 +130,7 @@ def with_texts(
 ) -> Iterator[TrainingExample]:
     """Yield training examples, with texts for the passages and queries known by id alone.
 
-    The training data is read twice. In memory are the texts that it needs, not the corpus. Without
-    a corpus or queries, passages or queries are left as they are.
+    The training data is read twice. In memory are the texts that it needs, not the corpus.
     """
     qids: set[str] = set()
     docids: set[str] = set()
@@ -247,18 +245,10 @@ def convert(
 ) -> ConversionResult:
     """Convert a file or folder into another format of its kind.
 
-    Args:
-        source: what is read; "-" is standard input, and `settings.kind` must say what it holds.
-        target: what is written, whole or not at all; "-" is standard output.
-        settings: kind and formats, if content and names do not decide them.
-        representation: for a model: fields of RepresentationSettings that its folder lacks.
-        text: for a model: the same of TextSettings; for a corpus: the `fields` inside Anserini's
-            `contents`; for training data: what replaces the teacher's own settings.
-        compute: where and how a teacher scores.
-
-    Raises:
-        UsageError: a kind or format is not known, or cannot be decided.
-        InputError: the source does not keep to its format.
+    `source` and `target` may be "-"; kind and formats in `settings` are needed where content and
+    names do not decide them. `representation` has fields of RepresentationSettings that a model
+    folder lacks, `text` the same of TextSettings, the `fields` inside Anserini's `contents`, or
+    what replaces the settings of a teacher, which scores with `compute`.
     """
     if STREAM not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise UsageError(f"{source} is both source and target", "choose another target")
@@ -283,10 +273,8 @@ def convert(
     if settings.from_format is not None:
         from_format = _named(settings.from_format, type(to_format), "--from")
     with track("converting", None, unit) as progress:
-        job = _Job(
-            *(source, target, settings, representation, text, compute),
-            *(from_format, to_format, progress),
-        )
+        given = source, target, settings, representation, text, compute
+        job = _Job(*given, from_format, to_format, progress)
         return ConversionResult(kind, to_format.value, convert_kind(job), unit)
 
 

@@ -28,7 +28,7 @@ from denserk.io.files import (
     open_ahead,
     peek,
     read_rows,
-    text_lines,
+    read_text_lines,
     write_lines,
     write_rows,
 )
@@ -69,17 +69,11 @@ Found = TypeVar("Found", Passage, Query)
 def read_passages(
     source: str, settings: CorpusSettings = DETECTED, fields: Sequence[str] | None = None
 ) -> Iterator[Passage]:
-    """Yield the passages of a corpus, in its order, in constant memory.
+    """Yield the passages of a corpus, in its order, in constant memory; reject one without any.
 
-    Args:
-        source: a file; a folder (of BEIR: its corpus.jsonl; else all of its .json, .jsonl and .tsv
-            files, sorted by name); "-" for standard input; `irds:NAME`; `beir:NAME`.
-        settings: a forced format, and where ids and fields are found.
-        fields: fields into which Anserini's `contents` are split.
-
-    Raises:
-        UsageError: there is no such source, or an option does not go with its format.
-        InputError: it holds no passages, or a line of it is broken.
+    The source is a file; a folder (of BEIR: its corpus.jsonl; else all of its .json, .jsonl and
+    .tsv files, sorted by name); "-"; `irds:NAME`; `beir:NAME`. Anserini's `contents` are split into
+    `fields`.
     """
     place = data_sets.locate(source)
     if place.irds is not None:
@@ -153,7 +147,7 @@ def read_corpus_file(
             form = _detect_columns(start.decode("utf-8", "replace"), path)
             what = ", ".join(COLUMNS[form]) + " under a header" * (form is CorpusFormat.DPR)
             logger.info(f"{display_name(path)}: {form} corpus ({what}, tab-separated)")
-        yield from _read_tsv(text_lines(handle, path), form, path)
+        yield from _read_tsv(read_text_lines(path, handle), form, path)
 
 
 def _detect_columns(line: str, path: str | Path) -> CorpusFormat:
@@ -211,10 +205,9 @@ def _read_json(
 def _split_contents(
     passage: Passage, fields: Sequence[str], delimiter: str, path: str | Path, line: int | None
 ) -> Passage:
-    """Split Anserini's `contents` into fields, as Pyserini's `--fields` does.
+    """Split Anserini's `contents` as Pyserini's `--fields` does, unless the record has the fields.
 
-    Fields that the record has as keys are taken from there; otherwise `contents` is split. One
-    delimiter more than needed at the end is ignored.
+    One delimiter more than needed at the end is ignored.
     """
     extra = dict(passage.extra)
     if all(name in extra or name == "contents" for name in fields):
@@ -270,13 +263,9 @@ class IdLedger:
 class PassageTexts:
     """The passages that runs or training data refer to by id, copied from a corpus to the disk.
 
-    Ids are noted first by `refer`; then `find` reads the corpus once. Memory holds 24 bytes for
-    each noted passage: its id is compared by Python's 64-bit hash, and a record holds the id, so
-    that the passage of another id is never returned.
-
-    Args:
-        path: the file for the texts.
-        fields: extra fields of passages that are kept.
+    Ids are noted first by `refer`; then `find` reads the corpus once, and keeps texts and the extra
+    `fields` in a file at `path`. Memory holds 24 bytes for each noted passage: its id is compared
+    by Python's 64-bit hash, and a record holds the id, so that another passage is never returned.
     """
 
     def __init__(self, path: Path, fields: Sequence[str] = ()) -> None:
@@ -309,11 +298,7 @@ class PassageTexts:
         self._pending = array("q")
 
     def find(self, passages: Iterable[Passage], source: str, progress: Progress) -> None:
-        """Copy what was noted from a corpus, which is read to its end; `source` names it in errors.
-
-        Raises:
-            InputError: a passage that was noted comes twice.
-        """
+        """Copy what was noted from a corpus, which is read to its end; `source` is for errors."""
         self._sort_in()
         self._rows = np.full(len(self._wanted), -1, np.int64)
         stream = iter(passages)
@@ -357,8 +342,8 @@ class PassageTexts:
 def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFormat) -> int:
     """Write a corpus in one of `WRITTEN`; return the number of passages.
 
-    A title goes before the text where the format has no place for it: after a line break in
-    Anserini's `contents`, before a space in MARCO.
+    Where the format has no title, it goes before the text: in Anserini's `contents` before a line
+    break, in MARCO before a space.
     """
     if form in KEYS:
         return write_objects(path, (_record(passage, form) for passage in passages))

@@ -134,21 +134,14 @@ def irds_qrels(name: str) -> Iterator[Qrel]:
 
 
 def split_beir(name: str) -> tuple[str, str | None]:
-    """Split a BEIR name into dataset and split.
-
-    >>> split_beir("beir:scifact"), split_beir("beir:cqadupstack/android/test")
-    (('scifact', None), ('cqadupstack/android', 'test'))
-    """
+    """Split a BEIR name, beir:scifact or beir:cqadupstack/android/test, into dataset and split."""
     name = name.removeprefix(BEIR).strip("/")
     head, _, last = name.rpartition("/")
     return (head, last) if last in ("train", "dev", "test") and head else (name, None)
 
 
 def beir_folder(name: str) -> Path:
-    """Return the folder of a BEIR dataset such as "cqadupstack/android".
-
-    It is looked for in $DENSERK_CACHE/beir and ./datasets, and else downloaded.
-    """
+    """Return the folder of a BEIR dataset: in $DENSERK_CACHE/beir, ./datasets, or downloaded."""
     if not all(part.strip(".") and "\\" not in part for part in name.split("/")):
         raise UsageError(f"{BEIR}{name} is no name of a dataset", f"for example {BEIR}scifact")
     kept = cache_folder() / "beir"
@@ -190,10 +183,8 @@ def find_parts(
 ) -> dict[str, dict[str, str]]:
     """Return where parts of benchmarks are: benchmark -> part -> a path or a name.
 
-    Parts that a benchmark does not have are left out.
-
-    Raises:
-        UsageError: some are not on the disk and cannot be downloaded; it names all of them.
+    Parts that a benchmark lacks are left out. One error names all that are not on the disk and
+    cannot be downloaded.
     """
     found: dict[str, dict[str, str]] = {}
     missing: dict[Path, list[str]] = {}

@@ -114,10 +114,7 @@ def rewound(head: bytes, rest: BinaryIO) -> BinaryIO:
 
 @contextmanager
 def open_ahead(path: str | Path, size: int = 1 << 20) -> Iterator[tuple[bytes, BinaryIO]]:
-    """Open an input; yield its first bytes and the input from its start (a pipe cannot seek).
-
-    A byte-order mark is left out of both.
-    """
+    """Yield the first bytes of an input, and the input from its start; without byte-order mark."""
     with open_binary(path) as handle:
         head = read_all(handle, path, size).removeprefix(BOM)
         yield head, rewound(head, handle)
@@ -129,14 +126,9 @@ def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:
         return handle.read(size)
 
 
-def read_text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """`read_lines`, decoded from UTF-8."""
-    return decode_lines(read_lines(path), path)
-
-
-def text_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, str]]:
-    """`number_lines`, decoded from UTF-8."""
-    return decode_lines(number_lines(handle, path), path)
+def read_text_lines(path: str | Path, handle: BinaryIO | None = None) -> Iterator[tuple[int, str]]:
+    """`read_lines`, or `number_lines` of an open input, decoded from UTF-8."""
+    return decode_lines(read_lines(path) if handle is None else number_lines(handle, path), path)
 
 
 def decode_lines(
@@ -180,11 +172,7 @@ def temporary_beside(target: Path) -> Path:
 
 
 def is_temporary(path: Path) -> bool:
-    """Return whether a name is one that denserk gives to unfinished files, folders and locks.
-
-    >>> [is_temporary(Path(name)) for name in (".a.trec.0123abcd.part", ".a.lock", ".a.part")]
-    [True, True, False]
-    """
+    """Return whether a name is one that denserk gives to unfinished files, folders and locks."""
     return re.fullmatch(r"\..+(\.[0-9a-f]{8}\.part|\.lock)", path.name) is not None
 
 
@@ -195,11 +183,10 @@ def is_special(path: Path) -> bool:
 
 @contextmanager
 def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
-    """Open an output for writing.
+    """Open an output: a temporary file that is flushed to the disk and renamed on success.
 
-    Written to a temporary file beside the target, flushed to the disk and renamed on success;
-    removed on failure. `.gz` is compressed (without a time stamp, so equal content gives equal
-    bytes). "-" is standard output. Parent folders are created.
+    `.gz` is compressed (without a time stamp, so equal content gives equal bytes). "-" is standard
+    output. Parent folders are created.
     """
     if str(path) == STREAM:
         yield sys.stdout.buffer
@@ -331,10 +318,7 @@ def unquote(field: str) -> str:
 def read_rows(
     lines: Lines, path: str | Path, delimiter: str, expected: str
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, columns) of CSV; a quoted column may hold line ends; skip empty rows.
-
-    `expected` names the columns in the error about a row that is not quoted as CSV.
-    """
+    """Yield (line number, columns) of CSV; a quoted column may hold line ends; skip empty rows."""
     reader = csv.reader((row + "\n" for _, row in lines), delimiter=delimiter)
     line = 1
     try:

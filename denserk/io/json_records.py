@@ -118,10 +118,9 @@ def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
 
 
 def _next_object(text: str, at: int, before: re.Pattern[str]) -> tuple[int, int, Any]:
-    """Return where the next object of an array begins and ends, and its value.
+    """Return where the next object of an array begins and ends (equal without one), and its value.
 
-    Nothing is between begin and end where the array ends. A ValueError says what is wrong, perhaps
-    because the text is cut off.
+    A ValueError says what is wrong, perhaps because the text is cut off.
     """
     place = before.match(text, at)
     if place is None:
@@ -182,13 +181,7 @@ def read_records(
     """Return the format of a file, None if it is empty, and its records.
 
     The first record decides which of the format's keys the file uses; others must have them.
-
-    Args:
-        objects: line numbers and objects; keys are taken out of the objects.
-        formats: the formats, in the order in which they are tried.
-        format: a forced format; None detects it.
-        path: the file, for messages.
-        what: "corpus" or "queries", for messages.
+    Without a `format`, `formats` are tried in their order. `what` is "corpus" or "queries".
     """
     first, objects = peek(iter(objects))
     if first is None:
@@ -239,10 +232,7 @@ def as_text(value: Any, key: str, path: str | Path, line: int | None) -> str:
 
 
 def identifier(value: Any, path: str | Path, line: int | None, what: str) -> str:
-    """Return an id, a string without white space; an integer keeps its digits.
-
-    `what` is "passage" or "query", for the error.
-    """
+    """Return an id, a string without white space; an integer keeps its digits."""
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):

@@ -56,13 +56,9 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yield the documents of a source, in its order, in constant memory.
 
-    Args:
-        source: a file, a folder, "-", or a collection by name (see `corpus.read_passages`). A
-            folder's .txt files count too. Standard input is plain text if `raw_text` is given, and
-            otherwise a corpus.
-        corpus_settings: how the passages of a corpus are read.
-        fields: fields of a passage that are read.
-        raw_text: where a document of plain text ends; None detects it.
+    The source is as in `corpus.read_passages`; a folder's .txt files count too, and standard input
+    is plain text if `raw_text`, which says where a document ends, is given. Of passages `fields`
+    are read.
     """
     for file in _files(source):
         named = Path(file).is_file()
@@ -166,11 +162,8 @@ def read_expansions(path: str | Path) -> Iterator[Expansion]:
 def append_queries(passages: Iterable[Passage], path: str | Path) -> Iterator[Passage]:
     """Append generated queries to the text of their passages, separated by spaces.
 
-    Nogueira and Lin, "From doc2query to docTTTTTquery" (2019): what BM25 then indexes.
-
-    Args:
-        passages: in the order of their corpus.
-        path: expansions in the same order; those of some passages may be missing.
+    Nogueira and Lin, "From doc2query to docTTTTTquery" (2019): what BM25 then indexes. Expansions
+    are in the order of the passages, and may lack some.
     """
     expansions = read_expansions(path)
     coming = next(expansions, None)

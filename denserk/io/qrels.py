@@ -25,14 +25,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 def read_qrels(source: str | Path, form: QrelsFormat | None = None) -> Iterator[Qrel]:
     """Yield the judgments of a source, in its order; lines of a query need not stand together.
 
-    Args:
-        source: a file; a BEIR folder with one split; "-"; `irds:NAME`; `beir:NAME/SPLIT`.
-        form: the format; None detects it by the number of columns.
-
-    Raises:
-        UsageError: there is no such source, or the split is missing.
-        InputError: a line has another number of columns, a relevance that is no integer, or
-            contradicts an earlier line; or there are no judgments.
+    The source is a file; a BEIR folder with one split; "-"; `irds:NAME`; `beir:NAME/SPLIT`. A
+    `form` of None is detected by the number of columns.
     """
     place = data_sets.locate(str(source))
     if place.irds is not None:

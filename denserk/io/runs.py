@@ -81,16 +81,9 @@ def read_run(
 ) -> Iterator[RankedList]:
     """Yield the hits of a run query by query, in constant memory.
 
-    Args:
-        path: the file; "-" is standard input.
-        format: its format; None detects it.
-        skipped: count a passage that is listed twice for a query (its best score is kept) and a
-            truncated last line here, in place of raising an error.
-        by_rank: order hits by the rank column: the score is its negative.
-
-    Raises:
-        InputError: a line is broken, its score is not finite, a passage is listed twice for a
-            query, the lines of a query are not consecutive, or a rank is missing or repeated.
+    A passage that is listed twice for a query (its best score is kept) and a truncated last line
+    are counted in `skipped`, and rejected where it is None. With `by_rank` a score is the negative
+    rank.
     """
     return _RunFile(path, format, skipped, by_rank).grouped()
 
@@ -98,10 +91,7 @@ def read_run(
 def read_run_scores(
     path: str | Path, format: RunFormat | None = None, *, by_rank: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Read a whole run as query -> passage -> score; see `read_run`.
-
-    The lines of a query need not be consecutive.
-    """
+    """Read a whole run as query -> passage -> score; lines of a query may be anywhere."""
     run: dict[str, dict[str, float]] = {}
     for hits in _RunFile(path, format, by_rank=by_rank).queries():
         known = run.setdefault(hits.qid, {})
@@ -128,10 +118,7 @@ def read_kept_scores(
 
 
 def read_run_tag(path: str | Path) -> str | None:
-    """Return the tag of a run's last line, which trec_eval prints as `runid`.
-
-    None where the file has no tags or cannot be read twice (standard input, a pipe).
-    """
+    """Return the tag of a run's last line; None without one, and for a stream or pipe."""
     if str(path) == STREAM or not Path(path).is_file():
         return None
     last: list[str] = []
@@ -145,13 +132,8 @@ def read_run_tag(path: str | Path) -> str | None:
 class RunLookup:
     """A run whose queries are read in any order; memory grows with its queries, not its hits.
 
-    Args:
-        path: the file; "-" is standard input.
-        copy: takes the hits; runs may share it.
-
-    Attributes:
-        queries: query ids, in the order of the file.
-        format: its format; None where the run is empty.
+    `copy` takes the hits, and runs may share it. `queries` are in the order of the file; `format`
+    is None where the run is empty.
     """
 
     def __init__(self, path: str | Path, copy: ScratchRecords) -> None:
@@ -187,7 +169,9 @@ class _RunFile:
             if hits.qid in seen:
                 found = f"query {hits.qid} again after query {next(reversed(seen))}"
                 hint = "sort -s -k1,1 puts them together"
-                raise self._error(hits.lines[0], found, "the lines of a query together", hint)
+                raise InputError(
+                    self.path, hits.lines[0], found, "the lines of a query together", hint
+                )
             seen[hits.qid] = None
             yield hits
 
@@ -253,10 +237,7 @@ class _RunFile:
         return format
 
     def _split(self, block: bytes, number: int) -> Iterator[RankedList] | None:
-        """Split lines by pyarrow; None where the line loop must parse or reject them.
-
-        RawLines are clean where they are ASCII and one blank or tab separates columns.
-        """
+        """Split lines by pyarrow if they are clean: ASCII, and one blank or tab between columns."""
         text = block.replace(b"\t", b" ")
         if len(text) <= SMALL or self.by_rank or self.format is RunFormat.JSONL:
             return None
@@ -299,7 +280,6 @@ class _RunFile:
         )
 
     def _parse(self, block: bytes, number: int) -> Iterator[RankedList]:
-        """Parse lines one by one."""
         numbered = enumerate(block.split(b"\n"), number)
         records = self.format is RunFormat.JSONL
         hits = self._records(numbered) if records else self._columns(numbered)
@@ -336,7 +316,9 @@ class _RunFile:
         """Yield the hits of JSON lines."""
         for line, record in parse_objects(lines, self.path):
             if not {"qid", "docid", "score"} <= record.keys():
-                raise self._error(line, f"the keys {list_keys(record)}", COLUMNS[RunFormat.JSONL])
+                raise InputError(
+                    self.path, line, f"the keys {list_keys(record)}", COLUMNS[RunFormat.JSONL]
+                )
             qid = identifier(record["qid"], self.path, line, "query")
             docid = identifier(record["docid"], self.path, line, "passage")
             score = self._score(line, qid, str(record.get("rank", "")), str(record["score"]))
@@ -351,7 +333,7 @@ class _RunFile:
         except ValueError:
             value = nan
         if not isfinite(value):
-            raise self._error(line, f"score {score[:40]!r}", "a finite number")
+            raise InputError(self.path, line, f"score {score[:40]!r}", "a finite number")
         return value
 
     def _rank(self, line: int, qid: str, spelled: str) -> int:
@@ -361,11 +343,11 @@ class _RunFile:
             hint = "--set order=score reads the scores"
         if not (spelled.isascii() and spelled.isdecimal() and len(spelled) < 19):
             found = f"rank {spelled[:40]!r}" if spelled else "no rank"
-            raise self._error(line, found, "a whole number", hint)
+            raise InputError(self.path, line, found, "a whole number", hint)
         rank = int(spelled)
         if self.by_rank and (first := self.ranks.setdefault((qid, rank), line)) != line:
             found = f"rank {rank} of query {qid} again (first in line {first})"
-            raise self._error(line, found, "each rank once a query", hint)
+            raise InputError(self.path, line, found, "each rank once a query", hint)
         return rank
 
     def _wrong_columns(self, line: int, count: int) -> InputError:
@@ -373,10 +355,7 @@ class _RunFile:
         hint = "four columns are qrels: exchange run and qrels" if count == 4 else None
         if count > 6:
             hint = "does an id hold a blank? text may follow the tag, and an id holds none"
-        return self._error(line, columns(count), expected, hint)
-
-    def _error(self, line: int, found: str, expected: str, hint: str | None = None) -> InputError:
-        return InputError(self.path, line, found, expected, hint)
+        return InputError(self.path, line, columns(count), expected, hint)
 
 
 def _are_ranks(rows: Iterable[tuple[int, list[str]]]) -> bool:
@@ -401,10 +380,7 @@ def _is_comment(parts: list[str]) -> bool:
 
 
 def _are_shifted(parts: list[str]) -> bool:
-    """Return whether there are more than six columns because an id holds a blank.
-
-    Otherwise what follows the tag is text, which trec_eval ignores.
-    """
+    """Return whether columns exceed six because an id holds a blank, not for text after the tag."""
     return not parts[3].removeprefix("-").isdecimal() or is_number(parts[5])
 
 
@@ -418,13 +394,10 @@ def _twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
 def run_writer(
     path: str | Path, format: RunFormat = RunFormat.TREC, tag: str = "denserk"
 ) -> Iterator[Callable[[str, Sequence[str], Scores], int]]:
-    """Open a run for writing. It is written to a temporary file and renamed on success.
+    """Open a run for writing; yield a function that writes a query with its passages, best first.
 
-    MS MARCO's format holds the first 1000 hits of a query; `tag` is the last column of TREC's.
-
-    Yields:
-        A function that writes a query with its passages, best first, and their scores, and returns
-        the number of lines. It raises an OutputError if a score is not finite.
+    It returns the number of lines, and raises an OutputError if a score is not finite. MS MARCO's
+    format holds the first 1000 hits of a query; `tag` is the last column of TREC's.
     """
     depth = MSMARCO_DEPTH if format is RunFormat.MSMARCO else None
     line, taken = LINES[format]

@@ -27,7 +27,7 @@ from denserk.io.files import (
     open_ahead,
     quote,
     read_all,
-    text_lines,
+    read_text_lines,
     unquote,
     whole_binary,
     write_lines,
@@ -65,17 +65,11 @@ WRITTEN = tuple(form for form in TopicsFormat if form is not TopicsFormat.ENTITY
 def read_queries(
     source: str, form: TopicsFormat | None = None, qrels: str | None = None
 ) -> Iterator[Query]:
-    """Yield the queries of a source, in its order.
+    """Yield the queries of a source, in its order, each id once; reject one without any.
 
-    Args:
-        source: a file; a folder (of BEIR: its queries.jsonl; else EntityQuestions); "-";
-            `irds:NAME`; `beir:NAME`; `beir:NAME/SPLIT` (the judged queries of the split).
-        form: the format; None detects it.
-        qrels: keep only the queries that these judge (BEIR's queries.jsonl holds all splits).
-
-    Raises:
-        InputError: it holds no queries, a line of it is broken, or an id occurs twice.
-        MismatchError: the qrels judge none of them.
+    The source is a file; a folder (of BEIR: its queries.jsonl; else EntityQuestions); "-";
+    `irds:NAME`; `beir:NAME`; `beir:NAME/SPLIT` (the judged queries of the split). Only queries that
+    `qrels` judge are kept: BEIR's queries.jsonl holds all splits.
     """
     judged = None if qrels is None else read_qrels_map(qrels)
     first, count, kept = "", 0, 0
@@ -141,9 +135,9 @@ def _queries(source: str, form: TopicsFormat | None, *, textless: bool = False) 
 def read_topics_file(
     path: str | Path, form: TopicsFormat | None = None, *, textless: bool = False
 ) -> Iterator[Query]:
-    """Yield the queries of one file ("-" is standard input), in its order.
+    """Yield the queries of one file, in its order.
 
-    With `textless` only answers are needed: JSON records may lack the question, and two columns are
+    If `textless`, only answers are needed: JSON records may lack the question, and two columns are
     question and answers.
     """
     with open_ahead(path) as (head, handle):
@@ -162,7 +156,7 @@ def read_topics_file(
             form = TopicsFormat.DPR if with_answers else TopicsFormat.TSV
             logger.info(f"{display_name(path)}: {form} queries ({COLUMNS[form]}, tab-separated)")
         read = _read_tsv if form is TopicsFormat.TSV else _read_dpr
-        yield from read(text_lines(handle, path), path)
+        yield from read(read_text_lines(path, handle), path)
 
 
 def _read_json(
@@ -258,14 +252,7 @@ def is_answer_list(column: str) -> bool:
 
 
 def parse_answers(column: str) -> tuple[str, ...]:
-    r"""Return the answers of a column that holds a list written as a Python literal.
-
-    Raises:
-        ValueError: it is not a list of strings.
-
-    >>> parse_answers('"[\'Sunset\', ""Sunset\'s end""]"')
-    ('Sunset', "Sunset's end")
-    """
+    """Parse a list of strings written as a Python literal; raise a ValueError for anything else."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant

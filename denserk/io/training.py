@@ -49,7 +49,7 @@ from denserk.io.files import (
     open_binary,
     peek,
     read_rows,
-    text_lines,
+    read_text_lines,
     whole_binary,
 )
 from denserk.io.json_records import Fields, dump_json, list_keys, parse_objects, read_json
@@ -126,11 +126,7 @@ def all_candidates(example: TrainingExample) -> Candidates:
 
 
 class Keys(NamedTuple):
-    """The keys of a JSON format of one record an example, and how its passages are read, written.
-
-    `sides` are the keys of positives and negatives. Without a key of the query id the id is the
-    number of the record.
-    """
+    """A JSON format of one record an example; `sides` are the keys of positives and negatives."""
 
     qid: str
     query: str
@@ -189,11 +185,15 @@ def _triples(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
         yield [example.qid, positive.docid, negative.docid]
 
 
+def _texts_of_triples(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
+    for positive, negative in pairs(example, losses):
+        yield [example.query, positive.text, negative.text]
+
+
 def _text_triples(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
     texts = (example.query, *(candidate.text for candidate in all_candidates(example)))
     losses["tabs and line ends inside texts"] += sum(one_line(text) != text for text in texts)
-    for positive, negative in pairs(example, losses):
-        yield [one_line(text) for text in (example.query, positive.text, negative.text)]
+    return ([one_line(text) for text in row] for row in _texts_of_triples(example, losses))
 
 
 def _listed(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
@@ -208,10 +208,7 @@ def _listed(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
 
 
 class Format(NamedTuple):
-    """The fields of examples and candidates that a format carries, and its keys or lines.
-
-    st-triplet has neither: its columns have any names.
-    """
+    """The fields of examples and candidates that a format carries; st-triplet has any columns."""
 
     carries: str
     layout: Keys | Columns | None = None
@@ -247,13 +244,10 @@ FORMATS = {
 def read_training(
     source: str | Path, form: TrainingFormat | None = None
 ) -> Iterator[TrainingExample]:
-    """Read training examples one at a time.
+    """Read training examples one at a time; a `form` of None is detected.
 
-    Args:
-        source: a file, plain or gzip by suffix, or Parquet; "-" is standard input; a folder that
-            `datasets` saved; or a dataset on the Hugging Face hub, NAME or NAME:CONFIG, of which
-            the split `train` is read.
-        form: its format; None detects it, and logs what was detected.
+    The source is a file, plain or gzip by suffix, or Parquet; "-"; a folder that `datasets` saved;
+    or the split `train` of a dataset on the Hugging Face hub, NAME or NAME:CONFIG.
     """
     rows = _table(str(source))
     if rows is not None:
@@ -289,7 +283,7 @@ def _of_objects(
 
 
 def _of_lines(layout: Columns, handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
-    for line, text in text_lines(handle, path):
+    for line, text in read_text_lines(path, handle):
         fields, row = Fields({}, path, line), text.split("\t")
         if text.strip() and len(row) != int(layout.expected[0]):
             raise fields.error(columns(len(row)), layout.expected)
@@ -298,7 +292,6 @@ def _of_lines(layout: Columns, handle: BinaryIO, path: str | Path) -> Iterator[T
 
 
 def _of_row(fields: Fields) -> TrainingExample:
-    """Return the example of a row of named columns."""
     if label := next((key for key in LABELS if key in fields.record), None):
         raise fields.error(f"the column {label}", TEXTS_ALONE)
     if len(fields.record) < 2:
@@ -480,9 +473,8 @@ def _written(
         for row in layout.write(example, losses):
             yield ("\t".join(row) + "\n").encode()
     else:
-        for one, other in pairs(example, losses):
-            texts = {"anchor": example.query, "positive": one.text, "negative": other.text}
-            yield dump_json(texts)
+        for row in _texts_of_triples(example, losses):
+            yield dump_json(dict(zip(TRIPLETS[0], row, strict=True)))
 
 
 def _record(
@@ -531,11 +523,9 @@ EXPECTED = {
 
 
 def read_sentences(source: str | Path, size: int | None = None) -> Iterator[SentenceExample]:
-    """Yield pairs with their labels, or triplets; a file holds one of the two.
+    """Yield pairs with their labels, or triplets; a file (or "-") holds one of the two.
 
-    Args:
-        source: a file, plain or gzip by suffix; "-" is standard input.
-        size: 2 for pairs, 3 for triplets; None detects it by the first row.
+    A `size` of 2 asks for pairs, 3 for triplets; None detects it by the first row.
     """
     with open_binary(source) as handle:
         order = partial(_order_of, size=size)
