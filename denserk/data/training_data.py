@@ -257,13 +257,11 @@ class _Preparation:
         """Copy the texts of ids without text to disk."""
         inputs = self.inputs
         if inputs.queries is not None and self.queries.referred:
-            with track("reading queries", None, "queries") as progress:
-                queries = (Passage(query.qid, query.text) for query in read_queries(inputs.queries))
-                self.queries.find(queries, inputs.queries, progress)
+            queries = (Passage(query.qid, query.text) for query in read_queries(inputs.queries))
+            self.queries.find(queries, inputs.queries)
         if inputs.corpus is not None and self.corpus.referred:
-            with track("reading the corpus", None, "passages") as progress:
-                passages = read_passages(inputs.corpus, inputs.corpus_settings, inputs.fields)
-                self.corpus.find(passages, inputs.corpus, progress)
+            passages = read_passages(inputs.corpus, inputs.corpus_settings, inputs.fields)
+            self.corpus.find(passages, inputs.corpus)
 
     def _passages(self) -> Iterator[dict[str, Any]]:
         """Yield the distinct passages, but those that the corpus lacks."""

@@ -21,7 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing import get_context
 from statistics import fmean
 from typing import NamedTuple
@@ -38,7 +38,7 @@ from denserk.config.evaluation import (
     parse_bound,
 )
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.errors import DenserkError, InputError, MismatchError, UsageError
+from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation.evaluator import (
     EvaluationResult,
     Evaluator,
@@ -303,19 +303,12 @@ def _find_texts(
     docids = [list(of) for hits in found for of in hits.values()]
     for few in docids:
         texts.refer(few)
-    with track("reading the corpus", None, "passages") as progress:
-        texts.find(read_passages(corpus, shape), corpus, progress)
+    texts.find(read_passages(corpus, shape), corpus)
     if skip and texts.missing:
         logger.warning(f"passages missing in {corpus}, which hold no answer: {texts.missing:,}")
-    elif texts.missing:
-        raise InputError(
-            corpus,
-            None,
-            f"no passages with {texts.missing:,} of the ids that the runs name "
-            f"({some(dict.fromkeys(docid for few in docids for docid in texts.lacking(few)))})",
-            "the corpus that was searched",
-            "add --skip-missing to count such passages as holding no answer",
-        )
+    else:
+        hint = "add --skip-missing to count such passages as holding no answer"
+        texts.require_all(dict.fromkeys(chain(*docids)), corpus, "the runs", hint)
 
 
 def _judge(

@@ -146,8 +146,7 @@ def _find_texts(
         raise refuse("queries", unknown, "--topics", paths.topics)
     if not hits:
         raise InputError(paths.run, None, "no hits", "at least one")
-    with track("reading the corpus", None, "passages") as progress:
-        texts.find(passages, paths.corpus, progress)
+    texts.find(passages, paths.corpus)
     if texts.missing:
         lacking = dict.fromkeys(d for _, docids in groups() for d in texts.lacking(docids))
         raise refuse("passages", lacking, "--corpus", paths.corpus)

@@ -29,6 +29,7 @@ from denserk.io.files import (
     peek,
     read_rows,
     read_text_lines,
+    some,
     write_lines,
     write_rows,
 )
@@ -42,7 +43,7 @@ from denserk.io.json_records import (
 )
 from denserk.io.manifest import NAME as MANIFEST
 from denserk.records import NO_FIELDS, Passage, Query
-from denserk.reporting import Progress, track
+from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
@@ -297,21 +298,23 @@ class PassageTexts:
         self._wanted = np.unique(np.concatenate([self._wanted, pending]))
         self._pending = array("q")
 
-    def find(self, passages: Iterable[Passage], source: str, progress: Progress) -> None:
+    def find(self, passages: Iterable[Passage], source: str) -> None:
         """Copy what was noted from a corpus, which is read to its end; `source` is for errors."""
         self._sort_in()
         self._rows = np.full(len(self._wanted), -1, np.int64)
-        stream = iter(passages)
-        while block := list(islice(stream, BLOCK)):
-            progress.advance(len(block))
-            places = self._places([passage.docid for passage in block])
-            for number in np.flatnonzero(places >= 0).tolist():
-                passage, place = block[number], places[number]
-                if self._rows[place] >= 0:
-                    raise InputError(source, None, f"the id {passage.docid} twice", "each id once")
-                extra = {key: passage.extra[key] for key in self._fields if key in passage.extra}
-                record = orjson.dumps([passage.docid, passage.text, passage.title, extra])
-                self._rows[place] = self._records.append(record)
+        with track(f"reading {display_name(source)}", None, "records") as progress:
+            stream = iter(passages)
+            while block := list(islice(stream, BLOCK)):
+                progress.advance(len(block))
+                places = self._places([passage.docid for passage in block])
+                for number in np.flatnonzero(places >= 0).tolist():
+                    passage, place = block[number], places[number]
+                    docid, text, title, more = passage
+                    if self._rows[place] >= 0:
+                        raise InputError(source, None, f"the id {docid} twice", "each id once")
+                    extra = {key: more[key] for key in self._fields if key in more}
+                    record = orjson.dumps([docid, text, title, extra])
+                    self._rows[place] = self._records.append(record)
 
     def _places(self, docids: Sequence[str]) -> Hashes:
         """Return where ids stand among the noted ones; -1 for others."""
@@ -332,6 +335,13 @@ class PassageTexts:
             passage if passage and passage.docid == docid else None
             for docid, passage in zip(docids, found, strict=True)
         ]
+
+    def require_all(self, needed: Iterable[str], source: str, named_by: str, hint: str) -> None:
+        """Raise an InputError if the corpus lacks passages; `needed` repeats the noted ids."""
+        if self.missing:
+            lacking = some(docid for docid in needed if self.lacking([docid]))
+            found = f"no passages with {self.missing:,} of the ids that {named_by} name ({lacking})"
+            raise InputError(source, None, found, "the corpus that was searched", hint)
 
     def lacking(self, docids: Sequence[str]) -> list[str]:
         """Return the ids that the corpus lacks."""

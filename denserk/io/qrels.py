@@ -31,13 +31,8 @@ def read_qrels(source: str | Path, form: QrelsFormat | None = None) -> Iterator[
     place = data_sets.locate(str(source))
     if place.irds is not None:
         yield from data_sets.irds_qrels(place.irds)
-    elif place.path.is_dir():
-        yield from _read_file(split_file(place.path, place.split), form)
-    else:
-        yield from _read_file(place.path, form)
-
-
-def _read_file(path: Path, form: QrelsFormat | None) -> Iterator[Qrel]:
+        return
+    path = split_file(place.path, place.split) if place.path.is_dir() else place.path
     judged: dict[str, dict[str, int]] = {}
     for line, text in read_text_lines(path):
         parts = text.split()

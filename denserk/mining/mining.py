@@ -281,9 +281,8 @@ class _Mining:
         """Read the texts of hits and positives."""
         for qid in self._shard:
             self._texts.refer(_without_text(self._example(qid)))
-        with track("reading the corpus", None, "passages") as progress:
-            self._texts.find(read_passages(source, settings), source, progress)
-        if self._texts.missing and not self._settings.skip_missing:
+        self._texts.find(read_passages(source, settings), source)
+        if not self._settings.skip_missing:
             needed = (
                 docid
                 for qid in self._shard
@@ -292,15 +291,8 @@ class _Mining:
                     *(hit.docid for hit in self._merged_hits(qid, Counter())),
                 )
             )
-            lacking = (docid for docid in needed if self._texts.lacking([docid]))
-            raise InputError(
-                source,
-                None,
-                f"no passages with {self._texts.missing:,} of the ids that runs and training data "
-                f"name ({some(lacking)})",
-                "the corpus that was searched",
-                "add --skip-missing to leave such passages out",
-            )
+            hint = "add --skip-missing to leave such passages out"
+            self._texts.require_all(needed, source, "runs and training data", hint)
 
     def candidates(self) -> Examples:
         """Yield the queries with all their candidates."""

@@ -14,7 +14,6 @@ from denserk.errors import InputError, UsageError
 from denserk.io import corpus
 from denserk.io.corpus import WRITTEN, PassageTexts, read_corpus_file, write_passages
 from denserk.records import Passage
-from denserk.reporting import Progress
 from tests.reporters import Heard
 
 BEIR = '{"_id": "d1", "title": "h", "text": "one"}\n{"_id": "d2", "text": "two"}\n'
@@ -177,7 +176,7 @@ def test_noted_passages_are_returned(docids, referred, pending, tmp_path_factory
         patch.setattr(corpus, "BLOCK", pending)
         for each in referred:
             texts.refer(each)
-        texts.find(passages.values(), "corpus", Progress())
+        texts.find(passages.values(), "corpus")
         assert texts.get(wanted) == [passages.get(docid) for docid in wanted]
         assert texts.missing == len(set(wanted) - passages.keys())
     kept = sum(len(passages[docid].text) for docid in set(wanted) & passages.keys())
@@ -188,7 +187,7 @@ def test_an_id_twice_is_rejected_where_it_is_needed(tmp_path):
     passages = [Passage(docid, docid) for docid in ("d1", "d2", "d3", "d2")]
     with closing(PassageTexts(tmp_path / "texts")) as texts:
         texts.refer(["d1"])
-        texts.find(passages, "corpus", Progress())
+        texts.find(passages, "corpus")
         texts.refer(["d2"])
         with pytest.raises(InputError, match="corpus: found the id d2 twice"):
-            texts.find(passages, "corpus", Progress())
+            texts.find(passages, "corpus")

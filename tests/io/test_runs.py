@@ -67,18 +67,14 @@ def test_formats(tmp_path, caplog, text, format, expected):
     [
         ("q Q0 d 1 2 t\nq Q0 d 1 2\n", "r, line 2: found 5 columns; expected 6 columns"),
         ("q Q0 a b 1 2 t\n", "r, line 1: found 7 columns"),
-        ("q Q0 a\u00a0b 1 2 t\n", "r, line 1: found 7 columns"),
         ("q Q0 d 1 nan t\n", "r, line 1: found score 'nan'; expected a finite number"),
         ("q Q0 d 1 1e999 t\n", "r, line 1: found score '1e999'"),
         ("q Q0 d 1 2 t\n\nq Q0 d 2 1 t", "r, line 3: found passage d twice for query q"),
-        ("q d 1\nq e x\n", "r, line 2: found score 'x'"),
         ('{"qid": "q", "docid": "d"}\n', "r, line 1: found the keys qid, docid; expected JSON"),
         ('{"qid": "q", "docid": "d e", "score": 1}\n', "r, line 1: found the passage id 'd e'"),
-        ('{"qid": "q", "docid": "d", "score": true}\n', "r, line 1: found score 'True'"),
         ('{"qid": "q", "docid": "d", "score": 1}\n[]\n', "line 2: found JSON list"),
         (LINE + "q1 Q0 d2", r"line 2: found a last line that is cut off \(3 columns\); expected"),
         (LINE + "q1 Q0 d\x001 2 1.5 tag\nq1 d2\n", "line 3: found 2 columns; expected 6 columns"),
-        ("q 0 d 1\n", "r, line 1: found 4 columns"),
         ("q Q0 d 1 2 t\nq Q0 \udcff 1 2 t\n", r"r, line 2: found a byte that is not UTF-8"),
         ("".join(f"q{i} d 1\n" for i in range(2000)) + "q d x\n", "line 2001: found rank 'x'"),
     ],
@@ -174,11 +170,11 @@ def test_errors_of_a_long_run_name_the_line(tmp_path):
 def test_a_long_run_of_three_columns(tmp_path, form):
     ranked = {q: sorted(hits.items(), key=lambda hit: -hit[1]) for q, hits in LONG_RUN.items()}
     write_run(tmp_path / "run", ranked.items(), form)
-    expected = {
-        q: {d: -rank if form is RunFormat.MSMARCO else float(f"{s:.9g}") for rank, (d, s) in hits}
-        for q, hits in ((q, list(enumerate(hits, 1))) for q, hits in ranked.items())
-    }
-    assert queries(tmp_path / "run") == list(expected.items())
+    for qid, scores in queries(tmp_path / "run"):
+        hits = enumerate(ranked.pop(qid), 1)
+        ranks = form is RunFormat.MSMARCO
+        assert scores == {d: -rank if ranks else float(f"{s:.9g}") for rank, (d, s) in hits}
+    assert not ranked
 
 
 def test_lookup_in_any_order_of_a_pipe(tmp_path):
@@ -221,10 +217,9 @@ def test_written_lines(tmp_path):
         assert gzip.decompress((tmp_path / "r.gz").read_bytes()).decode() == expected[form]
 
 
-@pytest.mark.parametrize("score", [float("nan"), -float("inf")])
-def test_a_score_that_is_not_finite_is_not_written(tmp_path, score):
+def test_a_score_that_is_not_finite_is_not_written(tmp_path):
     with pytest.raises(OutputError, match=r"query q: the score of passage b is"):
-        write_run(tmp_path / "r", [("q", [("a", 1.0), ("b", score)])])
+        write_run(tmp_path / "r", [("q", [("a", 1.0), ("b", -float("inf"))])])
     assert not list(tmp_path.iterdir())
 
 
