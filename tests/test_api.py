@@ -1,6 +1,5 @@
 """The Python API as a notebook uses it: objects in memory, flat keywords."""
 
-import logging
 import re
 import subprocess
 import sys
@@ -48,14 +47,6 @@ def test_shapes_of_vectors(model):
         model.encode_passages([f"{title} {text}", "other"])[0],
         atol=1e-6,
     )
-
-
-def test_several_vectors_a_passage(tiny):
-    model = denserk.Encoder.load(
-        tiny(), representation="me-bert", vectors=3, device="cpu", reduction="multi-vector"
-    )
-    assert model.encode_passages(["a cat", "a dog"]).shape == (2, 3, model.dimension)
-    assert model.encode_passages("a cat").shape == (3, model.dimension)
 
 
 def test_search_is_the_product_of_vectors(model, index):
@@ -161,12 +152,6 @@ def test_mistakes_name_the_option(model, tiny):
         denserk.fuse([{"q": {"d": 1.0}}] * 2, rrf_k="huge")
     with pytest.raises(ValueError, match="2 ids for 3 vectors"):
         denserk.Index.build(np.ones((3, 4), "f4"), ids=["a", "b"])
-
-
-def test_messages_are_logged(model, index, caplog):
-    with caplog.at_level(logging.INFO, logger="denserk"):
-        denserk.fuse([index.search(QUERIES, model=model)] * 2)
-    assert any("2 runs" in record.message for record in caplog.records)
 
 
 def test_the_page_about_python(tiny, tmp_path, monkeypatch):

@@ -163,26 +163,3 @@ def test_a_stopped_run_goes_on(stand_in):
     assert recipe("condenser", *options, **variables).returncode == 0
     assert calls(variables)[before - 1] == calls(variables)[before]
     assert len(set(calls(variables))) == len(calls(variables)) - 1
-
-
-def test_the_table(stand_in):
-    options, variables = stand_in
-    table = recipe("mlr", *options, **variables).stdout
-    assert "| bm25 | BM25 | 0.5 |  |  | 0.185 | 0.857 | MASTER's Table 2 |" in table
-    assert "| round2 | mined negatives | 0.5 |  |  | 0.395 | 0.987 | Table 4 |" in table
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ([], "--data is missing"),
-        (["--scale", "huge"], "--scale huge"),
-        (["--colour"], "--colour is not an option"),
-        (["--seed"], "--seed needs a value"),
-        (["--data", "nowhere", "--model", "weights"], "nowhere/corpus.jsonl.gz does not exist"),
-    ],
-)
-def test_mistakes(options, says):
-    done = recipe("mlr", *options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr

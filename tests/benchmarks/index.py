@@ -1,6 +1,6 @@
 """Goal P8: vectors written and indexed by denserk, and over JSON lines by Pyserini.
 
-    python -m tests.benchmarks.index [--count 20000] [--large 600000]
+    python -m tests.benchmarks.index [--count 100000] [--large 600000]
 
 CPU time of writing vectors and of `denserk index`, and of Pyserini's writer and
 `pyserini.index.faiss`; the two indexes must have the same bytes. Then the peak memory of
@@ -59,7 +59,7 @@ def write_folder(folder: Path, count: int) -> float:
 def main() -> None:
     """Measure, and fail if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--large", type=int, default=600_000)
     given = parser.parse_args()
     goals = Goals()

@@ -6,31 +6,20 @@ Two files hold the same passages: `passages.jsonl` one a line, numbered within t
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
-from typing import NamedTuple
 
 import orjson
 
+from denserk.config.formats import CorpusFormat
 from denserk.data.pretraining_data import split_sentences
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import read_passages, write_passages
+from denserk.records import Passage
 
 TEXTS = ("text/openstax.jsonl.gz",)
 COLLECTIONS = ("squad", "nq-qed")
 WORDS, LEAST = 36, 30
 """A passage has about so many words; a paragraph of less than LEAST is left out."""
-
-
-class Passage(NamedTuple):
-    """A piece of a document."""
-
-    docid: str
-    title: str
-    text: str
-
-    def as_line(self) -> bytes:
-        """A line of a corpus."""
-        return orjson.dumps({"_id": self.docid, "title": self.title, "text": self.text}) + b"\n"
 
 
 def cut(text: str) -> list[str]:
@@ -56,7 +45,7 @@ def documents(corpora: Sequence[str]) -> Iterator[list[Passage]]:
         for found in read_passages(corpus):
             if len(found.text.split()) >= LEAST:
                 yield [
-                    Passage(f"{number}-{found.docid}#{place}", found.title, text)
+                    Passage(f"{number}-{found.docid}#{place}", text, found.title)
                     for place, text in enumerate(cut(found.text))
                 ]
 
@@ -70,8 +59,7 @@ def write_texts(data: Path, work: Path, size: int) -> None:
         if len(document) <= room:
             chosen.append(document)
             room -= len(document)
-    with (work / "passages.jsonl").open("wb") as out:
-        out.writelines(passage.as_line() for document in chosen for passage in document)
+    write_passages(work / "passages.jsonl", chain.from_iterable(chosen), CorpusFormat.BEIR)
     with (work / "documents.jsonl").open("wb") as out:
         for document in chosen:
             if len(document) > 1:

@@ -14,7 +14,7 @@ import orjson
 
 from denserk.config.encoding import ComputeSettings, EncodeSettings
 from denserk.config.evaluation import EvaluationSettings
-from denserk.config.formats import CorpusSettings
+from denserk.config.formats import CorpusFormat, CorpusSettings, TopicsFormat
 from denserk.config.retrieval import (
     IndexPaths,
     IndexSettings,
@@ -25,10 +25,10 @@ from denserk.config.retrieval import (
 from denserk.evaluation.evaluator import evaluate
 from denserk.index.build import build_index
 from denserk.index.search import search
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import read_passages, write_passages
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
-from denserk.io.topics import read_queries
+from denserk.io.topics import read_queries, write_queries
 from denserk.models.encode import encode
 
 SLICE = 2000
@@ -62,21 +62,16 @@ def write_slice(source: Path, judged: set[str], target: Path) -> str:
     others = sorted(set(passages) - judged)
     drawn = random.Random(0).sample(others, min(len(others), max(0, SLICE - len(judged))))
     kept = judged.union(drawn)
-    with target.open("wb") as out:
-        for docid, passage in passages.items():
-            if docid in kept:
-                record = {"_id": docid, "title": passage.title, "text": passage.text}
-                out.write(orjson.dumps(record) + b"\n")
+    chosen = (passage for docid, passage in passages.items() if docid in kept)
+    write_passages(target, chosen, CorpusFormat.BEIR)
     return str(target)
 
 
 def write_topics(source: Path, qids: Some[str], target: Path) -> str:
     """Chosen queries of a collection, as a file of their own."""
     wanted = set(qids)
-    with target.open("wb") as out:
-        for query in read_queries(only(source, "queries")):
-            if query.qid in wanted:
-                out.write(orjson.dumps({"_id": query.qid, "text": query.text}) + b"\n")
+    found = (query for query in read_queries(only(source, "queries")) if query.qid in wanted)
+    write_queries(target, found, TopicsFormat.BEIR)
     return str(target)
 
 

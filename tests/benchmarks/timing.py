@@ -1,6 +1,7 @@
 """What the benchmarks share: child processes watched from outside, medians, and goals."""
 
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -70,6 +71,12 @@ def medians(
         for name, piece in work.items():
             found[name].append(measure(piece))
     return {name: statistics.median(times[1:]) for name, times in found.items()}
+
+
+def zen5() -> bool:
+    """Return whether this processor is an AMD Zen 5, on which the bounds of P2 and P4 were set."""
+    info = Path("/proc/cpuinfo").read_text()
+    return "AuthenticAMD" in info and re.search(r"^cpu family\s*: 26$", info, re.M) is not None
 
 
 class Goals:

@@ -31,7 +31,6 @@ from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import write_run
 from denserk.io.topics import read_queries, read_questions, write_queries
 from tests.peers import run_pyserini
-from tests.reporters import Heard
 
 ALPHABET = "aAbB19Σσςé\u0301\u00c5\u212b İß.,'-_ \n\t\u00a0\u200b\u0000東京\U0001d7ce"
 
@@ -164,43 +163,6 @@ def test_the_text_is_matched_and_the_title_is_not():
 
 
 @pytest.mark.usefixtures("files")
-def test_defaults_gates_and_depths():
-    result = evaluated(EvaluationSettings(min=("RR@3=0.1", "Success@5=0")))
-    assert list(map(str, result.measures)) == ["Success@5", "Success@20", "Success@100", "RR@3"]
-    result = evaluated(EvaluationSettings(), topk=(1, 7))
-    assert list(map(str, result.measures)) == ["Success@1", "Success@7"]
-
-
-@pytest.mark.usefixtures("files")
-def test_warnings():
-    Path("test.qa.csv").write_text("a\t['.', ' ']\nb\t[]\nc\t['x']\nd\t['y']\n")
-    Path("mine.trec").write_text("0 Q0 2 1 9 t\n1 Q0 2 1 9 t\n2 Q0 2 1 9 t\nq Q0 2 1 9 t\n")
-    listener = Heard()
-    assert evaluated().runs[0].summary["Success@1"] == 0
-    assert [text.partition(":")[0] for text in listener.warnings] == [
-        "questions without an answer, which no passage holds",
-        "questions with an answer of no letter, number or sign, which no passage holds "
-        "(in DPR, every)",
-        "mine",
-    ]
-    assert listener.notes[-1].startswith("mine: queries without judgments, which do not count: 1")
-    assert evaluated(strict_dpr=True).runs[0].summary["Success@1"] == 1 / 4
-    left_out = EvaluationSettings(("Success@1",), complete=False)
-    assert evaluated(left_out, strict_dpr=True).runs[0].summary["Success@1"] == 1 / 3
-
-
-@pytest.mark.usefixtures("files")
-def test_regular_expressions():
-    pattern = '{"question": "when", "answer": ["in\\\\s19\\\\d\\\\d|nothing", "("]}\n'
-    Path("curated.jsonl").write_text(pattern)
-    Path("mine.trec").write_text("0 Q0 1 1 9 t\n0 Q0 4 2 8 t\n")
-    listener = Heard()
-    (run,) = evaluated(answers="curated.jsonl", regex=True).runs
-    assert run.summary == {"Success@1": 0, "Success@2": 1, "Success@3": 1}
-    assert "answers that are not valid regular expressions" in listener.warnings[0]
-
-
-@pytest.mark.usefixtures("files")
 def test_passages_that_the_corpus_lacks():
     Path("mine.trec").write_text(RUN + "3 Q0 gone 1 9 t\n3 Q0 4 2 8 t\n")
     with pytest.raises(InputError, match=r"no passages with 1 of the ids .* \('gone'\)"):
@@ -209,19 +171,6 @@ def test_passages_that_the_corpus_lacks():
     assert run.per_query["Success@1"]["3"] == 0  # it keeps its rank
     assert run.per_query["Success@2"]["3"] == 1
     assert [entry["id"] for entry in json.loads(Path("d.json").read_text())[3]["ctxs"]] == ["4"]
-
-
-@pytest.mark.usefixtures("files")
-def test_files_hold_the_passages_up_to_the_greatest_depth():
-    matching = {"write_dpr_json": "d.json", "write_pyserini_json": "p.json.gz"}
-    evaluated(EvaluationSettings(("Success@2",)), **matching)
-    entries = json.loads(Path("d.json").read_text())
-    assert [entry["question"] for entry in entries][2:] == ["when", "why"]
-    assert [(c["id"], c["has_answer"]) for c in entries[0]["ctxs"]] == [("2", False), ("1", True)]
-    assert [(c["id"], c["has_answer"]) for c in entries[2]["ctxs"]] == [("2", False), ("1", True)]
-    assert entries[3]["ctxs"] == []
-    again = evaluated(answers="p.json.gz")
-    assert again.runs[0].per_query == evaluated().runs[0].per_query
 
 
 @pytest.mark.usefixtures("files")

@@ -7,7 +7,7 @@ import pytest
 from denserk.commands.app import run as command
 from denserk.config.benchmarks import Paper, benchmarks, find_benchmark, groups
 from denserk.config.evaluation import AnswerSettings, EvaluationSettings
-from denserk.errors import DenserkError, MismatchError, UsageError
+from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.benchmarks import (
     evaluate_benchmark,
     evaluate_benchmarks,
@@ -15,8 +15,6 @@ from denserk.evaluation.benchmarks import (
     published_rows,
     run_in_folder,
 )
-from denserk.extras import installed
-from denserk.io import data_sets
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco
@@ -72,47 +70,6 @@ def test_a_run_of_another_suite_or_corpus_is_refused(cache, made, asked):
     with pytest.raises(MismatchError, match=f"was made for {made}") as refused:
         evaluate_benchmark(["run.trec"], benchmarks()[asked])
     assert refused.value.hint == f"denserk benchmark {made} --runs run.trec"
-
-
-def test_only_what_is_asked_for_is_compared(cache):
-    write_marco(cache)
-    told = Heard()
-    papers = (Paper.MASTER, Paper.AGGRETRIEVER)
-    for measures, left in (("nDCG@10", {"nDCG@10"}), ("P@5", set())):
-        settings = EvaluationSettings((measures,))
-        result = evaluate_benchmark(["run.trec"], benchmarks()["dl19"], settings, papers)
-        assert {name for row in result.published for name in row.values} == left
-    assert told.notes[-1] == "the papers report other measures: nDCG@10, AP(rel=2), R(rel=2)@1000"
-    evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"], None, papers)
-    assert "master reports nothing on msmarco-dev; it does on msmarco-titled-dev" in told.notes
-
-
-def test_missing_judgments_are_told_with_their_place(cache, monkeypatch):
-    monkeypatch.setattr(data_sets, "installed", lambda module: False)
-    with pytest.raises(UsageError) as refused:
-        evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"])
-    place = cache / "msmarco" / "qrels.dev.small.tsv"
-    assert refused.value.message == f"not on this disk: {place} (qrels of msmarco-dev)"
-    assert "ir_datasets beir" in (refused.value.hint or "")
-
-
-@pytest.mark.skipif(not installed("ir_datasets"), reason="ir_datasets is not installed")
-def test_a_failed_fetch_is_one_line(cache, monkeypatch):
-    import ir_datasets
-
-    class Unreachable:
-        def has_qrels(self):
-            return True
-
-        def qrels_iter(self):
-            raise ConnectionError("no route to host")
-
-    monkeypatch.setattr(ir_datasets, "load", lambda name: Unreachable())
-    failed = r"msmarco-passage/dev/small: found .* cannot be read .no route to host"
-    with pytest.raises(DenserkError, match=failed) as told:
-        evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"])
-    assert "\n" not in told.value.message
-    assert told.value.exit_status == 1
 
 
 def test_a_folder_gives_every_set_and_the_means(cache):

@@ -1,5 +1,3 @@
-import gzip
-import io
 import math
 import re
 import shutil
@@ -8,7 +6,6 @@ from dataclasses import replace
 from math import log2
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -27,7 +24,6 @@ from denserk.evaluation.evaluator import (
 from denserk.evaluation.measures import parse_measures
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
-from tests.reporters import Heard
 
 Scores = dict[str, dict[str, float]]
 Grades = dict[str, dict[str, int]]
@@ -116,40 +112,10 @@ def test_gdeval_takes_any_query_id() -> None:
     assert result.per_query["ERR@20"] == {"a-1": 1 / 16, "b-1": 15 / 16, "missing": 0.0}
 
 
-def test_a_query_whose_grades_are_all_negative_has_nothing_relevant() -> None:
-    result = Evaluator(MEASURES, {"q": {"a": -1, "z": -1}}).evaluate("run", {"q": {"a": 1.0}})
-    assert set(result.summary.values()) == {0.0}
-
-
 def test_a_division_by_zero_is_told() -> None:
     measures = parse_measures(["Accuracy"]).measures
     with pytest.raises(DenserkError, match="Accuracy cannot be computed"):
         Evaluator(measures, {"q": {"a": 1}}).evaluate("run", {"q": {"a": 1.0}})
-
-
-RUN = "q1 Q0 d3 1 3.0 t\nq1 Q0 q1 2 2.0 t\nq2 Q0 d9 1 2.0 t\nq2 Q0 d1 2 2.0 t\nx Q0 d1 1 1.0 t\n"
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> str:
-    (tmp_path / "mine.trec").write_text(RUN)
-    return str(tmp_path / "mine.trec")
-
-
-def test_warnings(toy: Path, run: str) -> None:
-    listener = Heard()
-    evaluate([run], str(toy / "qrels.txt"), EvaluationSettings(("official RR@10",)))
-    assert listener.warnings == [
-        "mine: 1 of 3 judged queries are not in the run: 'q3'; they count as 0",
-        "mine: lines that tie with another of their query: 1 ('q2'); readers order ties "
-        "differently: NumRet, NumRet(rel=1), AP and 23 more by passage id descending "
-        "(pytrec_eval); RR@10 by passage id ascending (msmarco)",
-    ]
-    assert listener.notes[-1] == "mine: queries without judgments, which do not count: 1 ('x')"
-    left_out = EvaluationSettings(("RR@10",), complete=False)
-    result = evaluate([run], str(toy / "qrels.txt"), left_out)
-    assert result.runs[0].summary == {"RR@10": (1 + 1) / 2}
-    assert listener.warnings[-2].endswith("they are left out of the means")
 
 
 def test_remove_query_drops_the_hit_that_is_the_query(tmp_path: Path) -> None:
@@ -285,12 +251,3 @@ def test_any_run_is_evaluated(tmp_path: Path, text: str) -> None:
     (tmp_path / "run").write_bytes(text.encode())
     pruned, whole = both(str(tmp_path / "run"), qrels, ("nDCG@10 RR@10",))
     assert pruned == whole
-
-
-def test_packed_and_piped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, qrels = write(tmp_path, {}, {"q1": {"d1": 1}})
-    settings = EvaluationSettings(("RR@10",))
-    (tmp_path / "run.gz").write_bytes(gzip.compress(LINE.encode()))
-    assert evaluate([str(tmp_path / "run.gz")], qrels, settings).runs[0].summary == {"RR@10": 1}
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(LINE.encode())))
-    assert evaluate(["-"], qrels, settings).runs[0].summary == {"RR@10": 1}

@@ -65,10 +65,3 @@ def test_means_are_over_judged_queries_and_a_missing_one_counts_as_0() -> None:
         "RR@10": (1 / 1 + 1 / 2 + 0) / 3,
         "NumQ": 3,
     }
-
-
-def test_tied_passages_fall_as_each_provider_has_them_fall() -> None:
-    measures = parse_measures(["RR RR@10 nDCG@1 Judged@1"]).measures
-    result = Evaluator(measures, {"q": {"a": 1}}).evaluate("run", {"q": {"a": 1.0, "b": 1.0}})
-    assert result.summary == {"RR": 1 / 2, "RR@10": 1 / 1, "nDCG@1": 0.0, "Judged@1": 1.0}
-    assert result.ties == {"q": 1}

@@ -6,7 +6,6 @@ import pytest
 
 from denserk.commands.evaluate import content_of, sort_inputs
 from denserk.errors import InputError, UsageError
-from denserk.evaluation.evaluator import short_names
 
 FILES = {
     "run": "q1 Q0 d1 1 2.0 tag\n",
@@ -81,16 +80,3 @@ def test_refusals(files: list[str], runs: list[str], qrels: str | None, told: st
     with pytest.raises(UsageError) as caught:
         sort_inputs(files, runs, qrels)
     assert caught.value.message == told
-
-
-@pytest.mark.parametrize(
-    ("paths", "names"),
-    [
-        (["run.txt", "run.trec"], ["run.txt", "run.trec"]),
-        (["a/run.txt", "b/run.txt", "tasb.run"], ["a/run", "b/run", "tasb"]),
-        ([".run"], [".run"]),
-        (["out/run.bm25.v1.2.jsonl.gz"], ["run.bm25.v1.2"]),
-    ],
-)
-def test_names_of_runs(paths: list[str], names: list[str]) -> None:
-    assert short_names(paths) == names

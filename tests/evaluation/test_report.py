@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from denserk.config.benchmarks import Paper, benchmarks
+from denserk.config.benchmarks import Paper
 from denserk.config.evaluation import (
     ComparisonSettings,
     EvaluationSettings,
@@ -24,15 +24,12 @@ from denserk.evaluation.report import (
     page_in,
     profile,
     query_rows,
-    sources_of,
     write_benchmarks_report,
     write_report,
 )
 from denserk.evaluation.significance import compare
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from tests.conftest import PASSAGES, QUERIES
-from tests.reporters import Heard
-from tests.suite_copies import write_beir
 
 pytest.importorskip("matplotlib")
 VOID = {"meta", "input", "br"}
@@ -166,17 +163,6 @@ def test_texts_of_what_is_shown_and_of_nothing_else(result: EvaluationResult, fi
         page_of(result, sources, report_queries=1, report_passages=1)
 
 
-def test_what_is_lacking_is_told(result: EvaluationResult) -> None:
-    listener = Heard()
-    page_of(result, ReportSources("toy", "qrels.txt"))
-    assert "queries (--topics) and passages (--corpus)" in listener.notes[-2]
-    assert listener.notes[-1].startswith("No manifest beside the runs")
-    read = Reader(page_of(result, ReportSources("toy")))
-    assert "Recall by depth, scores and ranked lists need qrels" in read.text["li"]
-    assert [s["id"] for s in read.all("section")] == ["measures", "per-query", "notes"]
-    assert not read.all("a")
-
-
 def test_manifests_know_texts(result: EvaluationResult, files: Path) -> None:
     made = {"index": {"name": "index", "bytes": 12_300_000}, "topics": {"name": "queries.tsv"}}
     write_manifest("good.trec", Manifest(Kind.RUN, True, {}, made))
@@ -194,33 +180,11 @@ def test_manifests_know_texts(result: EvaluationResult, files: Path) -> None:
     assert PASSAGES["d1"][1] not in page_of(result, ReportSources("toy", "qrels.txt"))
 
 
-def test_queries_own_passages_are_left_out_as_they_were(files: Path) -> None:
-    (files / "good.trec").write_text("q1 Q0 q1 1 3 t\nq1 Q0 d3 2 2 t\n")
-    settings = replace(FEW, remove_query=True)
-    result = evaluate(["good.trec"], "qrels.txt", settings)
-    page = page_of(result, ReportSources("toy", "qrels.txt"), settings)
-    assert "<code>q1</code>" not in page
-    text = Reader(page).text
-    assert "Δ" not in "".join(value for key, value in text.items() if key != "script")
-    assert "lowest values" in text["h2"]
-
-
 def test_where_a_page_cannot_be(files: Path) -> None:
     with pytest.raises(UsageError, match="a folder is expected"):
         page_in(PageSettings(report="qrels.txt"))
     with pytest.raises(UsageError, match="standard input can be read only once"):
         page_in(PageSettings(report="page"), ["a.trec", "-"])
-
-
-def test_benchmarks_on_this_disk_know_their_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path))
-    write_beir(tmp_path, "scifact")
-    scifact = benchmarks()["beir/scifact"]
-    found = sources_of(scifact, ReportSources("given", topics="mine"))
-    assert (found.title, found.topics) == (scifact.title, "mine")
-    assert None not in (found.corpus, found.qrels)
 
 
 def test_in_domain_and_zero_shot(result: EvaluationResult) -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from html import unescape
 from typing import Any
 
 import numpy as np
@@ -133,17 +132,6 @@ def test_p_values_are_scipys_corrected_over_all_tests() -> None:
             assert ours.corrected == pytest.approx(min(1.0, 4 * expected))
     with pytest.raises(UsageError, match="base is the only run"):
         result("base")
-
-
-@pytest.mark.parametrize("form", [OutputFormat.TABLE, OutputFormat.MARKDOWN])
-def test_tables_mark_what_differs_and_say_how_it_was_tested(form: OutputFormat) -> None:
-    text = unescape(render(result("base", "far", "near"), ReportSettings(places=2), form))
-    measures = text.partition("difference")[0]
-    (marked,) = [line for line in measures.splitlines() if "†" in line]
-    assert "far" in marked
-    assert "11/1/0" in text
-    assert "† differs from base (p < 0.05; paired t-test; Holm's correction of p and " in text
-    assert "interval for 4 tests)" in text
 
 
 def test_lines_and_json_hold_every_figure() -> None:

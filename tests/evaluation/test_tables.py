@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,18 +52,6 @@ def test_tsv_is_what_ir_measures_prints(report: dict[str, Any], expected: str) -
     assert shown(OutputFormat.TSV, "good", **report) == expected
 
 
-def test_tsv_of_several_runs_names_the_run_first() -> None:
-    names = ("good", "long|name")
-    assert shown(OutputFormat.TSV, *names, measures="RR@10") == (
-        "good\tRR@10\t0.7500\nlong|name\tRR@10\t0.2500\n"
-    )
-    per_query = shown(OutputFormat.TSV, *names, measures="RR@10", per_query=True)
-    assert per_query.splitlines()[2:4] == [
-        "good\tall\tRR@10\t0.7500",
-        "long|name\tq1\tRR@10\t0.5000",
-    ]
-
-
 def test_trec_eval_prints_its_names_counts_whole_and_num_q_once() -> None:
     text = shown(OutputFormat.TREC_EVAL, "good", measures="num_q num_ret map RR@10", per_query=True)
     assert text.splitlines()[:3] == [
@@ -106,22 +93,6 @@ def test_markdown_has_the_best_in_bold_and_no_broken_cells() -> None:
     )
 
 
-def test_queries_of_one_run_are_lines_and_of_several_runs_stand_side_by_side() -> None:
-    (one,) = tables(result("good"), ReportSettings(per_query=True))
-    assert one.header == ("query", "RR@10", "NumRet(rel=1)")
-    assert [row[0] for row in texts(one)] == ["q1", "q2", "all"]
-    (two,) = tables(result("good", "long|name", measures="RR@10"), ReportSettings(per_query=True))
-    assert two.header == ("query", "measure", "good", "long|name")
-    assert texts(two) == [
-        ["q1", "RR@10", "1.0000", "0.5000"],
-        ["q2", "RR@10", "0.5000", "0.0000"],
-        ["all", "RR@10", "0.7500", "0.2500"],
-    ]
-    (many,) = tables(result("good", "long|name", measures="P"), ReportSettings())
-    assert many.header == ("measure", "good", "long|name")
-    assert [row[0] for row in texts(many)][:2] == ["P@5", "P@10"]
-
-
 def test_json_holds_full_precision_and_what_was_missing() -> None:
     content = json.loads(shown(OutputFormat.JSON, "good", "long|name", measures="nDCG@10"))
     assert content["queries"] == 2
@@ -132,28 +103,6 @@ def test_json_holds_full_precision_and_what_was_missing() -> None:
     assert "queries" not in good
     per_query = json.loads(shown(OutputFormat.JSON, "good", measures="RR@10", per_query=True))
     assert per_query["runs"][0]["queries"] == {"q1": {"RR@10": 1.0}, "q2": {"RR@10": 0.5}}
-
-
-def test_a_query_without_a_value_is_left_out_or_nan() -> None:
-    text = shown(OutputFormat.TSV, "long|name", measures="Accuracy", per_query=True)
-    assert text == "q1\tAccuracy\t0.0000\nall\tAccuracy\t0.0000\n"
-    (table,) = tables(result("long|name", measures="Accuracy"), ReportSettings(per_query=True))
-    assert [row[1] for row in texts(table)] == ["0.0000", "nan", "0.0000"]
-
-
-@pytest.mark.parametrize(
-    ("form", "report", "lines"),
-    [
-        (OutputFormat.TSV, {"per_query": True}, ["all\tRR@10:relations\t0.6000"]),
-        (OutputFormat.TABLE, {}, ["good, mean over relations: RR@10 0.6000"]),
-        (OutputFormat.JSON, {}, ['      "mean_over_relations": {', '        "RR@10": 0.6']),
-    ],
-)
-def test_means_over_relations(form: OutputFormat, report: dict[str, Any], lines: list[str]) -> None:
-    whole = result("good", measures="RR@10")
-    runs = tuple(replace(run, over_relations={"RR@10": 0.6}) for run in whole.runs)
-    text = render(replace(whole, runs=runs), ReportSettings(**report), form)
-    assert [line for line in text.splitlines() if line in lines] == lines
 
 
 def one(measures: str = "P@1", **found: int) -> EvaluationResult:
@@ -176,15 +125,6 @@ def test_the_mean_is_of_benchmarks_not_of_queries() -> None:
     assert texts(table)[-1] == ["beir-small", "0.60", ""]  # some sets lack RR@10
     del sets["beir/fiqa"]
     assert [name for name, _ in BenchmarksResult(("mine",), sets).rows()] == list(sets)
-
-
-def test_a_group_within_a_group_counts_once() -> None:
-    forums = {suite.name: one(mine=0) for suite in find_benchmarks(["beir/cqadupstack"])}
-    others = {suite.name: one(mine=2) for suite in find_benchmarks(["beir-14"])}
-    found = BenchmarksResult(("mine",), {**others, **forums})
-    assert found.values("beir/cqadupstack", "mine") == {"P@1": 0.0}
-    assert found.values("beir-14", "mine") == pytest.approx({"P@1": 13 / 14})
-    assert found.values("beir", "mine") is None
 
 
 @pytest.mark.parametrize(

@@ -60,19 +60,6 @@ def test_every_topic_of_a_real_run_at_level_2(shared_data: Path) -> None:
     assert len(expected) == 64 * 50 + 66
 
 
-@pytest.mark.parametrize(
-    ("run", "expected"), [("bm25", "0.5058"), ("tasb", "0.7210"), ("splade-pp-ed", "0.7308")]
-)
-def test_published_runs(shared_data: Path, run: str, expected: str) -> None:
-    folder = shared_data / "marco-dl19"
-    numbers = measured(
-        folder / "runs" / f"{run}.trec.gz",
-        folder / "nist" / "qrels.dl19-passage.txt",
-        "ndcg_cut.10",
-    )
-    assert numbers["ndcg_cut_10", "all"] == expected
-
-
 @pytest.mark.parametrize("columns", [3, 6])
 def test_reciprocal_rank_of_ms_marcos_script(
     shared_data: Path, tmp_path: Path, columns: int

@@ -1,6 +1,5 @@
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,12 +67,6 @@ def test_guards_hit_by_hit(run, positives, settings):
     assert ([ranked[place][0] for place in places], suspected, +drops) == expected
 
 
-def test_with_a_teacher_the_runs_scores_are_no_guard():
-    settings = MiningSettings(max_score=1.0, absolute_margin=1.0, range_min=1, teacher="model")
-    ranked = [("d1", 9.0), ("d2", 8.0), ("d3", 7.0)]
-    assert guard_hits(ranked, {"d3"}, settings, Counter()) == ([1], ["d1"])
-
-
 @given(st.integers(0, 50), st.integers(1, 20), st.text(max_size=3), st.integers(0, 9))
 def test_a_draw_is_so_many_different_places_in_order(count, wanted, qid, seed):
     settings = MiningSettings(num_negatives=wanted, seed=seed)
@@ -129,18 +122,3 @@ def test_a_literal_match_is_a_contiguous_part(one, other):
     padded = f" {one} ", f" {other} "
     expected = bool(one and other) and (padded[0] in padded[1] or padded[1] in padded[0])
     assert TextOverlap([one]).contains(words(other)) is expected
-
-
-@pytest.mark.parametrize(
-    ("text", "literal", "equal"),
-    [
-        ("THE old - river", True, True),
-        ("See (the old river)!", True, False),
-        ("the old rivers", False, False),
-        ("...", False, False),
-    ],
-)
-def test_cases_signs_and_white_space(text, literal, equal):
-    overlap = TextOverlap(["The old\nriver", ""])
-    assert overlap.contains(words(text)) is literal
-    assert overlap.equals(words(text)) is equal

@@ -1,7 +1,5 @@
-import io
 import json
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import TrainingFormat
-from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
+from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings
 from denserk.errors import InputError
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.io.training import read_training
@@ -19,7 +17,7 @@ from denserk.mining.mining import mine_negatives
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QRELS, QUERIES
-from tests.mining.conftest import ALL, RUN, ids, negatives, run_text
+from tests.mining.conftest import RUN, ids, negatives, run_text
 from tests.reporters import Heard
 
 EXPECTED = {"q1": ["d10", "d1", "d2"], "q2": ["d2", "d4", "d3"], "q3": ["d5", "d3"]}
@@ -128,23 +126,6 @@ def test_several_runs_are_merged_by_rank(mine, toy):
     ]
     assert result.dropped["in several runs"] == 1
     assert negatives(examples)["q2"] == EXPECTED["q2"]
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"range_min": 2}, {"q1": ["d1", "d2"], "q2": ["d4", "d3"], "q3": ["d3"]}),
-        ({"relative_margin": 0.2}, {"q1": ["d1", "d2"], "q2": ["d4", "d3"]}),
-        (
-            {"num_negatives": 1, "sampling_strategy": SamplingStrategy.TOP},
-            {"q1": ["d10"], "q2": ["d2"], "q3": ["d5"]},
-        ),
-    ],
-)
-def test_guards_of_rank_and_score(given, expected, mine):
-    result, examples = mine(MiningSettings(**{"num_negatives": 9, **given}))
-    assert negatives(examples) == expected
-    assert result.left_out["queries without a negative left"] == 3 - len(expected)
 
 
 def answers(toy):
@@ -298,20 +279,6 @@ def test_laws(seed, count, parts, tmp_path_factory):
         for docid in ids(example.negatives):
             assert docid not in positives[example.qid]
             assert int(example.qid[1:]) not in holds[docid]
-
-
-def test_streams(mine, monkeypatch, toy):
-    expected, _ = mine()
-    made = (toy / "mined.jsonl").read_bytes()
-    run, pipe = io.BytesIO((toy / "run.trec").read_bytes()), io.BytesIO()
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=run))
-    monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=pipe))
-    paths = MiningPaths(
-        topics="queries.tsv", qrels="qrels.txt", run=("-",), corpus="corpus.jsonl", output="-"
-    )
-    assert mine_negatives(paths, ALL).negatives == expected.negatives
-    assert pipe.getvalue() == made.replace(b"run.trec", b"standard input")
-    assert not beside("-").exists()
 
 
 FAULTS = {

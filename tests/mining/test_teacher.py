@@ -31,26 +31,6 @@ def example(qid, query, positives, negatives, **more):
     return TrainingExample(qid, query, candidates(positives), candidates(negatives), **more)
 
 
-def scores_of(found):
-    return [(e.qid, [c.score for c in e.positives], [c.score for c in e.negatives]) for e in found]
-
-
-def near(*values):
-    return [pytest.approx(value, rel=1e-6) for value in values]
-
-
-def test_every_positive_and_negative_gets_its_score():
-    given = [example("1", "ab", ["c"], ["de", "f"]), example("2", "abc", ["de"], [])]
-    found = list(scored(given, Lengths().score, "train"))
-    assert scores_of(found) == [("1", near(2.01), near(2.02, 2.01)), ("2", near(3.02), [])]
-    assert [c.docid for e in found for c in (*e.positives, *e.negatives)] == [
-        "1-c",
-        "1-de",
-        "1-f",
-        "2-de",
-    ]
-
-
 @pytest.mark.parametrize(
     ("given", "words", "hint"),
     [
