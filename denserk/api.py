@@ -182,7 +182,7 @@ class Index:
         folder = str(output or scratch.path / "index")
         index(output=folder, **options)
         opened = cls.open(folder)
-        opened._scratch = scratch
+        opened._scratch = scratch  # noqa: SLF001
         return opened
 
     @classmethod
@@ -240,7 +240,8 @@ class Index:
             model = Encoder.load(model)
         what = f"{self._opened.name} and the queries of {model.name}"
         hint = "search with the model that made the index"
-        refuse_other_model(self._opened.model, model._encoder.description(), what, hint)
+        used = model._encoder.description()  # noqa: SLF001
+        refuse_other_model(self._opened.model, used, what, hint)
         return qids, model.encode_queries(texts)
 
     def _own_model(self) -> Encoder:

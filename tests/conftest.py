@@ -36,7 +36,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers the terminal's width
 # Compiling a tiny model takes longer than the test: only `openvino` and subprocesses do.
 sys.modules["openvino"] = None  # type: ignore[assignment]
-AT_FIRST = frozenset(os.environ)  # before any test or library changed it
 
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 settings.load_profile("house")

@@ -1,4 +1,4 @@
-"""The two commands' installation, and that tests do not depend on the shell's variables."""
+"""The installation by the two commands."""
 
 import os
 import re
@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import AT_FIRST
-
 ROOT = Path(__file__).parents[1]
 CONSTRAINTS = ROOT / "tests" / "constraints.txt"
 TORCH = re.findall(r"^torch==(\S+)", CONSTRAINTS.read_text(), re.MULTILINE)
@@ -22,21 +20,6 @@ words = sys.argv[1:]
 print(Path(words[words.index("-c") + 1]).read_text())
 print("install", *words[words.index("-c") + 2:])
 """
-ODD = {
-    "PYTEST_CLEAN": "",
-    "COLUMNS": "37",
-    "FORCE_COLOR": "1",
-    "HF_HOME": "/nonexistent",
-    "HF_HUB_OFFLINE": "0",
-    "LC_ALL": "C",
-    "MKL_NUM_THREADS": "3",
-    "NO_COLOR": "1",
-    "OMP_NUM_THREADS": "3",
-    "OPENBLAS_CORETYPE": "Haswell",
-    "PYTHONWARNINGS": "error",
-    "TERM": "dumb",
-    "WORLD_SIZE": "2",
-}
 
 
 def fake_torch(python, version):
@@ -120,21 +103,3 @@ def test_the_constraints_resolve_from_the_package_index(script, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_no_variable_of_the_shell_is_left():
-    assert ODD.keys() & AT_FIRST == {"HF_HUB_OFFLINE", "OMP_NUM_THREADS", "PYTEST_CLEAN"}
-    assert os.environ["HF_HUB_OFFLINE"] == os.environ["OMP_NUM_THREADS"] == "1"
-
-
-def test_variables_of_the_shell_are_removed():
-    test = f"{__file__}::{test_no_variable_of_the_shell_is_left.__name__}"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", test],
-        cwd=ROOT,
-        env=os.environ | ODD,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout

@@ -81,21 +81,6 @@ def test_collection(module, tmp_path):
     )
 
 
-def test_training_questions_are_of_other_modules(module, tmp_path):
-    library = tmp_path / "library"
-    library.mkdir()
-    for name in ("art", "boat", "coast"):
-        (library / f"{name}.py").write_text(
-            f'"""Draw a {name} with a pen.\n\nNo {name} is too wide for it, and none too long."""'
-        )
-    assert module.collect(library, tmp_path / "demo") == (3, 1, 2)
-    assert (tmp_path / "demo" / "qrels.txt").read_text() == "q1 0 art 1\n"
-    assert (tmp_path / "demo" / "train-qrels.txt").read_text() == "q2 0 boat 1\nq3 0 coast 1\n"
-    assert (tmp_path / "demo" / "train-queries.tsv").read_text() == (
-        "q2\tDraw a boat with a pen.\nq3\tDraw a coast with a pen.\n"
-    )
-
-
 def test_the_walk_takes_every_stage():
     script = (ROOT / "docs" / "quickstart.sh").read_text().replace("\\\n", " ")
     lines = [line for line in script.splitlines() if line.startswith(("run denserk", "denserk"))]

@@ -110,29 +110,3 @@ def test_default_figures_are_those_of_the_raw_scores(collection, engine, tiny, c
     for qid, _, _, _, score, _ in lines_of(collection / "run.trec"):
         scores.setdefault(qid, []).append(float(np.float32(score)))
     assert all((np.diff(line) < 0).all() for line in scores.values())
-
-
-@pytest.mark.parametrize("engine", ["faiss", "torch"])
-def test_equal_vectors_have_equal_scores_wherever_they_stand(tmp_path, engine, capsys):
-    """Every number of rows up to some hundreds: kernels treat a matrix's last rows otherwise."""
-    random = np.random.default_rng(2)
-    one = random.normal(size=(5, 100))
-    for count in (63, 67, 130, 301):
-        vectors = one[np.arange(count) % 5]
-        with (tmp_path / "v.jsonl").open("w") as out:
-            for number, vector in enumerate(vectors.tolist()):
-                out.write(json.dumps({"id": f"d{number:03}", "vector": vector}) + "\n")
-        with (tmp_path / "q.jsonl").open("w") as out:
-            for number, vector in enumerate(random.normal(size=(40, 100)).tolist()):
-                out.write(json.dumps({"id": f"q{number}", "vector": vector}) + "\n")
-        index = tmp_path / f"i{count}"
-        command("index", "--input", tmp_path / "v.jsonl", "--output", index, "--engine", engine)
-        for batch in (1, 3, 40):
-            asked = ["--index", index, "--encoded-queries", tmp_path / "q.jsonl"]
-            more = ["--set", "ties=keep", "--hits", count, "--set", f"query-batch={batch}"]
-            more += ["--overwrite", "--quiet"]
-            command("search", *asked, *more, "--output", tmp_path / "run.trec")
-            found: dict[tuple[str, int], set[str]] = {}
-            for qid, _, docid, _, score, _ in lines_of(tmp_path / "run.trec"):
-                found.setdefault((qid, int(docid[1:]) % 5), set()).add(score)
-            assert all(len(scores) == 1 for scores in found.values()), (count, batch)

@@ -132,10 +132,7 @@ def _joined(tokens: Iterable[str]) -> str:
 
 
 def _folded(normal: str) -> str:
-    """Lower-case a normalised text so that its lower-cased tokens are substrings of it.
-
-    Lower-casing a capital sigma depends on its neighbours, so both small ones count as one.
-    """
+    """Lower-case a text; the two small sigmas, of which lower-casing chooses one, are one here."""
     return normal.lower().replace("ς", "σ")
 
 
@@ -205,17 +202,10 @@ def evaluate_answers(
     shape: CorpusSettings = DETECTED,
     topics: str | None = None,
 ) -> EvaluationResult:
-    """Evaluate runs by the answers that their passages hold.
+    """Evaluate runs by the answers that their passages hold; titles are ignored.
 
-    Args:
-        runs: run files; "-" is standard input.
-        answers: questions with their answers, ids as in the runs.
-        corpus: the passages that were searched; titles are ignored.
-        settings: the measures; top-k accuracy at 5, 20 and 100 by default.
-        matching: how answers are matched, and what is written of it.
-        shape: how the corpus is read.
-        topics: queries with the texts of the questions, if `answers` lacks them and they are
-            written.
+    `answers` are questions with the ids of the runs. `topics` give the texts of the questions where
+    `answers` lacks them and they are written. Top-k accuracy at 5, 20 and 100 is the default.
 
     Raises:
         InputError: a file is broken, or the corpus lacks passages.
@@ -275,7 +265,6 @@ def evaluate_answers(
 def _read_hits(
     run: str, questions: Sequence[Query], depth: int, settings: EvaluationSettings
 ) -> tuple[Hits, list[str]]:
-    """Read the best hits of each question, and the other queries of a run."""
     asked = {query.qid for query in questions}
     first = Needed(depth, to_last_judged=False)
     found: Hits = {}

@@ -49,13 +49,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class BenchmarksResult:
-    """Runs on several benchmarks.
-
-    Attributes:
-        runs: names of the folders of runs.
-        results: benchmark -> its result; a run that a folder lacks is not in it.
-        published: published results to show beside them.
-    """
+    """Runs, named by their folders, on benchmarks; a run that a folder lacks is not in a result."""
 
     runs: tuple[str, ...]
     results: Mapping[str, EvaluationResult]
@@ -98,14 +92,9 @@ def evaluate_benchmark(
     against: Sequence[Paper] = (),
     matching: AnswerSettings = MATCHING,
 ) -> EvaluationResult:
-    """Evaluate runs on one benchmark.
+    """Evaluate runs on one benchmark, whose measures hold unless `settings` name some.
 
-    Args:
-        runs: run files; "-" is standard input.
-        benchmark: its qrels or answers, its rules, and its measures unless `settings` name some.
-        settings: the measures and how they are computed.
-        against: papers whose results are added; the measures that they report are computed too.
-        matching: how answers are matched, if the benchmark has answers.
+    The measures that the papers in `against` report are computed too.
 
     Raises:
         MismatchError: a run was made for another benchmark or corpus.
@@ -160,14 +149,7 @@ def evaluate_benchmarks(
     against: Sequence[Paper] = (),
     matching: AnswerSettings = MATCHING,
 ) -> BenchmarksResult:
-    """Evaluate folders of runs, each run named by its benchmark, on several benchmarks.
-
-    Args:
-        folders: with runs such as scifact.trec and cqadupstack-android.trec.
-        names: benchmarks and groups.
-        settings: the measures and how they are computed.
-        against: papers whose results on the benchmarks and groups are added.
-        matching: how answers are matched, if a benchmark has answers.
+    """Evaluate folders of runs, such as scifact.trec, on several benchmarks and groups.
 
     Raises:
         UsageError: a folder has no run of any benchmark, or a part of a benchmark is missing.

@@ -63,8 +63,6 @@ class RunResult:
     """The measures of one run.
 
     Attributes:
-        name: of the run in tables.
-        summary: measure -> mean over queries, or sum for counts.
         per_query: measure -> query id -> value, in the order of the qrels.
         missing: judged queries that the run lacks.
         unjudged: queries of the run without judgments.
@@ -91,10 +89,7 @@ class EvaluationResult:
         measures: ir-measures' measures, in the order asked for; their `str` is the key of mappings.
         relevance_level: the lowest grade that counted as relevant, where a measure named none.
         queries: all judged queries, in the order of the qrels.
-        runs: one result a run.
         providers: which of ir-measures' providers computed what: provider -> measures.
-        comparison: significance tests against a baseline, where asked for.
-        published: published results to show beside the runs.
     """
 
     measures: tuple[Measure, ...]
@@ -280,7 +275,6 @@ class Evaluator:
         return result
 
     def _values(self, run: Run) -> dict[str, dict[str, float]]:
-        """Return measure -> query id -> value."""
         values: dict[str, dict[str, float]] = {}
         numbered = self._numbered(run)
         for evaluator in self._evaluators:
@@ -298,7 +292,6 @@ class Evaluator:
         return values
 
     def _numbered(self, queries: Mapping[str, T]) -> dict[str, T]:
-        """Replace the ids of judged queries by their numbers."""
         return {self._numbers[q]: hits for q, hits in queries.items() if q in self._numbers}
 
 

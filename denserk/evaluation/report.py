@@ -121,15 +121,7 @@ def write_report(
     settings: PageSettings,
     evaluation: EvaluationSettings | None = None,
 ) -> Path:
-    """Write the page of runs and return its path.
-
-    Args:
-        result: of the runs.
-        runs: the files it was made from, in its order.
-        sources: the qrels, and where the texts are.
-        settings: where the page goes, and how much it shows.
-        evaluation: how hits and missing queries were treated.
-    """
+    """Write the page of runs, the files of `result` in its order; return its path."""
     evaluation = evaluation or EvaluationSettings()
     names = [run.name for run in result.runs]
     compared = [measure for measure in result.measures if not is_count(measure)]
@@ -206,7 +198,6 @@ def write_benchmarks_report(result: BenchmarksResult, settings: PageSettings) ->
 
 
 def _write(path: Path, **content: Any) -> Path:
-    """Fill the template and write the page."""
     jinja2 = require("jinja2", "a report")
     environment = jinja2.Environment(
         autoescape=True,
@@ -244,17 +235,7 @@ def profile(
     *,
     complete: bool = True,
 ) -> RunProfile:
-    """Compute recall by depth, the scores and the ranked lists of a run.
-
-    Args:
-        name: of the run in tables.
-        run: query -> passage -> score.
-        judgments: query -> passage -> grade.
-        level: the lowest grade that is relevant.
-        shown: queries whose ranked lists are kept.
-        top: hits kept of each of these lists.
-        complete: queries that the run lacks count as 0 in recall.
-    """
+    """Compute recall by depth, scores, and the first `top` hits of the queries that are shown."""
     ranked = {qid: first_hits(hits, len(hits)) for qid, hits in run.items() if qid in judgments}
     deepest = max(map(len, ranked.values()))
     depths = [*(depth for depth in DEPTHS if depth < deepest), deepest]
@@ -294,7 +275,6 @@ def _completed(sources: ReportSources, manifests: Iterable[Manifest]) -> ReportS
 
 
 def _corpora_of(folder: str, kind: Kind) -> Iterator[str | None]:
-    """Yield the corpora that an index names, directly or through its vector folders."""
     if Path(folder).is_dir() and beside(folder).is_file():
         made = read_manifest(folder, kind).made_from
         yield made.get("texts")
@@ -417,7 +397,6 @@ def transfer_figure(result: BenchmarksResult) -> tuple[Figure | None, str]:
 
 
 def _named_lines(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Any:
-    """Draw named lines with the legend, whose names may be long, below them."""
     axes = new_axes(4.4, 2.7 + 0.19 * len(lines))
     draw_lines(axes, lines, "lower center")
     return axes

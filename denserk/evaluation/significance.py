@@ -69,13 +69,7 @@ def compare(
 ) -> Comparison:
     """Test every other run against the baseline, and correct all tests together.
 
-    A run and the baseline are compared on the queries that both have a value for.
-
-    Args:
-        runs: the values of each run by its name, that of the baseline among them.
-        measures: what they hold.
-        baseline: its name.
-        settings: test, correction, level.
+    Two runs are compared on the queries that both have a value for.
     """
     others = [name for name in runs if name != baseline]
     if not others:

@@ -275,7 +275,6 @@ def _published_table(rows: Sequence[PublishedRow], measures: Sequence[str]) -> T
 def _benchmarks_table(
     result: BenchmarksResult, measures: Sequence[Measure], report: ReportSettings
 ) -> Table:
-    """Return a table with benchmarks (and runs) down and measures across."""
     labels = ("suite", "run") if len(result.runs) > 1 else ("suite",)
     rows = []
     for name, runs in result.rows():

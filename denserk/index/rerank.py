@@ -7,10 +7,9 @@ folder (TMPDIR says where) as the corpus streams by, and read from there.
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError
 from denserk.index.searcher import Hits, TieCount, ordered
 from denserk.io.corpus import PassageTexts, read_passages
-from denserk.io.files import STREAM
+from denserk.io.files import STREAM, some
 from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest, queries_sha256
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run, write_run
@@ -35,7 +34,6 @@ from denserk.reporting import Progress, track
 
 _Group = tuple[str, list[str]]  # a query id, and the ids of its hits, best first
 SCORED_TOGETHER = 8192  # pairs, of one query or several, that are sorted by length into batches
-NAMED = 5  # ids of a fault that are named
 
 
 @dataclass
@@ -125,17 +123,6 @@ def _find_texts(
     paths: RerankPaths,
 ) -> int:
     """Copy the passages that are hit to the disk; return the number of hits."""
-
-    def refuse(what: str, missing: Collection[str], option: str, where: str) -> InputError:
-        names = ", ".join(islice(missing, NAMED)) + (", ..." if len(missing) > NAMED else "")
-        return InputError(
-            paths.run,
-            None,
-            f"{what} that {where} does not hold: {len(missing):,} ({names})",
-            f"{what} that are there",
-            f"name the {option} that the run was made from",
-        )
-
     unknown, hits = [], 0
     for qid, docids in groups():
         texts.refer(docids)
@@ -143,7 +130,13 @@ def _find_texts(
         if qid not in queries:
             unknown.append(qid)
     if unknown:
-        raise refuse("queries", unknown, "--topics", paths.topics)
+        raise InputError(
+            paths.run,
+            None,
+            f"{len(unknown):,} queries that {paths.topics} does not hold ({some(unknown)})",
+            "queries that are there",
+            "name the --topics that the run was made from",
+        )
     if not hits:
         raise InputError(paths.run, None, "no hits", "at least one")
     texts.find(passages, paths.corpus)
@@ -164,23 +157,23 @@ def _answers(
 ) -> Iterator[tuple[str, Hits]]:
     """Score a few queries at a time, in the order of the run; count in `result` on the way."""
     ties = TieCount()
-    for some in _batches(groups):
+    for batch in _batches(groups):
         start = time.perf_counter()
-        tokens = scorer.tokenizer.queries([queries[qid] for qid, _ in some])
-        docids = list(dict.fromkeys(docid for _, group in some for docid in group))
+        tokens = scorer.tokenizer.queries([queries[qid] for qid, _ in batch])
+        docids = list(dict.fromkeys(docid for _, group in batch for docid in group))
         found = [passage for passage in texts.get(docids) if passage is not None]
         passages = dict(zip(docids, scorer.tokenizer.passages(found), strict=True))
         pairs = [
             scorer.joiner.join(query, passages[docid])
-            for query, (_, group) in zip(tokens, some, strict=True)
+            for query, (_, group) in zip(tokens, batch, strict=True)
             for docid in group
         ]
         scores = scorer.score_pairs(pairs)
         result.scoring_seconds += time.perf_counter() - start
-        result.queries += len(some)
+        result.queries += len(batch)
         result.pairs += len(pairs)
-        ends = np.cumsum([len(group) for _, group in some])
-        for (qid, group), own in zip(some, np.split(scores, ends[:-1]), strict=True):
+        ends = np.cumsum([len(group) for _, group in batch])
+        for (qid, group), own in zip(batch, np.split(scores, ends[:-1]), strict=True):
             yield qid, ordered(group, own.tolist(), settings, ties)
         progress.advance(len(pairs))
     ties.report(settings)

@@ -78,18 +78,10 @@ def guard_hits(
     settings: MiningSettings,
     drops: Drops,
 ) -> tuple[list[int], list[str]]:
-    """Apply the guards of rank and score to a query's hits in one run, and count the dropped.
+    """Apply the guards of rank and score to a query's hits in one run; count the dropped.
 
-    With a teacher, its scores are guarded later instead.
-
-    Args:
-        ranked: passages and scores of all hits, best first.
-        positives: passages that are never negatives.
-        settings: the guards.
-        drops: counts what is dropped.
-
-    Returns:
-        The places of the hits that pass, and the ids that are suspected of being relevant.
+    With a teacher, its scores are guarded later instead. Returns the places of the hits that pass,
+    and the ids that are suspected of being relevant.
     """
     considered = ranked[: settings.depth]
     places = [place for place, (docid, _) in enumerate(considered) if docid not in positives]
@@ -157,7 +149,6 @@ def words(text: str) -> list[str]:
 
 
 def _trigrams(found: Sequence[str]) -> frozenset[tuple[str, ...]]:
-    """Return the trigrams of words; fewer than three words are one."""
     if len(found) < 3:
         return frozenset([tuple(found)] if found else [])
     return frozenset(zip(found, found[1:], found[2:], strict=False))

@@ -100,12 +100,7 @@ def mine_negatives(
 ) -> MiningResult:
     """Mine negatives from runs and write training data.
 
-    Args:
-        paths: the inputs and the output.
-        settings: which hits become negatives.
-        corpus: how the passages are read.
-        text: fields of `TextSettings` that replace those of the teacher.
-        compute: where and how a teacher scores.
+    `text` holds fields of `TextSettings` that replace those of the teacher.
     """
     with scratch_folder("mining") as scratch, ExitStack() as files:
         mining = _Mining(paths, settings, scratch, files)
@@ -214,7 +209,6 @@ class _Mining:
             yield example._replace(query=example.query or texts.get(example.qid, ""))
 
     def _example(self, qid: str) -> TrainingExample:
-        """Return a query with its positives, without negatives."""
         qid, query, positives, _, answers, extra = orjson.loads(self._examples[self._queries[qid]])
         candidates = tuple(Candidate(*each) for each in positives)
         return TrainingExample(qid, query, candidates, (), tuple(answers), extra)
@@ -271,7 +265,6 @@ class _Mining:
         return self._hits.append(orjson.dumps((hits, suspected)))
 
     def _merged_hits(self, qid: str, drops: Drops) -> list[Hit]:
-        """Return a query's candidates of all runs, best first; count what is dropped."""
         rows = [pool[qid] for pool in self._pools if qid in pool]
         pools = [orjson.loads(self._hits[row]) for row in rows]
         suspected = {docid for _, docids in pools for docid in docids}
@@ -284,11 +277,11 @@ class _Mining:
         self._texts.find(read_passages(source, settings), source)
         if not self._settings.skip_missing:
             needed = (
-                docid
+                docids
                 for qid in self._shard
-                for docid in (
-                    *_without_text(self._example(qid)),
-                    *(hit.docid for hit in self._merged_hits(qid, Counter())),
+                for docids in (
+                    _without_text(self._example(qid)),
+                    [hit.docid for hit in self._merged_hits(qid, Counter())],
                 )
             )
             hint = "add --skip-missing to leave such passages out"
@@ -418,7 +411,6 @@ def _without_random(example: TrainingExample) -> TrainingExample:
 
 
 def _without_text(example: TrainingExample) -> list[str]:
-    """Return the ids of the positives without a text."""
     return [candidate.docid for candidate in example.positives if not candidate.text]
 
 
@@ -448,11 +440,6 @@ def scored(
 
     Existing scores are replaced. The random negatives of a DPR question without hard negatives are
     scored as its negatives. Memory holds the examples that are scored together.
-
-    Args:
-        examples: training data with texts.
-        score: gives the scores, as a cross-encoder does.
-        source: names the training data in errors.
 
     Raises:
         InputError: a query or a passage has no text, or a score is not finite.

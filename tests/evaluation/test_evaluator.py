@@ -103,6 +103,25 @@ def test_missing_and_unjudged_queries_are_named_and_empty_ones_are_missing() -> 
         Evaluator(MEASURES, judged).evaluate("run", {"q1": {}})
 
 
+def test_means_are_over_judged_queries_and_a_missing_one_counts_as_0() -> None:
+    judged = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}, "q4": {"a": 1}}
+    run = {
+        "q1": {"a": 2.0, "b": 1.0},
+        "q2": {"b": 2.0, "a": 1.0},
+        "q3": {"a": 1.0},
+        "unjudged": {"a": 1.0},
+    }
+    measures = parse_measures(["RR@10 NumQ"]).measures
+    assert Evaluator(measures, judged).evaluate("run", run).summary == {
+        "RR@10": (1 / 1 + 1 / 2 + 0 + 0) / 4,
+        "NumQ": 4,
+    }
+    assert Evaluator(measures, judged, complete=False).evaluate("run", run).summary == {
+        "RR@10": (1 / 1 + 1 / 2 + 0) / 3,
+        "NumQ": 3,
+    }
+
+
 @pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a Perl script")
 def test_gdeval_takes_any_query_id() -> None:
     measures = parse_measures(["ERR@20"]).measures

@@ -54,34 +54,21 @@ def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine):
     assert "hits dropped: positives: 4, max-score: 1" in told.notes
 
 
-TRAIN: dict[TrainingFormat, list[dict[str, Any]]] = {
-    TrainingFormat.TEVATRON: [
-        {
-            "query_id": qid,
-            "query": text,
-            "positive_passages": [
-                {"docid": d, "title": PASSAGES[d][0], "text": PASSAGES[d][1]} for d in QRELS[qid]
-            ],
-            "negative_passages": [{"docid": "d2", "title": "", "text": "of another time"}],
-        }
-        for qid, text in QUERIES.items()
-    ],
-    TrainingFormat.TEVATRON_IDS: [
-        {
-            "query_id": qid,
-            "query_text": text,
-            "positive_document_ids": list(QRELS[qid]),
-            "negative_document_ids": [],
-        }
-        for qid, text in QUERIES.items()
-    ],
-}
+TRAIN: list[dict[str, Any]] = [
+    {
+        "query_id": qid,
+        "query": text,
+        "positive_passages": [
+            {"docid": d, "title": PASSAGES[d][0], "text": PASSAGES[d][1]} for d in QRELS[qid]
+        ],
+        "negative_passages": [{"docid": "d2", "title": "", "text": "of another time"}],
+    }
+    for qid, text in QUERIES.items()
+]
 
 
-@pytest.mark.parametrize("form", TRAIN)
-def test_from_training_data(form, mine, toy):
-    lines = "".join(json.dumps(line) + "\n" for line in TRAIN[form])
-    (toy / "train.jsonl").write_text(lines)
+def test_from_training_data(mine, toy):
+    (toy / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in TRAIN))
     result, examples = mine(train="train.jsonl", topics=None, qrels=None)
     assert negatives(examples) == EXPECTED
     assert [c.text for c in examples["q2"].positives] == [PASSAGES[d][1] for d in QRELS["q2"]]
@@ -97,8 +84,7 @@ def test_texts_of_queries_known_by_id_and_judgments_beside_training_data(mine, t
 
 
 def test_rows_of_one_query_become_one(mine, toy):
-    rows = TRAIN[TrainingFormat.TEVATRON]
-    halves = [{**rows[1], "positive_passages": [p]} for p in rows[1]["positive_passages"]]
+    halves = [{**TRAIN[1], "positive_passages": [p]} for p in TRAIN[1]["positive_passages"]]
     (toy / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in (*halves, *halves)))
     _, examples = mine(train="train.jsonl", topics=None, qrels=None)
     assert negatives(examples) == {"q2": EXPECTED["q2"]}
@@ -150,17 +136,6 @@ def test_passages_with_an_answer_become_positives(mine, toy):
     result, examples = mine(settings, answers=answers(toy))
     assert {q: ids(e.positives) for q, e in examples.items()} == {"q1": ["d10", "d2"], "q2": ["d3"]}
     assert result.left_out["queries without a positive left"] == 1
-
-
-def test_answers_as_patterns(mine, toy):
-    (toy / "qa.jsonl").write_text(
-        '{"_id": "q1", "question": "?", "answers": ["f.sh$", "("]}\n'
-        '{"_id": "q2", "question": "?", "answers": []}\n'
-    )
-    result, examples = mine(MiningSettings(num_negatives=9, regex=True), answers="qa.jsonl")
-    assert negatives(examples)["q1"] == ["d1", "d2"]
-    assert result.noticed["answers without a word, or no regular expression"] == 1
-    assert result.noticed["queries without an answer"] == 2
 
 
 def test_likeness_to_a_positive(mine, toy):
@@ -290,13 +265,13 @@ FAULTS = {
     ),
     "a passage that the corpus lacks": (
         {"run": run_text({**RUN, "q1": {"d10": 3.0, "d77": 2.0}})},
-        "corpus.jsonl: found no passages with 1 of the ids that runs and training data name ('d77'",
+        "corpus.jsonl: found no passages with 1 of the ids that runs or training data name ('d77'",
         {"not in the corpus": 1},
         ["q1", "q2", "q3"],
     ),
     "a positive that the corpus lacks": (
         {"qrels": "q1 0 d3 1\nq2 0 d88 1\nq3 0 d4 1\nq3 0 d99 1\n"},
-        "corpus.jsonl: found no passages with 2 of the ids that runs and training data name "
+        "corpus.jsonl: found no passages with 2 of the ids that runs or training data name "
         "('d88', 'd99')",
         {"positives that the corpus lacks": 2, "queries without a positive left": 1},
         ["q1", "q3"],
@@ -342,14 +317,6 @@ def test_nothing_to_mine_is_rejected(name, text, told, mine, toy):
     with pytest.raises(InputError) as refusal:
         mine(MiningSettings(skip_missing=True))
     assert str(refusal.value).startswith(told)
-
-
-def test_ties_are_ordered_by_descending_id_and_reported(mine, toy):
-    told = Heard()
-    (toy / "run.trec").write_text(run_text({**RUN, "q1": {"d5": 1.0, "d2": 1.0, "d10": 1.0}}))
-    _, examples = mine()
-    assert negatives(examples)["q1"] == ["d5", "d2", "d10"]
-    assert "ties, ordered by descending passage id: 2" in told.notes
 
 
 def test_a_failure_leaves_the_earlier_output(mine, toy):
