@@ -140,9 +140,9 @@ def _find_texts(
     if not hits:
         raise InputError(paths.run, None, "no hits", "at least one")
     texts.find(passages, paths.corpus)
-    if texts.missing:
-        lacking = dict.fromkeys(d for _, docids in groups() for d in texts.lacking(docids))
-        raise refuse("passages", lacking, "--corpus", paths.corpus)
+    needed = dict.fromkeys(docid for _, docids in groups() for docid in docids)
+    hint = "name the --corpus that the run was made from"
+    texts.require_all(needed, paths.corpus, "the run's hits", hint)
     return hits
 
 

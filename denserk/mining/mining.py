@@ -277,11 +277,11 @@ class _Mining:
         self._texts.find(read_passages(source, settings), source)
         if not self._settings.skip_missing:
             needed = (
-                docids
+                docid
                 for qid in self._shard
-                for docids in (
-                    _without_text(self._example(qid)),
-                    [hit.docid for hit in self._merged_hits(qid, Counter())],
+                for docid in (
+                    *_without_text(self._example(qid)),
+                    *(hit.docid for hit in self._merged_hits(qid, Counter())),
                 )
             )
             hint = "add --skip-missing to leave such passages out"

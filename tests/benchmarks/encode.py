@@ -34,6 +34,7 @@ from denserk.config.encoding import (
     RepresentationSettings,
     TextSettings,
 )
+from denserk.data.batches import TokenBatch
 from denserk.data.tokenization import load_tokenizer
 from denserk.io.corpus import read_passages
 from denserk.models.devices import compile_function
@@ -186,13 +187,14 @@ def aggretriever(
 def head_memory(encoder: Any) -> float:
     """MiB by which a batch's second call of the lexical head raises the peak of this process."""
     states = torch.randn(CPU_BATCH_TOKENS // LENGTH, LENGTH, 768)
-    mask = torch.ones(states.shape[:2], dtype=torch.bool)
+    ids = torch.zeros(states.shape[:2], dtype=torch.int64)
+    batch = TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool))
     with torch.no_grad():
         for _ in range(2):  # the first call compiles
             ctypes.CDLL(None).malloc_trim(0)  # freed memory would be used again, and not be seen
             Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts over
             before = memory("VmHWM")
-            encoder.representation.head_part(states, mask, encoder.backbone)
+            encoder.representation.lexical_part(states, batch, encoder.backbone)
     return memory("VmHWM") - before
 
 

@@ -137,8 +137,8 @@ def test_passages_that_are_nowhere_are_named_before_anything_is_scored(asked, to
     with pytest.raises(InputError) as refusal:
         asked(run=write(toy / "bad.trec", run))
     assert str(refusal.value) == (
-        f"{toy / 'corpus.jsonl'}: found no passages with 2 of the ids that runs or training data "
-        "name ('d77', 'd78'); expected the corpus that was searched"
+        f"{toy / 'corpus.jsonl'}: found no passages with 2 of the ids that the run's hits name "
+        "('d77', 'd78'); expected the corpus that was searched"
     )
     assert not (toy / "out.trec").exists()
 

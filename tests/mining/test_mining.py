@@ -265,13 +265,13 @@ FAULTS = {
     ),
     "a passage that the corpus lacks": (
         {"run": run_text({**RUN, "q1": {"d10": 3.0, "d77": 2.0}})},
-        "corpus.jsonl: found no passages with 1 of the ids that runs or training data name ('d77'",
+        "corpus.jsonl: found no passages with 1 of the ids that runs and training data name ('d77'",
         {"not in the corpus": 1},
         ["q1", "q2", "q3"],
     ),
     "a positive that the corpus lacks": (
         {"qrels": "q1 0 d3 1\nq2 0 d88 1\nq3 0 d4 1\nq3 0 d99 1\n"},
-        "corpus.jsonl: found no passages with 2 of the ids that runs or training data name "
+        "corpus.jsonl: found no passages with 2 of the ids that runs and training data name "
         "('d88', 'd99')",
         {"positives that the corpus lacks": 2, "queries without a positive left": 1},
         ["q1", "q3"],
