@@ -33,52 +33,40 @@ DPR_EXAMPLE = TrainingExample(
 )
 READ = [
     (
-        TrainingFormat.TRIPLES,
+        "triples",
         b"007\t1\t2\r\n007\t1\t3\r\n8\t4\t5\r\n007\t6\t7\n",
         [("007", "", ["1"], ["2", "3"]), ("8", "", ["4"], ["5"]), ("007", "", ["6"], ["7"])],
     ),
     (
-        TrainingFormat.TEXT_TRIPLES,
+        "text-triples",
         b"q one\ta\tb\nq one\ta\tc\nq two\td\te\n",
         [("0", "q one", ["a"], ["b", "c"]), ("1", "q two", ["d"], ["e"])],
     ),
     (
-        TrainingFormat.ST_TRIPLET,
+        "st-triplet",
         b"anchor\tpositive\tnegative_1\tnegative_2\nq\ta\tb\tc\n",
         [("0", "q", ["a"], ["b", "c"])],
     ),
-    (TrainingFormat.ST_TRIPLET, b"query\tpositive\nwho\tcat\n", [("0", "who", ["cat"], [])]),
+    ("st-triplet", b"query\tpositive\nwho\tcat\n", [("0", "who", ["cat"], [])]),
     (
-        TrainingFormat.ST_TRIPLET,
+        "st-triplet",
         b'{"query": "q", "answer": "a"}\n{"query": "q", "answer": "b"}\n',
         [("0", "q", ["a", "b"], [])],
     ),
-    (
-        TrainingFormat.NEGATIVES,
-        b"7\t1,2,3\n8\t4\n",
-        [("7", "", [], ["1", "2", "3"]), ("8", "", [], ["4"])],
-    ),
+    ("negatives", b"7\t1,2,3\n8\t4\n", [("7", "", [], ["1", "2", "3"]), ("8", "", [], ["4"])]),
     (  # numbers as ids become strings, and absent ids are counted
-        TrainingFormat.TEVATRON_IDS,
+        "tevatron-ids",
         b'{"query_id": 12, "positive_document_ids": [34]}\n\n{"negative_document_ids": ["x"]}\n',
         [("12", "", ["34"], []), ("1", "", [], ["x"])],
     ),
     (
-        TrainingFormat.ST_IDS,
+        "st-ids",
         b'{"qid": 3, "pos": [1], "neg": {"bm25": [5, 6], "dense": [6, 7]}}\n',
         [("3", "", ["1"], ["5", "6", "7"])],
     ),
-    (
-        TrainingFormat.FLAG,
-        b'{"query": "q", "pos": ["a"], "pos_scores": null}',
-        [("0", "q", ["a"], [])],
-    ),
-    (TrainingFormat.DPR, DPR, [seen(DPR_EXAMPLE)]),
-    (
-        TrainingFormat.DPR,
-        b"[%s,\n %s]" % (DPR, DPR),
-        [seen(DPR_EXAMPLE), ("1", *seen(DPR_EXAMPLE)[1:])],
-    ),
+    ("flag", b'{"query": "q", "pos": ["a"], "pos_scores": null}', [("0", "q", ["a"], [])]),
+    ("dpr", DPR, [seen(DPR_EXAMPLE)]),
+    ("dpr", b"[%s,\n %s]" % (DPR, DPR), [seen(DPR_EXAMPLE), ("1", *seen(DPR_EXAMPLE)[1:])]),
     (None, b"one line", "training data of no known format"),
     (None, b'{"id": "d1", "contents": "c"}', "training data of no known format"),
     (None, b"a\tb\nc\n", "training data of no known format"),
@@ -188,7 +176,7 @@ PAIRS = TrainingExample(
     ("form", "example", "text", "lost"),
     [
         (
-            TrainingFormat.TEVATRON,
+            "tevatron",
             FULL._replace(extra={"split": "dev"}),
             '{"query_id":"7","query":"who","positive_passages":[{"docid":"d1","title":"head",'
             '"text":"one","score":1.5,"rank":2}],"negative_passages":[{"docid":"d2","title":"",'
@@ -196,46 +184,36 @@ PAIRS = TrainingExample(
             [],
         ),
         (
-            TrainingFormat.TEVATRON_IDS,
+            "tevatron-ids",
             FULL,
             '{"query_id":"7","query_text":"who","positive_document_ids":["d1"],'
             '"negative_document_ids":["d2"],"split":"dev"}\n',
             ["texts: 2, titles: 1, scores: 1, rank: 1, negative_ctxs: 1"],
         ),
-        (TrainingFormat.FLAG, SCORED, FLAG_LINE, []),
+        ("flag", SCORED, FLAG_LINE, []),
         (
-            TrainingFormat.FLAG,  # scores are written if every passage has one
+            "flag",  # scores are written if every passage has one
             SCORED._replace(positives=(Candidate(text="a"),)),
             '{"query":"q","pos":["a"],"neg":["b","c"],"type":"x"}\n',
             ["scores: 2"],
         ),
+        ("triples", PAIRS, "q1\td1\td3\nq1\td2\td3\n", ["texts: 3, titles: 1, query texts: 1"]),
         (
-            TrainingFormat.TRIPLES,
-            PAIRS,
-            "q1\td1\td3\nq1\td2\td3\n",
-            ["texts: 3, titles: 1, query texts: 1"],
-        ),
-        (
-            TrainingFormat.TEXT_TRIPLES,
+            "text-triples",
             PAIRS,
             "who runs\ta cat\ta boat\nwho runs\ta dog\ta boat\n",
             ["passage ids: 3, titles: 1, tabs and line ends inside texts: 2"],
         ),
         (
-            TrainingFormat.ST_TRIPLET,
+            "st-triplet",
             PAIRS,
             '{"anchor":"who\\truns","positive":"a cat","negative":"a boat"}\n'
             '{"anchor":"who\\truns","positive":"a\\ndog","negative":"a boat"}\n',
             ["passage ids: 3, titles: 1"],
         ),
+        ("negatives", PAIRS, "q1\td3\n", ["texts: 3, titles: 1, query texts: 1, positives: 2"]),
         (
-            TrainingFormat.NEGATIVES,
-            PAIRS,
-            "q1\td3\n",
-            ["texts: 3, titles: 1, query texts: 1, positives: 2"],
-        ),
-        (
-            TrainingFormat.TRIPLES,
+            "triples",
             TrainingExample("1", "", (Candidate("d1"),), ()),
             "",
             ["examples without a positive or without a negative: 1"],
@@ -244,33 +222,33 @@ PAIRS = TrainingExample(
 )
 def test_files_as_they_are_written(form, example, text, lost, tmp_path):
     notes = Heard()
-    write_training(tmp_path / "t", [example], form)
+    write_training(tmp_path / "t", [example], TrainingFormat(form))
     assert (tmp_path / "t").read_text() == text
     assert [note.partition(": ")[2] for note in notes.notes] == lost
 
 
-@pytest.mark.parametrize("form", [TrainingFormat.TEVATRON, TrainingFormat.DPR])
+@pytest.mark.parametrize("form", ["tevatron", "dpr"])
 @pytest.mark.parametrize("name", ["t.json.gz", "t.jsonl"])
 def test_two_formats_lose_nothing(form, name, tmp_path):
     examples = [DPR_EXAMPLE, FULL, PAIRS]
-    write_training(tmp_path / name, examples, form)
+    write_training(tmp_path / name, examples, TrainingFormat(form))
     assert list(read_training(tmp_path / name)) == examples
 
 
 @pytest.mark.parametrize(
     ("form", "data", "message"),
     [
-        (TrainingFormat.TRIPLES, b"1\t2\t3\n1\t2\n", "data, line 2: found 2 columns; expected 3"),
-        (TrainingFormat.TEXT_TRIPLES, b"a\tb\t\xff\n", "a byte that is not UTF-8 (0xff)"),
-        (TrainingFormat.ST_TRIPLET, b"anchor\tpositive\nq\ta\tb\n", "line 2: found 3 columns"),
-        (TrainingFormat.ST_TRIPLET, b"q\tpositive\tlabel\n1\t2\t3\n", "found the column label"),
-        (TrainingFormat.ST_TRIPLET, b'{"a": "q"}', "line 1: found 1 column"),
-        (TrainingFormat.NEGATIVES, b"1\t2\t3\n", "found 3 columns; expected 2"),
-        (TrainingFormat.TEVATRON, b'{}\n{"query_id": "a b"}', "line 2: found the query_id id"),
-        (TrainingFormat.TEVATRON, b'{"negative_passages": ["x"]}', "found str in negative_pass"),
-        (TrainingFormat.TEVATRON, b'{"negative_passages": [{"text": 3}]}', "found int as text"),
+        ("triples", b"1\t2\t3\n1\t2\n", "data, line 2: found 2 columns; expected 3"),
+        ("text-triples", b"a\tb\t\xff\n", "a byte that is not UTF-8 (0xff)"),
+        ("st-triplet", b"anchor\tpositive\nq\ta\tb\n", "line 2: found 3 columns"),
+        ("st-triplet", b"q\tpositive\tlabel\n1\t2\t3\n", "found the column label"),
+        ("st-triplet", b'{"a": "q"}', "line 1: found 1 column"),
+        ("negatives", b"1\t2\t3\n", "found 3 columns; expected 2"),
+        ("tevatron", b'{}\n{"query_id": "a b"}', "line 2: found the query_id id"),
+        ("tevatron", b'{"negative_passages": ["x"]}', "found str in negative_pass"),
+        ("tevatron", b'{"negative_passages": [{"text": 3}]}', "found int as text"),
         (
-            TrainingFormat.FLAG,
+            "flag",
             b'{"query": "q", "neg": ["a", "b"], "neg_scores": [1]}',
             "line 1: found 1 neg_scores for 2 neg",
         ),
@@ -279,22 +257,22 @@ def test_two_formats_lose_nothing(form, name, tmp_path):
 def test_rejections_name_the_line(form, data, message, tmp_path):
     (tmp_path / "data").write_bytes(data)
     with pytest.raises(InputError) as caught:
-        list(read_training(tmp_path / "data", form))
+        list(read_training(tmp_path / "data", TrainingFormat(form)))
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("form", "example", "hint"),
     [
-        (TrainingFormat.FLAG, TrainingExample("1", "", (), ()), "--queries"),
-        (TrainingFormat.FLAG, TrainingExample("1", "q", (Candidate("d1"),), ()), "--corpus"),
-        (TrainingFormat.ST_IDS, TrainingExample("1", "q", (Candidate(text="a"),), ()), "tevatron"),
-        (TrainingFormat.NEGATIVES, TrainingExample("1", "", (), (Candidate("a,b"),)), "triples"),
+        ("flag", TrainingExample("1", "", (), ()), "--queries"),
+        ("flag", TrainingExample("1", "q", (Candidate("d1"),), ()), "--corpus"),
+        ("st-ids", TrainingExample("1", "q", (Candidate(text="a"),), ()), "tevatron"),
+        ("negatives", TrainingExample("1", "", (), (Candidate("a,b"),)), "triples"),
     ],
 )
 def test_an_example_that_does_not_fit_is_rejected_with_a_hint(form, example, hint, tmp_path):
     with pytest.raises(DenserkError) as caught:
-        write_training(tmp_path / "t", [example], form)
+        write_training(tmp_path / "t", [example], TrainingFormat(form))
     assert hint in str(caught.value.hint)
 
 
