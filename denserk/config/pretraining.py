@@ -23,19 +23,8 @@ from denserk.config.options import (
 from denserk.config.training import Given, OptimizerSettings, ResolvedRun, overridden
 from denserk.errors import UsageError
 
-
-class PretrainingObjective(StrEnum):
-    """Pre-training objectives."""
-
-    MLM = "mlm"  # Masked-language modelling only (baseline)
-    # Condenser: a head on the middle layer's tokens and the last layer's [CLS]
-    CONDENSER = "condenser"
-    # coCondenser: Condenser plus a contrastive loss between two spans of a document
-    COCONDENSER = "cocondenser"
-    MASTER = "master"  # MASTER: bottlenecked masked autoencoders with up to five decoders
-    # RetroMAE: one decoder layer reconstructs the text from [CLS] and a masked input
-    RETROMAE = "retromae"
-
+# Pre-training objectives; their losses are in `denserk.losses.pretraining`.
+PretrainingObjective = StrEnum("PretrainingObjective", "MLM CONDENSER COCONDENSER MASTER RETROMAE")
 
 # Sizes of a randomly initialised BERT (Google's miniatures).
 Architecture = StrEnum("Architecture", "TINY MINI SMALL MEDIUM BASE")
@@ -55,14 +44,10 @@ SIZES = {
 MasterPreset = StrEnum("MasterPreset", "PAPER RELEASED")
 
 
-class MasterTask(StrEnum):
-    """Tasks of MASTER's decoders."""
-
-    MKP = "mkp"  # Masked keyword prediction
-    CMP = "cmp"  # Complementary mask prediction: tokens visible to the encoder
-    NPR = "npr"  # Neighbouring passage recovery, or the second half of the passage
-    DOR = "dor"  # Recovery of generated queries (docT5query)
-    GOR = "gor"  # Recovery of a generated continuation (GPT-2)
+# Tasks of MASTER's decoders: masked keyword prediction, complementary mask prediction (the tokens
+# visible to the encoder), neighbouring passage recovery, and the recovery of generated queries
+# (docT5query) and of a generated continuation (GPT-2).
+MasterTask = StrEnum("MasterTask", "MKP CMP NPR DOR GOR")
 
 
 class KeywordWeight(StrEnum):

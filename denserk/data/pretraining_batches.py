@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denserk.config.encoding import TextSettings
 from denserk.config.pretraining import (
     Masking,
     MaskingSettings,
@@ -40,12 +39,13 @@ from denserk.data.masking import (
 )
 from denserk.data.pretraining_data import SPECIAL_TOKENS, Layout, PretrainingStore
 from denserk.data.sampling import Items, Purpose, generator, keyed_uniform
-from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import ScheduledBatches, ScheduleOptions
-from denserk.errors import MismatchError, UsageError
+from denserk.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
+# Version of the random numbers behind crops and masks: a run is resumed with the same ones only.
+DRAWS = 2
 SAMPLES = 256  # uniform masks per text, at most, that RetroMAE's decoder rows draw from
 
 
@@ -154,7 +154,7 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
     length, the longest first; the two spans of a document stay together.
 
     Args:
-        store: the prepared text.
+        store: the text, prepared for the objective.
         tokenizer: the fast tokenizer of transformers that made its ids.
         objective: decides how texts are masked.
         masking: rates, weights and the seed.
@@ -177,15 +177,6 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         tasks: frozenset[MasterTask] = frozenset(MasterTask),
         **options: Unpack[ScheduleOptions],
     ) -> None:
-        if store.tokenizer != TextTokenizer(tokenizer, TextSettings()).fingerprint():
-            raise MismatchError(
-                f"{store.folder} was tokenised by another tokenizer than the model's",
-                "prepare the text again, with the model's own tokenizer",
-            )
-        if store.layout is not Layout.of(objective):
-            raise MismatchError(
-                f"{store.folder} holds {store.layout}; {objective} needs {Layout.of(objective)}"
-            )
         self.store, self.objective, self.settings = store, objective, masking
         self.tasks, self.limit = tasks, max_length - SPECIAL_TOKENS
         self.vocabulary = SubwordTokens.of(tokenizer)

@@ -101,7 +101,6 @@ class PretrainingStore(Store):
     Attributes:
         layout: what an item is; `items` is its name in messages.
         contents: the manifest's counts.
-        tokenizer: the fingerprint of the tokenizer that made the ids.
         texts: token ids by row.
         document_ends: (N + 1,) of spans: document i is the rows ends[i] .. ends[i + 1] - 1.
         neighbours: (N,) of passages: 1 is the next, -1 the one before, 0 none.
@@ -113,7 +112,6 @@ class PretrainingStore(Store):
         super().__init__(folder, Kind.PRETRAINING)
         self.layout = Layout(self.settings["layout"])
         self.items = "documents" if self.layout is Layout.SPANS else self.layout.value
-        self.tokenizer = str(self.settings["tokenizer"])
         data = open_rows(folder / "texts.arrow")
         self.texts = Lists(data, "input_ids")
         if self.layout is Layout.BLOCKS:

@@ -48,8 +48,6 @@ class ScheduleOptions(TypedDict, total=False):
     max_steps: int | None  # in place of epochs
     rank: int  # of this process
     world: int  # number of processes
-    shuffle: bool  # a new order each epoch, else that of the files
-    keep_last: bool  # the last batch of an epoch may be smaller, else what does not fill is dropped
 
 
 class ScheduledBatches(Dataset[Batch]):
@@ -57,8 +55,12 @@ class ScheduledBatches(Dataset[Batch]):
 
     A batch depends on the data, the settings and the step, and on nothing else: a run is resumed
     by starting at its next step, loader workers change nothing, and the parts of all ranks, one
-    after another, are the batch that a single process gets.
+    after another, are the batch that a single process gets. Each epoch has its own order.
     """
+
+    keep_last = (
+        False  # the last batch of an epoch may be smaller, else what does not fill is dropped
+    )
 
     def __init__(
         self, items: Items, batch_size: int, seed: int, **options: Unpack[ScheduleOptions]
@@ -70,9 +72,8 @@ class ScheduledBatches(Dataset[Batch]):
                 f"give a multiple of {self.world}",
             )
         self.items, self.batch_size, self.seed = items, batch_size, seed
-        self.shuffle = options.get("shuffle", True)
         whole, rest = divmod(len(items), batch_size)
-        self.steps_per_epoch = whole + bool(rest and options.get("keep_last", False))
+        self.steps_per_epoch = whole + bool(rest and self.keep_last)
         max_steps = options.get("max_steps")
         epochs = options.get("epochs", 1)
         self._steps = math.ceil(self.steps_per_epoch * epochs) if max_steps is None else max_steps
@@ -102,7 +103,7 @@ class ScheduledBatches(Dataset[Batch]):
         if not 0 <= step < self._steps:
             raise IndexError(f"step {step} of {self._steps}")
         epoch = self.epoch_of(step)
-        if self.shuffle and epoch != self._epoch:
+        if epoch != self._epoch:
             self._epoch, self._order = epoch, order_items(self.items, self.seed, epoch)
         start = (step - epoch * self.steps_per_epoch) * self.batch_size
         batch = self._order[start : start + self.batch_size]
@@ -268,7 +269,9 @@ class PairTrainingBatches(TrainingBatches):
 
 
 class SentenceBatches(ScheduledBatches[SentenceBatch]):
-    """The batches of a run on pairs or triplets; the last one of an epoch may be smaller."""
+    """The batches of a run on pairs or triplets."""
+
+    keep_last = True
 
     def __init__(
         self,
@@ -279,7 +282,6 @@ class SentenceBatches(ScheduledBatches[SentenceBatch]):
     ) -> None:
         self.store = store
         items = items_of_run(np.arange(len(store)), sampling)
-        options["keep_last"] = True
         super().__init__(items, batch_size, sampling.seed, **options)
 
     def assemble(self, items: Items, epoch: int) -> SentenceBatch:

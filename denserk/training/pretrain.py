@@ -29,7 +29,7 @@ from denserk.config.pretraining import (
     PretrainRun,
 )
 from denserk.data.prepared import checksum, numbered, plan_of, prepare_folder
-from denserk.data.pretraining_batches import PretrainingBatches, refuse_generated
+from denserk.data.pretraining_batches import DRAWS, PretrainingBatches, refuse_generated
 from denserk.data.pretraining_data import prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import InputError, ModelError, UsageError
@@ -71,7 +71,10 @@ POSITIONS = 512  # maximum sequence length of a new model
 def pretrain(run: PretrainRun) -> TrainingResult:
     """Pre-train a backbone, and save it as a folder that transformers and `finetune` take."""
     check_inputs(run)
-    return train(run, partial(training_of, run))
+    masking = as_json(run.masking) | {"draws": DRAWS}
+    if run.masking.frequency_dict is not None:
+        masking["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
+    return train(run, partial(training_of, run), {"masking": masking})
 
 
 def training_of(run: PretrainRun, output: Path) -> Training:
@@ -132,10 +135,7 @@ def training_of(run: PretrainRun, output: Path) -> Training:
         lm_scale=run.objective.lm_scale,
         by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
     )
-    masking = as_json(run.masking)
-    if run.masking.frequency_dict is not None:
-        masking["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
-    return Training(objective, step, save, load, prepare_batches, {"masking": masking})
+    return Training(objective, step, save, load, prepare_batches)
 
 
 def load_objective(run: PretrainRun, root: Path) -> Objective:

@@ -74,11 +74,16 @@ class TrainingResult:
     speed: Speed | None = None  # None where nothing was left to train
 
 
-def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> TrainingResult:
+def train(
+    run: FinetuneRun | PretrainRun,
+    build: Callable[[Path], Training],
+    resolved: Mapping[str, Any] | None = None,
+) -> TrainingResult:
     """Train in the output folder of a run; write the model, training.json and the curves there.
 
     `build` takes the output folder and returns model, step and data. A model to start from is
-    loaded before the folder is touched, so that an unsuitable one costs nothing.
+    loaded before the folder is touched, so that an unsuitable one costs nothing. `resolved` are
+    sections of training.json that replace the run's.
     """
     settings: FinetuneSettings | PretrainSettings
     if isinstance(run, FinetuneRun):
@@ -95,7 +100,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         main = world()[0] == 0
         set_seed(seed)
         training = None if settings.model is None else build(output)
-        chosen = {**run.as_json(), **(training.resolved if training else {})}
+        chosen = {**run.as_json(), **(resolved or {}), **(training.resolved if training else {})}
         if main:
             prepare_folder(output, overwrite=settings.overwrite, resume=settings.resume)
             if not (output / RECORD).exists():  # from now on the folder is known to be denserk's
@@ -190,9 +195,16 @@ def refuse_changes(output: Path, record: Mapping[str, Any]) -> None:
         found = orjson.loads(path.read_bytes())
         before = {name: value for name, value in found.items() if name in now}
         changes = differences(_compared(before), _compared(now))
+        draws = {parts["masking"].get("draws") for parts in (before, now) if "masking" in parts}
         versions = differences(before["versions"], now["versions"]) if "versions" in now else []
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(path, None, f"a broken file ({error})", "the settings of a run") from None
+    if len(draws) > 1:
+        raise MismatchError(
+            f"{output} cannot be resumed: another version of denserk started it, which draws other "
+            "random numbers for crops and masks",
+            "--overwrite to start again; its last checkpoint is a model to start from, as --model",
+        )
     if changes:
         raise MismatchError(
             f"{output} cannot be resumed, it was started with other settings: {'; '.join(changes)}",

@@ -58,7 +58,7 @@ def _held_out(store: TrainingStore, run: FinetuneRun) -> DevSet:
         negative=NegativeChoice.TOP,
         seed=run.sampling.seed,
     )
-    batches = TrainingBatches(store, sampling, 1, shuffle=False, keep_last=True)
+    batches = TrainingBatches(store, sampling, 1)
     items = batches.items
     return DevSet(
         queries=store.queries.take(items),

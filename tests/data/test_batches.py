@@ -1,12 +1,11 @@
 from itertools import islice
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.encoding import ComputeSettings, TextSettings
-from denserk.data.batches import by_length, pad, plan
+from denserk.data.batches import by_length, plan
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.io.corpus import read_passages
 from denserk.models.text_encoder import ENOUGH
@@ -23,13 +22,6 @@ def test_batches_hold_every_text_once_within_their_budget(lengths, budget, cap):
         assert cap is None or len(batch) <= cap
     longest = [lengths[batch[0]] for batch in batches]
     assert longest == sorted(longest, reverse=True)
-
-
-@given(LENGTHS, st.integers(40, 400))
-def test_a_batch_ends_only_when_the_next_text_does_not_fit(lengths, budget):
-    batches = list(by_length(lengths, budget))
-    for batch in batches[:-1]:
-        assert (len(batch) + 1) * lengths[batch[0]] > budget
 
 
 @given(LENGTHS, st.integers(1, 100), st.none() | st.integers(1, 9), st.none() | st.integers(1, 99))
@@ -58,16 +50,3 @@ def test_padding_stays_below_four_percent(shared_data, name, device, enough):
     ids = tokenizer.passages(block)
     planned = plan(ids, 0, ComputeSettings().tokens_on(device), enough=enough)
     assert planned.positions < 1.04 * planned.tokens
-
-
-def test_a_batch_is_as_wide_as_its_longest_text():
-    batch = pad([[7], [8, 9]], pad_id=3)
-    assert batch.input_ids.tolist() == [[7, 3], [8, 9]]
-    assert batch.attention_mask.tolist() == [[True, False], [True, True]]
-    assert [str(t.dtype) for t in batch] == ["torch.int64", "torch.bool"]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_batch_moves_to_a_device():
-    assert pad([[1]], 0).to("cuda").input_ids.is_cuda

@@ -17,7 +17,6 @@ from denserk.data.masking import (
     SubwordTokens,
     WordCounter,
     corrupt,
-    fill_budgets,
     keyword_masks,
     uniform_masks,
     words_of,
@@ -40,26 +39,6 @@ def test_words_are_runs_of_a_beginning_and_what_continues_it(text):
     assert places == words_from(text)
     [alone] = words_of(text[None], ENTRIES.singly())
     assert alone[alone != NO_WORD].tolist() == list(range((alone != NO_WORD).sum()))
-
-
-def walked(sizes, limit):
-    """The budget's law, word by word."""
-    taken, covered = [], 0
-    for size in sizes:
-        fits = covered + size <= limit
-        covered += size * fits
-        taken.append(fits)
-    return taken
-
-
-@given(
-    st.lists(st.lists(st.integers(1, 6), min_size=5, max_size=5), min_size=1, max_size=6),
-    st.lists(st.integers(0, 20), min_size=6, max_size=6),
-)
-def test_budgets_are_filled_as_by_a_walk(sizes, limits):
-    found = fill_budgets(np.array(sizes), np.array(limits[: len(sizes)]))
-    rows = zip(sizes, limits, strict=False)
-    assert found.tolist() == [walked(row, limit) for row, limit in rows]
 
 
 def test_keywords_without_weight_come_last():
@@ -209,15 +188,3 @@ def test_what_is_no_table(store, tmp_path, text):
     settings = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table))
     with pytest.raises(InputError, match=r"expected a.* (object|JSON)"):
         KeywordWeights(store.words, len(store), settings)
-
-
-def test_crops_are_windows_from_a_uniform_place():
-    texts, draws = [np.arange(10)] * 4000, np.random.default_rng(0).random(4000)
-    crops = Crops.draw(texts, 7, draws)
-    starts, counts = np.unique(crops.starts, return_counts=True)
-    assert starts.tolist() == [0, 1, 2, 3]
-    assert (abs(counts - 1000) < 5 * math.sqrt(4000 * 3 / 16)).all()
-    assert [part.tolist() for part in crops.of(texts)] == [
-        list(range(start, start + 7)) for start in crops.starts
-    ]
-    assert [part.tolist() for part in Crops.draw(texts, 12, draws).of(texts)[:1]] == [[*range(10)]]

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.pretraining import KeywordWeight, MaskingSettings, MasterTask, NprKind
-from denserk.data.masking import IGNORED
 from denserk.data.pretraining_data import prepare
 from tests.data.prepared_texts import (
     ENTRIES,
@@ -218,14 +217,6 @@ def test_a_continuation_or_else_the_passage(store):
     assert [said[row] for row in range(4)] == expected
 
 
-def test_passages_without_queries_have_no_dor_term(store):
-    batch, rows = assembled(store, PAPER)
-    said = dict(zip(rows, (ids for ids, _ in readings(batch.decoders["dor"])), strict=True))
-    assert said[0] == [*ids_of("old river"), SEP, *ids_of("fran ##ce"), SEP]
-    assert said[1] == said[2] == []
-    assert said[3] == [*ids_of("moon"), SEP]
-
-
 def test_a_long_passage_is_cropped_alike_for_every_decoder_of_its_text(tmp_path):
     text = ids_of("moon sun star night day red blue green old new big small runs sleeps eats")
     store = store_of(tmp_path, [{"text": text}] * 50)
@@ -239,11 +230,3 @@ def test_a_long_passage_is_cropped_alike_for_every_decoder_of_its_text(tmp_path)
     assert [ids for ids, _ in readings(batch.decoders["cmp"])] == kept
     halves = zip(readings(batch.passes["npr"]), readings(batch.decoders["npr"]), strict=True)
     assert [first + second for (first, _), (second, _) in halves] == kept
-
-
-def test_one_word_passages_have_terms_that_can_be_had(store):
-    batch, rows = assembled(store, RELEASED)
-    row = rows.index(2)
-    asked = {name: (texts.labels[row] != IGNORED).sum() for name, texts in batch.decoders.items()}
-    assert (batch.texts.labels[row] != IGNORED).sum() == 1
-    assert asked == {"mkp": 1, "cmp": 0, "npr": 0, "dor": 0, "gor": 1}

@@ -6,7 +6,6 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -19,9 +18,7 @@ from denserk.config.pretraining import (
     PretrainingObjective,
 )
 from denserk.data.masking import IGNORED, words_of
-from denserk.data.pretraining_batches import Draws, PretrainingBatches, visible_tokens
-from denserk.errors import InputError, MismatchError, UsageError
-from tests.conftest import VOCABULARY
+from denserk.data.pretraining_batches import Draws, visible_tokens
 from tests.data.prepared_texts import (
     COCONDENSER,
     CONDENSER,
@@ -38,7 +35,6 @@ from tests.data.prepared_texts import (
     words_from,
 )
 from tests.reporters import Heard
-from tests.tiny_models import tiny_tokenizer
 
 WORDS = [name for name in NAMES if name.isalpha() and len(name) > 1] + ["fran ##ce", "guitar ##ist"]
 RELEASED = MaskingSettings(npr=NprKind.HALF, cmp_pass=True, cmp_encoder_rate=0.5)
@@ -111,15 +107,6 @@ def test_processes_share_a_batch(stores, objective):
     for step in range(len(whole)):
         together = sorted(row for part in parts for row in rows_of(part[step]))
         assert together == sorted(rows_of(whole[step]))
-
-
-@pytest.mark.parametrize("objective", [MLM, CONDENSER, MASTER, RETROMAE])
-def test_an_epoch_meets_every_text_once_the_longest_of_a_batch_first(stores, objective):
-    batches = made(stores, objective, batch_size=1)
-    met = [ids for step in range(len(batches)) for ids, _ in readings(batches[step].texts)]
-    assert sorted(met) == sorted(record["text"] for record in records(objective))
-    lengths = made(stores, objective)[0].texts.tokens.attention_mask.sum(1)
-    assert lengths.tolist() == sorted(lengths.tolist(), reverse=True)
 
 
 def test_two_different_spans_of_a_document_stand_side_by_side(stores):
@@ -242,14 +229,6 @@ def test_single_tokens_are_masked_as_words_of_their_own(tmp_path):
     assert (texts.tokens.input_ids[texts.labels != IGNORED] == ENTRIES.mask_id).all()
 
 
-def test_long_texts_are_cropped_at_random_places(tmp_path):
-    long = text(0, 60)
-    store = store_of(tmp_path, [{"text": long}] * 40, CONDENSER)
-    kept = [ids for ids, _ in readings(batches_of(store, CONDENSER, 12, 40)[0].texts)]
-    assert all(ids in [long[i : i + 10] for i in range(len(long) - 9)] for ids in kept)
-    assert len({tuple(ids) for ids in kept}) > 10
-
-
 def master(tmp_path, tasks, masking=None):
     """MASTER's batches of one passage without document or expansion, and what was logged."""
     store, heard = store_of(tmp_path, [{"text": text(1, 9)}]), Heard()
@@ -262,31 +241,3 @@ def test_unknown_documents_send_npr_to_halves(tmp_path):
     assert notes == ["no documents are known: npr recovers the second half of each passage"]
     assert list(batches[0].passes) == ["npr"]
     assert master(tmp_path, "npr", MaskingSettings(npr=NprKind.HALF))[1] == []
-
-
-@pytest.mark.parametrize(
-    ("tasks", "message", "rest"),
-    [
-        ("dor", r"dor: the corpus has no generated queries or continuations$", None),
-        ("mkp cmp dor gor", r"dor and gor: the corpus has no generated", "--set tasks=mkp,cmp"),
-    ],
-)
-def test_tasks_without_expansions_are_rejected(tmp_path, tasks, message, rest):
-    with pytest.raises(UsageError, match=message) as caught:
-        master(tmp_path, tasks)
-    assert (rest or "--set tasks=") in str(caught.value.hint) or rest is None
-
-
-def test_text_of_another_objective_or_tokenizer_is_rejected(stores):
-    with pytest.raises(MismatchError, match="holds blocks; master needs passages"):
-        batches_of(stores[CONDENSER], MASTER)
-    with pytest.raises(MismatchError, match="tokenised by another tokenizer than the model's"):
-        PretrainingBatches(
-            stores[MLM], tiny_tokenizer("bert", VOCABULARY), MLM, MaskingSettings(), 40, 1
-        )
-
-
-def test_too_little_text_for_one_batch(stores):
-    with pytest.raises(InputError, match="found 23 documents; expected at least one batch of 24"):
-        made(stores, COCONDENSER, batch_size=24)
-    assert torch.is_tensor(made(stores, COCONDENSER, batch_size=23)[0].texts.labels)

@@ -3,7 +3,6 @@
 import json
 import math
 from itertools import chain, pairwise
-from pathlib import Path
 
 import numpy as np
 import orjson
@@ -12,8 +11,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from denserk.config.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
-from denserk.data.pretraining_data import FREQUENCIES, prepare, write_tokens
-from denserk.errors import DenserkError, InputError, MismatchError, UsageError
+from denserk.data.pretraining_data import prepare, write_tokens
+from denserk.errors import DenserkError, InputError, MismatchError
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.io.pretraining_text import TOKENS, Expansion
 from tests.conftest import VOCABULARY
@@ -160,14 +159,6 @@ def test_a_document_becomes_passages_each_with_its_title(tmp_path, spans):
     assert np.flatnonzero(store.expanded).tolist() == [1, len(of_river)]
 
 
-def test_a_title_without_tokens_is_no_passage_and_no_title(tmp_path):
-    record = {"_id": "1", "title": "\u200b", "text": "The moon. The sun."}
-    source = jsonl(tmp_path / "c.jsonl", record)
-    assert rows(prepared(source, tmp_path / "a", MASTER)) == [tokens("The moon. The sun.")]
-    short = prepared(source, tmp_path / "b", MASTER, max_length=6, spans=Spans.SENTENCES)
-    assert rows(short) == [tokens("the moon."), tokens("the sun.")]
-
-
 def test_documents_cut_already_stay_as_they_are(tmp_path):
     spans = ["the old moon rises. a star.", "the cat sleeps", " "]
     source = jsonl(tmp_path / "c.jsonl", {"spans": spans}, {"spans": ["the sun"]})
@@ -225,17 +216,6 @@ def test_ids_in_another_format(tmp_path, objective, record, expected):
         prepared(source, tmp_path / "p", objective)
 
 
-def test_prepared_text_is_used_again_until_something_differs(corpus, tmp_path):
-    folder, heard = tmp_path / "p", Heard()
-    first = rows(prepared(corpus, folder, MASTER))
-    with Path(corpus).open("ab") as out:
-        out.write(b'{"_id": "n", "title": "", "text": "a new night"}\n')
-    assert rows(prepared(corpus, folder, MASTER)) == [*first, tokens("a new night")]
-    prepared(corpus, folder, MASTER, OTHER)
-    notes = [note for note in heard.notes if note.startswith(f"{folder} is prepared again: ")]
-    assert ["corpus 1.sha256" in notes[0], "tokenizer was" in notes[1]] == [True, True]
-
-
 def test_passages_find_their_expansions(corpus, tmp_path):
     expansions, heard = tmp_path / "x.jsonl", Heard()
     own = Expansion("r-1", ("cat house", "cat"), ("the dog eats", "no"))
@@ -269,15 +249,6 @@ def test_expansions_that_do_not_fit(corpus, tmp_path, made, found):
     with pytest.raises(InputError, match=found):
         prepared(corpus, tmp_path / "p", MASTER, expansions=str(expansions))
     assert not (tmp_path / "p").exists()
-
-
-def test_two_sources_are_one_corpus(corpus, tmp_path):
-    other = jsonl(tmp_path / "other.jsonl", {"_id": "o", "text": "a star"})
-    store = prepared([corpus, other], tmp_path / "p", MLM)
-    assert rows(store)[-1] == tokens("a star")
-    assert store.contents["documents"] == 5
-    with pytest.raises(UsageError):
-        prepared(str(tmp_path / "none.jsonl"), tmp_path / "p", MLM)
 
 
 @pytest.mark.parametrize(
@@ -336,14 +307,6 @@ def test_tokens_that_are_written_are_read_back(tmp_path, objective):
         for each in (store, again)
     )
     assert one == other
-
-
-def test_frequencies_are_those_of_merged_words(tmp_path):
-    store = store_of(tmp_path / "a", RECORDS[MASTER])
-    write_tokens(store, tmp_path / "tokens", "a model", SEP)
-    table = json.loads((tmp_path / "tokens" / FREQUENCIES).read_text())
-    words = ["the", "fran##ce", "runs", "a", "cat", "capital", "song"]
-    assert table == dict.fromkeys(words, 1) | {"the": 2}
 
 
 def test_tokens_replace_those_of_another_text_alone(tmp_path):

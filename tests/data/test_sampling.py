@@ -14,7 +14,6 @@ from denserk.data.sampling import (
     choose_records,
     generator,
     keyed_uniform,
-    order_items,
 )
 
 SEEDS = st.integers(-(2**40), 2**40)
@@ -83,14 +82,6 @@ def test_a_smaller_choice_lies_in_a_larger(small, more, seed):
 def test_a_stream_s_choice_is_that_of_its_numbers(total, count, seed):
     chosen = choose_records((str(number) for number in range(total)), count, seed)
     assert chosen == [str(i) for i in choose_items(np.arange(total), count, seed)]
-
-
-@given(SEEDS, EPOCHS)
-def test_an_order_holds_every_item_once_and_changes(seed, epoch):
-    items = np.arange(5, 105)
-    order = order_items(items, seed, epoch)
-    assert sorted(order) == items.tolist()
-    assert order.tolist() != order_items(items, seed, epoch + 1).tolist()
 
 
 def test_keyed_numbers_depend_on_their_row_alone_and_are_uniform():

@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from denserk.config.encoding import TextSettings
-from denserk.data.tokenization import TextTokenizer, load_tokenizer, passage_input, query_input
+from denserk.data.tokenization import TextTokenizer, load_tokenizer, query_input
 from denserk.errors import ModelError
 from denserk.records import Passage, Query
 from tests.conftest import VOCABULARY
@@ -38,12 +38,6 @@ def test_title_and_text_are_joined(kind, join, expected):
 @pytest.mark.parametrize("title", ["", " \t"])
 def test_an_empty_title_leaves_no_trace(join, title):
     assert tokens("bert", Passage("d", "runs", title), join=join) == ["[CLS] runs [SEP]"]
-
-
-def test_fields_are_taken_in_the_order_asked_for():
-    passage = Passage("d", "runs", "river", {"url": "north"})
-    settings = TextSettings(fields=("text", "url", "absent", "title"), passage_prefix="the ")
-    assert passage_input(passage, settings, "[SEP]") == "the runs north river"
 
 
 def test_truncation_keeps_the_first_tokens():

@@ -16,21 +16,9 @@ from torch.utils.data import DataLoader
 from denserk.config.encoding import PairSettings, TextSettings
 from denserk.config.training import FillNegatives, NegativeChoice, PositiveChoice, SamplingSettings
 from denserk.data.batches import PairJoiner, TokenBatch, to_device
-from denserk.data.sampling import (
-    Items,
-    choose_items,
-    choose_negatives,
-    choose_positive,
-    order_items,
-)
+from denserk.data.sampling import choose_negatives, choose_positive, order_items
 from denserk.data.tokenization import TextTokenizer
-from denserk.data.training_batches import (
-    PairTrainingBatches,
-    ScheduledBatches,
-    SentenceBatches,
-    TrainingBatches,
-    items_of_run,
-)
+from denserk.data.training_batches import PairTrainingBatches, SentenceBatches, TrainingBatches
 from denserk.data.training_data import TrainingInputs, prepare, prepare_sentences
 from denserk.errors import InputError, UsageError
 from denserk.records import Passage, Query
@@ -149,36 +137,6 @@ def test_workers_change_nothing(store, method):
     assert plain(again[7]) == plain(batches[7])
 
 
-def test_in_the_order_of_the_files_to_the_last_query(store):
-    batches = TrainingBatches(store, SamplingSettings(2), 5, shuffle=False, keep_last=True)
-    items = [batch.items.tolist() for batch in (batches[step] for step in range(len(batches)))]
-    assert items == [list(range(start, min(start + 5, 23))) for start in range(0, 23, 5)]
-    ranks = [
-        TrainingBatches(
-            store, SamplingSettings(2), 6, rank=rank, world=6, shuffle=False, keep_last=True
-        )
-        for rank in range(6)
-    ]
-    last = [rank[3].items.tolist() for rank in ranks]
-    assert last == [[], [18], [19], [20], [21], [22]]
-    assert ranks[0][3].passages.input_ids.shape == (0, 0)
-
-
-@pytest.mark.parametrize("fill", FillNegatives)
-def test_short_lists_are_counted_once(store, fill):
-    heard = Heard()
-    settings = SamplingSettings(6, fill_negatives=fill)
-    batches = TrainingBatches(store, settings, 4)
-    encoded = [len(texts(batches[step].passages)) for step in range(len(batches))]
-    assert all(count == 24 for count in encoded) is (fill is FillNegatives.REPEAT)
-    short = sum(3 + query % 5 < 5 for query in range(QUERIES))
-    what = {"mask": "the missing ones masked", "repeat": "drawn with replacement"}[fill]
-    assert heard.warnings == [
-        f"queries with fewer than the 5 negatives of --group-size 6, {what}: {short} of 23 "
-        "(the longest list has 7)"
-    ]
-
-
 def test_one_passage_of_several_queries_is_one_row(write, tmp_path, tokenizer):
     """By its id where it has one, else by its text; a copy within a group is masked."""
     lines = [inline(query, 1, 2, scored=True) for query in range(4)]
@@ -191,16 +149,13 @@ def test_one_passage_of_several_queries_is_one_row(write, tmp_path, tokenizer):
     ]
     store = prepare(TrainingInputs([write(lines)]), tmp_path / "prepared", tokenizer, tokenizer)
     settings = SamplingSettings(3, negative=NegativeChoice.TOP)
-    batches = TrainingBatches(store, settings, 4, shuffle=False, with_scores=True)
-    batch = batches[0]
+    batches = TrainingBatches(store, settings, 4, with_scores=True)
+    batch = batches.assemble(np.arange(4), 0)
     assert batch.groups.tolist() == [[0, 1, 2], [0, 3, 4], [5, 6, 7], [8, 6, -1]]
     assert batch.teacher is not None
     assert batch.teacher[3].tolist() == [3.0, 7.0, -torch.inf]
     assert len(texts(batch.passages)) == len(set(batch.keys.tolist())) == 9
-    halves = [
-        TrainingBatches(store, settings, 4, shuffle=False, with_scores=True, rank=rank, world=2)[0]
-        for rank in range(2)
-    ]
+    halves = [batches.assemble(np.arange(2 * rank, 2 * rank + 2), 0) for rank in range(2)]
     assert halves[1].groups.tolist() == [[0, 1, 2], [3, 1, -1]]
     assert [half.keys.tolist() for half in halves] == [
         batch.keys[:5].tolist(),
@@ -231,13 +186,6 @@ def test_a_random_passage_has_no_score(lacking):
     assert torch.isfinite(teacher).all()
 
 
-def test_positives_alone(lacking):
-    batch = TrainingBatches(lacking, SamplingSettings(1), 10)[0]
-    assert batch.groups.tolist() == [[row] for row in range(10)]
-    own = [lacking.passages[lacking.positives[item][0]].tolist() for item in batch.items.tolist()]
-    assert texts(batch.passages) == own
-
-
 def test_what_makes_no_batches(store, write, tmp_path, tokenizer):
     with pytest.raises(InputError, match="found 23 queries; expected at least one batch of 24"):
         TrainingBatches(store, SamplingSettings(2), 24)
@@ -251,54 +199,6 @@ def test_what_makes_no_batches(store, write, tmp_path, tokenizer):
     with pytest.raises(InputError, match="no teacher's score of passage d0-0 for query q0"):
         TrainingBatches(alone, SamplingSettings(2), 1, with_scores=True)
     assert len(TrainingBatches(alone, SamplingSettings(1), 1)) == 1
-
-
-class Numbers(ScheduledBatches[Items]):
-    """Batches that are the numbers of their items."""
-
-    def assemble(self, items: Items, epoch: int) -> Items:
-        """Return the items."""
-        return items
-
-
-NUMBERED = np.arange(100, 111)
-
-
-@pytest.mark.parametrize(
-    ("settings", "count"),
-    [
-        ({}, 11),
-        ({"train_queries": 4}, 4),
-        ({"train_fraction": 0.5}, 6),
-        ({"train_fraction": 0.01}, 1),
-        ({"train_queries": 12}, 11),
-    ],
-)
-def test_items_of_a_run(settings, count):
-    sampling = SamplingSettings(seed=3, **settings)
-    assert items_of_run(NUMBERED, sampling).tolist() == choose_items(NUMBERED, count, 3).tolist()
-
-
-@pytest.mark.parametrize(
-    ("options", "sizes"),
-    [
-        ({"epochs": 2}, [4, 4, 4, 4]),
-        ({"epochs": 2, "keep_last": True}, [4, 4, 3, 4, 4, 3]),
-        ({"epochs": 0.5, "keep_last": True}, [4, 4]),
-        ({"max_steps": 3}, [4, 4, 4]),
-    ],
-)
-def test_every_epoch_has_its_own_order(options, sizes):
-    schedule = Numbers(NUMBERED, 4, 9, **options)
-    parts = [schedule.part(step).tolist() for step in range(len(schedule))]
-    assert [len(part) for part in parts] == sizes
-    for step, part in enumerate(parts):
-        epoch, place = divmod(step, schedule.steps_per_epoch)
-        assert schedule.epoch_of(step) == epoch
-        assert part == order_items(NUMBERED, 9, epoch).tolist()[4 * place : 4 * place + 4]
-    for step in (-1, len(schedule)):
-        with pytest.raises(IndexError):
-            schedule[step]
 
 
 @pytest.fixture(params=[2, 3], ids=["pairs", "triplets"])
@@ -373,23 +273,6 @@ def test_a_limit_without_room_for_a_passage():
     with pytest.raises(UsageError, match="--pair-max-length 10 leaves no room") as refusal:
         PairJoiner(tokenizer, text, PairSettings(max_length=10))
     assert refusal.value.hint == "at least 11, or a smaller --query-max-length"
-
-
-def test_a_batch_is_padded_and_its_parts_are_as_wide_as_they_need():
-    joiner, short = pair_of("bert", "cat", "dog")
-    _, long = pair_of("bert", "cat", "the old river runs")
-    batch = joiner.batch([short, short, long])
-    assert batch.tokens.input_ids.shape == (3, len(long.ids))
-    assert batch.tokens.attention_mask.sum(1).tolist() == [5, 5, 8]
-    assert batch.token_types is not None
-    assert batch.token_types[0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
-    part = batch.part(0, 2)
-    assert part.tokens.input_ids.tolist() == [short.ids.tolist()] * 2
-    assert part.token_types is not None
-    assert part.token_types.tolist() == [[0, 0, 0, 1, 1]] * 2
-    silent, _ = pair_of("bert", "cat", "dog", token_types=False)
-    assert silent.batch([short]).token_types is None
-    assert silent.batch([short]).to("cpu").part(0, 1).token_types is None
 
 
 def test_training_pairs_are_those_of_the_training_batches(tokenizer, tmp_path, write):

@@ -1,7 +1,6 @@
 """Training data in every format, prepared: what is kept, rejected, left out, and used again."""
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from denserk.config.encoding import TextSettings
 from denserk.data import training_data
-from denserk.data.prepared import is_prepared, plan_of
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_data import SentenceStore, TrainingInputs, prepare, prepare_sentences
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
@@ -18,7 +16,7 @@ from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.io.training import read_training
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QUERIES, VOCABULARY
-from tests.data.conftest import inline, pairs, triplets
+from tests.data.conftest import inline, pairs
 from tests.faults import contents
 from tests.reporters import Heard
 from tests.tiny_models import tiny_tokenizer
@@ -267,19 +265,6 @@ def test_standard_input_is_never_taken_for_the_same(train, made, monkeypatch):
     assert "standard input may hold something else" in heard.notes[1]
 
 
-def test_a_resumed_run_never_prepares_again(tmp_path):
-    plan = plan_of({"size": 2}, {"file 1": "irds:x"})
-    folder = tmp_path / "prepared"
-    folder.mkdir()
-    write_manifest(folder, plan)
-    with pytest.raises(MismatchError, match="unfinished"):
-        is_prepared(folder, plan)
-    write_manifest(folder, replace(plan, complete=True))
-    assert is_prepared(folder, plan, again=False)
-    with pytest.raises(MismatchError, match="made otherwise: size was 2, now 3"):
-        is_prepared(folder, plan_of({"size": 3}, {"file 1": "irds:x"}), again=False)
-
-
 def test_pairs(write, tmp_path, tokenizer):
     files = [write(pairs(7), "a.jsonl"), write(pairs(3), "b.jsonl")]
     store = prepare_sentences(files, tmp_path / "data", tokenizer, size=2, label_scale=5)
@@ -289,13 +274,6 @@ def test_pairs(write, tmp_path, tokenizer):
     wanted = [pair[name] for pair in given for name in ("sentence1", "sentence2")]
     found = pickle.loads(pickle.dumps(store)).sentences.take(range(20))
     assert [ids.tolist() for ids in found] == tokenizer.sentences(wanted)
-
-
-def test_triplets(write, tmp_path, tokenizer):
-    store = prepare_sentences([write(triplets(5))], tmp_path / "data", tokenizer, size=3)
-    assert (len(store), len(store.labels)) == (5, 0)
-    wanted = [text for row in triplets(5) for text in row.values()]
-    assert [ids.tolist() for ids in store.sentences.take(range(15))] == tokenizer.sentences(wanted)
 
 
 @pytest.mark.parametrize("label", [1.5, -1.25])

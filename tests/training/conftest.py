@@ -1,12 +1,31 @@
 """Fixtures of all training tests."""
 
+import re
+
 import pytest
 
+from denserk.commands.app import run
 from denserk.training import run_folder
 
 
 @pytest.fixture(autouse=True)
 def plain(request, monkeypatch):
-    """Curves cost as much as a small run: they are drawn where a test asks for them."""
+    """Draw curves, which cost as much as a small run, only where a test asks for them."""
     if "curves" not in request.node.name:
         monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
+
+
+@pytest.fixture
+def denserk(capsys):
+    """Run a command with options by name; return its status and what stood on stderr, one line."""
+
+    def call(command, options, *flags):
+        given = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
+        status = run([command, *(word for pair in given for word in pair), *flags])
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert not re.search("Traceback|internal error", printed.err)
+        assert len(re.findall("^error: ", printed.err, re.MULTILINE)) == (status != 0)
+        return status, " ".join(printed.err.split())
+
+    return call

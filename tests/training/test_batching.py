@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, pad
+from denserk.data.batches import pad
 from denserk.training import steps
-from denserk.training.steps import GRAIN, Limits, Work, cut, ends_of_groups, group
+from denserk.training.steps import GRAIN, Limits, Work, ends_of_groups, group
 
 LENGTHS = st.lists(st.integers(1, 64), min_size=1, max_size=9).map(
     lambda lengths: sorted(lengths, reverse=True)
@@ -55,14 +55,3 @@ def test_a_batch_is_the_same_texts_in_another_order(lengths, limits):
     positions = sum(part.input_ids.numel() for part in groups.batches)
     assert (work.tokens, work.real, work.positions) == (sum(lengths), sum(lengths), positions)
     assert all(part.attention_mask.any(0).all() for part in groups.batches)
-
-
-def test_chunks_end_where_much_shorter_texts_follow():
-    real = torch.arange(512) < torch.tensor([512] * 10 + [60] * 100)[:, None]
-    texts = MaskedTexts(TokenBatch(real.long(), real), real.long())
-    batch, work = PretrainingBatch(texts, {}, {"dor": texts}), Work()
-    shapes = [tuple(chunk.texts.labels.shape) for chunk in cut(batch, work)]
-    assert shapes == [(10, 512), (100, 60)]
-    real_tokens = 10 * 512 + 100 * 60
-    assert (work.tokens, work.real, work.positions) == (real_tokens, *[2 * real_tokens] * 2)
-    assert [len(chunk.texts.labels) for chunk in cut(batch, work, by_length=False)] == [110]

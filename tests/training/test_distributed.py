@@ -7,20 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from denserk.config.training import CacheSettings
 from denserk.errors import InputError, UsageError
-from denserk.models.distributed import (
-    device_of_rank,
-    gather,
-    launched,
-    sum_gradients,
-    widen,
-    widest,
-    world,
-)
+from denserk.models.distributed import device_of_rank, launched, sum_gradients
 from denserk.training.steps import RetrievalStep
 from tests.training import test_reranking_step as reranking
 from tests.training import test_sentence_step as sentences
@@ -76,7 +67,7 @@ def trained_on_means(folder, queries, examples):
 
 
 def one_of_two(rank, folder, meeting, out):
-    """What each process does: every case; then the helpers, where processes differ."""
+    """What each process does: every case."""
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     torch.set_num_threads(1)
     batch = part_of(uneven_batch(), rank, 2)
@@ -84,20 +75,7 @@ def one_of_two(rank, folder, meeting, out):
     # unequal shares, as at the end of data: one process has no examples
     shares = ((0, 3), (0, 4)) if rank == 0 else ((3, 4), (4, 4))
     means = trained_on_means(folder, *shares)
-    own, late = nn.Linear(2, 2), nn.Linear(2, 1)
-    (own.weight.sum() * (rank + 1)).backward()  # no bias here
-    if rank == 1:
-        late.weight.grad = torch.ones(1, 2)
-    sum_gradients([*own.parameters(), *late.parameters()])
-    helpers = {
-        "world": world(),
-        "widest": widest(3 + rank, torch.device("cpu")),
-        "gathered": gather(torch.full((2, 1), float(rank))).tolist(),
-        "summed": own.weight.grad.tolist() if own.weight.grad is not None else None,
-        "absent": own.bias.grad,
-        "late": late.weight.grad.tolist() if late.weight.grad is not None else None,
-    }
-    torch.save((found, means, helpers), f"{out}-{rank}.pt")
+    torch.save((found, means), f"{out}-{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -113,7 +91,7 @@ def two(tiny, tmp_path_factory):
 def test_together_they_do_the_whole_batch(two, tiny):
     for case in [case for case in CASES if case[3]]:
         terms, expected = trained(tiny("bert"), case, uneven_batch())
-        for found, _, _ in two:
+        for found, _ in two:
             assert_same(found[case][1], expected, 1e-6)
             assert found[case][0] == {name: pytest.approx(term) for name, term in terms.items()}
 
@@ -121,7 +99,7 @@ def test_together_they_do_the_whole_batch(two, tiny):
 @pytest.mark.slow
 def test_means_add_up_whatever_the_shares(two, tiny):
     whole = trained_on_means(tiny("bert"), (0, 4), (0, 4))
-    for _, means, _ in two:
+    for _, means in two:
         for name, (loss, expected) in whole.items():
             assert_same(means[name][1], expected, 1e-9)
             assert means[name][0] == pytest.approx(loss, rel=1e-6)
@@ -133,23 +111,10 @@ def test_without_each_other_their_losses_are_averaged(two, tiny):
         parts = [part_of(uneven_batch(), rank, 2) for rank in range(2)]
         (terms, first), (others, second) = (trained(tiny("bert"), case, part) for part in parts)
         halves = {n: None if g is None else (g + second[n]) / 2 for n, g in first.items()}
-        for found, _, _ in two:
+        for found, _ in two:
             assert_same(found[case][1], halves, 1e-6)
             mean = {name: (term + others[name]) / 2 for name, term in terms.items()}
             assert found[case][0] == pytest.approx(mean)
-
-
-@pytest.mark.slow
-def test_collectives(two):
-    for rank, (_, _, helpers) in enumerate(two):
-        assert helpers == {
-            "world": (rank, 2),
-            "widest": 4,
-            "gathered": [[0.0], [0.0], [1.0], [1.0]],
-            "summed": [[3.0, 3.0], [3.0, 3.0]],
-            "absent": None,
-            "late": [[1.0, 1.0]],
-        }
 
 
 def test_the_launch_and_the_device_of_a_rank(monkeypatch):
@@ -178,19 +143,3 @@ def test_errors_travel():
     error = InputError("run.trec", 3, "a", "b", "c")
     found = pickle.loads(pickle.dumps(error))
     assert (type(found), str(found), found.hint, found.line) == (InputError, str(error), "c", 3)
-
-
-def test_one_process_alone():
-    tensor = torch.ones(2, 1)
-    assert world() == (0, 1)
-    assert gather(tensor) is tensor
-    assert widest(3, torch.device("cpu")) == 3
-    sum_gradients([nn.Parameter(torch.ones(2))])
-
-
-@pytest.mark.parametrize("size", [2, 5])
-def test_widened_with_nothing(size):
-    mask = torch.ones(3, 2, dtype=torch.bool)
-    assert widen(torch.ones(3, 2, 4), size).sum() == 3 * 2 * 4
-    assert widen(mask, size).shape == (3, size)
-    assert widen(mask, size)[:, 2:].sum() == 0

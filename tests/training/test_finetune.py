@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForMaskedLM
 
 from denserk.config.encoding import (
     ComputeSettings,
@@ -18,7 +17,6 @@ from denserk.config.encoding import (
     Representation,
 )
 from denserk.config.formats import CorpusSettings
-from denserk.errors import UsageError
 from denserk.io.vectors import open_vectors
 from denserk.models.encode import encode
 from denserk.models.stored_model import read_model_folder
@@ -101,14 +99,6 @@ def test_encode_takes_the_folder_as_it_stands(tiny, train, toy, tmp_path, name, 
     assert made.vectors_per_passage == vectors
 
 
-def test_the_backbone_loads_in_transformers(tiny, train, tmp_path):
-    tune(tmp_path / "out", tiny("bert"), train, **typed(AGG), max_steps=2)
-    _, info = AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not [name for name in info["missing_keys"] if "pooler" not in name]
-    _, info = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not info["missing_keys"]
-
-
 def test_a_shared_start_may_be_untied_and_goes_on_so(tiny, train, tmp_path):
     tune(tmp_path / "one", tiny("bert"), train, **typed(AGG), untie=True, max_steps=2)
     query, passage = (
@@ -148,6 +138,13 @@ def test_curves_are_drawn_and_no_tracker_is_told(tiny, train, dev, tmp_path):
     assert not (tmp_path / "out" / "logs").exists()
 
 
+def test_weights_stay_float32_in_bfloat16(tiny, train, tmp_path):
+    options = {"dtype": Dtype.BFLOAT16, "max_steps": 2, "grad_cache": True}
+    tune(tmp_path / "out", tiny("bert"), train, **typed(AGG), **options)
+    tensors = load_file(tmp_path / "out" / "model.safetensors").values()
+    assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in tensors)
+
+
 @pytest.mark.parametrize("name", ["agg", "mlr-mix"])
 def test_gradient_checkpointing_leaves_the_model_as_it_is(tiny, train, tmp_path, name):
     settings = typed(REPRESENTATIONS[name][0]) | {"max_steps": 2}
@@ -179,16 +176,3 @@ def test_the_same_run_twice_is_the_same_model(tiny, train, tmp_path):
     assert weights(tmp_path / "one") != weights(tmp_path / "other")
     for name in ("README.md", "modules.json", "config_sentence_transformers.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-
-
-@pytest.mark.parametrize("precision", [Dtype.BFLOAT16, Dtype.FLOAT16])
-def test_mixed_precision(tiny, train, tmp_path, precision):
-    options = typed(AGG) | {"dtype": precision, "max_steps": 2, "grad_cache": True}
-    if precision is Dtype.FLOAT16:
-        with pytest.raises(UsageError, match="--dtype float16 on the CPU"):
-            tune(tmp_path / "out", tiny("bert"), train, **options)
-        return
-    tune(tmp_path / "out", tiny("bert"), train, **options)
-    tensors = load_file(tmp_path / "out" / "model.safetensors")
-    assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
-    assert all(tensor.isfinite().all() for tensor in tensors.values())

@@ -10,7 +10,6 @@ from denserk.data.batches import PairJoiner
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.models.cross_encoder import reranker_to_train
-from denserk.training import steps
 from denserk.training.steps import RerankingStep
 
 GROUP = 3
@@ -71,24 +70,6 @@ def test_the_loss_is_listwise_over_a_query_s_own_passages(tiny, kind):
     assert bias.item() == pytest.approx(0, abs=1e-12)  # a shift of all scores changes nothing
 
 
-def test_the_gradient_is_the_slope_of_the_loss(tiny):
-    model, batch = reranker(tiny), batch_of(tiny)
-    _, found = gradients(model, batch)
-    torch.manual_seed(5)
-    with torch.no_grad():
-        ways = [torch.randn_like(parameter) for parameter in model.parameters()]
-        losses = []
-        for sign in (1, -1):
-            for parameter, way in zip(model.parameters(), ways, strict=True):
-                parameter.add_(sign * 1e-5 * way)
-            losses.append(literal_loss(model(batch.pairs).tolist()))
-            for parameter, way in zip(model.parameters(), ways, strict=True):
-                parameter.sub_(sign * 1e-5 * way)
-    slope = (losses[0] - losses[1]) / 2e-5
-    along = sum((g * w).sum().item() for g, w in zip(found, ways, strict=True))
-    assert along == pytest.approx(slope, rel=1e-5)
-
-
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
 @pytest.mark.parametrize("p_chunk", [1, 7, 100])
 def test_chunks_add_up_to_the_whole(tiny, r_drop, p_chunk):
@@ -101,31 +82,6 @@ def test_chunks_add_up_to_the_whole(tiny, r_drop, p_chunk):
         torch.testing.assert_close(in_chunks[name], term, rtol=0, atol=1e-9)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
-
-
-def test_a_chunk_holds_whole_groups_and_no_more_than_were_asked_for(tiny):
-    model, batch, seen = reranker(tiny), batch_of(tiny), []
-    model.register_forward_pre_hook(lambda _, given: seen.append(len(given[0].tokens.input_ids)))
-    gradients(model, batch, None, CacheSettings(grad_cache=True, p_chunk=10))
-    assert seen == [9, 3]
-    seen.clear()
-    gradients(model, batch, None, CacheSettings(grad_cache=False, p_chunk=3))
-    assert seen == [12]
-
-
-@pytest.mark.parametrize("kind", ["bert", "electra"])
-def test_groups_of_like_length_change_nothing(tiny, monkeypatch, kind):
-    model, batch = reranker(tiny, kind), batch_of(tiny)
-    terms, expected = gradients(model, batch)
-    monkeypatch.setitem(steps.PRICES, "cpu", 0)
-    monkeypatch.setattr(steps, "GRAIN", 1)
-    seen = []
-    model.register_forward_pre_hook(lambda _, given: seen.append(given[0].tokens.attention_mask))
-    grouped, found = gradients(model, batch)
-    assert len(seen) > 2
-    assert all(mask.all() for mask in seen)
-    torch.testing.assert_close(grouped, terms, rtol=0, atol=1e-12)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
 def test_r_drop_runs_two_draws_of_dropout_and_makes_them_agree(tiny):

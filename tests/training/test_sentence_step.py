@@ -9,8 +9,7 @@ import torch
 
 from denserk.config.training import CacheSettings, Objective, ObjectiveSettings
 from denserk.data.batches import SentenceBatch, pad
-from denserk.training import steps
-from denserk.training.steps import SentenceStep, group
+from denserk.training.steps import SentenceStep
 from tests.training.retrievers import REPRESENTATIONS, assert_same, gradients, retriever
 
 EXAMPLES = 5
@@ -79,32 +78,6 @@ def test_chunks_add_up(tiny, size, chunk):
     batch = batch_of(size)
     terms, expected, _ = trained(tiny("bert"), "cls", size, batch)
     cache = CacheSettings(grad_cache=True, p_chunk=chunk)
-    again, found, _ = trained(tiny("bert"), "cls", size, batch, cache)
-    assert_same(found, expected, 1e-12)
-    assert again == {name: pytest.approx(term, rel=1e-6) for name, term in terms.items()}
-
-
-def test_a_chunk_holds_whole_examples(tiny, monkeypatch):
-    sizes = []
-
-    def recording(batch, work):
-        sizes.append(len(batch.input_ids))
-        return group(batch, work)
-
-    monkeypatch.setattr("denserk.training.steps.group", recording)
-    for chunk in (1, 5, 6):
-        cache = CacheSettings(grad_cache=True, p_chunk=chunk)
-        trained(tiny("bert"), "cls", 3, batch_of(3), cache)
-    assert sizes == [3] * 5 + [3] * 5 + [6, 6, 3]
-
-
-@pytest.mark.parametrize("cache", [WHOLE, CHUNKS], ids=["whole", "chunks"])
-@pytest.mark.parametrize("size", [2, 3])
-def test_groups_of_like_length_change_nothing(tiny, monkeypatch, size, cache):
-    batch = batch_of(size)
-    terms, expected, _ = trained(tiny("bert"), "cls", size, batch)
-    monkeypatch.setitem(steps.PRICES, "cpu", 0)
-    monkeypatch.setattr(steps, "GRAIN", 1)
     again, found, _ = trained(tiny("bert"), "cls", size, batch, cache)
     assert_same(found, expected, 1e-12)
     assert again == {name: pytest.approx(term, rel=1e-6) for name, term in terms.items()}

@@ -71,25 +71,13 @@ def test_measures_are_their_definitions(tiny, name, batch):
     assert measure(model, [DEV], batch, 0.7) == pytest.approx(expected, rel=1e-4)
 
 
-def test_without_groups_only_retrieval_is_measured(tiny):
-    model = retriever(tiny("bert"), REPRESENTATIONS["cls"]).eval()
-    collection = DevSet(QUERIES, PASSAGES, (0, 0), RELEVANT)
-    assert measure(model, [collection], 2, 1.0).keys() == {"RR@10"}
-
-
 @pytest.mark.parametrize(
     ("relevant", "expected"),
-    [([0], 1.0), ([3], 1 / 2), ([4], 1 / 3), ([4, 3], 1 / 2), ([1], 1 / 4)],
+    [([0], 1.0), ([3], 1 / 2), ([4], 1 / 3), ([4, 3], 1 / 2), ([11], 1 / 10), ([1], 0.0)],
 )
 def test_equal_scores_stand_in_the_order_of_rows(relevant, expected):
-    scores = torch.tensor([[5.0, 1.0, 0.0, 2.0, 2.0]])
+    scores = torch.tensor([[5.0, -9.0, 0.0, 2.0, 2.0, *[1.0] * 5, 0.5, 0.25]])
     assert reciprocal_ranks(scores, [relevant]) == [expected]
-
-
-def test_nothing_counts_after_the_tenth():
-    scores = torch.arange(12.0, 0.0, -1.0).unsqueeze(0)
-    assert reciprocal_ranks(scores, [[9]]) == [1 / 10]
-    assert reciprocal_ranks(scores, [[10]]) == [0.0]
 
 
 def test_measures_are_within_a_query_s_group(tiny):
