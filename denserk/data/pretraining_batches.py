@@ -153,16 +153,8 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
     An incomplete last batch of an epoch is dropped. Within a process's part, texts are ordered by
     length, the longest first; the two spans of a document stay together.
 
-    Args:
-        store: the text, prepared for the objective.
-        tokenizer: the fast tokenizer of transformers that made its ids.
-        objective: decides how texts are masked.
-        masking: rates, weights and the seed.
-        max_length: tokens of a sequence.
-        batch_size: texts of a step, over all processes; documents, of two spans each, for
-            cocondenser.
-        tasks: of master.
-        options: see `ScheduleOptions`.
+    `store` was prepared for the objective, with the same tokenizer. `batch_size` counts texts over
+    all processes; for cocondenser documents, of two spans each. `tasks` are master's.
     """
 
     def __init__(

@@ -153,17 +153,9 @@ def prepare(
     """Prepare text, or open what an earlier call prepared from the same inputs.
 
     Documents without text, or of one span where the objective needs two, are left out and counted.
-
-    Args:
-        sources: inputs in order; see `pretraining_text.read_documents`.
-        folder: the output.
-        tokenizer: a fast tokenizer of transformers.
-        objective: decides what an item is.
-        units: how documents are divided.
-        corpus_settings: how a corpus is read.
-        expansions: generated queries and continuations of passages.
-        seed: of the blocks' limits.
-        again: rebuild outdated data; False makes it an error.
+    Outdated data is prepared again; without `again` it is a MismatchError. `tokenizer` is a fast
+    tokenizer of transformers; `objective` decides what an item is; `expansions` is a file of
+    generated queries and continuations of passages; `seed` is that of the blocks' limits.
     """
     layout, units = Layout.of(objective), units or TextUnitSettings()
     work = _Preparation(sources, expansions, corpus_settings, units, layout, seed, tokenizer)
@@ -336,10 +328,7 @@ class _Preparation:
             yield row
 
     def _continues(self, docid: str, title: str) -> bool:
-        """Return whether a passage belongs to the document of the previous one.
-
-        It does if the titles are equal, or the ids up to the last "#".
-        """
+        """Return whether a passage has the title of the one before, or its id up to the last #."""
         stem = docid.rpartition("#")[0]
         before, self.last = self.last, (title, stem)
         if self.layout is not Layout.PASSAGES:

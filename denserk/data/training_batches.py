@@ -120,15 +120,10 @@ class ScheduledBatches(Dataset[Batch]):
 
 
 class TrainingBatches(ScheduledBatches[Any]):
-    """The batches of a run on queries with passages.
+    """The batches of a run on queries with passages; `batch_size` queries over all processes.
 
-    Args:
-        store: the prepared data.
-        sampling: which queries, positives and negatives.
-        batch_size: queries of a step, over all processes.
-        with_scores: batches carry the teacher's scores. Queries without negatives, whose random
-            passages no teacher has seen, are left out then.
-        options: see `ScheduleOptions`.
+    Under `with_scores` they have the teacher's scores, and queries without negatives, whose random
+    passages no teacher has seen, are left out.
     """
 
     def __init__(

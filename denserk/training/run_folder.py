@@ -15,7 +15,6 @@ config.yaml         the resolved config, for --config
 
 import json
 import logging
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -293,12 +292,8 @@ class Reports:
                 self._callbacks.append(kind())
             except ValueError as error:
                 raise UsageError(f"--report-to {error}") from None
-            except (RuntimeError, ImportError) as error:
-                package = re.search(r"pip install (\S*\w)", str(error))
-                raise MissingExtraError(
-                    f"--report-to {name} needs a package that is not installed: {error}",
-                    f"pip install {package[1] if package else name}",
-                ) from None
+            except (RuntimeError, ImportError) as error:  # which names the package to install
+                raise MissingExtraError(f"--report-to {name}: {error}") from None
 
     def _call(self, event: str, step: int = 0, **options: Any) -> None:
         state, control = TrainerState(global_step=step), TrainerControl()

@@ -340,10 +340,7 @@ class RerankingStep:
         return add_shares(count, chunk, loss, names, backward, batch.items.device)
 
     def _terms(self, pairs: PairBatch, places: Tensor, autocast: Autocast) -> Terms:
-        """Return the loss's terms, means over the queries of a chunk.
-
-        places: (B, n), the rows of each query's pairs, negative where there is none.
-        """
+        """Return the loss's terms of a chunk; `places` (B, n): rows of its pairs, or negative."""
         parts = group(pairs.tokens, self.work)
         groups = zip(parts.batches, parts.rows, strict=True)
         batches = [PairBatch(tokens, pairs.types(rows, tokens)) for tokens, rows in groups]

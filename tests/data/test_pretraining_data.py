@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from denserk.config.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
-from denserk.data.pretraining_data import prepare, write_tokens
+from denserk.data.pretraining_data import FREQUENCIES, prepare, write_tokens
 from denserk.errors import DenserkError, InputError, MismatchError
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.io.pretraining_text import TOKENS, Expansion
@@ -114,6 +114,13 @@ def test_documents_without_text_are_left_out_and_counted(corpus, tmp_path, objec
     assert heard.warnings == 2 * again.warnings
     other = prepared(corpus, tmp_path / "q", objective)
     assert contents(other.folder) == contents(store.folder)
+
+
+def test_two_sources_are_one_corpus(corpus, tmp_path):
+    other = jsonl(tmp_path / "other.jsonl", {"_id": "o", "text": "a star"})
+    store = prepared([corpus, other], tmp_path / "p", MLM)
+    assert rows(store)[-1] == tokens("a star")
+    assert store.contents["documents"] == 5
 
 
 def test_documents_of_one_span_are_left_out(corpus, tmp_path):
@@ -300,6 +307,11 @@ def test_tokens_that_are_written_are_read_back(tmp_path, objective):
     folder = tmp_path / "tokens"
     write_tokens(store, folder, "a model", SEP)
     assert lines(folder) == RECORDS[objective]
+    if objective is MASTER:
+        words = ["the", "fran##ce", "runs", "a", "cat", "capital", "song"]
+        assert json.loads((folder / FREQUENCIES).read_text()) == dict.fromkeys(words, 1) | {
+            "the": 2
+        }
     options = {"max_length": 40, "tokenizer": MASTER_TOKENIZER}
     again = prepared(str(folder), tmp_path / "b", objective, **options)
     one, other = (

@@ -90,7 +90,7 @@ def test_a_tokenizer_without_separator_cannot_join_by_one():
         tokens("t5", RIVER, join="sep")
 
 
-def test_a_folder_without_tokenizer_is_told(tmp_path):
+def test_a_folder_without_tokenizer_is_rejected(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ModelError, match="no tokenizer") as caught:
         load_tokenizer(tmp_path)

@@ -275,24 +275,16 @@ def test_a_limit_without_room_for_a_passage():
     assert refusal.value.hint == "at least 11, or a smaller --query-max-length"
 
 
-def test_training_pairs_are_those_of_the_training_batches(tokenizer, tmp_path, write):
-    files = [write([inline(query, 1, 3) for query in range(5)])]
-    store = prepare(TrainingInputs(files), tmp_path / "store", tokenizer, tokenizer)
-    sampling = SamplingSettings(group_size=3)
-    batches = TrainingBatches(store, sampling, 2, epochs=2)
+def test_training_pairs_are_those_of_the_training_batches(store, tokenizer):
     joiner = PairJoiner(TOKENIZERS["bert"], tokenizer.settings, PairSettings(max_length=20))
-    joined_pairs = PairTrainingBatches(joiner, store, sampling, 2, epochs=2)
-    assert len(joined_pairs) == len(batches) == 4
-    for step in range(4):
-        found, given = to_device(joined_pairs[step], "cpu"), batches[step]
-        assert found.groups.tolist() == [[0, 1, 2], [3, 4, 5]]
+    sampling = SamplingSettings(group_size=3)
+    batches = TrainingBatches(store, sampling, 4, epochs=2)
+    in_pairs = PairTrainingBatches(joiner, store, sampling, 4, epochs=2)
+    assert len(in_pairs) == len(batches) == 10
+    for step in range(10):
+        found, given = in_pairs[step], batches[step]
+        assert found.groups.tolist() == [[3 * row, 3 * row + 1, 3 * row + 2] for row in range(4)]
         assert found.items.equal(given.items)
-        assert found.pairs.tokens.input_ids.shape[0] == 6
-        for row in range(6):
-            query, passage = (
-                side.input_ids[i][side.attention_mask[i]].numpy()
-                for side, i in ((given.queries, row // 3), (given.passages, row))
-            )
-            mask = found.pairs.tokens.attention_mask[row]
-            ids = found.pairs.tokens.input_ids[row][mask].numpy()
-            np.testing.assert_array_equal(ids, joiner.join(query, passage).ids)
+        own = zip(texts(given.queries), grouped(given), strict=True)
+        expected = [joiner.join(query, passage) for query, group in own for passage in group]
+        assert texts(found.pairs.tokens) == [pair.ids.tolist() for pair in expected]

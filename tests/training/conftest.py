@@ -6,6 +6,7 @@ import pytest
 
 from denserk.commands.app import run
 from denserk.training import run_folder
+from tests.training.finetuning import write_examples
 
 
 @pytest.fixture(autouse=True)
@@ -13,6 +14,19 @@ def plain(request, monkeypatch):
     """Draw curves, which cost as much as a small run, only where a test asks for them."""
     if "curves" not in request.node.name:
         monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
+
+
+@pytest.fixture(scope="session")
+def train(tmp_path_factory):
+    """24 queries with the scores of a teacher."""
+    path = tmp_path_factory.mktemp("data") / "train.jsonl"
+    return write_examples(path, range(24), scored=True)
+
+
+@pytest.fixture(scope="session")
+def dev(tmp_path_factory):
+    """Six held-out queries."""
+    return write_examples(tmp_path_factory.mktemp("data") / "dev.jsonl", range(30, 36))
 
 
 @pytest.fixture

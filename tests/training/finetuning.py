@@ -1,11 +1,13 @@
 """Small fine-tuning runs: training files of made-up examples, runs from flat settings."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from denserk.config.encoding import Representation
 from denserk.config.formats import CorpusSettings
 from denserk.config.training import FinetuneRun, resolve_run
 from denserk.training.finetune import finetune
@@ -22,7 +24,7 @@ SMALL = {
     "device": "cpu",
 }
 """Ten steps of four queries with three passages each; checkpoints at 4, 8 and 10."""
-AGG = {"representation": "agg", "agg_dim": 20, "cls_dim": 6}
+AGG: dict[str, Any] = {"representation": Representation.AGG, "agg_dim": 20, "cls_dim": 6}
 
 
 def write_examples(path: Path, queries: Iterable[int], *, scored: bool = False) -> str:
@@ -42,6 +44,12 @@ def run_of(output: Path, model: Path, train: str | Path, **options: Any) -> Fine
 def tune(output: Path, model: Path, train: str | Path, **options: Any) -> TrainingResult:
     """Runs it in silence."""
     return finetune(run_of(output, model, train, **options))
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    """The log of a run."""
+    log: list[dict[str, Any]] = json.loads((folder / "training.json").read_text())["log"]
+    return log
 
 
 def weights(folder: Path) -> bytes:

@@ -22,28 +22,11 @@ from denserk.models.encode import encode
 from denserk.models.stored_model import read_model_folder
 from denserk.training.finetune import finetune
 from tests.reporters import Heard
-from tests.training.finetuning import AGG, run_of, tune, weights, write_examples
-
-
-@pytest.fixture(scope="module")
-def train(tmp_path_factory):
-    """24 queries with teacher's scores."""
-    path = tmp_path_factory.mktemp("data") / "train.jsonl"
-    return write_examples(path, range(24), scored=True)
-
-
-@pytest.fixture(scope="module")
-def dev(tmp_path_factory):
-    return write_examples(tmp_path_factory.mktemp("data") / "dev.jsonl", range(30, 36))
-
-
-def log_of(folder):
-    """The log of a run."""
-    return json.loads((folder / "training.json").read_text())["log"]
+from tests.training.finetuning import AGG, run_of, tune, weights
 
 
 def encoded(folder, toy):
-    """The toy corpus through `encode`, which is info nothing but the folder."""
+    """The toy corpus through `encode`, which gets nothing but the folder."""
     encode(
         EncodeSettings(
             model=str(folder), output=str(toy / "vectors"), corpus=str(toy / "corpus.jsonl")
@@ -56,26 +39,20 @@ def encoded(folder, toy):
     return open_vectors(toy / "vectors")
 
 
+MLR: dict[str, Any] = {"representation": Representation.MLR}
+ME_BERT: dict[str, Any] = {"representation": Representation.ME_BERT}
 REPRESENTATIONS: dict[str, tuple[dict[str, Any], int]] = {
-    "cls": ({"representation": "cls"}, 1),
-    "mean": ({"representation": "mean", "l2_norm": True, "temperature": 0.05}, 1),
+    "cls": ({"representation": Representation.CLS}, 1),
+    "mean": ({"representation": Representation.MEAN, "l2_norm": True, "temperature": 0.05}, 1),
     "agg": (AGG, 1),
     "agg-fresh": (AGG | {"mlm_head": MlmHead.FRESH}, 1),
     "agg-bare": (AGG | {"mlm_head": MlmHead.NONE}, 1),
-    "mlr": ({"representation": "mlr"}, 1),
-    "mlr-mix": ({"representation": "mlr", "reduction": Reduction.SCALAR_MIX}, 1),
-    "mlr-multi": ({"representation": "mlr", "reduction": Reduction.MULTI_VECTOR}, 2),
-    "me-bert": (
-        {"representation": "me-bert", "vectors": 3, "reduction": Reduction.MULTI_VECTOR},
-        3,
-    ),
-    "colbert": ({"representation": "colbert", "reduction": Reduction.AVERAGE}, 1),
+    "mlr": (MLR, 1),
+    "mlr-mix": (MLR | {"reduction": Reduction.SCALAR_MIX}, 1),
+    "mlr-multi": (MLR | {"reduction": Reduction.MULTI_VECTOR}, 2),
+    "me-bert": (ME_BERT | {"vectors": 3, "reduction": Reduction.MULTI_VECTOR}, 3),
+    "colbert": ({"representation": Representation.COLBERT, "reduction": Reduction.AVERAGE}, 1),
 }
-
-
-def typed(options):
-    """Settings as the command line gives them."""
-    return {**options, "representation": Representation(options["representation"])}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +62,7 @@ def typed(options):
 def test_encode_takes_the_folder_as_it_stands(tiny, train, toy, tmp_path, name, untie):
     options, vectors = REPRESENTATIONS[name]
     output = tmp_path / "out"
-    result = tune(output, tiny("bert"), train, **typed(options), untie=untie, max_steps=2)
+    result = tune(output, tiny("bert"), train, **options, untie=untie, max_steps=2)
     assert (result.steps, result.first_step) == (2, 0)
     stored = read_model_folder(output)
     assert stored.shared is not untie
@@ -99,8 +76,8 @@ def test_encode_takes_the_folder_as_it_stands(tiny, train, toy, tmp_path, name, 
     assert made.vectors_per_passage == vectors
 
 
-def test_a_shared_start_may_be_untied_and_goes_on_so(tiny, train, tmp_path):
-    tune(tmp_path / "one", tiny("bert"), train, **typed(AGG), untie=True, max_steps=2)
+def test_a_shared_start_may_be_untied_and_stays_so(tiny, train, tmp_path):
+    tune(tmp_path / "one", tiny("bert"), train, **AGG, untie=True, max_steps=2)
     query, passage = (
         load_file(tmp_path / "one" / side / "model.safetensors") for side in ("query", "document")
     )
@@ -112,7 +89,7 @@ def test_a_shared_start_may_be_untied_and_goes_on_so(tiny, train, tmp_path):
 
 
 def test_settings_versions_and_log_are_kept(tiny, train, dev, tmp_path):
-    run = run_of(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **typed(AGG))
+    run = run_of(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **AGG)
     result = finetune(run)
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert record["versions"].keys() == {"denserk", "torch", "transformers"}
@@ -132,22 +109,22 @@ def test_settings_versions_and_log_are_kept(tiny, train, dev, tmp_path):
     assert [entry["epoch"] for entry in losses] == [pytest.approx(n / 6) for n in (2, 4, 6, 8, 10)]
 
 
-def test_curves_are_drawn_and_no_tracker_is_told(tiny, train, dev, tmp_path):
-    tune(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **typed(AGG))
+def test_curves_are_drawn_and_no_tracker_is_used(tiny, train, dev, tmp_path):
+    tune(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **AGG)
     assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "out" / "logs").exists()
 
 
 def test_weights_stay_float32_in_bfloat16(tiny, train, tmp_path):
     options = {"dtype": Dtype.BFLOAT16, "max_steps": 2, "grad_cache": True}
-    tune(tmp_path / "out", tiny("bert"), train, **typed(AGG), **options)
+    tune(tmp_path / "out", tiny("bert"), train, **AGG, **options)
     tensors = load_file(tmp_path / "out" / "model.safetensors").values()
     assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in tensors)
 
 
 @pytest.mark.parametrize("name", ["agg", "mlr-mix"])
 def test_gradient_checkpointing_leaves_the_model_as_it_is(tiny, train, tmp_path, name):
-    settings = typed(REPRESENTATIONS[name][0]) | {"max_steps": 2}
+    settings = REPRESENTATIONS[name][0] | {"max_steps": 2}
     for used in (False, True):
         options = settings | {"gradient_checkpointing": used, "grad_cache": used}
         options |= {"chunk_tokens": 10_000} if used else {}
@@ -170,8 +147,8 @@ def test_accumulated_batches_are_one_step(tiny, train, tmp_path):
 
 def test_the_same_run_twice_is_the_same_model(tiny, train, tmp_path):
     for name in ("one", "two"):
-        tune(tmp_path / name, tiny("bert"), train, **typed(AGG), max_steps=3)
-    tune(tmp_path / "other", tiny("bert"), train, **typed(AGG), max_steps=3, seed=7)
+        tune(tmp_path / name, tiny("bert"), train, **AGG, max_steps=3)
+    tune(tmp_path / "other", tiny("bert"), train, **AGG, max_steps=3, seed=7)
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
     assert weights(tmp_path / "one") != weights(tmp_path / "other")
     for name in ("README.md", "modules.json", "config_sentence_transformers.json"):

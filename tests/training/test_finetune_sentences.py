@@ -1,4 +1,3 @@
-import json
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from denserk.config.training import DevMetric, Objective
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.training.finetune import finetune
 from tests.data.conftest import words
-from tests.training.finetuning import run_of, write_examples
+from tests.training.finetuning import AGG, log_of, run_of, write_examples
 
 PAIRS: dict[str, Any] = {"objective": Objective.COSINE_MSE, "label_scale": 5.0}
 TRIPLETS: dict[str, Any] = {"objective": Objective.TRIPLET}
@@ -46,10 +45,6 @@ def tune(output, model, train, **options):
     return finetune(run_of(output, model, train, **{**SMALL, **options}))
 
 
-def log_of(output):
-    return json.loads((output / "training.json").read_text())["log"]
-
-
 @pytest.mark.parametrize(
     ("objective", "measure", "representation"),
     [
@@ -61,9 +56,7 @@ def log_of(output):
 )
 def test_a_run_learns_validates_and_saves(tiny, data, tmp_path, objective, measure, representation):
     file, output = data[objective["objective"]], tmp_path / "m"
-    made: dict[str, Any] = {"representation": representation}
-    if representation == "agg":
-        made |= {"agg_dim": 20, "cls_dim": 6}
+    made = AGG if representation == "agg" else {"representation": representation}
     result = tune(
         output, tiny(), file, **objective, **made, dev_data=file, eval_steps=20, max_steps=60
     )

@@ -57,7 +57,7 @@ def test_resumed_is_uninterrupted(tiny, corpus, tmp_path, kind, stop):
         ({"max_length": 12}, "units.max_length was 16, now 12"),
     ],
 )
-def test_another_setting_is_refused_and_nothing_lost(tiny, corpus, tmp_path, options, phrase):
+def test_another_setting_is_rejected_and_nothing_lost(tiny, corpus, tmp_path, options, phrase):
     train(tmp_path / "out", corpus, "mlm", tiny(), save_steps=6)
     before, prepared = weights(tmp_path / "out"), contents(tmp_path / "out" / "training-data")
     with pytest.raises(MismatchError, match=phrase):
@@ -145,6 +145,6 @@ def test_ids_make_no_vocabulary(tiny, tmp_path):
     assert (folder / "config.json").is_file()
 
 
-def test_a_tokenizer_without_a_mask_is_refused(tiny, tmp_path, corpus):
+def test_a_tokenizer_without_a_mask_is_rejected(tiny, tmp_path, corpus):
     with pytest.raises(UsageError, match=r"no \[MASK\] or no \[CLS\]"):
         started(tmp_path, corpus, tokenizer=str(tiny("t5")), vocabulary_size=30522)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tests.conftest import VOCABULARY
 from tests.faults import ranks
 from tests.tiny_models import write_tiny
-from tests.training.finetuning import write_examples
+from tests.training.finetuning import log_of, write_examples
 from tests.training.pretraining import write_corpus, write_expansions
 
 WATCHED = """
@@ -83,10 +83,6 @@ def start(tmp_path_factory):
     config.write_text(json.dumps(json.loads(config.read_text()) | rates))
     (folder / "watched.py").write_text(WATCHED)
     return folder
-
-
-def log_of(folder):
-    return json.loads((folder / "training.json").read_text())["log"]
 
 
 @pytest.mark.slow

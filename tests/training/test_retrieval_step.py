@@ -1,7 +1,6 @@
 """Steps of a retriever: the gradient cache and groups of like length against the direct step."""
 
 import contextlib
-import weakref
 
 import pytest
 import torch
@@ -87,34 +86,23 @@ def test_cached_is_direct_in_bfloat16(tiny, name):
     assert_same(found, expected, 0.02 * scale)
 
 
-class Held:
-    """Counts the bytes that graphs of the encoders hold, now and at most."""
+class Saved:
+    """A tensor that a graph keeps for its backward pass; counts the bytes of all that live."""
 
-    def __init__(self):
-        self.now = self.most = 0
-
-    def pack(self, tensor):
-        token = Box(tensor)
-        size = tensor.numel() * tensor.element_size()
-        self.now += size
-        self.most = max(self.most, self.now)
-        weakref.finalize(token, self.drop, size)
-        return token
-
-    def drop(self, size):
-        self.now -= size
-
-
-class Box:
-    """Holds a saved tensor; unlike a tensor's own wrapper it can be watched for its end."""
+    now = most = 0
 
     def __init__(self, tensor):
         self.tensor = tensor
+        Saved.now += tensor.nbytes
+        Saved.most = max(Saved.most, Saved.now)
+
+    def __del__(self):
+        Saved.now -= self.tensor.nbytes
 
 
 def peak(folder, name, cache, queries):
     settings = REPRESENTATIONS[name]
-    model, held = retriever(folder, settings), Held()
+    model = retriever(folder, settings)
     made = objective(model, settings, LOSSES["in-batch"])
     one = batch_of(1)  # the same texts again and again: chunks of one size
     asked, passages = (
@@ -122,10 +110,11 @@ def peak(folder, name, cache, queries):
         for texts in (one.queries, one.passages)
     )
     batch = batch_of(queries)._replace(queries=asked, passages=passages)
-    with saved_tensors_hooks(held.pack, lambda token: token.tensor):
+    assert Saved.now == 0
+    Saved.most = 0
+    with saved_tensors_hooks(Saved, lambda saved: saved.tensor):
         run(RetrievalStep(model, made, cache), batch)
-    assert held.now == 0
-    return held.most
+    return Saved.most
 
 
 @pytest.mark.parametrize("name", ["cls", "agg-star-head", "colbert-average"])

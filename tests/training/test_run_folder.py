@@ -40,7 +40,7 @@ def test_what_changes_nothing_may_differ(output):
     assert heard.warnings == ["resuming, the last bits may differ: torch was '2', now '3'"]
 
 
-def test_without_a_checkpoint_a_run_begins_anew(output):
+def test_without_a_checkpoint_a_run_starts_again(output):
     (output / "checkpoints" / "checkpoint-4").rmdir()
     (output / "best").mkdir()
     (output / "training.json").write_text(json.dumps({"versions": {"denserk": "1"}}))

@@ -267,6 +267,5 @@ def test_trackers_that_are_not_there(tmp_path, monkeypatch):
         raise RuntimeError("WandbCallback requires wandb to be installed. Run `pip install wandb`.")
 
     monkeypatch.setattr(run_folder, "get_reporting_integration_callbacks", lambda _: [missing])
-    with pytest.raises(MissingExtraError, match="--report-to wandb needs a package") as error:
+    with pytest.raises(MissingExtraError, match=r"--report-to wandb: .*`pip install wandb`"):
         Reports(["wandb"], tmp_path)
-    assert error.value.hint == "pip install wandb"

@@ -161,7 +161,7 @@ def test_a_collection_is_sorted_by_descending_id(toy, tmp_path, tokenizers):
     assert dev.groups is None
 
 
-def test_judgments_of_other_things_are_refused(toy, tmp_path, tokenizers):
+def test_judgments_of_other_things_are_rejected(toy, tmp_path, tokenizers):
     (toy / "other.txt").write_text("x1 0 d3 1\n")
     with pytest.raises(InputError, match="no relevance judgment that joins a query"):
         sets(tmp_path, tokenizers, **collection(toy, "other.txt"))

@@ -107,15 +107,3 @@ def test_sizes_are_those_of_the_published_models(architecture):
     with torch.device("meta"):
         model = new_model(architecture, 30522, seed=1)
     assert model.num_parameters() == PARAMETERS[architecture]
-
-
-def test_weights_are_drawn_from_the_seed_alone():
-    state = torch.get_rng_state()
-    first, again, other = (
-        new_model(Architecture.TINY, 300, seed).state_dict() for seed in (1, 1, 2)
-    )
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    name = "bert.encoder.layer.0.output.dense.weight"
-    assert not torch.equal(first[name], other[name])
-    assert first[name].std().item() == pytest.approx(0.02, rel=0.02)
