@@ -1,6 +1,6 @@
 """A tokenizer of the tiny vocabulary, and training files made of examples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,16 @@ def tokenizer() -> TextTokenizer:
     return TextTokenizer(tiny_tokenizer("bert", VOCABULARY), settings)
 
 
+def jsonl(path: Path, objects: Iterable[Any]) -> str:
+    """Write a file of JSON lines; return its path."""
+    path.write_bytes(b"".join(orjson.dumps(value) + b"\n" for value in objects))
+    return str(path)
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
     """`write(objects, "train.jsonl")`: a file of JSON lines in the test's folder; its path."""
-
-    def lines(objects: Sequence[Any], name: str = "train.jsonl") -> str:
-        path = tmp_path / name
-        path.write_bytes(b"".join(orjson.dumps(value) + b"\n" for value in objects))
-        return str(path)
-
-    return lines
+    return lambda objects, name="train.jsonl": jsonl(tmp_path / name, objects)
 
 
 def words(number: int, length: int) -> str:

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import orjson
-
 from denserk.config.pretraining import MaskingSettings, PretrainingObjective, TextUnitSettings
 from denserk.data.masking import IGNORED, SubwordTokens, entries_of
 from denserk.data.pretraining_batches import PretrainingBatches
 from denserk.data.pretraining_data import prepare
 from tests.conftest import VOCABULARY
+from tests.data.conftest import jsonl
 from tests.tiny_models import tiny_tokenizer
 
 EXAMPLES = ["play", "##ing", "guitar", "##ist", "capital", "fran", "##ce", "zyx", "song"]
@@ -28,10 +27,9 @@ def store_of(folder, records, objective=MASTER, max_length=40):
     """Prepared text of records of token ids."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    source = folder / "ids.jsonl"
-    source.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    source = jsonl(folder / "ids.jsonl", records)
     units = TextUnitSettings(max_length=max_length, short_blocks=0.0)
-    return prepare([str(source)], folder / "prepared", TOKENIZER, objective, units=units)
+    return prepare([source], folder / "prepared", TOKENIZER, objective, units=units)
 
 
 def batches_of(store, objective=MASTER, max_length=40, batch_size=1, masking=None, **options):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from denserk.config.pretraining import KeywordWeight, MaskingSettings, MasterTask, NprKind
 from denserk.data.pretraining_data import prepare
+from tests.data.conftest import jsonl
 from tests.data.prepared_texts import (
     ENTRIES,
     MASTER,
@@ -200,10 +201,9 @@ def test_queries_of_the_example(tmp_path, example):
 
 
 def test_neighbours_are_the_passages_of_ones_document(tmp_path):
-    corpus = tmp_path / "corpus.jsonl"
     texts = [("d#0", "moon"), ("d#1", "sun"), ("e#0", "star"), ("d#2", "night")]
-    corpus.write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in texts))
-    store = prepare([str(corpus)], tmp_path / "prepared", TOKENIZER, MASTER)
+    corpus = jsonl(tmp_path / "corpus.jsonl", ({"_id": i, "text": t} for i, t in texts))
+    store = prepare([corpus], tmp_path / "prepared", TOKENIZER, MASTER)
     batch, _ = assembled(store, PAPER, tasks=frozenset({MasterTask.NPR}))
     said = [ids for ids, _ in readings(batch.decoders["npr"])]
     assert said == [ids_of("sun"), ids_of("moon"), [], []]

@@ -11,11 +11,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from denserk.config.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
-from denserk.data.pretraining_data import FREQUENCIES, prepare, write_tokens
+from denserk.data.pretraining_data import FREQUENCIES, prepare, split_sentences, write_tokens
 from denserk.errors import DenserkError, InputError, MismatchError
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.io.pretraining_text import TOKENS, Expansion
 from tests.conftest import VOCABULARY
+from tests.data.conftest import jsonl
 from tests.data.prepared_texts import COCONDENSER, CONDENSER, MASTER, MLM, SEP, ids_of, store_of
 from tests.data.prepared_texts import TOKENIZER as MASTER_TOKENIZER
 from tests.expansions import write_expansions
@@ -33,15 +34,10 @@ DOCUMENTS = [
 ]
 
 
-def jsonl(path, *records):
-    path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
-    return str(path)
-
-
 @pytest.fixture
 def corpus(tmp_path):
     records = [{"_id": i, "title": t, "text": x} for i, t, x in DOCUMENTS]
-    return jsonl(tmp_path / "corpus.jsonl", *records)
+    return jsonl(tmp_path / "corpus.jsonl", records)
 
 
 def tokens(text):
@@ -117,7 +113,7 @@ def test_documents_without_text_are_left_out_and_counted(corpus, tmp_path, objec
 
 
 def test_two_sources_are_one_corpus(corpus, tmp_path):
-    other = jsonl(tmp_path / "other.jsonl", {"_id": "o", "text": "a star"})
+    other = jsonl(tmp_path / "other.jsonl", [{"_id": "o", "text": "a star"}])
     store = prepared([corpus, other], tmp_path / "p", MLM)
     assert rows(store)[-1] == tokens("a star")
     assert store.contents["documents"] == 5
@@ -136,7 +132,8 @@ def test_documents_of_one_span_are_left_out(corpus, tmp_path):
 
 
 def test_documents_without_any_text(tmp_path):
-    source = jsonl(tmp_path / "c.jsonl", {"_id": "1", "text": " "}, {"_id": "2", "text": "\u200b"})
+    records = [{"_id": "1", "text": " "}, {"_id": "2", "text": "\u200b"}]
+    source = jsonl(tmp_path / "c.jsonl", records)
     with pytest.raises(InputError, match="found 2 documents without text"):
         prepared(source, tmp_path / "p", MASTER)
     (tmp_path / "c.jsonl").write_text("")
@@ -149,7 +146,7 @@ def test_documents_without_any_text(tmp_path):
 def test_a_document_becomes_passages_each_with_its_title(tmp_path, spans):
     sentences = ["The old river runs to the south.", "A boat falls.", "The big fish sings."]
     record = {"_id": "d", "title": "River", "text": " ".join(sentences)}
-    source = jsonl(tmp_path / "c.jsonl", record, {"_id": "e", "text": "the moon"})
+    source = jsonl(tmp_path / "c.jsonl", [record, {"_id": "e", "text": "the moon"}])
     expansions = tmp_path / "x.jsonl"
     write_expansions(expansions, [Expansion("d#1", ("fish",), ()), Expansion("e", ("sun",), ())])
     options = {"max_length": 14, "spans": spans, "expansions": str(expansions)}
@@ -168,7 +165,7 @@ def test_a_document_becomes_passages_each_with_its_title(tmp_path, spans):
 
 def test_documents_cut_already_stay_as_they_are(tmp_path):
     spans = ["the old moon rises. a star.", "the cat sleeps", " "]
-    source = jsonl(tmp_path / "c.jsonl", {"spans": spans}, {"spans": ["the sun"]})
+    source = jsonl(tmp_path / "c.jsonl", [{"spans": spans}, {"spans": ["the sun"]}])
     store = prepared(source, tmp_path / "a", COCONDENSER, max_length=6)
     assert rows(store) == [tokens(span) for span in spans[:2]]
     assert store.contents["short"] == 1
@@ -186,13 +183,13 @@ def test_byte_level_tokens_begin_words_at_a_sentences_start(tmp_path):
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, **{f"{role}_token": name for role, name in roles.items()}
     )
-    source = jsonl(tmp_path / "c.jsonl", {"_id": "1", "text": "Go on. It is so! No."})
+    source = jsonl(tmp_path / "c.jsonl", [{"_id": "1", "text": "Go on. It is so! No."}])
     store = prepare([source], tmp_path / "p", tokenizer, CONDENSER)
     assert tokenizer.decode(store.texts[0]) == "Go on. It is so! No."
 
 
 def test_ids_of_another_tokenizer(tmp_path):
-    source = jsonl(tmp_path / "ids.jsonl", {"text": [len(TOKENIZER) - 1]})
+    source = jsonl(tmp_path / "ids.jsonl", [{"text": [len(TOKENIZER) - 1]}])
     assert rows(prepared(source, tmp_path / "p", MLM)) == [[len(TOKENIZER) - 1]]
     with pytest.raises(
         InputError, match=r"line 1: found token id \d+; expected ids below"
@@ -201,7 +198,7 @@ def test_ids_of_another_tokenizer(tmp_path):
     assert "tokenizer" in str(error.value.hint)
     folder = tmp_path / "tokens"
     folder.mkdir()
-    jsonl(folder / "tokens.jsonl", {"text": [7]})
+    jsonl(folder / "tokens.jsonl", [{"text": [7]}])
     settings = {"tokenizer": "f00", "name": "that-model"}
     write_manifest(folder, Manifest(Kind.TOKENS, complete=True, settings=settings))
     with pytest.raises(MismatchError, match=r"token ids of another tokenizer \(that-model\)"):
@@ -218,7 +215,7 @@ def test_ids_of_another_tokenizer(tmp_path):
     ],
 )
 def test_ids_in_another_format(tmp_path, objective, record, expected):
-    source = jsonl(tmp_path / "ids.jsonl", {"text": [7]} if objective is MLM else record, record)
+    source = jsonl(tmp_path / "ids.jsonl", [{"text": [7]} if objective is MLM else record, record])
     with pytest.raises(InputError, match=expected):
         prepared(source, tmp_path / "p", objective)
 
@@ -271,7 +268,7 @@ def test_expansions_that_do_not_fit(corpus, tmp_path, made, found):
 )
 def test_neighbours(tmp_path, documents, neighbours):
     records = [{"_id": docid, "title": title, "text": "moon"} for docid, title in documents]
-    store = prepared(jsonl(tmp_path / "c.jsonl", *records), tmp_path / "p", MASTER)
+    store = prepared(jsonl(tmp_path / "c.jsonl", records), tmp_path / "p", MASTER)
     assert store.neighbours.tolist() == neighbours
     assert store.contents["with_neighbour"] == sum(number != 0 for number in neighbours)
 
@@ -335,3 +332,20 @@ def test_tokens_replace_those_of_another_text_alone(tmp_path):
     with pytest.raises(DenserkError):
         write_tokens(store, tmp_path / "mine", "a model", SEP)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One. Two? Three!", ["One.", "Two?", "Three!"]),
+        ("Dr. Smith met J. Doe. They left.", ["Dr. Smith met J. Doe.", "They left."]),
+        ("It cost 3.5 dollars. Cheap.", ["It cost 3.5 dollars.", "Cheap."]),
+        ("He said no. then nothing", ["He said no. then nothing"]),
+        ("a line\nanother", ["a line", "another"]),
+        ('"Go." She went.', ['"Go."', "She went."]),
+        ("See fig. 3 there. Done.", ["See fig. 3 there.", "Done."]),
+        ("  \n ", []),
+    ],
+)
+def test_where_sentences_end(text, sentences):
+    assert split_sentences(text) == sentences

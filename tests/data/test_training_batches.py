@@ -6,7 +6,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 import torch
 from hypothesis import given
@@ -23,7 +22,7 @@ from denserk.data.training_data import TrainingInputs, prepare, prepare_sentence
 from denserk.errors import InputError, UsageError
 from denserk.records import Passage, Query
 from tests.conftest import VOCABULARY, WORDS
-from tests.data.conftest import inline, pairs, triplets
+from tests.data.conftest import inline, jsonl, pairs, triplets
 from tests.reporters import Heard
 from tests.tiny_models import RERANKERS, tiny_tokenizer
 
@@ -35,10 +34,8 @@ def store(tmp_path_factory, tokenizer):
     """23 queries with 1 to 3 positives and 3 to 7 negatives."""
     folder = tmp_path_factory.mktemp("batches")
     lines = [inline(q, 1 + q % 3, 3 + q % 5, scored=True) for q in range(QUERIES)]
-    (folder / "train.jsonl").write_bytes(b"\n".join(map(orjson.dumps, lines)))
-    return prepare(
-        TrainingInputs([str(folder / "train.jsonl")]), folder / "prepared", tokenizer, tokenizer
-    )
+    inputs = TrainingInputs([jsonl(folder / "train.jsonl", lines)])
+    return prepare(inputs, folder / "prepared", tokenizer, tokenizer)
 
 
 @pytest.fixture

@@ -5,14 +5,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from denserk.config.encoding import Representation
 from denserk.config.formats import CorpusSettings
 from denserk.config.training import FinetuneRun, resolve_run
 from denserk.training.finetune import finetune
 from denserk.training.run_folder import TrainingResult
-from tests.data.conftest import inline
+from tests.data.conftest import inline, jsonl
 
 SMALL = {
     "batch_size": 4,
@@ -29,9 +27,7 @@ AGG: dict[str, Any] = {"representation": Representation.AGG, "agg_dim": 20, "cls
 
 def write_examples(path: Path, queries: Iterable[int], *, scored: bool = False) -> str:
     """A training file: queries with one or two positives and three negatives, texts inline."""
-    lines = (inline(number, 1 + number % 2, 3, scored=scored) for number in queries)
-    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    return str(path)
+    return jsonl(path, (inline(number, 1 + number % 2, 3, scored=scored) for number in queries))
 
 
 def run_of(output: Path, model: Path, train: str | Path, **options: Any) -> FinetuneRun:

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from denserk.config.formats import CorpusSettings
 from denserk.config.pretraining import (
     PretrainingObjective,
@@ -16,7 +14,7 @@ from denserk.config.pretraining import (
 )
 from denserk.training.pretrain import pretrain
 from denserk.training.run_folder import TrainingResult
-from tests.data.conftest import words
+from tests.data.conftest import jsonl, words
 
 SMALL = {
     "batch_size": 4,
@@ -41,8 +39,7 @@ def write_corpus(path: Path, documents: Iterable[int] = range(12)) -> str:
                 for place in range(4)
             ]
             lines.append({"_id": f"{number}#{part}", "text": ". ".join(sentences) + "."})
-    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    return str(path)
+    return jsonl(path, lines)
 
 
 def write_expansions(path: Path, documents: Iterable[int] = range(12)) -> str:
@@ -56,8 +53,7 @@ def write_expansions(path: Path, documents: Iterable[int] = range(12)) -> str:
         for number in documents
         for part in range(2)
     ]
-    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    return str(path)
+    return jsonl(path, lines)
 
 
 def run_of(

@@ -22,7 +22,7 @@ from denserk.models.encode import encode
 from denserk.models.stored_model import read_model_folder
 from denserk.training.finetune import finetune
 from tests.reporters import Heard
-from tests.training.finetuning import AGG, run_of, tune, weights
+from tests.training.finetuning import AGG, run_of, tune
 
 
 def encoded(folder, toy):
@@ -143,13 +143,3 @@ def test_accumulated_batches_are_one_step(tiny, train, tmp_path):
     assert {path.name for path in (tmp_path / "out" / "checkpoints").iterdir()} == {"checkpoint-9"}
     assert any((tmp_path / "out" / "logs").iterdir())
     assert tune(tmp_path / "half", tiny("bert"), train, **options | {"max_steps": 4}).steps == 4
-
-
-def test_the_same_run_twice_is_the_same_model(tiny, train, tmp_path):
-    for name in ("one", "two"):
-        tune(tmp_path / name, tiny("bert"), train, **AGG, max_steps=3)
-    tune(tmp_path / "other", tiny("bert"), train, **AGG, max_steps=3, seed=7)
-    assert weights(tmp_path / "one") == weights(tmp_path / "two")
-    assert weights(tmp_path / "one") != weights(tmp_path / "other")
-    for name in ("README.md", "modules.json", "config_sentence_transformers.json"):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

@@ -1,4 +1,3 @@
-import json
 from math import log
 
 import pytest
@@ -9,7 +8,8 @@ from denserk.errors import UsageError
 from denserk.models.cross_encoder import read_reranker
 from denserk.training.finetune import finetune, what_is_trained
 from tests.conftest import PASSAGES, QUERIES
-from tests.training.finetuning import run_of
+from tests.data.conftest import jsonl
+from tests.training.finetuning import log_of, run_of
 
 POSITIVES = {"q1": "d3", "q2": "d1", "q3": "d4"}
 SETTINGS = {
@@ -37,9 +37,7 @@ def train(tmp_path):
         }
         for qid, positive in POSITIVES.items()
     ]
-    path = tmp_path / "train.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return str(path)
+    return jsonl(tmp_path / "train.jsonl", lines)
 
 
 def weights(folder):
@@ -52,7 +50,7 @@ def test_a_run_learns_validates_and_saves_what_search_takes(tiny, train, tmp_pat
     stored = read_reranker(tmp_path / "r")
     assert stored.pairs == PairSettings(max_length=24)
     assert stored.text.query_max_length == 8
-    history = json.loads((tmp_path / "r" / "training.json").read_text())["log"]
+    history = log_of(tmp_path / "r")
     measured = [entry["eval_dev-loss"] for entry in history if "eval_dev-loss" in entry]
     assert len(measured) == 3
     assert measured[-1] < 0.7 * log(6)  # log 6 is chance

@@ -2,7 +2,6 @@
 
 import math
 
-import orjson
 import pytest
 import torch
 
@@ -15,7 +14,7 @@ from denserk.training.finetune import prepare_queries
 from denserk.training.validation import DevSet, measure, measure_groups, reciprocal_ranks
 from tests.conftest import PASSAGES as TEXTS
 from tests.conftest import VOCABULARY
-from tests.data.conftest import inline
+from tests.data.conftest import inline, jsonl
 from tests.tiny_models import tiny_tokenizer
 from tests.training.finetuning import run_of
 from tests.training.retrievers import REPRESENTATIONS, retriever
@@ -107,14 +106,9 @@ def tokenizers():
 
 
 def sets(tmp_path, tokenizers, **options):
-    train = written(tmp_path / "train.jsonl", [inline(number, 1, 3) for number in range(4)])
+    train = jsonl(tmp_path / "train.jsonl", [inline(number, 1, 3) for number in range(4)])
     run = run_of(tmp_path / "out", tmp_path / "model", train, **options)
     return prepare_queries(run, tmp_path / "out", tokenizers)[1]
-
-
-def written(path, examples):
-    path.write_bytes(b"".join(orjson.dumps(example) + b"\n" for example in examples))
-    return str(path)
 
 
 def collection(toy, qrels="qrels.txt"):
@@ -127,7 +121,7 @@ def collection(toy, qrels="qrels.txt"):
 
 def test_groups_are_the_first_positive_and_the_top_negatives(tmp_path, tokenizers):
     examples = [inline(number, 2, 3) for number in range(4)]
-    (dev,) = sets(tmp_path, tokenizers, dev_data=written(tmp_path / "dev.jsonl", examples))
+    (dev,) = sets(tmp_path, tokenizers, dev_data=jsonl(tmp_path / "dev.jsonl", examples))
     assert dev.groups is not None
     tokenizer = tiny_tokenizer("bert", VOCABULARY)
 
@@ -140,15 +134,6 @@ def test_groups_are_the_first_positive_and_the_top_negatives(tmp_path, tokenizer
         assert [text(row) for row in group] == [each["text"] for each in expected]
         assert [text(row) for row in relevant] == [each["text"] for each in positives]
     assert (len(dev.queries), len(dev.passages)) == (4, 20)
-
-
-def test_a_passage_named_twice_is_searched_once(tmp_path, tokenizers):
-    one, other = inline(1, 1, 3), inline(2, 1, 3)
-    other["negative_passages"][0] = one["positive_passages"][0]
-    (dev,) = sets(tmp_path, tokenizers, dev_data=written(tmp_path / "dev.jsonl", [one, other]))
-    assert dev.groups is not None
-    assert len(dev.passages) == 7
-    assert dev.groups[1, 1] == dev.groups[0, 0] == dev.relevant[0][0]
 
 
 def test_a_collection_is_sorted_by_descending_id(toy, tmp_path, tokenizers):
