@@ -93,10 +93,7 @@ class Encoder:
 
     @classmethod
     def load(cls, name: PathName, **options: Any) -> Self:
-        """Load a model: a short name such as "minilm", a folder, or a name on the Hugging Face hub.
-
-        Options as in `denserk encode`: representation="mean", l2_norm=True, device="cuda", ...
-        """
+        """Load a short name such as "minilm", a folder, or a hub name; options of `encode`."""
         from denserk.models.text_encoder import TextEncoder
 
         representation, text, compute = _split(
@@ -152,14 +149,9 @@ class Index:
         output: PathName | None = None,
         **options: Any,
     ) -> Self:
-        """Build an index.
+        """Index (N, D) vectors, or a path of vectors; options as in `denserk index`.
 
-        Args:
-            vectors: (N, D) float32, or a path that `denserk index --input` takes.
-            ids: N passage ids; the row numbers by default.
-            type: flat, hnsw, ivf, pq, ...
-            output: the folder to keep; without it the index goes with this object.
-            options: further options of `denserk index`.
+        The N `ids` are by default row numbers; without `output` the index goes with this object.
         """
         from denserk.config.encoding import VectorFormat
         from denserk.io.vector_formats import VectorBlock, write_vectors
@@ -206,14 +198,10 @@ class Index:
         hits: int = 100,
         **options: Any,
     ) -> Run:
-        """Search the index.
+        """Search with texts by id, a list of texts, one text, a file, or (N, D) vectors.
 
-        Args:
-            queries: texts by id, a list of texts (their ids are "0", "1", ...), one text, a file of
-                queries, or (N, D) vectors.
-            model: encodes the queries; by default the model that encoded the passages.
-            hits: passages returned for a query.
-            options: of `denserk search`, such as remove_query=True.
+        Queries without ids are "0", "1", ...; `model` is by default that of the passages. Options
+        as in `denserk search`; a query of another model is a MismatchError.
         """
         (settings,) = _split(options, SearchSettings)
         qids, asked = self._asked(queries, model)
@@ -281,16 +269,10 @@ def evaluate(
     measures: str | Sequence[str] = (),
     **options: Any,
 ) -> dict[str, Any]:
-    """Evaluate one run, or several by name.
+    """Return {measure: mean over the judged queries}; for {name: run}, that of each by name.
 
-    Args:
-        run: a run, or {name: run} for several.
-        qrels: relevance judgments; also a name such as "beir:scifact".
-        measures: "nDCG@10 R@100" or a list; nDCG@10, RR@10 and R@100 by default.
-        options: relevance_level, max_hits, ... of `denserk eval`.
-
-    Returns:
-        {measure: mean over the judged queries}; for several runs {name: {measure: mean}}.
+    `measures` is "nDCG@10 R@100" or a list, by default nDCG@10, RR@10 and R@100; options as in
+    `denserk eval`.
     """
     from denserk.evaluation.evaluator import evaluate as measure
 
@@ -316,10 +298,9 @@ def mine_negatives(
     output: PathName | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """Mine hard negatives from one or more runs; return training examples for `finetune`.
+    """Mine hard negatives from runs; return training examples for `finetune`.
 
-    The queries are `topics` with `qrels`, or training data (`train`). `output` also writes the
-    examples to a file. Options as in `denserk mine-negatives`: depth, num_negatives, ...
+    The queries are `topics` with `qrels`, or training data (`train`); `output` keeps the file.
     """
     from denserk.commands.train import mine_negatives as command
 
@@ -342,8 +323,7 @@ def finetune(
 ) -> Path:
     """Train a retriever or a cross-encoder; return `output`, which `Encoder.load` takes.
 
-    Training data is one or more files, or examples as `mine_negatives` returns them; `corpus` and
-    `queries` hold the texts that it names by id. Options as in `denserk finetune`: lr, epochs, ...
+    `corpus` and `queries` hold the texts that training data names by id.
     """
     from denserk.commands.train import finetune as command
 
@@ -367,8 +347,7 @@ def pretrain(
 ) -> Path:
     """Pre-train a backbone by mlm, condenser, cocondenser, master or retromae; return `output`.
 
-    Without a model to start from, architecture="tiny" is a randomly initialised BERT. Options as in
-    `denserk pretrain`: max_length, lr, batch_size, ...
+    Without a model to start from, architecture="tiny" is a randomly initialised BERT.
     """
     from denserk.commands.train import pretrain as command
 

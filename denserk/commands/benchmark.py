@@ -100,17 +100,27 @@ def benchmark(
             *(Path(paths.output), paths.model, config.MakeSettings(**make), representation, text),
             *(CorpusSettings(**corpus), encoding.ComputeSettings(**computing)),
         ).make(asked)
-    if one is not None:
-        _measure_one(runs, one, settings, paths, matching, comparison, report, page)
+    if one is None:
+        from denserk.evaluation.benchmarks import evaluate_benchmarks
+
+        results = evaluate_benchmarks(runs, names, settings, paths.against, matching)
+        show(results, report)
+        if page.report is not None:
+            from denserk.evaluation.report import write_benchmarks_report
+
+            logger.info(f"{write_benchmarks_report(results, page)}: report")
         return
-    from denserk.evaluation.benchmarks import evaluate_benchmarks
+    from denserk.evaluation.benchmarks import evaluate_benchmark
 
-    result = evaluate_benchmarks(runs, names, settings, paths.against, matching)
-    show(result, report)
+    comparison, runs = with_baseline(comparison, runs)
+    result = evaluate_benchmark(runs, one, settings, paths.against, matching)
+    sources = None
     if page.report is not None:
-        from denserk.evaluation.report import write_benchmarks_report
+        from denserk.evaluation.report import sources_of
 
-        logger.info(f"{write_benchmarks_report(result, page)}: report")
+        sources = sources_of(one, evaluation.ReportSources(one.title, topics=page.topics))
+        settings = replace(settings, remove_query=one.remove_query)
+    finish(result, runs, settings, comparison, report, page, sources)
 
 
 def _runs_of(paths: config.BenchmarkPaths, making: Mapping[str, Any]) -> list[str]:
@@ -131,31 +141,6 @@ def _reject_single(groups: Sequence[Any]) -> None:
     if given:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"{flags}: only for run files of one benchmark", "give one benchmark")
-
-
-def _measure_one(
-    runs: list[str],
-    benchmark: Benchmark,
-    settings: evaluation.EvaluationSettings,
-    paths: config.BenchmarkPaths,
-    matching: evaluation.AnswerSettings,
-    comparison: evaluation.ComparisonSettings,
-    report: evaluation.ReportSettings,
-    page: evaluation.PageSettings,
-) -> None:
-    from denserk.evaluation.benchmarks import evaluate_benchmark
-
-    comparison, runs = with_baseline(comparison, runs)
-    result = evaluate_benchmark(runs, benchmark, settings, paths.against, matching)
-    sources = None
-    if page.report is not None:
-        from denserk.evaluation.report import sources_of
-
-        sources = sources_of(
-            benchmark, evaluation.ReportSources(benchmark.title, topics=page.topics)
-        )
-        settings = replace(settings, remove_query=benchmark.remove_query)
-    finish(result, runs, settings, comparison, report, page, sources)
 
 
 def _origin(benchmark: Benchmark) -> dict[str, str]:
@@ -213,14 +198,10 @@ class _Maker:
         return self.output / f"{benchmark.short}.trec"
 
     def _folder_of(self, corpus: Corpus) -> Path:
-        """Return the folder of a corpus's vectors and index."""
         return self.output / CORPORA / corpus.name.replace("/", "-")
 
     def _text_for(self, corpus: Corpus) -> dict[str, Any]:
-        """Return the text settings of a corpus: those given, the benchmark's, the model's.
-
-        A benchmark's lengths are cut to the model's longest input.
-        """
+        """Return the text settings given, else the benchmark's, at most the model's lengths."""
         longest = self.stored.passage.max_length or math.inf
         lengths = {name: min(getattr(corpus, name), longest) for name in LENGTHS}
         states_join = self.stored.has_settings or "join" in encoding.PUBLISHED_TEXT.get(
@@ -277,7 +258,6 @@ class _Maker:
     def _search(
         self, benchmark: Benchmark, parts: Mapping[str, str], text: Mapping[str, Any]
     ) -> None:
-        """Write the run of one benchmark, encoding and indexing its corpus if needed."""
         from denserk.index.search import search
 
         index, run = self._index(benchmark, parts["corpus"], text), str(self._run_of(benchmark))

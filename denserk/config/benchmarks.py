@@ -10,14 +10,8 @@ from typing import Any
 from denserk.config.options import FOLDER, ResumeSettings, Settings, from_json, option, read_yaml
 from denserk.errors import UsageError
 
-
-class Paper(StrEnum):
-    """Papers with published figures."""
-
-    AGGRETRIEVER = "aggretriever"  # Aggretriever (TACL 2023)
-    CONDENSER = "condenser"  # Condenser (2021), coCondenser (2022) and gradient caching (2021)
-    MASTER = "master"  # MASTER (2023)
-    MLR = "mlr"  # MLR (2025)
+# Papers with published figures; condenser: also coCondenser and gradient caching.
+Paper = StrEnum("Paper", "AGGRETRIEVER CONDENSER MASTER MLR")
 
 
 @dataclass(frozen=True)

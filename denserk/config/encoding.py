@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from denserk.config.formats import TopicsFormat
+from denserk.config.formats import TopicsSettings
 from denserk.config.options import (
     REQUIRED,
     DeviceSettings,
@@ -63,43 +63,25 @@ class Reduction(StrEnum):
     MULTI_VECTOR = "multi-vector"  # Store all vectors; a passage scores by its best one
 
 
-class AggKind(StrEnum):
-    """Reductions of Aggretriever's lexical vector (section 3.2 and Table 8)."""
-
-    STAR = "star"  # agg*: signed maximum of each slice
-    PLUS = "plus"  # agg+: maximum of each slice
-    NONE = "none"  # No pruning: one dimension per vocabulary entry, no [CLS] part
-    LINEAR = "linear"  # Learned linear projection of the vocabulary
-    # Linear projection of the mean token state (without position 0); no vocabulary
-    AVERAGE = "average"
-
-
+# Reductions of Aggretriever's lexical vector (section 3.2 and Table 8): agg*, agg+, the whole
+# vocabulary without a [CLS] part, a learned linear projection of it, and one of the mean token
+# state (without position 0).
+AggKind = StrEnum("AggKind", "STAR PLUS NONE LINEAR AVERAGE")
 # Slices of vocabulary entries: round robin over token ids, as in the released code; agg+ over the
 # slices of agg*, as the paper describes; or seeded random slices, as the paper describes.
 AggLayout = StrEnum("AggLayout", "STRIDED PAIRED RANDOM")
 
 
-class TermWeight(StrEnum):
-    """Transformations of the learned token weight."""
-
-    CLAMP = "clamp"  # Negative weights become 0, as the released code computes for padded batches
-    SIGNED = "signed"  # Unchanged, as the released code computes without padding
-    ABS = "abs"  # Absolute value, as printed in the paper
-    ONE = "one"  # All weights are 1; the model has no weight layer (Table 8, row 2)
-
-
+# Transformations of the learned token weight. The released code clamps in padded batches and not in
+# others; the paper prints the absolute value; one: no weight layer (Table 8, row 2).
+TermWeight = StrEnum("TermWeight", "CLAMP SIGNED ABS ONE")
 # Distribution over the vocabulary: the backbone's pre-trained MLM head; a randomly initialised one,
 # tied to the word embeddings, for training only; or none, which gives a token's weight to itself.
 MlmHead = StrEnum("MlmHead", "PRETRAINED FRESH NONE")
 
 
-class AggOrder(StrEnum):
-    """Order of the parts of an Aggretriever vector."""
-
-    CLS_AGG = "cls-agg"  # As in the published indexes
-    AGG_CLS = "agg-cls"  # As in the authors' code
-
-
+# Order of the parts of an Aggretriever vector: as in the published indexes, or the authors' code.
+AggOrder = StrEnum("AggOrder", {"CLS_AGG": "cls-agg", "AGG_CLS": "agg-cls"})
 # Precision of the computation.
 Dtype = StrEnum("Dtype", "FLOAT32 BFLOAT16 FLOAT16")
 # Libraries that compute a model; auto: OpenVINO on a CPU where it is installed, else torch.
@@ -265,19 +247,13 @@ class ComputeSettings(DeviceSettings, PrecisionSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodeSettings(ShardSettings, ResumeSettings):
+class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings):
     """Input and output."""
 
     model: str = option(REQUIRED, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
     """Model: a short name (docs/models.md), a folder or a Hugging Face name."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", either="topics")
     """Passages to encode: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
-    topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
-    """Queries to encode, instead of --corpus."""
-    topics_format: TopicsFormat | None = option(None, shown_default="detected")
-    """Format of --topics."""
-    qrels: str | None = option(None, metavar="FILE|DIR|NAME", needs="topics")
-    """Encode only queries with judgments in these qrels, e.g. one split of BEIR."""
     output: str = option(REQUIRED, "--embeddings", "--encode-output-path", metavar="DIR|FILE|-")
     """Output folder, or file for single-file formats."""
     output_format: VectorFormat = VectorFormat.NPY

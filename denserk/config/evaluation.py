@@ -14,16 +14,8 @@ from denserk.errors import UsageError
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 
 
-class OutputFormat(StrEnum):
-    """Output formats of measures."""
-
-    TABLE = "table"  # Aligned columns; the best of several runs is marked
-    TSV = "tsv"  # ir-measures' lines: measure and value, with the run first if there are several
-    JSON = "json"  # One JSON object with values in full precision
-    TREC_EVAL = "trec_eval"  # trec_eval's lines and measure names
-    MARKDOWN = "markdown"  # Markdown table; the best of several runs is bold
-
-
+# Output formats of measures: tsv as ir-measures prints it, with the run first if there are several.
+OutputFormat = StrEnum("OutputFormat", "TABLE TSV JSON TREC_EVAL MARKDOWN")
 # Default measures of --format trec_eval, as trec_eval prints.
 TREC_EVAL_MEASURES = ("official",)
 # Column that orders the hits: score (trec_eval) or rank (MS MARCO's scripts).
@@ -81,11 +73,7 @@ class ReportSettings(Settings):
 
 
 def parse_bound(text: str) -> tuple[str, float]:
-    """Parse "measure=value".
-
-    >>> parse_bound("AP(rel=2)@100=0.25")
-    ('AP(rel=2)@100', 0.25)
-    """
+    """Parse "measure=value"; the measure may contain "=", too."""
     measure, _, number = text.rpartition("=")
     try:
         value = float(number)

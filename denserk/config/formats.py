@@ -47,6 +47,18 @@ class RunFormat(StrEnum):
     JSONL = "jsonl"  # JSON lines with `qid`, `docid`, `rank` and `score`, one per hit
 
 
+@dataclass(frozen=True, kw_only=True)
+class TopicsSettings(Settings):
+    """Queries, where a command may do without."""
+
+    topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
+    """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    topics_format: TopicsFormat | None = option(None, shown_default="detected")
+    """Format of --topics."""
+    qrels: str | None = option(None, metavar="FILE|DIR|NAME", needs="topics")
+    """Keep only queries with judgments in these qrels, e.g. one split of BEIR."""
+
+
 @dataclass(frozen=True)
 class CorpusSettings(Settings):
     """Corpus."""
@@ -79,16 +91,8 @@ class TrainingFormat(StrEnum):
     NEGATIVES = "negatives"  # Tab-separated: query id, comma-separated negative ids
 
 
-class Kind(StrEnum):
-    """Content of a file or folder."""
-
-    CORPUS = "corpus"  # Passages
-    QUERIES = "queries"  # Queries, with or without answers
-    QRELS = "qrels"  # Relevance judgments
-    RUN = "run"  # Ranked passages for queries
-    VECTORS = "vectors"  # Vectors with their ids
-    TRAINING = "training"  # Queries with positives and negatives
-    MODEL = "model"  # A model folder
+# Content of a file or folder.
+Kind = StrEnum("Kind", "CORPUS QUERIES QRELS RUN VECTORS TRAINING MODEL")
 
 
 @dataclass(frozen=True)

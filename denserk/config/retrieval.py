@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from denserk.config.formats import RunFormat as RunFormat
-from denserk.config.formats import TopicsFormat
+from denserk.config.formats import TopicsFormat, TopicsSettings
 from denserk.config.options import (
     REQUIRED,
     OverwriteSettings,
@@ -22,20 +22,8 @@ from denserk.config.options import (
 )
 from denserk.errors import UsageError
 
-
-class IndexType(StrEnum):
-    """Index types."""
-
-    FLAT = "flat"  # Exact search over all vectors
-    HNSW = "hnsw"  # HNSW graph over full vectors
-    IVF = "ivf"  # Inverted lists over full vectors
-    PQ = "pq"  # Product quantisation
-    HNSWPQ = "hnswpq"  # HNSW graph over product-quantised vectors
-    SQ8 = "sq8"  # Scalar quantisation, 8 bits per dimension
-    SQFP16 = "sqfp16"  # Scalar quantisation, float16
-    BM25 = "bm25"  # Inverted index of terms
-
-
+# Index types (docs/index.md).
+IndexType = StrEnum("IndexType", "FLAT HNSW IVF PQ HNSWPQ SQ8 SQFP16 BM25")
 # Search library.
 Engine = StrEnum("Engine", "FAISS TORCH BM25S LUCENE MILVUS")
 # Engines of --type bm25.
@@ -144,7 +132,7 @@ class RunOutput(OverwriteSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchPaths(RunOutput):
+class SearchPaths(TopicsSettings, RunOutput):
     """Input and output."""
 
     index: tuple[str, ...] = option(
@@ -157,12 +145,6 @@ class SearchPaths(RunOutput):
     """Index folder, or folder of vectors for exact search; repeatable, or a quoted pattern."""
     engine: Engine | None = option(None, metavar="milvus", shown_default="that of --index")
     """milvus: search --collection at --uri instead of --index."""
-    topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
-    """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
-    topics_format: TopicsFormat | None = option(None, shown_default="detected")
-    """Format of --topics."""
-    qrels: str | None = option(None, metavar="FILE|DIR|NAME", needs="topics")
-    """Search only queries with judgments in these qrels, e.g. one split of BEIR."""
     model: str | None = option(
         None,
         "--encoder",

@@ -1,13 +1,14 @@
 import errno
 import io
 import os
+import signal
 
 import pytest
 
 from denserk import __version__
 from denserk.commands import app as module
 from denserk.commands.app import run
-from denserk.errors import GateError, InputError, UsageError
+from denserk.errors import GateError, InputError, Interrupted, UsageError
 
 
 @pytest.fixture
@@ -46,6 +47,13 @@ def test_errors_leave_as_one_line(failing, capsys, error, status, said):
     err = capsys.readouterr().err
     assert said in err
     assert "Traceback" not in err
+
+
+def test_an_error_that_a_library_makes_of_a_signal_is_the_signal(failing, capsys, monkeypatch):
+    monkeypatch.setattr(Interrupted, "received", Interrupted(signal.SIGTERM))
+    failing(RuntimeError("could not determine the shape of object"))
+    assert run([]) == 143
+    assert "interrupted by SIGTERM" in capsys.readouterr().err
 
 
 def test_a_closed_pipe_is_quiet(failing, capsys, monkeypatch):

@@ -25,14 +25,7 @@ def search(tiny, *names, model="bert", **settings):
     return evaluate_benchmarks(["runs"], names)
 
 
-def values(found, suite):
-    """The values of the one run on a suite."""
-    one = found.values(suite, "runs")
-    assert one is not None
-    return one
-
-
-def test_sets_are_searched_measured_and_kept(cache, tiny):
+def test_benchmarks_are_searched_and_evaluated(cache, tiny):
     write_beir(cache, "scifact")
     write_beir(cache, "arguana", own_id=True)
     found = search(tiny, "beir/scifact", "beir/arguana")
@@ -61,33 +54,33 @@ def test_a_corpus_is_encoded_once_and_with_its_own_lengths(cache, tiny):
     assert Path("runs/dl19.trec").is_file()
 
 
-def test_resume_keeps_finished_sets_and_makes_the_others(cache, tiny):
+def test_resume_keeps_finished_benchmarks(cache, tiny):
     write_beir(cache, "scifact")
     search(tiny, "beir/scifact")
     before = Path("runs/scifact.trec").stat().st_mtime_ns
     write_beir(cache, "nfcorpus")
-    told = Heard()
+    heard = Heard()
     search(tiny, "beir/nfcorpus", "beir/scifact", resume=True)
     assert Path("runs/scifact.trec").stat().st_mtime_ns == before
-    assert "beir/scifact: finished, kept" in told.notes
+    assert "beir/scifact: finished, kept" in heard.notes
     Path("runs/scifact.trec").write_text("")
     search(tiny, "beir/scifact", resume=True)
     assert Path("runs/scifact.trec").stat().st_size
 
 
-def test_a_stop_between_the_run_and_its_suite_is_no_finished_run(cache, tiny):
+def test_a_run_without_its_benchmark_is_not_finished(cache, tiny):
     write_beir(cache, "scifact")
     search(tiny, "beir/scifact")
     where = beside("runs/scifact.trec")
     manifest = json.loads(where.read_text())
     del manifest["made_from"]["suite"]
     where.write_text(json.dumps(manifest))
-    told = Heard()
+    heard = Heard()
     search(tiny, "beir/scifact", resume=True)
-    assert "beir/scifact (1 of 1): queries of 64 tokens, passages of 64" in told.notes
+    assert "beir/scifact (1 of 1): queries of 64 tokens, passages of 64" in heard.notes
 
 
-def test_another_model_or_depth_is_refused_unless_all_is_made_anew(cache, tiny):
+def test_another_model_or_depth_is_rejected_without_overwrite(cache, tiny):
     write_beir(cache, "scifact")
     search(tiny, "beir/scifact")
     with pytest.raises(MismatchError, match=r"model\.fingerprint was"):
@@ -100,7 +93,7 @@ def test_another_model_or_depth_is_refused_unless_all_is_made_anew(cache, tiny):
     assert len(Path("runs/scifact.trec").read_text().splitlines()) == 9
 
 
-def test_whatever_is_missing_is_told_before_anything_is_done(cache, tiny):
+def test_missing_data_is_reported_before_the_start(cache, tiny):
     write_beir(cache, "scifact")
     with pytest.raises(UsageError) as refused:
         search(tiny, "beir/scifact", "beir/robust04", "msmarco-titled-dev")

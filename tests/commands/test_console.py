@@ -13,9 +13,10 @@ from denserk.reporting import track
 logger = logging.getLogger("denserk.test")
 
 
-def test_notes_warnings_and_errors_go_to_stderr(capsys):
+def test_messages_go_to_stderr_and_notes_are_shown_once(capsys):
     configure(ConsoleSettings())
-    logger.info("detected")
+    for _ in range(2):
+        logger.info("detected")
     logger.warning("odd")
     show_error(InputError("f", 3, "x", "y", "do z"))
     captured = capsys.readouterr()
@@ -28,35 +29,18 @@ def test_notes_warnings_and_errors_go_to_stderr(capsys):
     ]
 
 
-def test_a_message_is_shown_once(capsys):
-    configure(ConsoleSettings())
-    for _ in range(2):
-        logger.info("detected")
-    assert capsys.readouterr().err == "detected\n"
-
-
-def test_json_lines(capsys):
-    configure(ConsoleSettings(log_json=True))
-    show_error(InputError("f", 3, "ö", "y", "do z"))
-    assert json.loads(capsys.readouterr().err) == {
-        "level": "error",
-        "message": "f, line 3: found ö; expected y",
-        "hint": "do z",
-    }
-
-
 @pytest.mark.parametrize(("total", "of"), [(40, " of 40"), (None, "")])
-def test_plain_progress_prints_rate_and_rest(capsys, monkeypatch, total, of):
+def test_progress_in_lines_has_the_rate_and_the_time_left(capsys, monkeypatch, total, of):
     monkeypatch.setattr("denserk.commands.console.EVERY", 0.05)
 
     def next_line():
-        while not (said := capsys.readouterr().err):
+        while not (printed := capsys.readouterr().err):
             time.sleep(0.01)
-        return said.splitlines()[-1]
+        return printed.splitlines()[-1]
 
     configure(ConsoleSettings())
     with track("encoding", total, "passages") as progress:
-        first = next_line()  # although no text is done yet
+        first = next_line()  # before any passage is finished
         progress.advance(20)
         second = next_line()
     assert first == f"encoding: 0{of} passages, 0 per second"
@@ -64,6 +48,7 @@ def test_plain_progress_prints_rate_and_rest(capsys, monkeypatch, total, of):
     assert re.fullmatch(rf"encoding: 20{of} passages, \d+ per second{left}", second)
 
 
-def test_wrong_usage_is_reported_like_every_other_error(capsys):
+def test_wrong_usage_as_json_lines(capsys):
     assert run(["encode", "--no-such-option", "--log-json"]) == 2
-    assert json.loads(capsys.readouterr().err)["level"] == "error"
+    error = json.loads(capsys.readouterr().err)
+    assert (error["level"], error["hint"]) == ("error", "see denserk encode --help")

@@ -1,5 +1,6 @@
-"""trec_eval's habits, through the command: its run files, its options, its output."""
+"""Run files, options and output of trec_eval."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,18 +56,18 @@ def test_query_ids_that_begin_like_a_comment_are_not_lost(capsys):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("q1 Q0 my doc 1 0.9 t\n", "line 1: found 7 columns"),
         ("q1 Q0 d1 1 high t and text\n", "line 1: found score 'high'"),
         ("q1 Q0 d1 1 0.9\n", "line 1: found 5 columns"),
     ],
 )
-def test_a_blank_in_an_id_is_no_text_after_the_tag(line, told, capsys):
+def test_a_blank_in_an_id_is_no_text_after_the_tag(line, message, capsys):
     Path("odd").write_text(line)
     assert run(["eval", "odd", "qrels", "--quiet"]) == 1
     out, err = capsys.readouterr()
-    assert (out, told in err) == ("", True), err
+    assert (out, message in err) == ("", True), err
 
 
 def test_max_hits(capsys):
@@ -75,8 +76,6 @@ def test_max_hits(capsys):
     assert first_two == {"RR": 0.5, "AP": (0.25 + 0.5) / 2, "NumRet": 4, "R@100": 0.75}
     assert measured(capsys, *asked, "-M1") == {"RR": 0, "AP": 0, "NumRet": 2, "R@100": 0}
     assert measured(capsys, *asked, "-M", "9") == measured(capsys, *asked)
-    assert run(["eval", "run", "qrels", "-M", "0"]) == 2
-    assert "--max-hits 0: at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("best", "value"), [("z", 1), ("a", 0)])
@@ -90,44 +89,35 @@ def test_max_hits_cuts_ties_as_trec_eval_orders_them(best, value, capsys):
     }
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        RUN,
-        "".join(f"{q}\t{d}\t{r}\n" for q, _, d, r, *_ in map(str.split, RUN.splitlines()[2::-1]))
-        + "q2\td2\t1\nq2\td4\t2\n",
-        "".join(
-            f'{{"qid": "{q}", "docid": "{d}", "rank": {r}, "score": {s}}}\n'
-            for q, _, d, r, s, _ in map(str.split, RUN.splitlines())
-        ),
-    ],
-    ids=["trec", "msmarco", "jsonl"],
-)
-def test_order_by_rank(text, capsys):
-    Path("ranked").write_text(text)
-    asked = ["qrels", "-m", "RR@10 map"]
-    assert measured(capsys, "ranked", *asked, "--set", "order=rank") == {
-        "RR@10": 1,
-        "AP": pytest.approx(1, abs=1e-6),
-    }
-    assert measured(capsys, "run", *asked, "--set", "order=score")["RR@10"] == 0.5
-    first = measured(capsys, "ranked", *asked, "--set", "order=rank", "-M", "1")
-    assert first == {"RR@10": 1, "AP": 0.75}
+@pytest.mark.parametrize("suffix", ["trec", "tsv", "jsonl"])
+def test_order_by_rank(suffix, capsys):
+    rows = [(q, int(rank), d, float(s)) for q, _, d, rank, s, _ in map(str.split, RUN.splitlines())]
+    lines = {
+        "trec": RUN.splitlines(),
+        "tsv": [f"{q}\t{d}\t{rank}" for q, rank, d, _ in sorted(rows)],
+        "jsonl": [
+            json.dumps({"qid": q, "docid": d, "rank": rank, "score": s}) for q, rank, d, s in rows
+        ],
+    }[suffix]
+    Path("ranked").write_text("\n".join([*lines, ""]))
+    asked = ["ranked", "qrels", "-m", "RR@10 map", "--set", "order=rank"]
+    assert measured(capsys, *asked) == {"RR@10": 1, "AP": pytest.approx(1, abs=1e-6)}
+    assert measured(capsys, *asked, "-M", "1") == {"RR@10": 1, "AP": 0.75}
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("q1 Q0 d1 0 3 t\nq1 Q0 d2 0 2 t\n", "line 2: found rank 0 of query q1 again (first in"),
         ("q1 Q0 d1 first 3 t\n", "line 1: found rank 'first'; expected a whole number"),
         ("q1 d1 0.5\nq1 d2 0.4\n", "line 1: found no rank"),
     ],
 )
-def test_ranks_that_order_nothing(text, told, capsys):
+def test_ranks_that_order_nothing(text, message, capsys):
     Path("odd").write_text(text)
     assert run(["eval", "odd", "qrels", "--set", "order=rank", "--quiet"]) == 1
     out, err = capsys.readouterr()
-    assert (out, told in err, "order=score" in err) == ("", True, True), err
+    assert (out, message in err, "order=score" in err) == ("", True, True), err
 
 
 def test_its_default_output(shared_data, capsys):
@@ -153,7 +143,3 @@ def test_run_id_and_gm_map(capsys):
     assert measured(capsys, "half", "qrels", "-m", "GMAP")["GMAP"] == pytest.approx(
         (0.5 * 0.00001) ** 0.5, abs=1e-6
     )
-    assert run(["eval", "run", *asked, "map"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1
-    assert run(["eval", "run", "half", *asked, "gm_map", "-o", "tsv", "--baseline", "half"]) == 0
-    assert "GMAP:" not in capsys.readouterr().out

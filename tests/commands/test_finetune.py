@@ -1,4 +1,4 @@
-"""The command itself: presets shown, options that win, a terminal."""
+"""`denserk finetune` and `denserk pretrain`: option names, presets, a terminal."""
 
 import os
 import pty
@@ -10,37 +10,42 @@ import pytest
 
 from denserk.commands.app import run
 from denserk.config.training import presets
-from denserk.training import finetune as task
+from denserk.training import finetune, pretrain
 from denserk.training.run_folder import TrainingResult
 from tests.training.finetuning import write_examples
 
-BASIC = ("--model", "m", "--train-data", "t.jsonl", "--output", "o")
+BASIC = ("finetune", "--model", "m", "--train-data", "t.jsonl", "--output", "o")
+PRESET = (*BASIC, "--preset", "aggretriever-marco")
+MASTER = ("pretrain", "--objective", "master", "--model", "m", "--corpus", "c", "--output", "o")
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What the task would have been asked to do."""
+    """The runs that commands ask for, in place of training."""
     runs = []
 
-    def stand_in(run):
+    def train(run):
         runs.append(run)
-        return TrainingResult(steps=1234, first_step=0, loss=0.5, best=None)
+        return TrainingResult(steps=1234, first_step=0, loss=0.5)
 
-    monkeypatch.setattr(task, "finetune", stand_in)
+    monkeypatch.setattr(finetune, "finetune", train)
+    monkeypatch.setattr(pretrain, "pretrain", train)
     return runs
 
 
 @pytest.mark.parametrize(
     ("words", "section", "field", "value"),
     [
-        (("--train-n-passages", "4"), "sampling", "group_size", 4),
-        (("--untie-encoder",), "finetune", "untie", True),
-        (("--set", "p-chunk=9"), "cache", "p_chunk", 9),
-        (("--set", "negatives-x-device=no"), "finetune", "negatives_x_device", False),
+        ((*PRESET, "--train-n-passages", "4"), "sampling", "group_size", 4),
+        ((*PRESET, "--set", "p-chunk=9"), "cache", "p_chunk", 9),
+        ((*MASTER, "--num-train-epochs", "7"), "optimizer", "max_steps", None),
+        ((*MASTER, "--set", "keep-steps=10,20"), "optimizer", "keep_steps", (10, 20)),
+        ((*MASTER, "--preset", "released"), "masking", "npr", "half"),
+        ((*MASTER, "--corpus", "d"), "pretrain", "corpus", ("c", "d")),
     ],
 )
-def test_options_win_under_the_names_that_users_know(asked, words, section, field, value):
-    assert run(["finetune", *BASIC, "--preset", "aggretriever-marco", *words]) == 0
+def test_options_override_presets_and_have_familiar_aliases(asked, words, section, field, value):
+    assert run(words) == 0
     assert getattr(getattr(asked[0], section), field) == value
 
 
@@ -50,7 +55,7 @@ def test_a_file_of_ones_own_is_a_preset(asked, capsys, tmp_path):
         "summary: a first run\nfields: [title, text]\nlr: 5e-6\nmax-steps: 300\n"
         "positive: rotate\nlayers: &layers [12, 8]\nnegative_pool: null\nnormalize_quotes: true\n"
     )
-    assert run(["finetune", *BASIC, "--preset", str(file), "--batch-size", "16"]) == 0
+    assert run([*BASIC, "--preset", str(file), "--batch-size", "16"]) == 0
     assert capsys.readouterr().err.startswith(f"preset {file}: a first run\n  values from {file}")
     chosen = asked[0].as_json()
     assert chosen["preset"] == str(file)
@@ -64,11 +69,8 @@ def test_a_file_of_ones_own_is_a_preset(asked, capsys, tmp_path):
     ("text", "status", "words"),
     [
         ("lr: fast\n", 2, ["lr: found 'fast', expected a number"]),
-        ("fields: title\nseed: 1.5\n", 2, ["fields: found 'title', expected a list", "seed"]),
         ("epoch: 3\n", 2, ["epoch is not a setting of finetune (did you mean epochs?)"]),
         ("lr: 1e-5\nseed: 1\nlr: 2e-5\n", 1, ["line 3", "'lr' is repeated"]),
-        ("lr: [1e-5\n", 1, ["line 2", "invalid YAML"]),
-        ("", 1, ["found nothing"]),
         ("\0", 1, ["invalid YAML"]),
         (None, 2, ["cannot be read: No such file"]),
     ],
@@ -77,7 +79,7 @@ def test_a_wrong_file_is_one_line(asked, capsys, tmp_path, text, status, words):
     file = tmp_path / "mine.yaml"
     if text is not None:
         file.write_text(text)
-    assert run(["finetune", *BASIC, "--preset", str(file)]) == status
+    assert run([*BASIC, "--preset", str(file)]) == status
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith(f"error: {file}")
     assert all(word in first for word in words)
@@ -86,19 +88,18 @@ def test_a_wrong_file_is_one_line(asked, capsys, tmp_path, text, status, words):
 
 def test_other_processes_tell_nothing(asked, capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    assert run(["finetune", *BASIC, "--preset", "aggretriever-marco"]) == 0
+    assert run(PRESET) == 0
     assert capsys.readouterr().err == ""
     monkeypatch.delenv("RANK")
-    assert run(["finetune", *BASIC]) == 0  # and the next command of this process speaks again
+    assert run(BASIC) == 0  # and the next command of this process speaks again
     assert capsys.readouterr().err != ""
 
 
-def test_presets_are_tab_separated_elsewhere(capsys):
+def test_presets_are_listed(capsys):
     assert run(["finetune", "--list-presets"]) == 0
-    header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split("\t")[:3] == ["preset", "summary", "settings"]
-    assert [row.split("\t")[0] for row in rows] == list(presets())
-    assert {row.count("\t") for row in rows} == {header.count("\t")}
+    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()][1:] == [
+        *presets()
+    ]
 
 
 def in_a_terminal(words, columns):

@@ -1,3 +1,5 @@
+"""Declared options through a command: spellings, types, rules, help; and as JSON."""
+
 import dataclasses
 from enum import StrEnum
 from typing import Annotated
@@ -7,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from denserk.commands.options import Overrides, command
-from denserk.config.options import REQUIRED, option
+from denserk.config.options import REQUIRED, Settings, as_json, from_json, option
 from denserk.errors import UsageError
 
 
@@ -17,21 +19,28 @@ class Colour(StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Paint:
+class Paint(Settings):
     """Paint: of a wall."""
 
     target: str = option(REQUIRED, "--to", metavar="WALL")
     """What is painted."""
     colour: Colour = Colour.RED
-    """Which colour."""
-    coats: tuple[str, ...] = ("base", "top")
+    """Which colour,
+    in a word."""
+    coats: tuple[str, ...] = option(("base", "top"), nonempty=True)
     """Coats in order."""
-    brush: tuple[str, ...] = option((), repeat=True)
+    brush: tuple[str, ...] = option((), repeat=True, needs="depth glossy")
     """Brushes."""
-    dry_time: int | None = option(None, shown_default="until it is dry")
-    """Hours."""
-    glossy: bool = False
+    depth: int | None = option(None, shown_default="that of the wall", at_least=1)
+    """Depth."""
+    shares: tuple[float, ...] = option((), rare=True, above=0, below=1)
+    """Shares."""
+    glossy: bool = option(False, excludes="depth")
     """Shine."""
+    hue: str | None = option(None, either="tone")
+    """Hue."""
+    tone: str | None = None
+    """Tone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,67 +55,82 @@ class Weather:
     """When."""
 
 
-@pytest.fixture
-def invoke():
-    app = typer.Typer(
-        context_settings={"token_normalize_func": lambda token: token.replace("_", "-")},
-        rich_markup_mode=None,
+WALL = ("--to", "w", "--hue", "h")
+APP = typer.Typer(
+    context_settings={"token_normalize_func": lambda token: token.replace("_", "-")},
+    rich_markup_mode=None,
+)
+
+
+@command(APP, "paint")
+def paint(
+    paint: Paint,
+    weather: Overrides[Weather],
+    names: Annotated[list[str] | None, typer.Argument()] = None,
+) -> tuple[Paint, Overrides[Weather]]:
+    """Paint a wall."""
+    typer.echo((as_json(paint), dict(weather), names))
+    return paint, weather
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(APP, list(arguments), catch_exceptions=False).stdout
+
+
+def test_options_by_any_spelling():
+    default = as_json(Paint(target="w", hue="h"))
+    assert invoke("--target", "w", "--hue", "h") == f"{(default, {}, None)}\n"
+    chosen = Paint(
+        target="w", colour=Colour.BLUE, coats=("a", "b"), brush=("x", "y"), depth=4, hue="h"
     )
-    calls = []
-
-    @command(app, "paint")
-    def paint(
-        paint: Paint,
-        weather: Overrides[Weather],
-        names: Annotated[list[str] | None, typer.Argument()] = None,
-    ) -> None:
-        """Paint a wall."""
-        calls.append((paint, dict(weather), names))
-
-    def run(*arguments):
-        result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-        return result, calls[-1] if calls else None
-
-    return run
-
-
-def test_defaults_stand_once(invoke):
-    _, (paint, weather, names) = invoke("--target", "wall")
-    assert paint == Paint(target="wall")
-    assert weather == {}
-    assert not names
-
-
-def test_options_by_any_spelling(invoke):
-    _, (paint, weather, names) = invoke(
-        *("--to", "w", "--colour", "blue", "--coats", "a, b", "--brush", "x", "--brush", "y"),
-        *("--dry_time", "4", "--glossy", "--no-warm", "--hours", "9,10", "n1", "n2"),
+    printed = invoke(
+        *(*WALL, "--colour", "blue", "--coats", "a, b", "--brush", "x", "--brush", "y"),
+        *("--depth", "4", "--no_warm", "--hours", "9,10", "n1", "n2"),
     )
-    assert paint == Paint(
-        target="w", colour=Colour.BLUE, coats=("a", "b"), brush=("x", "y"), dry_time=4, glossy=True
-    )
-    assert weather == {"warm": False, "hours": (9, 10)}
-    assert names == ["n1", "n2"]
+    assert printed == f"{(as_json(chosen), {'warm': False, 'hours': (9, 10)}, ['n1', 'n2'])}\n"
+    assert from_json(Paint, as_json(chosen)) == chosen
 
 
-def test_a_missing_option_is_wrong_usage(invoke):
-    with pytest.raises(UsageError, match="--target must be given"):
-        invoke("--glossy")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--hue", "h"), "--target must be given"),
+        ((*WALL, "--hours", "9,x"), "--hours: found 'x', expected a whole number"),
+        ((*WALL, "--depth", "0"), "--depth 0: at least 1 is expected"),
+        ((*WALL, "--set", "shares=0.5,1"), "--set shares=1.0: above 0, below 1 is expected"),
+        ((*WALL, "--set", "shares=nan"), "--set shares=nan: a finite number"),
+        ((*WALL, "--coats", ""), "--coats is empty"),
+        ((*WALL, "--brush", "b"), "--brush needs --depth or --glossy"),
+        ((*WALL, "--depth", "1", "--glossy"), "--glossy and --depth exclude each other"),
+        (("--to", "w"), "give --hue or --tone"),
+        ((*WALL, "--tone", "t"), "--hue and --tone exclude each other"),
+    ],
+)
+def test_declared_rules(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        invoke(*arguments)
 
 
-def test_a_list_of_numbers_takes_numbers(invoke):
-    with pytest.raises(UsageError, match="--hours: found 'x', expected a whole number"):
-        invoke("--target", "w", "--hours", "9,x")
+@pytest.mark.parametrize("shares", ["0.5, 0.25", [0.5, 0.25], ("0.5", "0.25")])
+def test_lists_from_text_yaml_and_python(shares):
+    assert paint(target="w", hue="h", shares=shares)[0].shares == (0.5, 0.25)
 
 
-def test_help_by_panels_with_defaults(invoke):
-    result, _ = invoke("--help")
-    text = " ".join(result.stdout.split())
+def test_json_mistakes_are_reported_together():
+    with pytest.raises(UsageError) as caught:
+        from_json(Paint, {"colour": "pink", "width": 2, "depth": True})
+    assert "colour: found 'pink', expected red or blue" in caught.value.message
+    assert "width is not a setting of Paint" in caught.value.message
+    assert "depth: found True, expected a whole number" in caught.value.message
+
+
+def test_help_by_panels_with_defaults():
+    text = " ".join(invoke("--help").split())
     assert "Paint: --target, --to WALL" in text
-    assert "Which colour. [default: red]" in text
-    assert "Hours. [default: until it is dry]" in text
+    assert "Which colour, in a word. [default: red]" in text
+    assert "Depth. [default: that of the wall]" in text
     assert "--no-glossy" not in text
     assert "--warm / --no-warm Is it warm." in text
     assert "How strong. [default: the model's own]" in text
-    titles = ("Paint:", "Weather (overrides the model's):", "Console:")
+    titles = ("Paint:", "Weather (overrides the model's):", "Console:", "Settings (as --set")
     assert [text.index(title) for title in titles] == sorted(map(text.index, titles))

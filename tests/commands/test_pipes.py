@@ -51,7 +51,7 @@ def test_a_run_to_mine_from(piped):
 
 
 @pytest.mark.parametrize("name", ["run.trec", "qrels.txt"])
-def test_a_run_or_its_judgments(piped, toy, name):
+def test_a_run_or_its_qrels(piped, toy, name):
     files = ["-" if each == name else each for each in ("run.trec", "qrels.txt")]
     out, _ = piped(f"eval {' '.join(files)} -m RR@10 --quiet", (toy / name).read_text())
     assert out == "RR@10\t0.3333\n"
@@ -68,7 +68,7 @@ def test_a_reader_that_leaves_early_is_no_failure(tmp_path):
     assert process.stderr is not None
     assert process.stdout.readline().startswith("d\tword")
     process.stdout.close()
-    told = process.stderr.read()
+    err = process.stderr.read()
     process.stderr.close()
     assert process.wait() == 141
-    assert "rror" not in told
+    assert "rror" not in err

@@ -134,6 +134,21 @@ def test_p_values_are_scipys_corrected_over_all_tests() -> None:
         result("base")
 
 
+@pytest.mark.parametrize("correction", [Correction.HOLM, Correction.BONFERRONI])
+def test_an_interval_leaves_out_0_exactly_where_p_is_below_the_level(correction) -> None:
+    def differences(**given: float) -> Any:
+        found = result("base", "far", "near", correction=correction, **given).comparison
+        assert found is not None
+        return {name: each["RR@10"] for name, each in found.differences.items()}
+
+    levels = {name: each.corrected for name, each in differences().items() if each.corrected < 1}
+    assert levels
+    for name, p in levels.items():
+        for alpha in (p * 0.99, min(p * 1.01, 0.999)):
+            found = differences(alpha=alpha)[name]
+            assert (found.low * found.high > 0) is (p < alpha)
+
+
 def test_lines_and_json_hold_every_figure() -> None:
     found = result("base", "far")
     lines = render(found, ReportSettings(), OutputFormat.TSV).splitlines()
