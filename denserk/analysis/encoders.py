@@ -100,13 +100,9 @@ def score_examples(vectors: Floats) -> NDArray[np.float64]:
 
 
 def figure_of(scores: Floats, labels: Floats | None) -> tuple[str, float]:
-    """Return name and value of the measure: accuracy, or Spearman's correlation with labels.
+    """Return the measure: accuracy of triplets, or Spearman's correlation of pairs with labels.
 
     scores: (N,), labels: (N,), or None for triplets. The correlation is 0 where a side is constant.
-
-    >>> name, value = figure_of(np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.5, 0.4]))
-    >>> name, round(value, 9)
-    ('spearman', 0.5)
     """
     from scipy.stats import spearmanr  # slow to import
 
@@ -139,10 +135,7 @@ def _measure_similarity(name: str, encoder: TextEncoder, data: str) -> SentenceS
 
 
 class QueryLatency(NamedTuple):
-    """The times of one model on a device (a GPU with its name) and so many CPU threads.
-
-    `times`: (N,) milliseconds, one per batch, in the order measured.
-    """
+    """The times of one model's batches, (N,) milliseconds, on a device and so many CPU threads."""
 
     label: str
     device: str
@@ -200,10 +193,7 @@ def latency_table(found: Sequence[QueryLatency]) -> tuple[list[str], list[list[s
 
 
 def plot_times(found: Sequence[QueryLatency], quantity: str) -> Any:
-    """Draw one row per model: a dot per time, a line at each percentile.
-
-    Times far beyond the largest 99th percentile are not drawn but counted.
-    """
+    """Draw a row per model: a dot per time, a line per percentile; the slowest are counted."""
     axes = new_axes(6, 0.75 * len(found) + 0.8)
     limit = 1.15 * max(each.percentiles[-1] for each in found)
     labels = []

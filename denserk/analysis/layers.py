@@ -56,15 +56,11 @@ KEPT_APART = (Reduction.SELF_CONTRASTIVE, Reduction.MULTI_VECTOR)
 
 
 class AttentionEntropy(NamedTuple):
-    """The curve of one model, in nats, one value per layer from the first to the last.
-
-    `entropy`: mean over heads and passages. `deviation`: standard deviation over passages of the
-    mean over heads.
-    """
+    """The curve of one model, in nats, one value per layer from the first to the last."""
 
     label: str
-    entropy: list[float]
-    deviation: list[float]
+    entropy: list[float]  # mean over heads and passages
+    deviation: list[float]  # standard deviation over passages of the mean over heads
 
 
 def attention_entropy(
@@ -102,11 +98,7 @@ def attention_entropy(
 
 
 def layer_table(found: Sequence[AttentionEntropy]) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of a table with one row per layer and one column per model.
-
-    >>> layer_table([AttentionEntropy("a", [1.5, 1.25], [0.1, 0.2])])
-    (['layer', 'a'], [['1', '1.5000'], ['2', '1.2500']])
-    """
+    """Return header and rows of a table with one row per layer and one column per model."""
     columns = ([f"{value:.4f}" for value in curve.entropy] for curve in found)
     layers = enumerate(zip_longest(*columns, fillvalue=""), start=1)
     header = ["layer", *(curve.label for curve in found)]
@@ -191,19 +183,15 @@ def _entropies(
 
 
 class WinningVectors(NamedTuple):
-    """How often each vector of one model won in query-passage pairs.
-
-    `passages`: `positive` or `retrieved`. `kind`: what a vector stands for, `layer` or `token`.
-    `wins`: vector -> number of pairs that it won; layers ascending.
-    """
+    """How often each vector of one model won in query-passage pairs."""
 
     label: str
     model: str
-    passages: str
+    passages: str  # `positive` or `retrieved`
     queries: int
     pairs: int
-    kind: str
-    wins: Mapping[str, int]
+    kind: str  # what a vector stands for: `layer` or `token`
+    wins: Mapping[str, int]  # vector -> number of pairs that it won; layers ascending
 
 
 def winning_vectors(
@@ -231,14 +219,11 @@ def winning_vectors(
 
 
 class Pairs(NamedTuple):
-    """Pairs of a query and a passage, in one set or two.
-
-    `queries`: the sample. `passages`: those of the pairs, in the order of the corpus. `sets`:
-    `positive` or `retrieved` -> (N, 2) row of the query and row of the passage.
-    """
+    """Pairs of a query and a passage, in one set or two."""
 
     queries: Sequence[Query]
-    passages: Sequence[Passage]
+    passages: Sequence[Passage]  # in the order of the corpus
+    # `positive` or `retrieved` -> (N, 2) row of the query and row of the passage
     sets: Mapping[str, NDArray[np.int64]]
 
 
@@ -331,9 +316,7 @@ def plot_shares(found: Sequence[WinningVectors]) -> Any:
 
 
 def winners(queries: Tensor, passages: PassageVectors) -> Tensor:
-    """Return the number of the winning vector in each of N pairs; -1 where a product is NaN.
-
-    queries: (N, D), passages: (N, S, D) -> (N,) int64.
+    """Return the winning vector of N pairs, (N, D), (N, S, D) -> (N,); -1 where a product is NaN.
 
     >>> passage = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]])
     >>> winners(torch.tensor([[1.0, 2.0]]), PassageVectors(passage)).tolist()

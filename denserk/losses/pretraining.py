@@ -32,14 +32,10 @@ PUBLISHED_FILE = "model.pt"
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """One term of a loss before it is averaged.
+    """One term; an update's loss is its totals over its counts, whatever chunks and processes."""
 
-    `total`: the cross-entropies' sum, a scalar. `count`: over how many tokens, int64. An update's
-    loss is the sum of its totals over the sum of its counts, whatever its chunks and processes.
-    """
-
-    total: Tensor
-    count: Tensor
+    total: Tensor  # sum of cross-entropies, a scalar
+    count: Tensor  # of tokens, int64
 
 
 def token_loss(backbone: Backbone, hidden: Tensor, labels: Tensor) -> TokenLoss:
@@ -85,12 +81,9 @@ class PretrainingObjective(nn.Module, ABC):
             write_tensors(folder / self.head_file, nn.ModuleDict(self.heads()).state_dict())
 
     def load_heads(self, folder: Path) -> Path | None:
-        """Load the heads from denserk's or the authors' file; others in the file are ignored.
+        """Load the heads from denserk's or the authors' file, and return it, or None without one.
 
-        Return the file that was read, or None where there is none.
-
-        Raises:
-            ModelError: the file is unreadable, lacks a layer, or has other shapes.
+        Other heads in it are ignored; a ModelError if it lacks a layer or has other shapes.
         """
         path = next((folder / n for n in self.head_files() if (folder / n).is_file()), None)
         if path is None:

@@ -162,10 +162,7 @@ def listwise_loss(scores: Tensor) -> Tensor:
 
 
 def r_drop_loss(first: Tensor, second: Tensor, weight: float = 1.0) -> dict[str, Tensor]:
-    """Return the terms of R-Drop: two passes under different dropout are right, and agree.
-
-    first, second: (B, N) -> the terms by name; their sum is the loss.
-    """
+    """Return the terms of R-Drop for two passes under different dropout. (B, N), (B, N)."""
     agreement = kl_divergence(first, second) + kl_divergence(second, first)
     return {
         "listwise": (listwise_loss(first) + listwise_loss(second)) / 2,
@@ -173,14 +170,17 @@ def r_drop_loss(first: Tensor, second: Tensor, weight: float = 1.0) -> dict[str,
     }
 
 
-def cosine_mse(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
-    """Return the squared error of the cosine against a label in 0..1. (B, D) x 2, (B,) -> ()."""
-    return F.mse_loss(F.cosine_similarity(first, second), labels)
+def sentence_loss(vectors: Tensor, labels: Tensor | None, settings: ObjectiveSettings) -> Tensor:
+    """Return Sentence-BERT's loss of pairs (B, 2, D) with (B,) labels, or triplets (B, 3, D).
 
-
-def triplet_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 5.0) -> Tensor:
-    """Return the mean of max(0, |a - p| - |a - n| + margin), Euclidean. three (B, D) -> scalar."""
-    return F.triplet_margin_loss(anchor, positive, negative, margin=margin, eps=0.0)
+    Of pairs the squared error of the cosine against the label, of triplets the mean of
+    max(0, |a - p| - |a - n| + margin), Euclidean.
+    """
+    if labels is None:
+        anchor, positive, negative = vectors.unbind(1)
+        return F.triplet_margin_loss(anchor, positive, negative, settings.margin, eps=0.0)
+    cosines = F.cosine_similarity(vectors[:, 0], vectors[:, 1])
+    return F.mse_loss(cosines, labels.to(vectors) / settings.label_scale)
 
 
 DISTILLATIONS = {  # losses of (teacher, student) scores
@@ -191,14 +191,10 @@ DISTILLATIONS = {  # losses of (teacher, student) scores
 
 
 class Candidates(NamedTuple):
-    """The passages of a batch's losses.
+    """The passages of a batch's losses."""
 
-    `groups`: (B, N) int64, each query's own passages as rows of the passages, -1 where there is
-    none. `counted`: (B, P) bool, whether a passage is part of a query's softmax.
-    """
-
-    groups: Tensor
-    counted: Tensor
+    groups: Tensor  # (B, N) int64, each query's own as rows of the passages, -1 where there is none
+    counted: Tensor  # (B, P) bool, whether a passage is part of a query's softmax
 
 
 def find_candidates(groups: Tensor, keys: Tensor) -> Candidates:
@@ -221,12 +217,9 @@ def find_candidates(groups: Tensor, keys: Tensor) -> Candidates:
 class RetrievalObjective:
     """Vectors -> loss.
 
-    Args:
-        settings: temperature, terms and weights.
-        parts: where a vector is made of two parts that are also trained alone (Aggretriever): the
-            dimensions of the [CLS] part, then of the lexical part.
-        self_contrastive: a passage's kept vector learns to win against its others (MLR, equations
-            5 to 7); without, its best vector counts (equation 2).
+    `parts` of a vector are also trained alone (Aggretriever): the dimensions of the [CLS] part,
+    then of the lexical part. With `self_contrastive`, a passage's kept vector learns to win against
+    its others (MLR, equations 5 to 7); without, its best vector counts (equation 2).
     """
 
     def __init__(

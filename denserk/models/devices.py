@@ -30,11 +30,7 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-DTYPES = {
-    Dtype.FLOAT32: torch.float32,
-    Dtype.BFLOAT16: torch.bfloat16,
-    Dtype.FLOAT16: torch.float16,
-}
+DTYPES: dict[Dtype, torch.dtype] = {dtype: getattr(torch, dtype.value) for dtype in Dtype}
 
 # Kernels are kept for each batch size and length. The defaults, 1,024 in oneDNN and as many in
 # torch's own cache above it, let memory grow for hours; one batch needs far fewer.
@@ -49,10 +45,7 @@ LEAST_COSINES = (0.995, 0.98)
 
 
 def limit_kernel_caches() -> None:
-    """Keep 16 CPU kernels of torch, where the user's environment does not set another number.
-
-    Takes effect only before the first product of the process.
-    """
+    """Keep 16 CPU kernels of torch, from the first product on; the environment may set another."""
     for name in KERNEL_CACHES:
         os.environ.setdefault(name, "16")
 
@@ -131,25 +124,9 @@ def on_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _import(module: str, purpose: str) -> Any:
+def _import(module: str, purpose: str = "the backend openvino") -> Any:
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     return require(module, purpose)
-
-
-def _openvino() -> Any:
-    return _import("openvino", "the backend openvino")
-
-
-@contextmanager
-def _silent(name: str) -> Iterator[None]:
-    """Let a logger show errors alone: tracing reads properties that warn."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 class _Traced(nn.Module):
@@ -181,7 +158,7 @@ class Compiled:
                 "CPU_RUNTIME_CACHE_CAPACITY": 64,  # kernels by shape; 5000 grow memory by 12 %
                 "ENABLE_CPU_PINNING": False,  # all processes would be pinned to the same cores
             }
-            core = _openvino().Core()
+            core = _import("openvino").Core()
             self._by_threads[threads] = core.compile_model(self.model, "CPU", settings)
         results = self._by_threads[threads]([each.numpy() for each in inputs])
         return [torch.from_numpy(results[place]) for place in range(len(results))]
@@ -212,7 +189,7 @@ class Compiled:
         """
         temporary = temporary_beside(path)
         temporary.mkdir()
-        _openvino().save_model(self.model, temporary / path.name, compress_to_fp16=False)
+        _import("openvino").save_model(self.model, temporary / path.name, compress_to_fp16=False)
         for suffix in (".xml", ".bin"):
             (temporary / path.name).with_suffix(suffix).rename(path.with_suffix(suffix))
         temporary.rmdir()
@@ -221,7 +198,7 @@ class Compiled:
     def read(cls, path: Path) -> "Compiled":
         """Read what `save` wrote; a ModelError if files are missing or damaged."""
         try:
-            return cls(_openvino().Core().read_model(path), torch.float32)
+            return cls(_import("openvino").Core().read_model(path), torch.float32)
         except RuntimeError as error:
             raise ModelError(f"{path}: OpenVINO cannot read this file") from error
 
@@ -232,20 +209,20 @@ def compile_function(
     example: tuple[Tensor, ...],
     dtype: torch.dtype,
 ) -> Compiled:
-    """Compile a function of tensors for the CPU, and compare its results on an example.
+    """Compile a function of tensors, which uses the weights of `owners`, for the CPU.
 
-    The function uses the weights of `owners`, in float32, and computes its products in `dtype`; the
-    sizes of its inputs' axes may differ later from those of the example.
-
-    Raises:
-        ModelError: OpenVINO cannot convert the function, or its results differ from torch's.
+    Inputs may have other sizes than the example. A ModelError if OpenVINO cannot convert the
+    function, or its results on the example differ from torch's.
     """
-    with torch.no_grad(), warnings.catch_warnings(), _silent("transformers"):
+    from denserk.models.checkpoints import silent  # and transformers: slow to import
+
+    with torch.no_grad(), warnings.catch_warnings(), silent():
         warnings.simplefilter("ignore")  # of tracing: the results are compared below
         expected = function(*example)
         try:
             traced = _Traced(function, owners)
-            compiled = Compiled(_openvino().convert_model(traced, example_input=example), dtype)
+            model = _import("openvino").convert_model(traced, example_input=example)
+            compiled = Compiled(model, dtype)
             found = compiled(*example)
         except (RuntimeError, TypeError, ValueError) as error:
             reason = str(error).strip().splitlines()

@@ -27,11 +27,7 @@ TIMEOUT = timedelta(days=30)
 
 
 def launched() -> bool:
-    """Whether torchrun started this process as one of several.
-
-    Raises:
-        UsageError: the environment is incomplete.
-    """
+    """Return True if torchrun started this process as one of several."""
     size = os.environ.get("WORLD_SIZE", "1")
     names = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     if size != "1" and (missing := [name for name in names if name not in os.environ]):
@@ -43,11 +39,7 @@ def launched() -> bool:
 
 
 def device_of_rank(name: str) -> str:
-    """Return the device of this process: under torchrun, the GPU of its local rank.
-
-    Raises:
-        UsageError: a device is named that all processes of a machine would share, or is missing.
-    """
+    """Return the device of this process: under torchrun, the GPU of its local rank."""
     if not launched():
         return name
     if name not in ("auto", "cpu", "cuda"):

@@ -63,10 +63,9 @@ RECORDED = ("vector_dtype", "shard_id", "shard_num", "dtype", "batch_size", "thr
 
 @dataclass
 class EncodeResult:
-    """Vectors in the output, and the work of this run.
+    """`count` vectors of `dimension` in the output, and the work of this run.
 
-    `count` vectors of `dimension`; `encoded` texts, their `tokens`, and their `positions` with
-    padding; `seconds` from the first of them being read to the end of the work.
+    `encoded` texts, their `tokens`, and their `positions` with padding, in `seconds`.
     """
 
     count: int = 0
@@ -343,8 +342,7 @@ def deal(
 ) -> Iterator[tuple[int, T, bool]]:
     """Yield numbered blocks, and whether each is processed by this rank.
 
-    Finished and unfinished blocks are dealt round robin separately, so that what one process lost
-    is shared by all when the run is resumed.
+    Finished and unfinished blocks are dealt separately: all share what a lost process left.
 
     >>> [number for number, _, own in deal(enumerate("abcdefg"), {0, 2, 4}, 1, 2) if own]
     [2, 3, 6]

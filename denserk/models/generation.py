@@ -203,10 +203,7 @@ def _load(option: str, name: str, folder: Path, *, allow_pickle: bool) -> Any:
 
 @dataclass
 class GenerateResult:
-    """Number of passages in the output, and counts and seconds of those processed in this run.
-
-    `empty` counts passages without text, which get nothing.
-    """
+    """Passages in the output, and the work of this run; `empty` passages have no text."""
 
     count: int = 0
     generated: int = 0
@@ -224,11 +221,7 @@ class GenerateResult:
 def generate(
     settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings
 ) -> GenerateResult:
-    """Generate queries and continuations of every passage, in the order of the corpus.
-
-    Raises:
-        UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
-    """
+    """Generate queries and continuations of every passage, in the order of the corpus."""
     generators = {
         option: TextGenerator(
             *(option, model, settings.sampling_of(KINDS[option]), compute),

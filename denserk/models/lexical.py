@@ -141,15 +141,11 @@ LogProbabilities = Callable[[Tensor, Tensor | None], Tensor]
 
 
 class VocabularyBlock(NamedTuple):
-    """Neighbouring columns of the vocabulary projection, in the order of a layout.
+    """Neighbouring columns of the vocabulary projection, in the order of a layout."""
 
-    `weight`: (columns, H). `bias`: (columns,). `rounds`: columns / M; 0 for ids that the layout
-    drops, which count in the softmax alone.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    rounds: int
+    weight: Tensor  # (columns, H)
+    bias: Tensor  # (columns,)
+    rounds: int  # columns / M; 0 for ids that the layout drops, which count in the softmax alone
 
 
 def vocabulary_blocks(

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from torch import Tensor, nn
 
 from denserk import __version__
@@ -22,7 +23,7 @@ from denserk.config.encoding import (
     TextSettings,
 )
 from denserk.config.options import as_json
-from denserk.data.tokenization import PAIR, SEPARATOR, load_tokenizer
+from denserk.data.tokenization import PAIR, load_tokenizer
 from denserk.errors import ModelError
 from denserk.io.files import whole_text, write_errors
 from denserk.models.backbone import longest_input
@@ -180,75 +181,28 @@ def _write_sentence_transformers(
         out.write(_model_card(encoder, text, base, tied=tied, standard=standard))
 
 
-CARD = """---
-library_name: sentence-transformers
-pipeline_tag: sentence-similarity
-{metadata}tags:
-- denserk
-- sentence-transformers
-- feature-extraction
----
-
-# Dense retrieval model
-
-Saved by denserk {version}; `denserk encode --model PATH` makes its vectors.
-
-| | |
-|---|---|
-{rows}
-
-{opening}
-"""
-OPENING = """With sentence-transformers 6 or later{installed}:
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("PATH"{flag})
-queries = model.encode_query(["a query"])
-passages = model.encode_document(["a passage"])
-scores = model.similarity(queries, passages)
-```"""
-JOINS = {" ": "joined by a space", PAIR: "as a sentence pair"}
-JOINS[SEPARATOR] = "joined by the tokenizer's separator token"
-
-
 def _model_card(
     encoder: Encoder, text: TextSettings, base: str, *, tied: bool, standard: bool
 ) -> str:
     """Return README.md of a saved model, in Markdown under the metadata block of the hub."""
-    local = Path(base).is_dir()
-    settings, count = encoder.settings, encoder.vectors_per_passage
-    scaled = ", L2-normalised" if settings.l2_norm else ""
-    several = f", {count} per passage" if count > 1 else ""
-    size = f"{encoder.dimension} dimensions{several}"
-    rows = {
-        "Base model": base and _code(Path(base).resolve().name if local else base),
-        "Architecture": encoder.backbone.architecture.model_type,
-        "Encoders": "" if tied else "one for queries, one for passages (untied)",
-        "Embedding": f"`{settings.representation}`{scaled}, {size}",
-        "Similarity": "dot product",
-        "Query": f"at most {text.query_max_length} tokens",
-        "Query prefix": text.query_prefix and _code(text.query_prefix),
-        "Passage": f"at most {text.passage_max_length} tokens",
-        "Passage prefix": text.passage_prefix and _code(text.passage_prefix),
-    }
-    opening = OPENING.format(
-        installed="" if standard else ", where denserk is installed",
-        flag="" if standard else ", trust_remote_code=True",
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("denserk", "models"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    if len(text.fields) > 1:
-        joined = JOINS.get(text.join, f"joined by {_code(text.join)}")
-        opening += f"\n\nA passage is its {' and '.join(text.fields)}, {joined}."
-    if standard and text.query_max_length != text.passage_max_length:
-        opening += f"\n\n`encode` reads {text.passage_max_length} tokens of queries, too."
-    if count > 1:
-        opening = "sentence-transformers, with one embedding per text, cannot open it."
-    return CARD.format(
-        metadata=f"base_model: {base}\n" if base and not local else "",
+    environment.filters["code"] = _code
+    return environment.get_template("card.md").render(
+        base=base,
+        local=Path(base).resolve().name if Path(base).is_dir() else "",
+        architecture=encoder.backbone.architecture.model_type,
+        settings=encoder.settings,
+        dimension=encoder.dimension,
+        count=encoder.vectors_per_passage,
+        text=text,
+        tied=tied,
+        standard=standard,
         version=__version__,
-        rows="\n".join(f"| {name} | {value} |" for name, value in rows.items() if value),
-        opening=opening,
     )
 
 

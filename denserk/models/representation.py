@@ -50,12 +50,7 @@ def pool_cls(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 def pool_mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    """The mean over real tokens, summed in float32 at least: (B, T, H) -> (B, H).
-
-    >>> hidden = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [9.0, 9.0]]])
-    >>> pool_mean(hidden, torch.tensor([[True, True, False]])).tolist()
-    [[2.0, 4.0]]
-    """
+    """The mean over real tokens, summed in float32 at least: (B, T, H) -> (B, H)."""
     kept = mask.unsqueeze(-1)
     total = at_least_float32(torch.where(kept, hidden, 0)).sum(dim=1)
     return total / kept.sum(dim=1).clamp(min=1)
@@ -74,14 +69,10 @@ def pool_last(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 class PassageVectors(NamedTuple):
-    """The vectors of a batch of passages.
+    """The vectors of a batch of passages."""
 
-    `values`: (P, S, D); vector 0 is the one that is kept where a single one is. `mask`: (P, S)
-    bool, True = a real vector, or None where all are.
-    """
-
-    values: Tensor
-    mask: Tensor | None = None
+    values: Tensor  # (P, S, D); vector 0 is the one that is kept where a single one is
+    mask: Tensor | None = None  # (P, S) bool, True = a real vector; None: all are
 
     def of(self, rows: Tensor) -> "PassageVectors":
         """The vectors of the passages in these rows; an axis of `rows` stands in place of P."""
@@ -89,11 +80,7 @@ class PassageVectors(NamedTuple):
 
 
 def dot(queries: Tensor, passages: Tensor) -> Tensor:
-    """Inner products. queries: (B, D), passages: (P, D) -> (B, P).
-
-    >>> dot(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 1.0], [0.0, 1.0]])).tolist()
-    [[5.0, 2.0]]
-    """
+    """Inner products. queries: (B, D), passages: (P, D) -> (B, P)."""
     return queries @ passages.transpose(0, 1)
 
 
@@ -246,11 +233,7 @@ class Aggretriever(Pooled):
 
 
 def storage_order(layers: Sequence[int], last: int) -> tuple[int, ...]:
-    """Return a model's layers in the order in which their vectors stand; by default the last two.
-
-    >>> storage_order([10, 12], 12)
-    (12, 10)
-    """
+    """Return a model's layers, by default the last two, in the order of their vectors."""
     chosen = tuple(layers) or (last - 1, last)
     fits = all(0 <= layer <= last for layer in chosen) and len(set(chosen)) == len(chosen)
     if not fits or last not in chosen:

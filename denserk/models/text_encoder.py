@@ -105,10 +105,10 @@ class TextEncoder:
             )
         encoders = [each.to(self.device) for each in dict.fromkeys((passage, query))]
         self.backend = self._prepare(encoders)
-        of_passages = of_queries = self._side(passage, stored.passage.folder)
+        self.sides = {PASSAGE: self._side(passage, stored.passage.folder)}
+        self.sides[QUERY] = self.sides[PASSAGE]
         if query is not passage:
-            of_queries = self._side(query, stored.query.folder)
-        self.sides = {PASSAGE: of_passages, QUERY: of_queries}
+            self.sides[QUERY] = self._side(query, stored.query.folder)
 
     def _side(self, encoder: Encoder, folder: Path) -> Side:
         return Side(encoder, TextTokenizer(load_tokenizer(folder), self.text))
@@ -181,14 +181,10 @@ class TextEncoder:
         }
 
     def quantize(self, side: str, texts: Sequence[Any]) -> None:
-        """Encode one side in int8 from now on.
+        """Encode one side in int8 from now on; a ModelError if its vectors are too far off.
 
         The scales of int8 are calibrated on the first `CALIBRATION_TEXTS`, and the vectors of the
         last `CERTIFICATION_TEXTS` are compared with those in float32.
-
-        Raises:
-            UsageError: the backend is not OpenVINO, or the precision not float32.
-            ModelError: the vectors are too far from those in float32.
         """
         if self.backend is not Backend.OPENVINO or self.compute.dtype is not Dtype.FLOAT32:
             raise UsageError(
@@ -223,10 +219,9 @@ class TextEncoder:
         self._quantized.save(folder / INT8_MODEL)
 
     def use_int8(self, side: str, folder: Path, recorded: Mapping[str, Any]) -> None:
-        """Encode one side by what `save_int8` wrote, both sides if they share the encoder.
+        """Encode one side, or both that share an encoder, by what `save_int8` wrote.
 
-        `recorded` is `int8` of the model's description in the folder's manifest; other files than
-        the recorded ones are a ModelError.
+        Files other than those `recorded` in the folder's manifest are a ModelError.
         """
         if file_sha256(folder / INT8_WEIGHTS) != recorded.get("sha256"):
             raise ModelError(f"{folder / INT8_WEIGHTS} is not the model that made {folder}")
@@ -234,11 +229,8 @@ class TextEncoder:
         self.int8 = dict(recorded)
 
     def threads_for(self, texts: int) -> int:
-        """CPU threads for so many texts; one alone is encoded on one, unless more were asked for.
-
-        Its products are so small that threads wait for each other longer than they compute, and on
-        a busy machine much longer.
-        """
+        """Return the number of CPU threads for so many texts."""
+        # of a single text the products are so small that threads wait longer than they compute
         if texts == 1 and self.compute.threads is None:
             return 1
         return torch.get_num_threads()

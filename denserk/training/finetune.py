@@ -45,7 +45,7 @@ from denserk.data.training_data import (
     prepare_sentences,
 )
 from denserk.errors import InputError, UsageError
-from denserk.losses.retrieval import RetrievalObjective
+from denserk.losses.retrieval import RetrievalObjective, sentence_loss
 from denserk.models.checkpoints import find_model
 from denserk.models.cross_encoder import is_reranker, reranker_to_train
 from denserk.models.model_folder import save_model
@@ -60,14 +60,7 @@ from denserk.training.run_folder import (
     share_of_batches,
     train,
 )
-from denserk.training.steps import (
-    Limits,
-    RerankingStep,
-    RetrievalStep,
-    SentenceStep,
-    Step,
-    sentence_loss,
-)
+from denserk.training.steps import Limits, RerankingStep, RetrievalStep, SentenceStep, Step
 from denserk.training.trainer import Measure, Training
 from denserk.training.validation import DevSet, dev_sets, measure, measure_groups
 

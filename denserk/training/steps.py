@@ -36,12 +36,11 @@ from denserk.data.training_batches import PairTrainingBatch
 from denserk.losses.pretraining import PretrainingObjective, TokenLoss
 from denserk.losses.retrieval import (
     RetrievalObjective,
-    cosine_mse,
     find_candidates,
     listwise_loss,
     r_drop_loss,
+    sentence_loss,
     span_contrast_loss,
-    triplet_loss,
 )
 from denserk.models.cross_encoder import Reranker
 from denserk.models.distributed import gather, widen, widest, world
@@ -383,15 +382,6 @@ class SentenceStep:
 
         chunk = items_at_once(self.cache, size, batch.sentences, count)
         return add_shares(count, chunk, loss, (name,), backward, batch.items.device)
-
-
-def sentence_loss(vectors: Tensor, labels: Tensor | None, settings: ObjectiveSettings) -> Tensor:
-    """Return the mean loss of examples: (B, n, D) and, of pairs, (B,) labels -> scalar."""
-    if labels is None:
-        anchor, positive, negative = vectors.unbind(1)
-        return triplet_loss(anchor, positive, negative, settings.margin)
-    first, second = vectors.unbind(1)
-    return cosine_mse(first, second, labels.to(first) / settings.label_scale)
 
 
 def _summed(values: Terms) -> Terms:

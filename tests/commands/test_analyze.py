@@ -1,7 +1,7 @@
 import pytest
 
 from denserk.commands.app import run
-from tests.analysis.test_sentence_similarity import write_pairs
+from tests.analysis.test_encoders import write_pairs
 
 
 @pytest.fixture

@@ -305,15 +305,8 @@ def test_master_literally(tiny, kind, passes, shared):
     assert {name: term.count for name, term in terms.items()} == objective.counts(batch)
 
 
-@pytest.mark.parametrize(
-    ("tasks", "names"),
-    [
-        (["npr", "dor", "gor"], ["mlm", "mlm_npr", "npr", "dor", "gor"]),
-        (["cmp", "mkp"], ["mlm", "mlm_cmp", "mkp", "cmp"]),
-        (["gor"], ["mlm", "gor"]),
-    ],
-)
-def test_tasks_go_with_their_passes(tiny, tasks, names):
+def test_tasks_go_with_their_passes(tiny):
+    tasks, names = ["npr", "dor"], ["mlm", "mlm_npr", "npr", "dor"]
     backbone = backbone_of(tiny())
     whole, some = Master(backbone).double().eval(), Master(backbone, tasks=tasks).double().eval()
     for task in tasks:

@@ -9,9 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError, Thread, current_thread
@@ -30,7 +28,7 @@ from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.vectors import open_vectors
 from denserk.models import encode as encode_module
-from denserk.models.encode import encode, prefetch
+from denserk.models.encode import encode
 from denserk.models.text_encoder import TextEncoder
 from tests.faults import Stopped, contents, ranks, stopped_at
 
@@ -280,29 +278,6 @@ def test_memory_does_not_grow_after_the_first_block(tmp_path):
 
 
 # Overlapping stages
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_prefetched_items_keep_their_order_and_are_bounded(workers):
-    read, finished = [], []
-
-    def items():
-        for number in range(20):
-            read.append(number)
-            yield number
-
-    def slow_when_even(item):
-        time.sleep(0.0005 * (item % 2 == 0))
-        return item
-
-    threads = threading.active_count()
-    for done, item in enumerate(prefetch(slow_when_even, items(), workers)):
-        assert len(read) <= done + 1 + workers
-        finished.append(item)
-    assert finished == list(range(20))
-    with closing(prefetch(str, range(100), workers)) as ready:
-        next(ready)
-    assert threading.active_count() == threads
 
 
 # Several processes

@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -94,20 +92,6 @@ def test_a_file_size_limit_loses_no_finished_block(encoded, tmp_path):
     assert "the file would grow past its size limit" in said
     assert "Traceback" not in said
     encoded(tmp_path / "v", "--resume")
-    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_gives_the_same_bytes(encoded, tiny, corpus, tmp_path):
-    encoded(tmp_path / "whole", size=10)
-    process = subprocess.Popen(command(tiny(), corpus, tmp_path / "v", 10))
-    while not (tmp_path / "v" / "block-00003.npy").exists():
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "v" / "block-00039.docid").exists()
-    encoded(tmp_path / "v", "--resume", size=10)
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
 
 

@@ -1,5 +1,6 @@
 """Generated texts: seeds, lengths, special tokens and models that are rejected."""
 
+import io
 import json
 import random
 import shutil
@@ -9,10 +10,14 @@ import torch
 import transformers
 
 from denserk.config.encoding import ComputeSettings
-from denserk.config.generate import Sampling
-from denserk.errors import ModelError, UsageError
-from denserk.models.generation import CONTINUATIONS, QUERIES, TextGenerator
+from denserk.config.formats import CorpusSettings
+from denserk.config.generate import GenerateSettings, Sampling
+from denserk.errors import InputError, MismatchError, ModelError, UsageError
+from denserk.io.manifest import Kind, read_manifest
+from denserk.io.pretraining_text import read_expansions
+from denserk.models.generation import CONTINUATIONS, QUERIES, TextGenerator, generate
 from tests.conftest import WORDS
+from tests.faults import NAMING, Stopped, contents, stopped_at
 from tests.tiny_models import POSITIONS
 
 OPTIONS = {"t5": QUERIES, "mt5": QUERIES, "gpt2": CONTINUATIONS}
@@ -128,3 +133,174 @@ def test_broken_folders(writer, tmp_path):
         (copied / name).write_text(json.dumps(config))
     with pytest.raises(ModelError, match="decoder_start_token_id"):
         load(copied, QUERIES, allow_pickle=True)
+
+
+COUNT = 11
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    draw = random.Random(3)
+    path = tmp_path / "corpus.jsonl"
+    with path.open("w") as out:
+        for n in range(COUNT):
+            words = " ".join(draw.choices(WORDS, k=draw.randint(1, 20)))
+            record = {"_id": f"d{n}", "title": "", "text": "" if n == 4 else words}
+            out.write(json.dumps(record) + "\n")
+    return path
+
+
+class StandIn(TextGenerator):
+    """A generator without a model: a text's samples are its own words and the seed."""
+
+    asked = 0
+
+    def __init__(self, option, model, sampling, compute, *, allow_pickle):
+        self.name, self._sampling = model, sampling
+
+    def description(self):
+        return {"name": self.name, "fingerprint": self.name}
+
+    def generate(self, texts, longest, seed):
+        type(self).asked += len(texts)
+        return [
+            [f"{seed} {' '.join(text.split()[:longest])}"] * self._sampling.samples if text else []
+            for text in texts
+        ]
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    monkeypatch.setattr("denserk.models.generation.TextGenerator", StandIn)
+    monkeypatch.setattr(StandIn, "asked", 0)
+
+
+def run(output, corpus, *, compute=None, **settings):
+    given = {"queries_model": "q", "continuation_model": "c", "block_size": 2, **settings}
+    if given["queries_model"]:
+        given = {"num_queries": 2, **given}
+    if given["continuation_model"]:
+        given["continuation_max_tokens"] = 10
+    generating = GenerateSettings(corpus=str(corpus), output=str(output), **given)
+    return generate(generating, CorpusSettings(), compute or ComputeSettings(device="cpu"))
+
+
+def models(writer):
+    return {"queries_model": str(writer("t5")), "continuation_model": str(writer("gpt2"))}
+
+
+SHORT = {"query_max_tokens": 8}
+
+
+def test_every_passage_in_the_order_of_the_corpus(writer, corpus, tmp_path):
+    result = run(tmp_path / "x", corpus, **SHORT, **models(writer))
+    made = list(read_expansions(tmp_path / "x"))
+    assert [own.docid for own in made] == [f"d{n}" for n in range(COUNT)]
+    assert made[4].queries == made[4].next == ()
+    assert all(own.queries and len(own.next) == 1 for own in made if own.docid != "d4")
+    assert (result.count, result.generated, result.empty) == (COUNT, COUNT, 1)
+    assert result.queries == sum(len(own.queries) for own in made)
+    assert result.continuations == COUNT - 1
+    manifest = read_manifest(tmp_path / "x", Kind.EXPANSIONS)
+    assert manifest.settings["queries"]["query_top_k"] == 10
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", "x", "x.manifest.json"]
+
+
+def test_shards_and_resumed_runs_are_parts_of_the_whole(writer, corpus, tmp_path):
+    run(tmp_path / "whole", corpus, **SHORT, **models(writer))
+    whole = (tmp_path / "whole").read_bytes()
+    for shard in range(3):
+        name = tmp_path / f"shard{shard}"
+        run(name, corpus, **SHORT, **models(writer), shard_id=shard, shard_num=3)
+    assert b"".join((tmp_path / f"shard{i}").read_bytes() for i in range(3)) == whole
+    with stopped_at(5, [(TextGenerator, "generate")]), pytest.raises(Stopped):
+        run(tmp_path / "x", corpus, **SHORT, **models(writer))
+    run(tmp_path / "x", corpus, **SHORT, **models(writer), resume=True)
+    assert (tmp_path / "x").read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("step", "name"), [(0, "x"), (1, "x"), (3, "x"), (9, "x"), (9, "x.jsonl.gz"), (10, "x")]
+)
+def test_stopped_anywhere_and_resumed_gives_the_same_bytes(stand_in, corpus, tmp_path, step, name):
+    run(tmp_path / "w" / name, corpus)
+    calls = (*NAMING, (StandIn, "generate"))  # manifest, journal, then two models a block
+    with stopped_at(step, calls), pytest.raises(Stopped):
+        run(tmp_path / "v" / name, corpus)
+    assert not (tmp_path / "v" / name).exists()
+    result = run(tmp_path / "v" / name, corpus, resume=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "w")
+    assert result.generated == COUNT - 2 * max(0, (step - 2) // 2)
+
+
+@pytest.mark.parametrize("step", range(2, 6))
+def test_stopped_in_the_last_moments(stand_in, corpus, tmp_path, step):
+    run(tmp_path / "w" / "x", corpus)
+    run(tmp_path / "v" / "x", corpus, seed=7)  # an older output, to be replaced
+    stopped = False  # an unfinished output is cleared first, then come manifest and journal
+    with stopped_at(step, (*NAMING, (shutil, "rmtree"))):
+        try:
+            run(tmp_path / "v" / "x", corpus, overwrite=True)
+        except Stopped:
+            stopped = True
+    assert stopped
+    run(tmp_path / "v" / "x", corpus, resume=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "w")
+
+
+def test_resume_of_nothing_starts_and_of_the_whole_changes_nothing(stand_in, corpus, tmp_path):
+    run(tmp_path / "x", corpus, resume=True)
+    before, asked = contents(tmp_path), StandIn.asked
+    result = run(tmp_path / "x", corpus, resume=True, compute=ComputeSettings(batch_size=3))
+    assert (result.count, result.generated) == (COUNT, 0)
+    assert (contents(tmp_path), StandIn.asked) == (before, asked)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_resume_after_a_change(stand_in, corpus, tmp_path, finished):
+    with stopped_at(10**6 if finished else 6, [(StandIn, "generate")]):
+        try:
+            run(tmp_path / "x", corpus)
+        except Stopped:
+            assert not finished
+    for change, said in (
+        ({"queries_model": "other"}, r"with other settings.*fingerprint was 'q', now 'other'"),
+        ({"query_top_k": 3}, r"with other settings.*queries.query_top_k was 10, now 3"),
+    ):
+        with pytest.raises(MismatchError, match=said):
+            run(tmp_path / "x", corpus, resume=True, **change)
+    lines = corpus.read_text().splitlines(keepends=True)
+    other = [lines[0], lines[1].replace('"text": "', '"text": "new '), *lines[2:]]
+    for changed in (lines[:3], other):
+        corpus.write_text("".join(changed))
+        with pytest.raises(MismatchError, match="other passages than"):
+            run(tmp_path / "x", corpus, resume=True)
+    assert run(tmp_path / "x", corpus, overwrite=True).generated == len(lines)
+
+
+def test_streams_in_and_out(stand_in, corpus, tmp_path, monkeypatch, capfdbinary):
+    run(tmp_path / "x", corpus)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
+    result = run("-", "-")
+    assert result.generated == COUNT
+    assert capfdbinary.readouterr().out == (tmp_path / "x").read_bytes()
+
+
+def test_a_repeated_id_is_met_before_any_work(stand_in, corpus, tmp_path, monkeypatch):
+    corpus.write_text(corpus.read_text() + '{"_id": "d1", "title": "", "text": "b"}\n')
+    with pytest.raises(InputError, match="the id d1 twice: passages 2 and 12"):
+        run(tmp_path / "x", corpus)
+    assert StandIn.asked == 0
+    assert not (tmp_path / "x.unfinished").exists()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
+    with pytest.raises(InputError, match="an id twice: passages 2 and 12"):
+        run(tmp_path / "x", "-")
+    assert not (tmp_path / "x").exists()
+
+
+def test_one_model_alone_with_a_prompt_and_a_join(stand_in, corpus, tmp_path):
+    run(tmp_path / "x", corpus, continuation_model=None, query_prompt="ask: ", join=" - ")
+    made = list(read_expansions(tmp_path / "x"))
+    assert all(own.next == () for own in made)
+    assert made[0].queries[0].partition(" ")[2].startswith("ask: ")
+    assert made[4].queries == ()
