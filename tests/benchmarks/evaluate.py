@@ -57,9 +57,7 @@ def main() -> None:
         with zipfile.ZipFile(anserini_jar()) as jar:
             program = Path(jar.extract(PROGRAM, name))
         program.chmod(0o755)
-        asked = [
-            word for each in ("ndcg_cut.10", "recall.1000", "recip_rank") for word in ("-m", each)
-        ]
+        asked = ["-m", "ndcg_cut.10", "-m", "recall.1000", "-m", "recip_rank"]
         commands = {
             "denserk": [DENSERK, "eval", run, qrels, "-m", " ".join(MEASURES), "--quiet"],
             "ir_measures": [str(Path(DENSERK).with_name("ir_measures")), qrels, run, *MEASURES],

@@ -54,9 +54,8 @@ def main() -> None:
                 for count in (1, 2)
             )
             print(f"{name}: one job {one:.1f} s, two at once {both:.1f} s")
-            goals.at_least(
-                "P11", f"two {name} jobs at once, x one after the other", 2 * one / both, 0.8
-            )
+            what = f"two {name} jobs at once, x one after the other"
+            goals.at_least("P11", what, 2 * one / both, 0.8)
     goals.finish()
 
 

@@ -4,8 +4,8 @@
 
 DATA holds one folder a collection in BEIR layout. WORK takes models and runs; what is there is used
 again, so an interrupted measurement goes on. A RUN is one model, `cls-1` say: a system and a seed;
-`rates` is the choice of the learning rate. Without one, all are made but the probes. Every call
-ends with the table of what is measured so far.
+`rates` is the choice of the learning rate. Without one, all are made. Every call ends with the
+table of what is measured so far.
 """
 
 import sys
@@ -56,10 +56,9 @@ AGG = {"representation": "agg", "cls_dim": 128, "agg_dim": 256, **DOT}
 
 @dataclass(frozen=True)
 class System:
-    """How vectors are made, the loss, and what else training differs in."""
+    """The representation, and what else training differs in."""
 
     representation: Mapping[str, Any]
-    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     train_queries: int = TRAIN_QUERIES
 
@@ -80,14 +79,6 @@ TRAINED = {
     "agg-none": System({**AGG, "mlm_head": "none"}),
     "agg-fresh": System(AGG),
 }
-COSINE = ObjectiveSettings(temperature=0.05)
-PROBES = {
-    "cls-128": System({**AGG, "agg_dim": 0}),
-    "agg-wide": System({**AGG, "agg_dim": 640, "mlm_head": "none"}),
-    "cls-cos": System({"representation": "cls", "l2_norm": True}, COSINE),
-    "mlr-cos": System({"representation": "mlr", "l2_norm": True}, COSINE),
-}
-"""Runs that ask why: made only where they are named, and searched in domain alone."""
 
 
 def prepare(data: Path, work: Path) -> None:
@@ -118,7 +109,7 @@ def train(
             overwrite=True,
         ),
         sampling=SamplingSettings(group_size=2, train_queries=system.train_queries, seed=seed),
-        objective=system.objective,
+        objective=ObjectiveSettings(),
         optimizer=replace(OPTIMIZER, **system.optimizer),
         validation=validation,
         representation=system.representation,
@@ -143,10 +134,10 @@ def make(name: str, work: Path) -> None:
     if system not in UNTRAINED:
         model = str(work / "models" / name)
         if not finished(Path(model)):
-            train({**TRAINED, **PROBES}[system], int(seed), work, Path(model))
+            train(TRAINED[system], int(seed), work, Path(model))
     for collection in COLLECTIONS:
         run = work / collection.name / f"{name}.trec"
-        if not run.exists() and (system not in PROBES or collection.trained_on):
+        if not run.exists():
             retrieve(model, representation, LENGTHS, COMPUTE, run)
 
 
@@ -156,7 +147,7 @@ def main(data: Path, work: Path, names: Sequence[str]) -> None:
     every = [f"{s}-0" for s in UNTRAINED] + [f"{s}-{n}" for n in SEEDS for s in TRAINED]
     for name in names or every:
         rates(work) if name == "rates" else make(name, work)
-    systems = ["bm25", *UNTRAINED, *TRAINED, *PROBES]
+    systems = ["bm25", *UNTRAINED, *TRAINED]
     print_table(systems, COLLECTIONS, data, work)
 
 

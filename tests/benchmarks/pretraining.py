@@ -8,7 +8,7 @@ Each is then fine-tuned as `cls` and as `agg` on questions of nq-qed, and search
 (in domain) and of squad (zero-shot). DATA holds `text`, `squad` and `nq-qed`. WORK takes
 everything; what is there is used again, so an interrupted study goes on. A STAGE is `texts`,
 `start`, `writers`, `expansions`, a pre-training (`condenser-1`), a fine-tuning with its searches
-(`condenser-cls-1`), or `entropy`; what it needs must be there. Without one all are made, seed after
+(`condenser-cls-1`); what it needs must be there. Without one all are made, seed after
 seed. Every call ends with the table so far.
 """
 
@@ -19,8 +19,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from denserk.analysis.layers import attention_entropy
-from denserk.config.analysis import AttentionEntropySettings
 from denserk.config.encoding import ComputeSettings, Dtype
 from denserk.config.formats import CorpusSettings
 from denserk.config.generate import GenerateSettings
@@ -128,20 +126,9 @@ def go_on(objective: PretrainingObjective, seed: int, work: Path) -> None:
 def _pretrain(
     settings: PretrainSettings, seed: int, length: int, rate: float, steps: int, batch: int
 ) -> None:
-    run = resolve_run(
-        settings,
-        CorpusSettings(),
-        {
-            "max_length": length,
-            "seed": seed,
-            "batch_size": batch,
-            "max_steps": steps,
-            "lr": rate,
-            "dtype": Dtype.BFLOAT16,
-            "logging_steps": 50,
-        },
-    )
-    result = pretrain(run)
+    sizes = {"max_length": length, "seed": seed, "batch_size": batch, "max_steps": steps}
+    more = {"lr": rate, "dtype": Dtype.BFLOAT16, "logging_steps": 50}
+    result = pretrain(resolve_run(settings, CorpusSettings(), sizes | more))
     print(f"{settings.output}: loss {result.loss:.3f} after {result.steps} steps", flush=True)
 
 
@@ -214,22 +201,6 @@ def tune(name: str, work: Path) -> None:
             retrieve(str(output), {}, TEXT, COMPUTE, run)
 
 
-def draw_entropy(work: Path) -> None:
-    """The attention of the first seed's models, before and after fine-tuning."""
-    for ending, folder in (("", work), ("-cls", work / "models")):
-        names = [f"{START}" if not ending else f"{START}-cls-1"]
-        names += [f"{objective}{ending}-1" for objective in OBJECTIVES]
-        models = [f"{n.split('-')[0]}={folder / n}" for n in names if (folder / n).exists()]
-        settings = AttentionEntropySettings(
-            model=tuple(models),
-            corpus=str(work / "squad" / "corpus.jsonl"),
-            max_length=LENGTH,
-            output=str(work / f"attention-entropy{ending}.csv"),
-            plot=str(work / f"attention-entropy{ending}.svg"),
-        )
-        attention_entropy(settings, CorpusSettings(), ComputeSettings(device="cpu"))
-
-
 def stages() -> Iterator[str]:
     """All stages, seed after seed."""
     yield from ("texts", "start", "writers", "expansions")
@@ -237,8 +208,6 @@ def stages() -> Iterator[str]:
         yield from (f"{objective}-{seed}" for objective in OBJECTIVES)
         for representation in REPRESENTATIONS:
             yield from (f"{name}-{representation}-{seed}" for name in TUNED)
-        if seed == SEEDS[0]:
-            yield "entropy"
 
 
 def make(stage: str, data: Path, work: Path) -> None:
@@ -248,7 +217,6 @@ def make(stage: str, data: Path, work: Path) -> None:
         "start": (f"{START}/model.safetensors", lambda: train_start(data, work)),
         "writers": ("continuer/config.json", lambda: train_writers(data, work)),
         "expansions": ("expansions.jsonl", lambda: generate_texts(work)),
-        "entropy": ("attention-entropy-cls.csv", lambda: draw_entropy(work)),
     }
     parts = stage.split("-")
     if stage in single:

@@ -21,9 +21,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         run, qrels = write(folder, 10, 1000)
-        corpus, index, topics = (
-            str(folder / name) for name in ("corpus.jsonl", "bm25", "topics.tsv")
-        )
+        names = ("corpus.jsonl", "bm25", "topics.tsv")
+        corpus, index, topics = (str(folder / name) for name in names)
         with Path(corpus).open("w") as out:
             for number in range(1000):
                 out.write(json.dumps({"_id": f"d{number}", "text": f"river {number} bank"}) + "\n")

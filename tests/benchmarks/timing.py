@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,11 +54,14 @@ def watch(command: Sequence[str], *, count: int = 1) -> Child:
     return Child(time.perf_counter() - start, cpu, peak)
 
 
-def cpu_seconds(work: Callable[[], Any]) -> float:
+def cpu_seconds(work: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> float:
     """CPU seconds of this process for a piece of work."""
-    start = time.process_time()
+    start = clock()
     work()
-    return time.process_time() - start
+    return clock() - start
+
+
+clock_seconds = partial(cpu_seconds, clock=time.perf_counter)
 
 
 def medians(

@@ -13,8 +13,9 @@ import argparse
 import random
 import statistics
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import NamedTuple, TypeVar
+from functools import partial
+from itertools import repeat
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +40,6 @@ MASKED = (8, 64)  # texts
 RATE = 0.15
 LR = 5e-5
 LAST = 5  # steps at the end of a run whose mean loss is compared
-T = TypeVar("T")
 
 
 class Learner(NamedTuple):
@@ -51,14 +51,7 @@ class Learner(NamedTuple):
     denserk: Callable[[], Tensor]
 
 
-def always(batch: T) -> Callable[[], T]:
-    """Gives the same batch at every step."""
-    return lambda: batch
-
-
-def autocast() -> AbstractContextManager[object]:
-    """What `--bf16` opens."""
-    return torch.autocast("cpu", torch.bfloat16)
+autocast = partial(torch.autocast, "cpu", torch.bfloat16)
 
 
 def text(draw: random.Random) -> list[int]:
@@ -183,11 +176,12 @@ def speeds(goals: Goals, rounds: int) -> None:
 
     for queries, passages in CONTRASTIVE:
         batch = retrieval_batch(draw, queries, passages)
-        learner = contrastive(backbone(6, 768, 0.1), always(batch))
+        learner = contrastive(backbone(6, 768, 0.1), repeat(batch).__next__)
         compare(f"contrastive, {queries} queries of {passages} passages", learner, 3)
     for count in MASKED:
         texts = masked_batch(draw, count)
-        compare(f"masked LM, {count} texts", masked(backbone(6, 768, 0.1), always(texts)), 3.5)
+        learner = masked(backbone(6, 768, 0.1), repeat(texts).__next__)
+        compare(f"masked LM, {count} texts", learner, 3.5)
 
 
 def losses(make: Callable[[], Learner], usual: bool, steps: int) -> list[float]:
