@@ -29,7 +29,6 @@ from denserk.extras import require
 from denserk.io.corpus import write_passages
 from denserk.io.files import write_lines
 from denserk.io.json_records import write_objects
-from denserk.io.manifest import refuse_other_model
 from denserk.io.qrels import write_qrels
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries, write_queries
@@ -136,7 +135,7 @@ class Index:
 
     def __init__(self, opened: "OpenedIndex") -> None:
         self._opened = opened
-        self._own: Encoder | None = None
+        self._own: TextEncoder | None = None
         self._scratch: _OwnFolder | None = None
 
     @classmethod
@@ -204,40 +203,34 @@ class Index:
         as in `denserk search`; a query of another model is a MismatchError.
         """
         (settings,) = _split(options, SearchSettings)
-        qids, asked = self._asked(queries, model)
+        if isinstance(queries, np.ndarray) and queries.dtype.kind == "f":
+            asked: NDArray[Any] = np.atleast_2d(queries).astype(np.float32, copy=False)
+            qids = [str(i) for i in range(len(asked))]
+        else:
+            records = list(_queries(queries))
+            qids = [query.qid for query in records]
+            if not self._opened.is_bm25:
+                asked = self._query_encoder(model).encode_queries(records)
+            elif model is None:
+                asked = np.array([query.text for query in records], dtype=object)
+            else:
+                raise TypeError("BM25 has no model")
         searcher = self._opened.searcher(SearchSettings(**{"hits": hits, **settings}))
         found = searcher.search(qids, asked)
         return Run((qid, dict(zip(ids, s.tolist(), strict=True))) for qid, ids, s in found)
 
-    def _asked(
-        self, queries: "TextsLike | Vectors", model: Encoder | PathName | None
-    ) -> tuple[list[str], NDArray[Any]]:
-        """Return query ids with vectors, or with texts where the index holds terms."""
-        if isinstance(queries, np.ndarray) and queries.dtype.kind == "f":
-            vectors = np.atleast_2d(queries).astype(np.float32, copy=False)
-            return [str(i) for i in range(len(vectors))], vectors
-        records = list(_queries(queries))
-        qids, texts = [q.qid for q in records], [q.text for q in records]
-        if self._opened.is_bm25:
-            if model is not None:
-                raise TypeError("BM25 has no model")
-            return qids, np.array(texts, dtype=object)
-        if model is None:
-            model = self._own = self._own or self._own_model()
-        elif not isinstance(model, Encoder):
-            model = Encoder.load(model)
-        what = f"{self._opened.name} and the queries of {model.name}"
-        hint = "search with the model that made the index"
-        used = model._encoder.description()  # noqa: SLF001
-        refuse_other_model(self._opened.model, used, what, hint)
-        return qids, model.encode_queries(texts)
+    def _query_encoder(self, model: Encoder | PathName | None) -> "TextEncoder":
+        """Return the encoder of the queries; the index's own model is loaded once."""
+        from denserk.index.search import load_query_encoder, refuse_other_queries
 
-    def _own_model(self) -> Encoder:
-        """Load the model that encoded the passages."""
-        made = self._opened.model
-        if made is None:
-            raise ValueError(f"{self._opened.name} does not record its model: give model=")
-        return Encoder.load(made["name"], **made.get("representation", {}), **made.get("text", {}))
+        if isinstance(model, Encoder):
+            encoder = model._encoder  # noqa: SLF001
+            refuse_other_queries(self._opened, model.dimension, encoder.description(), model.name)
+            return encoder
+        if model is not None:
+            return load_query_encoder(self._opened, str(model))
+        self._own = self._own or load_query_encoder(self._opened)
+        return self._own
 
 
 class BM25(Index):

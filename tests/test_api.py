@@ -73,7 +73,7 @@ def test_an_index_that_is_kept(model, tmp_path, toy, tiny):
     graph = denserk.Index.build(model.encode_passages(CORPUS), ids=list(PASSAGES), type="hnsw")
     found = graph.search(QUERIES, model=model)
     assert opened.search(QUERIES, model=model) == {q: pytest.approx(h) for q, h in found.items()}
-    with pytest.raises(ValueError, match="does not record its model"):
+    with pytest.raises(UsageError, match="names no model"):
         opened.search(QUERIES)
 
 

@@ -35,16 +35,9 @@ from denserk.index.faiss_building import (
     read_template,
 )
 from denserk.index.faiss_index import FaissIndex
+from denserk.index.folder import INDEX, folder_bytes, vectors_per_passage
+from denserk.index.inputs import expanded, gather, known_count, open_sources
 from denserk.index.searcher import VectorIndex, Vectors, in_order, padding
-from denserk.index.vector_inputs import (
-    INDEX,
-    expanded,
-    folder_bytes,
-    gather,
-    known_count,
-    open_sources,
-    vectors_per_passage,
-)
 from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages
 from denserk.io.flat_file import FlatRows, is_flat

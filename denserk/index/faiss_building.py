@@ -9,7 +9,6 @@ rotation, centroids and codes, and are merged in the same way.
 import hashlib
 import logging
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,16 +29,9 @@ from denserk.index.faiss_index import (
     on_gpu,
     read_index,
 )
+from denserk.index.folder import DOCID, INDEX, passage_of, vectors_per_passage
+from denserk.index.inputs import UniqueIds, require_same, written_id
 from denserk.index.searcher import Rows, StoredVectors
-from denserk.index.vector_inputs import (
-    DOCID,
-    INDEX,
-    UniqueIds,
-    passage_of,
-    require_same,
-    vectors_per_passage,
-    written_id,
-)
 from denserk.io.files import read_text_lines, temporary_beside, whole_binary, whole_text
 from denserk.io.manifest import Kind, Manifest, read_manifest
 from denserk.io.vectors import check_index
@@ -106,36 +98,34 @@ def require_memory(task: str, needs: Mapping[str, int], hint: str) -> None:
 
 def check_memory(factory: str, index: Any, count: int, settings: IndexSettings) -> None:
     """Log the memory that filling an index with `count` vectors needs; reject what cannot fit."""
-    faiss, spills = load_faiss(), mergeable_ivf(index) is not None
     sample = 0 if index.is_trained else min(count, settings.train_size)
-    needs = Counter({"the training sample and its residuals": 2 * FLOAT * index.d * sample})
-    for ivf in inner_indexes(index):
-        if isinstance(ivf, faiss.IndexIVF):
-            needs["the centroids"] += ivf.nlist * _row_bytes(ivf.quantizer)
-    held = GROWTH * count * _row_bytes(index)
-    if settings.device == "cpu" and spills:
-        needs["inverted lists"] = min(held, GROWTH * spill_bytes())
+    needs = {"training": 2 * FLOAT * index.d * sample}  # the vectors and their residuals
+    ivf = mergeable_ivf(index)
+    if settings.device == "cpu" and ivf is not None:
+        needs["centroids"] = _stored_bytes(ivf.quantizer, ivf.nlist)
+        lists = count * (ivf.code_size + ID_BYTES)
+        needs["inverted lists"] = GROWTH * min(lists, spill_bytes())
     else:
-        needs["the index"] = held
+        needs["the index"] = GROWTH * _stored_bytes(index, count)
     smaller = "give a smaller --set train-size, or fewer lists"
     other = 'give --factory "IVF...,PQ...": lists go to the disk while it is filled'
-    require_memory(f"building {factory}", needs, smaller if spills else other)
+    require_memory(f"building {factory}", needs, other if ivf is None else smaller)
 
 
-def _row_bytes(index: Any) -> int:
-    """Return the bytes that one vector adds to an index."""
+def _stored_bytes(index: Any, count: int) -> int:
+    """Return the bytes of an index with `count` vectors: codes, links, ids and centroids."""
     faiss = load_faiss()
     index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexPreTransform):
-        return _row_bytes(index.index)
-    if isinstance(index, faiss.IndexRefine):
-        return _row_bytes(index.base_index) + _row_bytes(index.refine_index)
+    names = ("index", "base_index", "refine_index", "storage")
+    inner = [part for name in names if isinstance(part := getattr(index, name, None), faiss.Index)]
+    size = sum(_stored_bytes(part, count) for part in inner)
+    if not inner:
+        size += count * int(getattr(index, "code_size", FLOAT * index.d))
     if isinstance(index, faiss.IndexHNSW):
-        links = LINK * (index.hnsw.nb_neighbors(0) + 1) + ID_BYTES
-        return _row_bytes(index.storage) + int(links)
+        size += count * (LINK * (index.hnsw.nb_neighbors(0) + 1) + ID_BYTES)
     if isinstance(index, faiss.IndexIVF):
-        return int(index.code_size) + ID_BYTES
-    return int(getattr(index, "code_size", FLOAT * index.d))
+        size += count * ID_BYTES + _stored_bytes(index.quantizer, index.nlist)
+    return size
 
 
 def spill_bytes() -> int:

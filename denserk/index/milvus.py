@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,9 @@ from denserk.config.retrieval import (
 from denserk.errors import MismatchError, OutputError, ServerError, UsageError
 from denserk.extras import require
 from denserk.index.build import DEPTH, IndexResult, measure_recall
+from denserk.index.folder import vectors_per_passage
+from denserk.index.inputs import UniqueIds, checked_blocks, expanded, known_count, open_sources
 from denserk.index.searcher import Rows, Scores, Vectors, in_order, padding
-from denserk.index.vector_inputs import (
-    UniqueIds,
-    checked_blocks,
-    expanded,
-    known_count,
-    open_sources,
-    vectors_per_passage,
-)
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, Manifest, common_model, decoded, differences, encoded
 from denserk.io.vectors import VectorSource, verify_folders
@@ -145,9 +140,10 @@ class Collection:
             self.call("drop_collection")
             raise
 
-    def properties(self) -> dict[str, str]:
-        """Return the properties of the collection."""
-        return dict(self.call("describe_collection").get("properties") or {})
+    def read_property(self, name: str) -> str | None:
+        """Return a property of the collection."""
+        value: str | None = (self.call("describe_collection").get("properties") or {}).get(name)
+        return value
 
     def set_property(self, name: str, value: str) -> None:
         """Set a property of the collection."""
@@ -155,8 +151,7 @@ class Collection:
 
     def read_manifest(self) -> Manifest:
         """Return the manifest, finished or not."""
-        text = self.properties().get(MANIFEST)
-        if text is None:
+        if (text := self.read_property(MANIFEST)) is None:
             raise MismatchError(
                 f"{self.place} was not made by denserk: it has no manifest",
                 "load it with denserk index --engine milvus --overwrite",
@@ -165,11 +160,8 @@ class Collection:
 
     def write(self, first: int, ids: Sequence[str], vectors: Vectors) -> None:
         """Write n vectors (n, D), with n passage ids, as rows `first`, `first` + 1, ..."""
-        rows = [
-            {ROW: first + place, PASSAGE: docid, VECTOR: vector}
-            for place, (docid, vector) in enumerate(zip(ids, vectors, strict=True))
-        ]
-        self.call("upsert", rows)
+        rows = zip(range(first, first + len(ids)), ids, vectors, strict=True)
+        self.call("upsert", [{ROW: row, PASSAGE: name, VECTOR: v} for row, name, v in rows])
 
     def settle(self) -> None:
         """Wait until the server has sealed what was written, indexed it and loaded it."""
@@ -215,9 +207,8 @@ class MilvusIndex(Collection):
                 )
             self._size = vectors_per_passage(self.manifest)
             if rules.hits * self._size > LIMIT:
-                several = f" of {self._size} vectors each" if self._size > 1 else ""
                 raise UsageError(
-                    f"--hits {rules.hits}{several}: Milvus returns at most {LIMIT:,} rows",
+                    f"--hits {rules.hits} x {self._size}: Milvus returns at most {LIMIT:,} rows",
                     f"--hits {LIMIT // self._size} or less, or a faiss index (denserk index)",
                 )
             self._kind = str(self.manifest.settings["milvus_index"])
@@ -305,68 +296,18 @@ def build_collection(
             collection.set_property(MANIFEST, encoded(found).decode())
             streamed = any(source.name == STREAM for source in sources)
             if milvus.milvus_index not in EXHAUSTIVE and not streamed:
-                contents["recall"] = _recall(milvus, sources, settings.seed)
+                place = CollectionSettings(milvus.uri, milvus.collection)
+                with closing(MilvusIndex(place, SearchSettings(hits=DEPTH))) as index:
+                    blocks = partial(_vector_blocks, sources)
+                    recall = measure_recall(milvus.milvus_index, index, blocks, settings.seed)
+                contents["recall"] = recall
                 collection.set_property(MANIFEST, encoded(found).decode())
     seconds = time.perf_counter() - started
     return IndexResult(found.contents["count"], 0, seconds, found.contents.get("recall"))
 
 
-def _load(
-    collection: Collection,
-    sources: Sequence[VectorSource],
-    manifest: Manifest,
-    found: Manifest | None,
-    milvus: MilvusIndexSettings,
-) -> dict[str, Any]:
-    """Write vectors into a collection, one block in memory; return the manifest's contents.
-
-    With the manifest `found` of an interrupted load, its rows are not written again.
-    """
-    size = sources[0].vectors_per_passage
-    sent, there, batches, dimension = 0, 0, 0, 0
-    taken = UniqueIds()
-    with track("loading vectors", known_count(sources), "passages") as bar:
-        for ids, vectors, _ in checked_blocks(sources, taken):
-            if not dimension:
-                dimension = vectors.shape[1]
-                started = replace(manifest, contents={"dimension": dimension})
-                if found is None:
-                    collection.create(started, milvus)
-                else:
-                    _refuse_changes(collection, found.contents, started.contents)
-                    there = int(collection.properties().get(ROWS, "0"))
-                    logger.info(
-                        f"{collection.place}: {there:,} rows are there; the load is resumed"
-                    )
-            step = milvus.milvus_batch or max(1, BATCH_BYTES // (4 * size * dimension))
-            for first in range(0, len(ids), step):
-                names = [docid for docid in ids[first : first + step] for _ in range(size)]
-                if sent + len(names) > there:
-                    rows = vectors[first * size : (first + step) * size]
-                    collection.write(sent, names, rows.astype(np.float32))
-                    batches += 1
-                    if batches % KEPT_EVERY == 0:
-                        collection.set_property(ROWS, str(sent + len(names)))
-                sent += len(names)
-                bar.advance(len(names) // size)
-        collection.set_property(ROWS, str(sent))
-        collection.settle()
-        taken.refuse_repeat(lambda position: collection.passage(position * size))
-    if (count := collection.count()) != sent:
-        raise ServerError(
-            f"{collection.place} holds {count:,} rows where {sent:,} were written",
-            "load it again with --overwrite",
-        )
-    return {"count": taken.count, "vectors_per_passage": size, "dimension": dimension}
-
-
-def _recall(milvus: MilvusIndexSettings, sources: Sequence[VectorSource], seed: int) -> float:
-    def blocks() -> Iterator[Vectors]:
-        return (block.vectors for source in sources for block in source.blocks())
-
-    place = CollectionSettings(milvus.uri, milvus.collection)
-    with closing(MilvusIndex(place, SearchSettings(hits=DEPTH))) as index:
-        return measure_recall(milvus.milvus_index, index, blocks, seed)
+def _vector_blocks(sources: Sequence[VectorSource]) -> Iterator[Vectors]:
+    return (block.vectors for source in sources for block in source.blocks())
 
 
 def _reject_folder_options(paths: IndexPaths, settings: IndexSettings) -> None:
@@ -404,3 +345,50 @@ def _refuse_changes(collection: Collection, old: Mapping[str, Any], new: Mapping
             f"{collection.place} was started with other settings: {'; '.join(changed)}",
             "choose another --collection, or replace it with --overwrite",
         )
+
+
+def _load(
+    collection: Collection,
+    sources: Sequence[VectorSource],
+    manifest: Manifest,
+    found: Manifest | None,
+    milvus: MilvusIndexSettings,
+) -> dict[str, Any]:
+    """Write vectors into a collection, one block in memory; return the manifest's contents.
+
+    With the manifest `found` of an interrupted load, its rows are not written again.
+    """
+    size = sources[0].vectors_per_passage
+    sent, there, batches, dimension = 0, 0, 0, 0
+    taken = UniqueIds()
+    with track("loading vectors", known_count(sources), "passages") as bar:
+        for ids, vectors, _ in checked_blocks(sources, taken):
+            if not dimension:
+                dimension = vectors.shape[1]
+                started = replace(manifest, contents={"dimension": dimension})
+                if found is None:
+                    collection.create(started, milvus)
+                else:
+                    _refuse_changes(collection, found.contents, started.contents)
+                    there = int(collection.read_property(ROWS) or 0)
+                    logger.info(f"{collection.place}: {there:,} rows are there, load resumed")
+            step = milvus.milvus_batch or max(1, BATCH_BYTES // (4 * size * dimension))
+            for first in range(0, len(ids), step):
+                names = np.repeat(np.array(ids[first : first + step], object), size).tolist()
+                if sent + len(names) > there:
+                    rows = vectors[first * size : (first + step) * size]
+                    collection.write(sent, names, rows.astype(np.float32))
+                    batches += 1
+                    if batches % KEPT_EVERY == 0:
+                        collection.set_property(ROWS, str(sent + len(names)))
+                sent += len(names)
+                bar.advance(len(names) // size)
+        collection.set_property(ROWS, str(sent))
+        collection.settle()
+        taken.refuse_repeat(lambda position: collection.passage(position * size))
+    if (count := collection.count()) != sent:
+        raise ServerError(
+            f"{collection.place} holds {count:,} rows where {sent:,} were written",
+            "load it again with --overwrite",
+        )
+    return {"count": taken.count, "vectors_per_passage": size, "dimension": dimension}

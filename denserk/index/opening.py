@@ -5,14 +5,12 @@ search. Approximate indexes beside them are searched by their own engines, and t
 """
 
 import logging
-import mmap
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +23,17 @@ from denserk.extras import installed
 from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex
 from denserk.index.faiss_building import require_memory
 from denserk.index.faiss_index import FaissIndex
+from denserk.index.folder import (
+    DOCID,
+    INDEX,
+    ChainedVectors,
+    Part,
+    PassageIds,
+    folder_bytes,
+    read_index_manifest,
+    vectors_per_passage,
+)
+from denserk.index.inputs import check_shards, expanded, require_same
 from denserk.index.searcher import (
     SPARE,
     PassageNames,
@@ -36,17 +45,6 @@ from denserk.index.searcher import (
     in_order,
     padding,
 )
-from denserk.index.vector_inputs import (
-    DOCID,
-    INDEX,
-    check_shards,
-    expanded,
-    folder_bytes,
-    passage_of,
-    read_index_manifest,
-    require_same,
-    vectors_per_passage,
-)
 from denserk.io.files import read_file
 from denserk.io.flat_file import is_flat, map_flat
 from denserk.io.manifest import NAME, Description, Kind, Manifest, common_model, decoded, model_of
@@ -57,9 +55,6 @@ logger = logging.getLogger(__name__)
 LARGE = 1 << 30  # bytes of a flat index for whose search alone torch is imported
 # device files on Linux, one of which exists if torch can use a GPU
 GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-# files that stay open: enough for vectors that are scanned in order, and for the ids of as many
-# indexes; a folder of vectors has many small files, which are opened again for every batch
-OPEN = 32
 
 
 @dataclass(frozen=True)
@@ -109,124 +104,6 @@ class OpenedIndex:
         ]
 
 
-class PassageIds:
-    """Passage ids in a memory-mapped `docid` file; call it with (K,) passage numbers.
-
-    Args:
-        path: the file.
-        lines: expected number of lines.
-        size: lines per passage; above 1, they end in "#" and the number of the vector.
-    """
-
-    def __init__(self, path: Path, lines: int | None = None, size: int = 1) -> None:
-        self._size = size
-        self._text: mmap.mmap | bytes = b""
-        if not path.is_file():
-            raise UsageError(f"{path.parent} is not an index: it has no file {path.name}")
-        if length := path.stat().st_size:
-            with path.open("rb") as handle:
-                self._text = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        self._ends = np.flatnonzero(np.frombuffer(self._text, np.uint8) == ord("\n"))
-        if self._text[-1:] not in (b"", b"\n"):
-            self._ends = np.append(self._ends, length)
-        if lines not in (None, len(self._ends)):
-            raise MismatchError(
-                f"{path.parent} holds {lines:,} vectors but {len(self._ends):,} ids",
-                "build the index again with --overwrite",
-            )
-
-    def __call__(self, passages: Rows) -> list[str]:
-        """Return the ids of (K,) passages."""
-        lines = passages * self._size
-        starts = np.where(lines > 0, self._ends[lines - 1] + 1, 0).tolist()
-        places = zip(starts, self._ends[lines].tolist(), strict=True)
-        names = [self._text[start:end].decode().rstrip() for start, end in places]
-        return names if self._size == 1 else [passage_of(name, self._size) for name in names]
-
-
-class IdFile(NamedTuple):
-    """A file of ids: its folder, number of passages, lines per passage."""
-
-    shard: str
-    path: Path
-    passages: int
-    lines: int = 1
-
-
-class ShardIds:
-    """Passage ids in several files; call it with distinct (K,) passage numbers."""
-
-    def __init__(self, files: Sequence[IdFile]) -> None:
-        self._files = files
-        self._firsts = np.cumsum([0, *(file.passages for file in files)])
-
-        def opened(number: int) -> PassageIds:
-            file = files[number]
-            return PassageIds(file.path, file.passages * file.lines, file.lines)
-
-        self._open = lru_cache(OPEN)(opened)
-
-    def __call__(self, passages: Rows) -> list[str]:
-        """Return the ids of (K,) passages, each in one shard alone."""
-        names = np.empty(len(passages), object)
-        for number, places, inside in by_file(self._firsts, passages):
-            names[places] = self._open(number)(inside)
-        found: list[str] = names.tolist()
-        if len(set(found)) < len(found):
-            name = next(name for name, times in Counter(found).items() if times > 1)
-            files = by_file(self._firsts, passages[names == name])
-            one, other = [self._files[n].shard for n, places, _ in files for _ in places][:2]
-            raise MismatchError(
-                f"the id {name} occurs in {one} and in {other}",
-                "search shards that share no passage",
-            )
-        return found
-
-
-def by_file(firsts: Rows, wanted: Rows) -> Iterator[tuple[int, Rows, Rows]]:
-    """Yield which of `wanted` are in each file: its number, their places, their numbers in it."""
-    files = np.searchsorted(firsts, wanted, side="right") - 1
-    for number in np.unique(files).tolist():
-        places = np.flatnonzero(files == number)
-        yield number, places, wanted[places] - firsts[number]
-
-
-class VectorFile(NamedTuple):
-    """One file: number of its rows, and a function that maps its (rows, D) vectors."""
-
-    rows: int
-    map: Callable[[], NDArray[np.floating[Any]]]
-
-
-class ChainedVectors:
-    """(N, D) float32 or float16 vectors of many files, of which a few are mapped at a time."""
-
-    def __init__(self, files: Sequence[VectorFile]) -> None:
-        self._firsts = np.cumsum([0, *(file.rows for file in files)])
-        self._map = lru_cache(OPEN)(lambda number: files[number].map())
-        self.shape = int(self._firsts[-1]), self._map(0).shape[1]
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice | Rows) -> NDArray[Any]:
-        """Return consecutive rows, without a copy if one file has them, or rows by number."""
-        if isinstance(rows, slice):
-            first, last, _ = rows.indices(len(self))
-            begin = int(np.searchsorted(self._firsts, first, side="right")) - 1
-            end = int(np.searchsorted(self._firsts[:-1], last))
-            starts = self._firsts[begin:end].tolist()
-            parts = [
-                self._map(number)[max(first - start, 0) : last - start]
-                for number, start in enumerate(starts, begin)
-            ]
-            return parts[0] if len(parts) == 1 else np.concatenate([self._map(0)[:0], *parts])
-        found = np.empty((len(rows), self.shape[1]), np.float32)
-        for number, places, inside in by_file(self._firsts, rows):
-            found[places] = self._map(number)[inside]
-        return found
-
-
 @dataclass(frozen=True)
 class Shard:
     """One folder, inspected but not read."""
@@ -237,8 +114,8 @@ class Shard:
     dimension: int
     size: int  # vectors per passage
     metric: Metric | None  # None for a vector folder
-    files: Sequence[VectorFile]  # vectors for exact search in torch; empty for an index of faiss
-    ids: Sequence[IdFile]
+    parts: Sequence[Part]  # with vectors for exact search in torch; without for an index of faiss
+    in_torch: bool
     held: int = 0  # bytes of an approximate index in memory; inverted lists stay on the disk
 
 
@@ -255,28 +132,33 @@ def _inspect(name: str, in_faiss: Callable[[str], FaissIndex], *, flat_in_torch:
     if is_vector_folder(name):
         folder = open_vectors(name)
         size = folder.vectors_per_passage
-        files = [
-            VectorFile(block.count * size, partial(folder.map_block, block, private=True))
+        parts = [
+            Part(
+                name,
+                folder.ids_of(block),
+                block.count,
+                rows=block.count * size,
+                vectors=partial(folder.map_block, block, private=True),
+            )
             for block in folder.finished
         ]
-        ids = [IdFile(name, folder.ids_of(block), block.count) for block in folder.finished]
-        return Shard(name, folder.manifest, folder.count, folder.dimension, size, None, files, ids)
+        return Shard(name, folder.manifest, folder.count, folder.dimension, size, None, parts, True)
     manifest, engine = read_index_manifest(name)
     if engine in BM25_ENGINES:
         raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
     path, size = _index_file(name), vectors_per_passage(manifest)
     check_index(path.parent, manifest)
-    files, held = [], 0
-    if flat_in_torch and (is_flat(path) or engine is Engine.TORCH):
+    in_torch, held = flat_in_torch and (is_flat(path) or engine is Engine.TORCH), 0
+    if in_torch:
         vectors, metric = map_flat(path)
         rows, dimension = vectors.shape
-        files = [VectorFile(rows, lambda: map_flat(path)[0])]
     else:
         index = in_faiss(name)
         rows, dimension, metric = len(index), index.dimension, index.metric
         held = 0 if index.has_lists else path.stat().st_size
-    ids = [IdFile(name, path.with_name(DOCID), rows // size, size)]
-    return Shard(name, manifest, rows, dimension, size, metric, files, ids, held)
+    mapped = (lambda: map_flat(path)[0]) if in_torch else None
+    part = Part(name, path.with_name(DOCID), rows // size, size, rows, mapped)
+    return Shard(name, manifest, rows, dimension, size, metric, [part], in_torch, held)
 
 
 @dataclass
@@ -353,8 +235,8 @@ def open_index(
     common_model([pair for pair in manifests if model_of(pair[1])] or manifests)
     check_shards(manifests)
 
-    exact = [shard for shard in shards if shard.files]
-    others = [shard for shard in shards if not shard.files and shard.rows]
+    exact = [shard for shard in shards if shard.in_torch and shard.parts]
+    others = [shard for shard in shards if not shard.in_torch and shard.rows]
     if not others:
         _reject_options(settings, f"{names[0]} is searched exactly")
     parts: list[tuple[int, Callable[[], VectorIndex]]] = []
@@ -365,7 +247,7 @@ def open_index(
 
         if compute.threads:
             torch.set_num_threads(compute.threads)
-        vectors = ChainedVectors([file for shard in exact for file in shard.files])
+        vectors = ChainedVectors([part for shard in exact for part in shard.parts])
         scanned = ExactIndex(vectors, metric, device, shards[0].size, bfloat16=bfloat16)
         parts.append((len(scanned), lambda: scanned))
     parts += [(shard.rows, partial(in_faiss, shard.name)) for shard in others]
@@ -377,7 +259,7 @@ def open_index(
         passages = len(index) // shards[0].size
         logger.info(f"{what}: {passages:,} passages, compared by {compared}, {how}")
         _require_memory(exact, others, settings)
-    ids = ShardIds([file for shard in [*exact, *others] for file in shard.ids])
+    ids = PassageIds([part for shard in [*exact, *others] for part in shard.parts])
     opened = parts[0][1]() if len(parts) == 1 else index
     return OpenedIndex(names, opened, ids, [shard.manifest for shard in shards])
 
@@ -413,7 +295,7 @@ def _open_bm25(
         lucene = LuceneIndex(folder, bm25, count, threads)
         return OpenedIndex([name], lucene, lucene.names, [manifest], is_bm25=True)
     index = Bm25Index(folder, bm25, threads)
-    ids = PassageIds(folder / DOCID, len(index))
+    ids = PassageIds([Part(name, folder / DOCID, len(index))])
     return OpenedIndex([name], index, ids, [manifest], is_bm25=True)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,10 @@ from denserk.config.encoding import Backend, ComputeSettings, Dtype
 from denserk.config.options import as_json
 from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.index.inputs import expanded
 from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.searcher import TieCount, VectorIndex
-from denserk.index.vector_inputs import expanded
 from denserk.io.manifest import (
     Description,
     Kind,
@@ -33,6 +33,9 @@ from denserk.io.topics import read_queries
 from denserk.io.vectors import INT8_WEIGHTS, read_vector_blocks, verify_folders
 from denserk.records import Query
 from denserk.reporting import track
+
+if TYPE_CHECKING:
+    from denserk.models.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +107,19 @@ def search(
         elif paths.encoded_queries is not None:
             queries = _encoded(paths, opened, paths.encoded_queries, topics)
         else:
-            precise = _in_precision_of(opened, compute, own_precision)
-            queries = _encoding(paths, opened, (representation, text), precise, topics)
+            encoder = load_query_encoder(
+                opened,
+                paths.model,
+                (representation, text),
+                compute,
+                own_precision=own_precision,
+                force=paths.force,
+            )
+            queries = (
+                [query.qid for query in topics],
+                lambda batch: encoder.encode_queries(topics[batch]),
+                encoder.description(),
+            )
         result = _write_run(paths, settings, opened, queries)
         indexes = opened.described()
     made_from = {
@@ -193,7 +207,7 @@ def _encoded(
             f"one for each query of {paths.topics}",
         )
     model = model_of(source.manifest)
-    _refuse_others(paths, opened, vectors.shape[1], model, name)
+    refuse_other_queries(opened, vectors.shape[1], model, name, force=paths.force)
     if source.manifest is not None and source.manifest.settings.get("side") == "passage":
         logger.warning(f"{name} was encoded as passages, not as queries")
     places = np.array([rows[qid] for qid in qids], np.int64)
@@ -226,26 +240,29 @@ def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -
     return wanted
 
 
-def _encoding(
-    paths: SearchPaths,
+def load_query_encoder(
     opened: OpenedIndex,
-    overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
-    compute: ComputeSettings,
-    topics: Sequence[Query],
-) -> Queries:
-    """Load the query encoder: by default the index's own model, with the index's settings."""
+    name: str | None = None,
+    overrides: tuple[Mapping[str, Any], Mapping[str, Any]] = (NOTHING, NOTHING),
+    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    *,
+    own_precision: bool = False,
+    force: bool = False,
+) -> "TextEncoder":
+    """Load a query encoder: by default the index's own model, with the index's settings."""
     made = opened.model
-    name = paths.model or (made or {}).get("name")
-    if name is None:
+    model = name or (made or {}).get("name")
+    if model is None:
         raise UsageError(
             f"the manifest of {opened.name} names no model", "give --model, or --encoded-queries"
         )
-    if paths.model is None:
-        logger.info(f"queries are encoded by {name}, which encoded {opened.name}")
+    compute = _in_precision_of(opened, compute, own_precision)
+    if name is None:
+        logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
     from denserk.models.text_encoder import TextEncoder
 
-    like = None if paths.force else made
-    encoder = TextEncoder.load(name, *overrides, compute, like=like)
+    like = None if force else made
+    encoder = TextEncoder.load(model, *overrides, compute, like=like)
     int8 = like.get("int8") if like and like["fingerprint"] == encoder.fingerprint else None
     if int8 and encoder.backend is Backend.OPENVINO:
         folder = Path(opened.names[0])
@@ -253,23 +270,27 @@ def _encoding(
             encoder.use_int8("passage", folder, int8)
         else:
             logger.info(f"queries are encoded in float32: {folder} has no {INT8_WEIGHTS}")
-    model = encoder.description()
-    _refuse_others(paths, opened, encoder.dimension, model, encoder.name)
-    qids = [query.qid for query in topics]
-    return qids, lambda batch: encoder.encode_queries(topics[batch]), model
+    described = encoder.description()
+    refuse_other_queries(opened, encoder.dimension, described, encoder.name, force=force)
+    return encoder
 
 
-def _refuse_others(
-    paths: SearchPaths, opened: OpenedIndex, dimension: int, model: Description | None, name: str
+def refuse_other_queries(
+    opened: OpenedIndex,
+    dimension: int,
+    model: Description | None,
+    name: str,
+    *,
+    force: bool = False,
 ) -> None:
-    """Reject queries of another dimension, or of another model or settings unless --force."""
+    """Reject queries of another dimension, or, unless `force`, of another model or settings."""
     there = cast(VectorIndex, opened.index).dimension
     if there != dimension:
         raise MismatchError(
             f"{opened.name} holds vectors of {there} dimensions, {name} makes {dimension}",
             "search with the model that made the index",
         )
-    if not paths.force:
+    if not force:
         refuse_other_model(
             opened.model,
             model,

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from denserk.index.exact import ExactIndex
-from denserk.index.opening import PassageIds
+from denserk.index.folder import Part, PassageIds
 from denserk.io.runs import run_writer
 from denserk.models.devices import has_bfloat16
 from tests.benchmarks.timing import Goals, medians, zen5
@@ -83,7 +83,7 @@ def runs(goals: Goals, folder: Path, queries: int, rounds: int) -> None:
     scores = -np.sort(-draw.random((queries, DEPTH), dtype=np.float32) * 10 + 60, axis=1)
     docids = list(map(str, range(MARCO)))
     (folder / "docid").write_text("\n".join(docids) + "\n")
-    ids = PassageIds(folder / "docid")
+    ids = PassageIds([Part("index", folder / "docid", MARCO)])
 
     def pyserini() -> None:
         path = str(folder / "pyserini")

@@ -9,7 +9,7 @@ from denserk.config.retrieval import IndexPaths, IndexSettings, IndexType, Metri
 from denserk.index.build import IndexResult, build_index
 from denserk.index.exact import ExactIndex
 from denserk.index.faiss_index import FaissIndex
-from denserk.index.vector_inputs import part_names
+from denserk.index.folder import part_names
 from denserk.io.blocks import Block
 from denserk.io.flat_file import FlatWriter, map_flat
 from denserk.io.manifest import Kind, Manifest, write_manifest

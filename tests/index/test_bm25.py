@@ -11,7 +11,7 @@ import pytest
 
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, UsageError
-from denserk.index.bm25 import Analyzer, Bm25Index, build_bm25
+from denserk.index.bm25 import Analyzer, Bm25Index, build_bm25, require_lucene
 from tests.peers import run_pyserini
 
 TEXTS = ["a cat sat", "the cat and the dog and the cat", "", "a fish", "dog dog dog fish", "zebra"]
@@ -81,9 +81,11 @@ def test_without_stop_words_and_stemmer():
     assert Analyzer(Bm25Settings(stemmer="english"))("generously") == ["generous"]
 
 
-def test_an_unknown_stemmer_is_refused():
+def test_stemmers_that_an_engine_lacks_are_rejected():
     with pytest.raises(UsageError, match="klingon"):
         Analyzer(Bm25Settings(stemmer="klingon"))
+    with pytest.raises(UsageError, match="--engine lucene has porter, krovetz, none"):
+        require_lucene(Bm25Settings(stemmer="french"))
 
 
 ANALYSE = """

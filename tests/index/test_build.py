@@ -17,7 +17,7 @@ from denserk.config.retrieval import (
     IndexType,
     Metric,
 )
-from denserk.errors import DenserkError, InputError, MismatchError, OutputError, UsageError
+from denserk.errors import DenserkError, InputError, MismatchError, UsageError
 from denserk.index import faiss_building
 from denserk.index.build import build_index
 from denserk.io.flat_file import FlatWriter
@@ -154,20 +154,6 @@ def test_inputs_and_outputs_that_are_refused(vectors, tmp_path):
         index(tmp_path / "file" / "i", vectors)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"type": IndexType.HNSW, "factory": "Flat"}, "--factory and --type"),
-        ({"engine": Engine.LUCENE}, "--engine lucene"),
-        ({"engine": Engine.TORCH, "factory": "IVF9,Flat"}, "--engine torch"),
-        ({"nlist": 0}, "--nlist 0"),
-    ],
-)
-def test_settings_that_contradict_each_other(settings, message):
-    with pytest.raises(UsageError, match=message):
-        IndexSettings(**settings)
-
-
 def test_corpora_that_have_no_bm25_index(tmp_path):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n')
@@ -210,10 +196,3 @@ def test_a_full_disk_leaves_no_index(vectors, tmp_path, kind, limit):
     assert "Traceback" not in done.stderr
     with pytest.raises(MismatchError, match="unfinished"):
         read_manifest(output, Kind.INDEX)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_an_output_that_may_not_be_written(vectors, tmp_path):
-    (tmp_path / "locked").mkdir(mode=0o500)
-    with pytest.raises(OutputError, match="no permission"):
-        index(tmp_path / "locked" / "i", vectors)

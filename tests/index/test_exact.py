@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from denserk.config.retrieval import Metric
 from denserk.errors import UsageError
 from denserk.index import exact
-from denserk.index.exact import NO_HIT, ExactIndex, hit_keys, hits_of
+from denserk.index.exact import ExactIndex, hit_keys, hits_of
 from denserk.index.searcher import in_order
 from tests.index.folders import whole_numbers
 
@@ -108,15 +108,6 @@ def test_ties_passages_and_distances(monkeypatch, bfloat16, metric, size, thread
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("rows", "depth"), [(0, 3), (1, 3), (50, 80)])
-def test_fewer_passages_than_asked_for(rows, depth):
-    vectors, queries = whole_numbers(1, rows), whole_numbers(2, 2)
-    scores, found = ExactIndex(vectors).search(queries, depth)
-    assert (scores[:, rows:] == -np.inf).all()
-    assert (found[:, rows:] == -1).all()
-    assert (found[:, :rows] == reference(vectors, queries, depth)[1]).all()
-
-
 def test_equal_vectors_score_alike_wherever_they_are():
     """Their scores tie, so that they are ordered by row, whatever the block that they end."""
     vectors, queries = collection("random", 5000, 768)
@@ -128,28 +119,6 @@ def test_equal_vectors_score_alike_wherever_they_are():
             for line in rows:
                 first = int(np.flatnonzero(line == 3)[0])
                 assert (line[first : first + 6] == same).all()
-
-
-def scans_of(index):
-    """A list of the numbers of queries of each scan that the index makes from now on."""
-    scan, counts = index._scan, []
-
-    def counted(queries, *arguments):
-        counts.append(len(queries))
-        return scan(queries, *arguments)
-
-    index._scan = counted
-    return counts
-
-
-def test_a_floor_that_too_few_passages_reach(monkeypatch):
-    vectors, queries = collection("random")
-    index = ExactIndex(vectors, bfloat16=True)
-    scans = scans_of(index)
-    too_high = np.where(np.arange(40) < 7, 1e9, -np.inf).astype(np.float32)
-    monkeypatch.setattr(ExactIndex, "_floors", lambda *_: too_high)
-    assert (index.search(queries, 20)[1] == reference(vectors, queries, 20)[1]).all()
-    assert scans == [40, 7]
 
 
 @pytest.mark.parametrize(
@@ -174,9 +143,14 @@ def test_the_error_bound_is_kept_and_needed(monkeypatch, kind, bound):
 
     monkeypatch.setattr(ExactIndex, "_floors", just_reached)
     monkeypatch.setattr(ExactIndex, "_bounds", bounds if bound else unbounded)
-    index = ExactIndex(vectors, bfloat16=True)
-    scans = scans_of(index)
-    _, rows = index.search(queries, 300)
+    scan, scans = ExactIndex._scan, []
+
+    def counted(self, asked, *arguments):
+        scans.append(len(asked))
+        return scan(self, asked, *arguments)
+
+    monkeypatch.setattr(ExactIndex, "_scan", counted)
+    _, rows = ExactIndex(vectors, bfloat16=True).search(queries, 300)
     assert (np.sort(rows) == np.sort(right[1])).all()
     assert scans == [40] if bound else scans[1] > 5
 
@@ -196,25 +170,6 @@ def test_more_rows_than_keys_hold_are_an_error():
     assert "denserk fuse" in (error.value.hint or "")
 
 
-def test_one_query_takes_one_thread(monkeypatch):
-    threads = []
-    scan = ExactIndex._scan
-
-    def counted(self, *arguments):
-        threads.append(torch.get_num_threads())
-        return scan(self, *arguments)
-
-    monkeypatch.setattr(ExactIndex, "_scan", counted)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    vectors, queries = collection("random")
-    for count in (1, 2):
-        ExactIndex(vectors).search(queries[:count], 5)
-    assert threads == [1, 2]
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(before)
-
-
 SCORES = st.floats(width=32, allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0, np.inf, -np.inf])
 
 
@@ -227,10 +182,3 @@ def test_hits_in_order(pairs):
     ordered = [part[0] for part in in_order(scores[None], rows[None])]
     for found in (by_key, ordered):
         assert list(zip(*(part.tolist() for part in found), strict=True)) == right
-
-
-def test_hits_beyond_32_bits_and_none():
-    large = np.array([[2**40, -1, 2**33]])
-    scores, rows = in_order(np.array([[1, -np.inf, 1]], np.float32), large)
-    assert (scores.tolist(), rows.tolist()) == ([[1, 1, -np.inf]], [[2**33, 2**40, -1]])
-    assert hits_of(np.array([NO_HIT]))[1].tolist() == [-1]

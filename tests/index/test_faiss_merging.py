@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from denserk.config.retrieval import Engine, IndexSettings, IndexType, Metric, SearchSettings
+from denserk.config.retrieval import Engine, IndexSettings, Metric, SearchSettings
 from denserk.errors import DenserkError, InputError, MismatchError, OutputError, UsageError
 from denserk.index import faiss_building
-from denserk.index.build import is_approximate
 from denserk.index.faiss_building import mergeable_ivf, open_parts, read_template
 from denserk.index.faiss_index import FaissIndex
 from denserk.io.manifest import Kind, read_manifest
@@ -128,10 +127,7 @@ def test_a_merged_index_finds_what_one_build_finds(tmp_path, request, metric, si
     found, expected = (read_manifest(tmp_path / n, Kind.INDEX) for n in ("merged", "one"))
     for name in ("count", "dimension", "vectors_per_passage", "factory"):
         assert found.contents[name] == expected.contents[name]
-    recalls = [read_manifest(part, Kind.INDEX).contents["recall"] for part in parts]
-    assert found.contents["recall_of_parts"] == recalls
-    files = {"docid", "index", "index.ivfdata"} if memory else {"docid", "index"}
-    assert set(found.contents["sha256"]) == files
+    assert ("index.ivfdata" in found.contents["sha256"]) == (memory == "on_disk")
     assert found.settings == expected.settings
     assert found.made_from["vectors"] == expected.made_from["vectors"]
     assert found.made_from["model"] == MODEL
@@ -180,8 +176,6 @@ def test_a_template_gives_the_bytes_of_its_index_again(tmp_path, factory):
     ("given", "error", "message"),
     [
         ({"factory": "IVF8,SQ8"}, UsageError, "--factory IVF8,SQ8: .* was trained as IVF9,SQ8"),
-        ({"type": IndexType.PQ}, UsageError, "--type pq: "),
-        ({"train_size": 70}, UsageError, "--set train-size 70: "),
         ({"metric": Metric.L2}, MismatchError, "compares by inner, and --metric is l2"),
         ({"engine": Engine.TORCH}, UsageError, "--engine torch supports"),
     ],
@@ -197,7 +191,7 @@ def test_options_that_contradict_the_template(tmp_path, given, error, message):
 
 def test_templates_and_vectors_that_do_not_fit(tmp_path):
     shards = write_shards(tmp_path)
-    for name, factory in (("first", "IVF9,SQ8"), ("flat", None), ("graph", "HNSW4,Flat")):
+    for name, factory in (("first", "IVF9,SQ8"), ("graph", "HNSW4,Flat")):
         index(tmp_path / name, shards[0], factory=factory)
     narrow = vector_folder(tmp_path / "narrow", ["a"], VECTORS[:1, :4])
     other = {"name": "n", "fingerprint": "2"}
@@ -206,16 +200,11 @@ def test_templates_and_vectors_that_do_not_fit(tmp_path):
         (narrow, "first", "of 8 dimensions, and the input has 4"),
         (foreign, "first", "other weights: m and n"),
         (tmp_path / "first", "first", r"--trained-as .*first is for vectors"),
-        (shards[1], "flat", "flat is flat, which has no training"),
         (shards[1], "graph", "graph is HNSW4,Flat, which has no training"),
-        (shards[1], "absent", "no such file"),
         (shards[1], "shards/0", "holds vectors, not index"),
     ):
         with pytest.raises(DenserkError, match=message):
             index(tmp_path / "i", source, trained_as=str(tmp_path / template))
-    first = str(tmp_path / "first")
-    with pytest.raises(UsageError, match="both input and output"):
-        index(first, shards[1], trained_as=first, overwrite=True)
     assert not (tmp_path / "i").exists()
 
 
@@ -283,17 +272,16 @@ def test_parts_that_cannot_be_merged(tmp_path):
     with pytest.raises(MismatchError, match="have different training"):
         open_parts([*parts, str(tmp_path / "apart")])
     index(tmp_path / "flat", shards[0])
-    assert is_approximate(parts[0])
-    for other in (shards[0], str(tmp_path / "flat"), str(tmp_path / "absent")):
-        assert not is_approximate(other)
-        with pytest.raises(DenserkError, match=f"{other}(:| holds vectors| is flat)"):
-            open_parts([other, *parts])
     index(tmp_path / "codes", shards[1], factory="PQ4x4")
-    with pytest.raises(UsageError, match="codes is PQ4x4, which cannot be merged"):
-        open_parts([str(tmp_path / "codes")])
     others = write_parts(tmp_path / "two", size=2)
-    with pytest.raises(MismatchError, match=r"has 1 vectors per passage, .* has 2"):
-        open_parts([parts[0], str(others[0])])
+    for given, message in (
+        ([*parts, str(tmp_path / "flat")], "flat is flat"),
+        ([*parts, shards[0]], "holds vectors"),
+        ([str(tmp_path / "codes")], "codes is PQ4x4, which cannot be merged"),
+        ([parts[0], str(others[0])], r"has 1 vectors per passage, .* has 2"),
+    ):
+        with pytest.raises(DenserkError, match=message):
+            index(tmp_path / "whole", *given)
     change(Path(parts[1]), made_from={"model": {"fingerprint": "2"}})
     with pytest.raises(MismatchError, match="other weights: m and"):
         index(tmp_path / "whole", *parts)
@@ -305,7 +293,7 @@ def test_parts_that_cannot_be_merged(tmp_path):
         open_parts(parts)
 
 
-def test_stopped_and_resumed_replaced_and_left_alone(tmp_path):
+def test_stopped_and_resumed(tmp_path):
     parts = write_parts(tmp_path)
     index(tmp_path / "whole", *parts)
     for step in range(4):  # manifest, ids, index, manifest
@@ -314,11 +302,6 @@ def test_stopped_and_resumed_replaced_and_left_alone(tmp_path):
             index(folder, *parts)
         index(folder, *parts, resume=True)
         assert contents(folder) == contents(tmp_path / "whole")
-    with pytest.raises(UsageError, match="not empty"):
-        index(tmp_path / "whole", *parts)
-    with pytest.raises(MismatchError, match="made with other settings"):
-        index(tmp_path / "whole", *parts[:2], resume=True)
-    assert index(tmp_path / "whole", *parts[:2], overwrite=True).count == 510
 
 
 @pytest.mark.parametrize("size", [1, 2])

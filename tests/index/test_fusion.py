@@ -154,21 +154,6 @@ def test_depths_and_filters_before_runs_are_fused(fused):
     assert list(fused(passages, documents, settings=settings)["q1"]) == ["d2"]
 
 
-def test_zmuv_counts_what_is_missing_as_the_last_hit_unless_set_otherwise(fused):
-    method = {"method": FusionMethod.LINEAR, "normalization": Normalization.ZMUV}
-    one, other = {"q": {"d1": 3.0, "d2": 1.0}}, {"q": {"d1": 3.0, "d3": 1.0}}
-    settings = RankingSettings(ties=Ties.KEEP)
-    assert fused(one, other, settings=settings, **method)["q"] == {"d1": 2, "d2": -2, "d3": -2}
-    zero = fused(one, other, settings=settings, missing=Missing.ZERO, **method)["q"]
-    assert zero == {"d1": 2, "d2": -1, "d3": -1}
-
-
-@pytest.mark.parametrize("form", RunFormat)
-def test_formats_may_differ(fused, tmp_path, form):
-    other = write(tmp_path / "other", VECTORS, form)
-    assert fused(WORDS, other) == fused(WORDS, VECTORS)
-
-
 def test_the_manifest_and_the_queries_that_a_run_lacks(fused, tmp_path):
     heard = Heard()
     fused(WORDS, VECTORS, alpha=0.25)

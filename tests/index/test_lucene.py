@@ -17,17 +17,15 @@ from denserk.config.retrieval import (
     StopWords,
     Ties,
 )
-from denserk.errors import InputError, MissingExtraError, UsageError
+from denserk.errors import InputError, MissingExtraError
 from denserk.index import bm25
 from denserk.index.bm25 import (
     Analyzer,
     LuceneIndex,
     anserini_jar,
     build_lucene,
-    fault,
     find_java,
     java_version,
-    require_lucene,
 )
 from denserk.index.build import build_index
 from denserk.index.search import search
@@ -82,30 +80,6 @@ def test_what_is_missing_is_named(place, monkeypatch, tmp_path):
     monkeypatch.setattr(bm25, "package_folder", lambda module, purpose: tmp_path)
     with pytest.raises(MissingExtraError, match="has no Anserini jar"):
         anserini_jar()
-
-
-@pytest.mark.parametrize(
-    ("log", "expected"),
-    [
-        ("INFO fine\n", "INFO fine"),
-        ("", "no log"),
-        (
-            'Exception in thread "a-1" java.lang.OutOfMemoryError: heap\n',
-            "java.lang.OutOfMemoryError: heap",
-        ),
-        (
-            "x\norg.a.B$TooManyClauses: 1024\n\tat org.a.B.c(B.java:1)\n",
-            "org.a.B$TooManyClauses: 1024",
-        ),
-    ],
-)
-def test_faults(log, expected):
-    assert fault(log) == expected
-
-
-def test_a_stemmer_that_lucene_lacks():
-    with pytest.raises(UsageError, match="--engine lucene has porter, krovetz, none"):
-        require_lucene(Bm25Settings(stemmer="french"))
 
 
 def test_the_old_index_stays_where_java_is_missing(toy, monkeypatch):

@@ -40,7 +40,6 @@ from denserk.models.encode import encode
 from tests.faults import Stopped, limit_file_size, stopped_at
 from tests.index.folders import best, found, vector_folder, whole_numbers
 from tests.milvus import MILVUS, collection, load, require_milvus, write_vectors
-from tests.reporters import Heard
 
 require_milvus()
 pymilvus: Any = pytest.importorskip("pymilvus")
@@ -77,50 +76,31 @@ def opened(database):
         one.close()
 
 
-@pytest.mark.parametrize("depth", [1, COUNT + 30])
-def test_scores_are_the_exact_ones_and_missing_hits_are_padded(opened, monkeypatch, depth):
-    monkeypatch.setattr(milvus, "HITS_AT_ONCE", 2 * depth)  # two queries a request
-    scores, rows = opened("flat").search(QUERIES, depth)
-    assert (scores.dtype.name, rows.dtype.name) == ("float32", "int64")
-    there = min(depth, COUNT)
-    np.testing.assert_array_equal(scores[:, :there], RIGHT[:, :depth])
-    assert (scores[:, there:] == -np.inf).all()
-    assert (rows[:, there:] == -1).all()
-    named = np.take_along_axis(QUERIES @ WHOLE.T, rows[:, :there], axis=1)
-    np.testing.assert_array_equal(named, scores[:, :there])
-    assert all(len(set(line)) == there for line in rows[:, :there].tolist())
-
-
 @pytest.mark.parametrize(
-    ("name", "rules", "given", "asked"),
+    ("name", "rules", "given"),
     [
-        ("hnsw", {}, (), {"ef": 64}),
-        ("hnsw", {"ef_search": 90}, (), {"ef": 90}),
-        ("hnsw", {}, ("ef=2",), {"ef": 10}),
-        ("ivf", {}, (), {"nprobe": 1}),
-        ("ivf", {"nprobe": 8}, (), {"nprobe": 8}),
-        ("ivf", {}, ("nprobe=5",), {"nprobe": 5}),
-        ("flat", {}, (), {}),
+        ("flat", {}, ()),
+        ("hnsw", {"ef_search": 2 * COUNT}, ()),
+        ("ivf", {"nprobe": 8}, ()),
+        ("ivf", {}, ("nprobe=8",)),
     ],
 )
-def test_the_breadth_of_a_search(opened, monkeypatch, name, rules, given, asked):
+def test_all_rows_are_compared_where_asked(opened, monkeypatch, name, rules, given):
+    """Scores are exact, missing hits are padded, and two queries go into a request."""
     index = opened(name, SearchSettings(hits=10, **rules), milvus_params=given or None)
     assert index.is_exhaustive == (name == "flat")
     other = SearchSettings(nprobe=9) if name == "hnsw" else SearchSettings(ef_search=9)
     with pytest.raises(UsageError, match=r"--(ef-search|nprobe) 9: .* has an index \w+$"):
         opened(name, other)
-    seen = []
-    call = Collection.call
-
-    def kept(self, method, *args, **named):
-        seen.append(named["search_params"]["params"])
-        return call(self, method, *args, **named)
-
-    monkeypatch.setattr(Collection, "call", kept)
-    scores, _ = index.search(QUERIES, 10)
-    assert seen == [asked]
-    if rules == {"nprobe": 8}:  # all lists
-        np.testing.assert_array_equal(scores, RIGHT[:, :10])
+    for depth in (1, COUNT + 30):
+        monkeypatch.setattr(milvus, "HITS_AT_ONCE", 2 * depth)
+        scores, rows = index.search(QUERIES, depth)
+        there = min(depth, COUNT)
+        np.testing.assert_array_equal(scores[:, :there], RIGHT[:, :depth])
+        assert (scores[:, there:] == -np.inf).all()
+        assert (rows[:, there:] == -1).all()
+        named = np.take_along_axis(QUERIES @ WHOLE.T, rows[:, :there], axis=1)
+        np.testing.assert_array_equal(named, scores[:, :there])
 
 
 def test_passages_of_several_vectors_are_grouped_without_loss(tmp_path):
@@ -134,15 +114,8 @@ def test_passages_of_several_vectors_are_grouped_without_loss(tmp_path):
             ranked = found(Searcher(index, index.names, rules, 4), qids, QUERIES)
         for qid, query in zip(qids, QUERIES, strict=True):
             assert ranked[qid] == best(ids, WHOLE, query, hits, size=4)
-    with pytest.raises(UsageError, match="--hits 4097 of 4 vectors each: Milvus returns at most"):
+    with pytest.raises(UsageError, match="--hits 4097 x 4: Milvus returns at most"):
         MilvusIndex(collection(tmp_path / "a.db"), SearchSettings(hits=4097))
-
-
-def test_depth_beyond_the_limit(opened, monkeypatch):
-    monkeypatch.setattr(milvus, "LIMIT", 50)
-    scores, rows = opened("flat").search(QUERIES, 58)  # what is fetched to see ties is cut
-    assert ((rows >= 0) == (np.arange(58) < 50)).all()
-    assert scores.shape == (5, 58)
 
 
 def test_what_cannot_be_searched(database, opened):
@@ -313,8 +286,6 @@ def test_the_run_is_that_of_a_folder(toy, tiny, capsys):
     assert "already" in error_of(capsys, "index", "--input", vectors, *place)
     changed = ["--input", vectors, *place, "--resume", "--set", "milvus-index=HNSW"]
     assert "milvus_index was 'FLAT', now 'HNSW'" in error_of(capsys, "index", *changed)
-    unknown = ["--input", vectors, *place, "--overwrite", "--set", "milvus-index=NOPE"]
-    assert "NOPE" in error_of(capsys, "index", *unknown)
     assert run(["index", "--input", vectors, *place, "--overwrite"]) == 0
     assert run(["index", "--input", vectors, *place, "--resume"]) == 0
     assert "is finished: nothing to do" in capsys.readouterr().err
@@ -336,28 +307,18 @@ def test_a_server_that_is_not_there(tmp_path, capsys, monkeypatch, command):
 def test_the_recall_of_an_approximate_index(tmp_path):
     vectors = np.random.default_rng(1).normal(size=(300, 8)).astype(np.float32)
     source = write_vectors(tmp_path / "v.jsonl", [f"d{n}" for n in range(300)], vectors)
-    heard = Heard()
     recalls = []
     for n in (1, 64):
         kind: dict[str, Any] = {"milvus_index": "IVF_FLAT", "milvus_params": (f"nlist={n}",)}
         recalls.append(load(source, tmp_path / "a.db", f"c{n}", **kind).recall)
     assert recalls[0] == 1
-    assert recalls[1] is not None
-    assert 0.1 < recalls[1] < 1
-    assert any(note.startswith(f"IVF_FLAT: recall@10 {recalls[1]:.3f}") for note in heard.notes)
+    assert 0.1 < (recalls[1] or 0) < 1
 
 
-@pytest.mark.parametrize(
-    ("paths", "settings", "message"),
-    [
-        ({"input": ("v",), "output": "o"}, {}, "--output o is not for"),
-        ({"input": ("v",)}, {"M": 32}, "--set M 32 is not for --engine milvus"),
-    ],
-)
-def test_options_that_a_collection_does_not_take(paths, settings, message):
-    chosen = IndexSettings(engine=MILVUS.engine, **settings)
-    with pytest.raises(UsageError, match=message):
-        build_collection(IndexPaths(**paths), chosen, MilvusIndexSettings("a.db", "c"))
+def test_options_that_a_collection_does_not_take():
+    paths, settings = IndexPaths(input=("v",)), IndexSettings(engine=MILVUS.engine, M=32)
+    with pytest.raises(UsageError, match="--set M 32 is not for --engine milvus"):
+        build_collection(paths, settings, MilvusIndexSettings("a.db", "c"))
 
 
 MANY = [f"d{n}" for n in range(10_000)]  # more than ten attempts load before they are killed
@@ -401,10 +362,10 @@ def test_a_load_that_is_killed_ten_times(tmp_path):
     random = np.random.default_rng(7)
     onward = []
     for _ in range(10):
-        with (tmp_path / "told").open("w+") as told_to:
+        with (tmp_path / "log").open("w+") as log:
             process = subprocess.Popen(
                 command(tmp_path, *(["--resume"] if (tmp_path / "a.db").exists() else [])),
-                stderr=told_to,
+                stderr=log,
             )
             wal = tmp_path / "a.db/collections/passages/wal"
             before = sizes(wal)
@@ -412,9 +373,9 @@ def test_a_load_that_is_killed_ten_times(tmp_path):
                 time.sleep(0.01)
             time.sleep(random.uniform(0, 0.15))
             process.send_signal(signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL, told_to.seek(0) or told_to.read()
-            told_to.seek(0)
-            onward += re.findall(r"([\d,]+) rows are there", told_to.read())
+            assert process.wait() == -signal.SIGKILL, log.seek(0) or log.read()
+            log.seek(0)
+            onward += re.findall(r"([\d,]+) rows are there", log.read())
     done = subprocess.run(
         command(tmp_path, "--resume"), stderr=subprocess.PIPE, text=True, check=True
     )

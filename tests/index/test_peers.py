@@ -7,19 +7,9 @@ import numpy as np
 import pytest
 
 from denserk.commands.app import run
-from denserk.config.encoding import (
-    ComputeSettings,
-    EncodeSettings,
-    Representation,
-    RepresentationSettings,
-)
-from denserk.config.formats import CorpusSettings
-from denserk.config.retrieval import IndexPaths, SearchPaths, SearchSettings
-from denserk.index.build import build_index
-from denserk.index.search import search
+from denserk.config.encoding import Representation, RepresentationSettings
 from denserk.io import vector_formats
 from denserk.io.runs import read_run_scores
-from denserk.models.encode import encode
 from tests.conftest import QUERIES as QUERY_TEXTS
 from tests.conftest import WORDS
 from tests.peers import run_anserini, run_pyserini
@@ -150,31 +140,15 @@ def test_pyserini_searches_an_aggretriever_index_with_its_own_encoder(
         bert_vocabulary("bert"),
         RepresentationSettings(Representation.AGG),
     )
-    encode(
-        EncodeSettings(
-            model=str(model), corpus=str(toy / "corpus.jsonl"), output=str(toy / "vectors")
-        ),
-        CorpusSettings(),
-        {},
-        {},
-        ComputeSettings(device="cpu"),
-    )
-    build_index(IndexPaths(input=(str(toy / "vectors"),), output=str(toy / "index")))
-    search(
-        SearchPaths(
-            index=(str(toy / "index"),),
-            topics=str(toy / "queries.tsv"),
-            output=str(toy / "own.trec"),
-        ),
-        SearchSettings(hits=5),
-        compute=ComputeSettings(device="cpu"),
-    )
+    cpu = ("--device", "cpu")
+    topics = ("--topics", toy / "queries.tsv", "--hits", "5")
+    corpus = ("--corpus", toy / "corpus.jsonl")
+    denserk("encode", "--model", model, *corpus, "--output", toy / "vectors", *cpu)
+    denserk("index", "--input", toy / "vectors", "--output", toy / "index")
+    denserk("search", "--index", toy / "index", *topics, "--output", toy / "own.trec", *cpu)
     output = toy / "theirs.json"
-    run_pyserini(
-        SEARCH_AGGRETRIEVER,
-        *(toy / "index", model, json.dumps(QUERY_TEXTS), "5", output),
-        folder=toy,
-    )
+    asked = (toy / "index", model, json.dumps(QUERY_TEXTS), "5", output)
+    run_pyserini(SEARCH_AGGRETRIEVER, *asked, folder=toy)
     theirs = {qid: dict(hits) for qid, hits in json.loads(output.read_text()).items()}
     own = read_run_scores(toy / "own.trec")
     assert {q: list(hits) for q, hits in own.items()} == {q: list(h) for q, h in theirs.items()}

@@ -2,21 +2,19 @@ import io
 import json
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from denserk.commands.app import run as command
+from denserk.commands.retrieve import rerank
 from denserk.config.encoding import ComputeSettings
-from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError
-from denserk.index import rerank as task
-from denserk.index.rerank import rerank
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QUERIES
 
 CPU = ComputeSettings(device="cpu")
+FILES = {"run": "in.trec", "topics": "queries.tsv", "corpus": "corpus.jsonl", "output": "out.trec"}
 RUN = {"q1": ["d3", "d2", "d10"], "q3": ["d4", "d1", "d2", "d5"], "q2": ["d5"]}
 
 
@@ -55,22 +53,15 @@ def by_hand(model, run, **text):
 
 @pytest.fixture
 def asked(toy, tiny_reranker):
-    """`asked(settings, run=...)`: the reranked run."""
+    """`asked(depth=2, run=...)`: the reranked run."""
 
-    def paths(**given):
-        found = {
-            "model": str(tiny_reranker()),
-            "topics": str(toy / "queries.tsv"),
-            "corpus": str(toy / "corpus.jsonl"),
-            "output": str(toy / "out.trec"),
-            **given,
+    def reranked(**options):
+        if "run" not in options:
+            write(toy / "in.trec", RUN)
+        given = {"model": tiny_reranker(), "device": "cpu", "overwrite": True} | {
+            name: str(toy / file) for name, file in FILES.items()
         }
-        if "run" not in found:
-            found["run"] = write(toy / "in.trec", RUN)
-        return RerankPaths(**found)
-
-    def reranked(settings=None, text=None, **given):
-        result = rerank(paths(**given), settings or RerankSettings(), text or {}, CPU)
+        result = rerank(**{**given, **options})
         assert result.pairs >= result.hits
         return read((toy / "out.trec").read_text())
 
@@ -83,21 +74,9 @@ def test_every_hit_of_the_run_is_scored_in_the_order_of_its_queries(asked, tiny_
     assert list(found) == list(RUN)
 
 
-def test_few_pairs_at_once_change_nothing(asked, monkeypatch):
-    expected = asked()
-    monkeypatch.setattr(task, "SCORED_TOGETHER", 1)
-    for qid, hits in asked().items():
-        assert [docid for docid, _ in hits] == [docid for docid, _ in expected[qid]]
-        np.testing.assert_allclose(
-            [score for _, score in hits], [score for _, score in expected[qid]], atol=1e-6
-        )
-
-
-def test_the_first_hits_are_scored_and_the_best_are_kept(asked, tiny_reranker):
-    expected = by_hand(tiny_reranker(), {qid: docids[:2] for qid, docids in RUN.items()})
-    assert asked(RerankSettings(depth=2)) == expected
+def test_the_best_are_kept(asked, tiny_reranker):
     best = {qid: hits[:1] for qid, hits in by_hand(tiny_reranker(), RUN).items()}
-    assert asked(RerankSettings(hits=1)) == best
+    assert asked(hits=1) == best
 
 
 def test_first_means_by_score_then_by_id(asked, toy, tiny_reranker):
@@ -105,11 +84,11 @@ def test_first_means_by_score_then_by_id(asked, toy, tiny_reranker):
         "q1 Q0 d5 1 1.5 t\nq1 Q0 d2 2 3 t\nq1 Q0 d10 3 3 t\nq1 Q0 d1 4 3 t\n"
     )
     expected = by_hand(tiny_reranker(), {"q1": ["d2", "d10"]})
-    assert asked(RerankSettings(depth=2), run=str(toy / "in.trec")) == expected
+    assert asked(depth=2, run=str(toy / "in.trec")) == expected
 
 
 def test_the_manifest_records_what_was_scored(asked, toy, tiny_reranker):
-    asked(RerankSettings(depth=3))
+    asked(depth=3)
     manifest = read_manifest(toy / "out.trec", Kind.RUN)
     assert manifest.settings["depth"] == 3
     assert manifest.made_from["model"]["name"] == str(tiny_reranker())
@@ -125,8 +104,7 @@ def test_the_manifest_records_what_was_scored(asked, toy, tiny_reranker):
 @pytest.mark.parametrize("stream", ["run", "topics", "corpus"])
 def test_one_input_may_be_standard_input(asked, toy, stream, monkeypatch):
     expected = asked()
-    files = {"run": "in.trec", "topics": "queries.tsv", "corpus": "corpus.jsonl"}
-    data = io.BytesIO((toy / files[stream]).read_bytes())
+    data = io.BytesIO((toy / FILES[stream]).read_bytes())
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=data))
     given = {"run": str(toy / "in.trec"), stream: "-"}
     assert asked(**given) == expected
@@ -143,16 +121,16 @@ def test_passages_that_are_nowhere_are_named_before_anything_is_scored(asked, to
     assert not (toy / "out.trec").exists()
 
 
-def test_queries_that_are_nowhere_are_named(asked, toy):
-    run = {f"x{number}": ["d1"] for number in range(7)} | RUN
-    with pytest.raises(InputError, match=r"7 queries that .* does not hold \('x0', 'x1', "):
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ({f"x{n}": ["d1"] for n in range(7)} | RUN, r"7 queries .* not hold \('x0', 'x1', "),
+        ({}, "found no hits"),
+    ],
+)
+def test_runs_that_cannot_be_reranked(asked, toy, run, message):
+    with pytest.raises(InputError, match=message):
         asked(run=write(toy / "bad.trec", run))
-
-
-def test_an_empty_run(asked, toy):
-    (toy / "bad.trec").write_text("")
-    with pytest.raises(InputError, match="found no hits"):
-        asked(run=str(toy / "bad.trec"))
 
 
 def test_an_old_run_stays_until_the_new_one_is_whole(asked, toy, monkeypatch):
@@ -174,7 +152,7 @@ def test_the_query_itself_is_left_out(asked, toy):
     corpus.append({"_id": "q1", "text": QUERIES["q1"]})
     (toy / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in corpus))
     run = write(toy / "in.trec", {"q1": ["q1", "d3", "d2"]})
-    found = asked(RerankSettings(remove_query=True, depth=2), run=run)
+    found = asked(remove_query=True, depth=2, run=run)
     assert sorted(docid for docid, _ in found["q1"]) == ["d2", "d3"]
 
 

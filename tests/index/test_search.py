@@ -5,57 +5,36 @@ import numpy as np
 import pytest
 
 from denserk.commands.app import run as command
-from denserk.config.encoding import ComputeSettings, EncodeSettings
-from denserk.config.formats import CorpusSettings
-from denserk.config.retrieval import (
-    IndexPaths,
-    IndexSettings,
-    IndexType,
-    SearchPaths,
-    SearchSettings,
-)
+from denserk.commands.retrieve import encode, index, search
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index.build import build_index
-from denserk.index.search import search
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
-from denserk.models.encode import encode
 from tests.conftest import PASSAGES, QUERIES
 from tests.reporters import Heard
 
-CPU = ComputeSettings(device="cpu")
 
-
-def vectors_of(toy, model, name, side="corpus", **representation):
+def vectors_of(toy, model, name, side="corpus", **options):
     source = toy / ("corpus.jsonl" if side == "corpus" else "queries.tsv")
-    given: dict[str, Any] = {side: str(source)}
-    settings = EncodeSettings(model=str(model), output=str(toy / name), **given)
-    encode(settings, CorpusSettings(), representation, {}, CPU)
+    given: dict[str, Any] = {side: str(source), "output": str(toy / name), **options}
+    encode(model=str(model), device="cpu", **given)
     return str(toy / name)
 
 
-def index_of(toy, vectors, name="index", **settings):
-    paths = IndexPaths(input=(vectors,), output=str(toy / name))
-    build_index(paths, IndexSettings(**settings))
-    return str(toy / name)
+def index_of(toy, vectors):
+    index(input=[vectors], output=str(toy / "index"))
+    return str(toy / "index")
 
 
 def bm25_of(toy):
-    paths = IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(toy / "bm25"))
-    build_index(paths, IndexSettings(type=IndexType.BM25))
+    index(corpus=str(toy / "corpus.jsonl"), output=str(toy / "bm25"), type="bm25")
     return str(toy / "bm25")
 
 
-def ranked(toy, index, *, settings=None, representation=None, **paths):
+def ranked(toy, folder, **options):
     """The run: query -> (passage, score), in its order."""
-    if "encoded_queries" not in paths:
-        paths.setdefault("topics", str(toy / "queries.tsv"))
-    search(
-        SearchPaths(index=(index,), output=str(toy / "run.trec"), **paths),
-        settings or SearchSettings(hits=4),
-        representation or {},
-        {},
-        CPU,
-    )
+    if "encoded_queries" not in options:
+        options.setdefault("topics", str(toy / "queries.tsv"))
+    given: dict[str, Any] = {"hits": 4, "overwrite": True, "device": "cpu", **options}
+    search(index=[folder], output=str(toy / "run.trec"), **given)
     found: dict[str, list[tuple[str, float]]] = {}
     for line in (toy / "run.trec").read_text().splitlines():
         qid, _, docid, rank, score, _ = line.split(" ")
@@ -71,7 +50,7 @@ def model(tiny):
 
 def test_the_same_run_however_the_queries_come(toy, model):
     vectors = vectors_of(toy, model, "v", representation="mean", l2_norm=True)
-    index = index_of(toy, vectors)
+    made = index_of(toy, vectors)
     encoded = vectors_of(toy, model, "q", "topics", representation="mean", l2_norm=True)
     by_hand = {}
     passages = np.load(toy / "v" / "block-00000.npy")
@@ -79,14 +58,14 @@ def test_the_same_run_however_the_queries_come(toy, model):
         scores = passages @ query
         order = sorted(zip(scores, PASSAGES, strict=True), reverse=True)[:4]
         by_hand[qid] = [(docid, pytest.approx(score, rel=1e-5)) for score, docid in order]
-    assert ranked(toy, index) == by_hand
-    assert ranked(toy, index, model=str(model)) == by_hand
-    assert ranked(toy, index, encoded_queries=encoded) == by_hand
+    assert ranked(toy, made) == by_hand
+    assert ranked(toy, made, model=str(model)) == by_hand
+    assert ranked(toy, made, encoded_queries=encoded) == by_hand
     lines = toy / "q.jsonl"
     with lines.open("w") as out:
         for qid, query in zip(QUERIES, np.load(toy / "q" / "block-00000.npy"), strict=True):
             out.write(json.dumps({"qid": qid, "vector": query.tolist()}) + "\n")
-    assert ranked(toy, index, encoded_queries=str(lines)) == by_hand
+    assert ranked(toy, made, encoded_queries=str(lines)) == by_hand
 
 
 def test_vectors_are_searched_without_an_index(toy, model):
@@ -97,51 +76,44 @@ def test_vectors_are_searched_without_an_index(toy, model):
     assert ranked(toy, vectors) == expected
     assert f"queries are encoded by {model}, which encoded {vectors}" in heard.notes
     for shard in range(2):
-        cut = EncodeSettings(
-            model=str(model),
-            corpus=str(toy / "corpus.jsonl"),
-            output=str(toy / f"s{shard}"),
-            block_size=2,
-            shard_id=shard,
-            shard_num=2,
-        )
-        encode(cut, CorpusSettings(), {"representation": "mean", "l2_norm": True}, {}, CPU)
+        cut = {"block_size": 2, "shard_id": shard, "shard_num": 2}
+        vectors_of(toy, model, f"s{shard}", representation="mean", l2_norm=True, **cut)
     found = ranked(toy, str(toy / "s?"))  # encoded in other batches, which may round otherwise
     for qid, hits in expected.items():
         assert [docid for docid, _ in found[qid]] == [docid for docid, _ in hits]
         assert [score for _, score in found[qid]] == pytest.approx([score for _, score in hits])
     named = read_manifest(toy / "run.trec", Kind.RUN).made_from["index"]
     assert [part["name"] for part in named] == [str(toy / "s0"), str(toy / "s1")]
-    words = bm25_of(toy)
+    terms = bm25_of(toy)
     with pytest.raises(MismatchError, match="is a BM25 index, not an index of vectors"):
-        search(SearchPaths(index=(vectors, words), topics=str(toy / "queries.tsv"), output="run"))
+        search(index=[vectors, terms], topics=str(toy / "queries.tsv"), output="run")
 
 
 def test_topics_say_which_encoded_queries_and_in_which_order(toy, model):
-    index = index_of(toy, vectors_of(toy, model, "v"))
+    made = index_of(toy, vectors_of(toy, model, "v"))
     encoded = vectors_of(toy, model, "q", "topics")
-    everything = ranked(toy, index, encoded_queries=encoded)
+    everything = ranked(toy, made, encoded_queries=encoded)
     (toy / "some.tsv").write_text("q3\tx\nq1\ty\n")
-    some = ranked(toy, index, encoded_queries=encoded, topics=str(toy / "some.tsv"))
+    some = ranked(toy, made, encoded_queries=encoded, topics=str(toy / "some.tsv"))
     assert list(some) == ["q3", "q1"]
     assert some == {qid: everything[qid] for qid in some}
     (toy / "more.tsv").write_text("q1\tx\nq7\ty\n")
     with pytest.raises(InputError, match="no vector for 1 of 2 queries, the first q7"):
-        ranked(toy, index, encoded_queries=encoded, topics=str(toy / "more.tsv"))
+        ranked(toy, made, encoded_queries=encoded, topics=str(toy / "more.tsv"))
 
 
-def test_words_need_no_model(toy):
-    index = bm25_of(toy)
-    found = ranked(toy, index)
+def test_bm25_needs_no_model(toy):
+    made = bm25_of(toy)
+    found = ranked(toy, made)
     assert {qid: hits[0][0] for qid, hits in found.items()} == {"q1": "d3", "q2": "d5", "q3": "d4"}
     assert [docid for docid, _ in found["q2"]] == ["d5", "d1"]  # equal scores
     with pytest.raises(UsageError, match=r"--model m: .* is a BM25 index"):
-        ranked(toy, index, model="m")
+        ranked(toy, made, model="m")
     with pytest.raises(UsageError, match=r"ef-search 9: .* is a BM25 index"):
-        ranked(toy, index, settings=SearchSettings(ef_search=9))
+        ranked(toy, made, ef_search=9)
 
 
-def test_queries_without_hits_are_told(toy):
+def test_queries_without_hits_are_logged(toy):
     (toy / "queries.tsv").write_text("q1\tthe of\nq2\triver\nq3\tzebra\n")
     reporter = Heard()
     assert list(ranked(toy, bm25_of(toy))) == ["q2"]
@@ -149,8 +121,8 @@ def test_queries_without_hits_are_told(toy):
 
 
 def test_the_run_has_a_manifest(toy, model):
-    index = index_of(toy, vectors_of(toy, model, "v"))
-    ranked(toy, index, settings=SearchSettings(hits=4, tag="mine"))
+    made = index_of(toy, vectors_of(toy, model, "v"))
+    ranked(toy, made, tag="mine")
     lines = (toy / "run.trec").read_text().splitlines()
     assert all(line.endswith(" mine") for line in lines)
     manifest = read_manifest(toy / "run.trec", Kind.RUN)
@@ -174,79 +146,59 @@ def test_the_run_has_a_manifest(toy, model):
 
 @pytest.mark.parametrize("output", ["-", "/dev/null"])
 def test_streams_have_no_manifest(toy, output, capfdbinary):
-    search(SearchPaths(index=(bm25_of(toy),), topics=str(toy / "queries.tsv"), output=output))
+    search(index=[bm25_of(toy)], topics=str(toy / "queries.tsv"), output=output)
     assert bool(capfdbinary.readouterr().out) == (output == "-")
     assert not list(toy.glob("*.manifest.json"))
 
 
 def test_another_model_is_refused_unless_forced(toy, tiny, model):
-    index = index_of(toy, vectors_of(toy, model, "v"))
+    made = index_of(toy, vectors_of(toy, model, "v"))
     other = str(tiny("bert", seed=8))
     with pytest.raises(MismatchError, match="other weights"):
-        ranked(toy, index, model=other)
+        ranked(toy, made, model=other)
     with pytest.raises(MismatchError, match="representation was 'cls', now 'mean'"):
-        ranked(toy, index, model=str(model), representation={"representation": "mean"})
+        ranked(toy, made, model=str(model), representation="mean")
     encoded = vectors_of(toy, other, "q", "topics")
     with pytest.raises(MismatchError, match="other weights"):
-        ranked(toy, index, encoded_queries=encoded)
-    assert len(ranked(toy, index, model=other, force=True)) == 3
+        ranked(toy, made, encoded_queries=encoded)
+    assert len(ranked(toy, made, model=other, force=True)) == 3
     assert not (toy / "none").exists()
 
 
 def test_another_dimension_is_refused_even_when_forced(toy, model):
-    index = index_of(toy, vectors_of(toy, model, "v"))
+    made = index_of(toy, vectors_of(toy, model, "v"))
     (toy / "q.jsonl").write_text('{"qid": "q1", "vector": [1, 2, 3]}\n')
     with pytest.raises(MismatchError, match=r"of 16 dimensions, .*q.jsonl makes 3"):
-        ranked(toy, index, encoded_queries=str(toy / "q.jsonl"), force=True)
+        ranked(toy, made, encoded_queries=str(toy / "q.jsonl"), force=True)
     assert not (toy / "run.trec").exists()
 
 
 def test_an_index_of_another_tool(toy, model):
-    index = index_of(toy, vectors_of(toy, model, "v"))
-    own = ranked(toy, index)
+    made = index_of(toy, vectors_of(toy, model, "v"))
+    own = ranked(toy, made)
     (toy / "index" / "manifest.json").unlink()
     with pytest.raises(UsageError, match="names no model"):
-        ranked(toy, index)
-    assert ranked(toy, index, model=str(model)) == own
+        ranked(toy, made)
+    assert ranked(toy, made, model=str(model)) == own
 
 
 def test_query_vectors_that_repeat_or_come_from_passages(toy, model):
-    index = index_of(toy, vectors_of(toy, model, "v"))
+    made = index_of(toy, vectors_of(toy, model, "v"))
     (toy / "q.jsonl").write_text('{"qid": "q1", "vector": [1, 2]}\n' * 2)
     with pytest.raises(InputError, match="the query id q1 twice"):
-        ranked(toy, index, encoded_queries=str(toy / "q.jsonl"))
+        ranked(toy, made, encoded_queries=str(toy / "q.jsonl"))
     reporter = Heard()
-    found = ranked(toy, index, encoded_queries=str(toy / "v"))
+    found = ranked(toy, made, encoded_queries=str(toy / "v"))
     assert list(found) == list(PASSAGES)
     assert reporter.warnings == [f"{toy / 'v'} was encoded as passages, not as queries"]
-    without = ranked(
-        toy,
-        index,
-        encoded_queries=str(toy / "v"),
-        settings=SearchSettings(hits=6, remove_query=True),
-    )
+    without = ranked(toy, made, encoded_queries=str(toy / "v"), hits=6, remove_query=True)
     assert all(qid not in dict(hits) and len(hits) == 5 for qid, hits in without.items())
 
 
-def test_the_command_line_tells_what_was_done(toy, capfd):
-    corpus, index = str(toy / "corpus.jsonl"), str(toy / "bm25")
-    assert command(["index", "--corpus", corpus, "--type", "bm25", "--output", index]) == 0
-    assert "6 passages, " in capfd.readouterr().err
-    topics = ["--topics", str(toy / "queries.tsv")]
-    assert command(["search", "--index", index, *topics, "--output", "-", "-k", "1"]) == 0
-    told = capfd.readouterr()
-    assert [line.split()[:4] for line in told.out.splitlines()] == [
-        ["q1", "Q0", "d3", "1"],
-        ["q2", "Q0", "d5", "1"],
-        ["q3", "Q0", "d4", "1"],
-    ]
-    assert "-: 3 queries, 3 hits, " in told.err
-
-
-def in_precision(toy, index, capsys, *options):
+def in_precision(toy, folder, capsys, *options):
     """Search from the command line; return what is said, the queries' precision, and the run."""
     capsys.readouterr()
-    asked = ["search", "--index", str(index), "--topics", str(toy / "queries.tsv")]
+    asked = ["search", "--index", str(folder), "--topics", str(toy / "queries.tsv")]
     asked += ["--device", "cpu", "--output", str(toy / "run.trec"), "--overwrite", *options]
     assert command(asked) == 0
     model = read_manifest(toy / "run.trec", Kind.RUN).made_from["model"]
@@ -270,12 +222,12 @@ def test_queries_are_encoded_in_the_precision_of_the_index(toy, tiny, searched, 
 
 
 def test_an_index_in_float32_and_one_of_a_gpu(toy, tiny, capsys):
-    index = index_of(toy, vectors_of(toy, tiny("bert"), "vectors"))
-    said, dtype, _ = in_precision(toy, index, capsys)
+    made = index_of(toy, vectors_of(toy, tiny("bert"), "vectors"))
+    said, dtype, _ = in_precision(toy, made, capsys)
     assert ("encoded in" in said, dtype) == (False, "float32")
-    assert in_precision(toy, index, capsys, "--bf16")[1] == "bfloat16"
+    assert in_precision(toy, made, capsys, "--bf16")[1] == "bfloat16"
     manifest = toy / "index" / "manifest.json"
-    made = json.loads(manifest.read_text())
-    made["made_from"]["model"] |= {"dtype": "float16", "head_dtype": "float16"}
-    manifest.write_text(json.dumps(made))
-    assert "in float32, as a CPU computes no float16" in in_precision(toy, index, capsys)[0]
+    record = json.loads(manifest.read_text())
+    record["made_from"]["model"] |= {"dtype": "float16", "head_dtype": "float16"}
+    manifest.write_text(json.dumps(record))
+    assert "in float32, as a CPU computes no float16" in in_precision(toy, made, capsys)[0]

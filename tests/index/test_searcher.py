@@ -6,31 +6,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from denserk.config.retrieval import Engine, SearchSettings, Ties
+from denserk.config.retrieval import Engine, Metric, SearchSettings, Ties
 from denserk.index.exact import ExactIndex
-from denserk.index.opening import PassageIds
-from denserk.index.searcher import Searcher, ordered, strictly_decreasing
+from denserk.index.folder import Part, PassageIds
+from denserk.index.searcher import Searcher, strictly_decreasing
 from tests.index.folders import flat_folder, found, names_of, open_flat, whole_numbers
 
 
-def by_hand(ids, vectors, query, settings, qid="q"):
+def by_hand(ids, vectors, query, settings, metric, qid):
     """Everything scored, renamed, deduplicated, sorted, cut: no cleverness."""
     best: dict[str, float] = {}
     for docid, vector in zip(ids, vectors, strict=True):
         name = docid.split("#")[0] if settings.max_passage else docid
-        best[name] = max(best.get(name, -np.inf), float(query @ vector))
+        score = query @ vector if metric is Metric.INNER else -np.square(query - vector).sum()
+        best[name] = max(best.get(name, -np.inf), float(score))
     if settings.remove_query:
         best.pop(qid, None)
     return sorted(best.items(), key=lambda hit: hit[::-1], reverse=True)[: settings.kept]
 
 
-def mapped(folder, ids):
-    """The same ids from a file."""
-    (folder / "docid").write_text("".join(f"{docid}\n" for docid in ids))
-    return PassageIds(folder / "docid", len(ids))
-
-
-@pytest.mark.parametrize("held", [lambda folder, ids: names_of(ids), mapped])
+@pytest.mark.parametrize("metric", Metric)
 @pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
 @pytest.mark.parametrize(
     "options",
@@ -41,16 +36,17 @@ def mapped(folder, ids):
         {"hits": 2, "max_passage": True, "max_passage_hits": 20},
     ],
 )
-def test_every_engine_ranks_alike(tmp_path, engine, options, held):
+def test_every_engine_ranks_alike(tmp_path, engine, options, metric):
     vectors, queries = whole_numbers(1, 120, 3), whole_numbers(2, 10, 3)
     ids = [f"d{n % 40}#{n // 40}" for n in range(120)]
     qids = [f"d{n}#0" for n in range(10)]
     settings = SearchSettings(ties=Ties.KEEP, **options)
-    index = open_flat(flat_folder(tmp_path / "i", ids, vectors), engine)
-    hits = found(Searcher(index, held(tmp_path, ids), settings), qids, queries)
+    folder = flat_folder(tmp_path / "i", ids, vectors, metric=metric)
+    names = PassageIds([Part("i", tmp_path / "i" / "docid", len(ids))])
+    hits = found(Searcher(open_flat(folder, engine), names, settings), qids, queries)
     assert list(hits) == qids
     for qid, query in zip(qids, queries, strict=True):
-        assert hits[qid] == by_hand(ids, vectors, query, settings, qid)
+        assert hits[qid] == by_hand(ids, vectors, query, settings, metric, qid)
 
 
 class Counting(ExactIndex):
@@ -105,18 +101,3 @@ def test_no_hits_and_an_empty_index():
     for index in (Empty(np.ones((9, 1), "f4")), ExactIndex(np.empty((0, 1), np.float32))):
         searcher = Searcher(index, names_of("abcdefghi"), SearchSettings(hits=2))
         assert found(searcher, ["q"], np.ones((1, 1), "f4")) == {"q": []}
-
-
-def test_ties_fall_by_id_and_become_strict():
-    docids = ["d2", "d10", "d1"]
-    below = float(np.nextafter(np.float32(1), np.float32(0)))
-    hits = ordered(docids, [1, 1, 0], SearchSettings())
-    assert hits == [("d2", 1.0), ("d10", below), ("d1", 0.0)]
-    kept = ordered(docids, [1, 1, 0], SearchSettings(ties=Ties.KEEP))
-    assert kept == [("d2", 1.0), ("d10", 1.0), ("d1", 0.0)]
-
-
-def test_documents_have_their_best_passage():
-    settings = SearchSettings(max_passage=True, max_passage_hits=2)
-    hits = ordered(["a#0", "b#0", "a#1", "c#3"], [1, 2, 3, 0], settings)
-    assert hits == [("a", 3.0), ("b", 2.0)]

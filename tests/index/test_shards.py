@@ -5,15 +5,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import Metric, SearchSettings, Ties
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index import opening
 from denserk.index.exact import ExactIndex
-from denserk.index.opening import ChainedVectors, IdFile, ShardIds, VectorFile, open_index
+from denserk.index.opening import open_index
 from denserk.index.searcher import Searcher
 from tests.index import folders
 from tests.index.folders import best, flat_folder, index, names_of, vector_folder, whole_numbers
@@ -154,54 +151,3 @@ def test_memory_is_logged_before_and_compared(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"searching needs .*, and 1.0 MB are available") as error:
         found([name], ONE, SearchSettings(query_batch=2**20))
     assert "--query-batch 131072, or less deep" in str(error.value.hint)
-
-
-def chain(whole, cuts, dtypes):
-    edges = [0, *cuts, len(whole)]
-    parts = [whole[a:b].astype(d) for a, b, d in zip(edges, edges[1:], dtypes, strict=False)]
-    pieces = [VectorFile(len(part), partial(np.asarray, part)) for part in parts]
-    return ChainedVectors(pieces)
-
-
-@given(st.data())
-def test_as_one_array(data):
-    rows = data.draw(st.integers(1, 40))
-    cuts = sorted(data.draw(st.lists(st.integers(0, rows), min_size=3, max_size=3)))
-    dtypes = data.draw(st.lists(st.sampled_from(["f2", "f4"]), min_size=4, max_size=4))
-    whole = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
-    chained = chain(whole, cuts, dtypes)
-    first, last = sorted(data.draw(st.tuples(st.integers(0, rows), st.integers(0, rows + 9))))
-    some = np.array(data.draw(st.lists(st.integers(0, rows - 1))), np.int64)
-    assert (chained.shape, len(chained)) == (whole.shape, rows)
-    for part, expected in ((chained[first:last], whole[first:last]), (chained[some], whole[some])):
-        assert part.shape == expected.shape
-        assert np.array_equal(part, expected)
-
-
-def test_few_files_are_open(monkeypatch):
-    monkeypatch.setattr(opening, "OPEN", 2)
-    opened: list[int] = []
-
-    def rows_of(number):
-        opened.append(number)
-        return np.full((1, 1), number, np.float32)
-
-    pieces = [VectorFile(1, partial(rows_of, n)) for n in range(6)]
-    chained = ChainedVectors(pieces)
-    for number in [0, 1, 2, 3, 4, 5, 5, 0]:
-        assert chained[number : number + 1].item() == number
-    assert opened == [0, 1, 2, 3, 4, 5, 0]
-
-
-def test_an_id_of_two_passages(tmp_path):
-    files = []
-    for number, ids in enumerate((["a", "b"], ["x", "y"], ["x", "z", "z"])):
-        path = tmp_path / f"{number}.docid"
-        path.write_text("".join(f"{docid}\n" for docid in ids))
-        files.append(IdFile(f"shard-{number}", path, len(ids)))
-    named = ShardIds(files)
-    assert named(np.array([1, 0])) == ["b", "a"]
-    with pytest.raises(MismatchError, match="the id x occurs in shard-1 and in shard-2"):
-        named(np.array([2, 4]))
-    with pytest.raises(MismatchError, match="the id z occurs in shard-2"):
-        named(np.array([5, 6]))

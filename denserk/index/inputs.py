@@ -1,14 +1,4 @@
-"""Index folders and their inputs: named by patterns, checked, and streamed into one flat file.
-
-An index on disk has the layout that Pyserini opens:
-
-    index            the index, as the engine wrote it (bm25s and Lucene have their own files)
-    docid            one passage id per line; line i belongs to vector i (Lucene stores ids itself)
-    manifest.json    settings and inputs; `complete: false` until the last file is written
-
-With several vectors per passage, consecutive lines belong to one passage: its id, "#" and the
-number of the vector.
-"""
+"""Inputs of an index: named by patterns, checked, and streamed into one flat file."""
 
 import glob
 import logging
@@ -19,21 +9,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from denserk.config.retrieval import Engine, Metric
+from denserk.config.retrieval import Metric
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.index.folder import DOCID, part_names, passage_of
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM, whole_binary, whole_text
 from denserk.io.flat_file import FlatWriter
-from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, require_fields
+from denserk.io.manifest import Manifest
 from denserk.io.vector_formats import VectorBlock, check_dimension
-from denserk.io.vectors import DOCID as DOCID
 from denserk.io.vectors import VectorSource, read_vector_blocks
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
-
-INDEX = "index"
-PART = "#"
 
 
 @dataclass(frozen=True)
@@ -180,40 +167,3 @@ def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> Ga
         ids.refuse_repeat(lambda position: written_id(lines, position, size))
         flat.finish()
         return Gathered(ids.count, size, flat.dimension)
-
-
-def passage_of(line: str, size: int) -> str:
-    """Return the passage id of a line, given the vectors per passage."""
-    return line if size == 1 else line.rpartition(PART)[0]
-
-
-def part_names(docid: str, count: int) -> list[str]:
-    """Return the lines of one passage with `count` vectors.
-
-    >>> part_names("d1", 1), part_names("d1", 2)
-    (['d1'], ['d1#0', 'd1#1'])
-    """
-    return [docid] if count == 1 else [f"{docid}{PART}{part}" for part in range(count)]
-
-
-def vectors_per_passage(manifest: Manifest | None) -> int:
-    """Return how many consecutive rows of an index are one passage."""
-    return 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
-
-
-def read_index_manifest(folder: str | Path) -> tuple[Manifest | None, Engine]:
-    """Return manifest and engine of an index folder; no manifest if another tool wrote it."""
-    path = Path(folder)
-    if not (path / NAME).exists():
-        if (path / INDEX).is_file() and (path / DOCID).is_file():
-            return None, Engine.FAISS
-        if any(path.glob("segments_*")):
-            return None, Engine.LUCENE
-    manifest = read_manifest(path, Kind.INDEX)
-    require_fields(path, manifest, "settings", "engine")
-    return manifest, Engine(manifest.settings["engine"])
-
-
-def folder_bytes(folder: Path) -> int:
-    """Return the total size of the files in a folder."""
-    return sum(item.stat().st_size for item in folder.iterdir() if item.is_file())

@@ -1,0 +1,168 @@
+"""The layout of an index folder, which is Pyserini's, and the ids and vectors of several.
+
+    index            the index, as the engine wrote it (bm25s and Lucene have their own files)
+    docid            one passage id per line; line i belongs to vector i (Lucene stores ids itself)
+    manifest.json    settings and inputs; `complete: false` until the last file is written
+
+With several vectors per passage, consecutive lines belong to one passage: its id, "#" and the
+number of the vector.
+"""
+
+import mmap
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.config.retrieval import Engine
+from denserk.errors import MismatchError, UsageError
+from denserk.index.searcher import Rows
+from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, require_fields
+from denserk.io.vectors import DOCID as DOCID
+
+INDEX = "index"
+PART = "#"
+# files that stay open: enough for vectors that are scanned in order, and for the ids of as many
+# indexes; a folder of vectors has many small files, which are opened again for every batch
+OPEN = 32
+
+
+def passage_of(line: str, size: int) -> str:
+    """Return the passage id of a line, given the vectors per passage."""
+    return line if size == 1 else line.rpartition(PART)[0]
+
+
+def part_names(docid: str, count: int) -> list[str]:
+    """Return the lines of one passage with `count` vectors.
+
+    >>> part_names("d1", 1), part_names("d1", 2)
+    (['d1'], ['d1#0', 'd1#1'])
+    """
+    return [docid] if count == 1 else [f"{docid}{PART}{part}" for part in range(count)]
+
+
+def vectors_per_passage(manifest: Manifest | None) -> int:
+    """Return how many consecutive rows of an index are one passage."""
+    return 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
+
+
+def read_index_manifest(folder: str | Path) -> tuple[Manifest | None, Engine]:
+    """Return manifest and engine of an index folder; no manifest if another tool wrote it."""
+    path = Path(folder)
+    if not (path / NAME).exists():
+        if (path / INDEX).is_file() and (path / DOCID).is_file():
+            return None, Engine.FAISS
+        if any(path.glob("segments_*")):
+            return None, Engine.LUCENE
+    manifest = read_manifest(path, Kind.INDEX)
+    require_fields(path, manifest, "settings", "engine")
+    return manifest, Engine(manifest.settings["engine"])
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the total size of the files in a folder."""
+    return sum(item.stat().st_size for item in folder.iterdir() if item.is_file())
+
+
+class Part(NamedTuple):
+    """Consecutive passages of a shard whose ids and vectors have their own files."""
+
+    shard: str
+    ids: Path
+    passages: int
+    lines: int = 1  # of the file of ids, per passage
+    rows: int = 0
+    vectors: Callable[[], NDArray[np.floating[Any]]] | None = None  # maps (rows, D) for torch
+
+
+class PassageIds:
+    """Passage ids in memory-mapped files; call it with distinct (K,) passage numbers."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._firsts = np.cumsum([0, *(part.passages for part in parts)])
+        self._open = lru_cache(OPEN)(lambda number: _map_lines(parts[number]))
+
+    def __call__(self, passages: Rows) -> list[str]:
+        """Return the ids of (K,) passages, each in one part alone."""
+        names = np.empty(len(passages), object)
+        for number, places, inside in by_file(self._firsts, passages):
+            text, ends = self._open(number)
+            size = self._parts[number].lines
+            lines = inside * size
+            starts = np.where(lines > 0, ends[lines - 1] + 1, 0).tolist()
+            bounds = zip(starts, ends[lines].tolist(), strict=True)
+            names[places] = [
+                passage_of(text[start:end].decode().rstrip(), size) for start, end in bounds
+            ]
+        found: list[str] = names.tolist()
+        if len(set(found)) < len(found):
+            name = next(name for name, times in Counter(found).items() if times > 1)
+            files = by_file(self._firsts, passages[names == name])
+            one, other = [self._parts[n].shard for n, places, _ in files for _ in places][:2]
+            raise MismatchError(
+                f"the id {name} occurs in {one} and in {other}",
+                "search shards that share no passage",
+            )
+        return found
+
+
+def _map_lines(part: Part) -> tuple[mmap.mmap | bytes, Rows]:
+    """Map a file of ids; return its bytes and where its lines end."""
+    if not part.ids.is_file():
+        raise UsageError(f"{part.shard} is not an index: it has no file {part.ids.name}")
+    text: mmap.mmap | bytes = b""
+    if length := part.ids.stat().st_size:
+        with part.ids.open("rb") as handle:
+            text = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+    if text[-1:] not in (b"", b"\n"):
+        ends = np.append(ends, length)
+    if len(ends) != part.passages * part.lines:
+        raise MismatchError(
+            f"{part.shard} holds {part.passages * part.lines:,} vectors but {len(ends):,} ids",
+            "build the index again with --overwrite",
+        )
+    return text, ends
+
+
+class ChainedVectors:
+    """(N, D) float32 or float16 vectors of many files, of which a few are mapped at a time."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        files = [(part.rows, part.vectors) for part in parts if part.vectors is not None]
+        self._firsts = np.cumsum([0, *(rows for rows, _ in files)])
+        self._map = lru_cache(OPEN)(lambda number: files[number][1]())
+        self.shape = int(self._firsts[-1]), self._map(0).shape[1]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | Rows) -> NDArray[Any]:
+        """Return consecutive rows, without a copy if one file has them, or rows by number."""
+        if isinstance(rows, slice):
+            first, last, _ = rows.indices(len(self))
+            begin = int(np.searchsorted(self._firsts, first, side="right")) - 1
+            end = int(np.searchsorted(self._firsts[:-1], last))
+            starts = self._firsts[begin:end].tolist()
+            parts = [
+                self._map(number)[max(first - start, 0) : last - start]
+                for number, start in enumerate(starts, begin)
+            ]
+            return parts[0] if len(parts) == 1 else np.concatenate([self._map(0)[:0], *parts])
+        found = np.empty((len(rows), self.shape[1]), np.float32)
+        for number, places, inside in by_file(self._firsts, rows):
+            found[places] = self._map(number)[inside]
+        return found
+
+
+def by_file(firsts: Rows, wanted: Rows) -> Iterator[tuple[int, Rows, Rows]]:
+    """Yield which of `wanted` are in each file: its number, their places, their numbers in it."""
+    files = np.searchsorted(firsts, wanted, side="right") - 1
+    for number in np.unique(files).tolist():
+        places = np.flatnonzero(files == number)
+        yield number, places, wanted[places] - firsts[number]
