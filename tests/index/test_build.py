@@ -23,7 +23,7 @@ from denserk.index.build import build_index
 from denserk.io.flat_file import FlatWriter
 from denserk.io.manifest import Kind, read_manifest
 from tests.faults import Stopped, contents, limit_file_size, stopped_at
-from tests.index.folders import MODEL, bytes_of, index, vector_folder
+from tests.index.folders import MODEL, index, vector_folder
 from tests.reporters import Heard
 
 IDS = [f"d{n}" for n in range(60)]
@@ -58,13 +58,6 @@ def test_vectors_to_an_index(vectors, tmp_path, kind):
     assert (result.recall is None) == (kind in ("flat", "torch"))
     assert "vectors: 60 x 8 x 4 bytes = 0.0 MB on the disk" in heard.notes
     assert any("HNSW4,Flat: recall@10 0.9" in note for note in heard.notes) == (kind == "hnsw")
-
-
-def test_both_engines_write_the_same_flat_files(vectors, tmp_path):
-    for engine in (Engine.FAISS, Engine.TORCH):
-        index(tmp_path / engine, vectors, settings=IndexSettings(engine=engine))
-    one, other = (bytes_of(tmp_path / name, "index", "docid") for name in ("faiss", "torch"))
-    assert one == other
 
 
 CALLS = ((Path, "replace"), (os, "fsync"), (FlatWriter, "add"))

@@ -102,15 +102,6 @@ def test_too_few_vectors_to_train(tmp_path, factory):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("factory", ["PQ1x8", "IVF99_HNSW4,PQ1x8"])
-def test_few_vectors_to_train_are_warned_of_once(tmp_path, capfd, factory):
-    heard = Heard()
-    built(tmp_path / "i", factory=factory, threads=1)
-    assert capfd.readouterr().err == ""
-    (warning,) = heard.warnings
-    assert warning.startswith("700 vectors train 256 centroids; 9,984 or more would")
-
-
 MILLION = 1_000_000
 LISTS = "402.7 MB of memory (training 134.2 MB, centroids 0.0 MB, inverted lists 268.4 MB)"
 

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from denserk.commands.app import run as command
 from denserk.commands.retrieve import rerank
 from denserk.config.encoding import ComputeSettings
 from denserk.errors import InputError
@@ -154,13 +153,3 @@ def test_the_query_itself_is_left_out(asked, toy):
     run = write(toy / "in.trec", {"q1": ["q1", "d3", "d2"]})
     found = asked(remove_query=True, depth=2, run=run)
     assert sorted(docid for docid, _ in found["q1"]) == ["d2", "d3"]
-
-
-def test_from_the_command_line(asked, toy, tiny_reranker, capfd):
-    expected = asked()
-    arguments = ["rerank", "--model", str(tiny_reranker()), "--run", str(toy / "in.trec")]
-    arguments += ["--topics", str(toy / "queries.tsv"), "--corpus", str(toy / "corpus.jsonl")]
-    assert command([*arguments, "--output", "-", "--device", "cpu"]) == 0
-    printed = capfd.readouterr()
-    assert read(printed.out) == expected
-    assert "-: 3 queries, 8 pairs, " in printed.err
