@@ -173,7 +173,7 @@ class Index:
         folder = str(output or scratch.path / "index")
         index(output=folder, **options)
         opened = cls.open(folder)
-        opened._scratch = scratch  # noqa: SLF001
+        opened._scratch = scratch
         return opened
 
     @classmethod
@@ -224,7 +224,7 @@ class Index:
         from denserk.index.search import load_query_encoder, refuse_other_queries
 
         if isinstance(model, Encoder):
-            encoder = model._encoder  # noqa: SLF001
+            encoder = model._encoder
             refuse_other_queries(self._opened, model.dimension, encoder.description(), model.name)
             return encoder
         if model is not None:

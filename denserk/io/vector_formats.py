@@ -311,7 +311,7 @@ ALLOWED = {
 }
 
 
-class _Unpickler(pickle.Unpickler):  # noqa: S301
+class _Unpickler(pickle.Unpickler):
     """Finds only the names in `ALLOWED`."""
 
     def find_class(self, module: str, name: str) -> Any:
