@@ -35,7 +35,7 @@ from denserk.index.faiss_building import (
     read_template,
 )
 from denserk.index.faiss_index import FaissIndex
-from denserk.index.folder import INDEX, folder_bytes, vectors_per_passage
+from denserk.index.folder import INDEX, folder_bytes
 from denserk.index.inputs import expanded, gather, known_count, open_sources
 from denserk.index.searcher import VectorIndex, Vectors, in_order, padding
 from denserk.io.blocks import Texts
@@ -51,6 +51,7 @@ from denserk.io.manifest import (
     model_of,
     read_manifest,
     refuse_other_model,
+    vectors_per_passage,
     write_manifest,
 )
 from denserk.io.outputs import named_paths, prepare_folder, refuse_inputs

@@ -29,11 +29,12 @@ from denserk.index.faiss_index import (
     on_gpu,
     read_index,
 )
-from denserk.index.folder import DOCID, INDEX, passage_of, vectors_per_passage
-from denserk.index.inputs import UniqueIds, require_same, written_id
+from denserk.index.folder import DOCID, INDEX, passage_of
+from denserk.index.inputs import require_same, written_id
 from denserk.index.searcher import Rows, StoredVectors
+from denserk.io.corpus import IdLedger
 from denserk.io.files import read_text_lines, temporary_beside, whole_binary, whole_text
-from denserk.io.manifest import Kind, Manifest, read_manifest
+from denserk.io.manifest import Kind, Manifest, read_manifest, vectors_per_passage
 from denserk.io.vectors import check_index
 from denserk.reporting import track
 
@@ -431,10 +432,10 @@ def open_parts(names: Sequence[str]) -> list[Template]:
 def merge_folders(parts: Sequence[Template], folder: Path) -> None:
     """Merge index folders into the first one's template: write the files `docid` and `index`."""
     size = vectors_per_passage(parts[0].manifest)
-    ids = UniqueIds()
+    ids = IdLedger()
     with whole_text(folder / DOCID) as out, track("merging ids", None, "passages") as progress:
         for part in parts:
-            ids.begin(part.name)
+            ids.start(part.name)
             lines = (line.rstrip() for _, line in read_text_lines(Path(part.name) / DOCID))
             while block := list(islice(lines, IDS_AT_ONCE * size)):
                 out.write("\n".join([*block, ""]))

@@ -45,11 +45,6 @@ def part_names(docid: str, count: int) -> list[str]:
     return [docid] if count == 1 else [f"{docid}{PART}{part}" for part in range(count)]
 
 
-def vectors_per_passage(manifest: Manifest | None) -> int:
-    """Return how many consecutive rows of an index are one passage."""
-    return 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
-
-
 def read_index_manifest(folder: str | Path) -> tuple[Manifest | None, Engine]:
     """Return manifest and engine of an index folder; no manifest if another tool wrote it."""
     path = Path(folder)

@@ -9,13 +9,12 @@ swap their ranks between runs of equal weight tie exactly. Memory grows with the
 their hits, whatever the order of the queries in each run.
 """
 
-import dataclasses
 import logging
 import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from denserk.config.formats import RunFormat
@@ -45,8 +44,8 @@ NAMED = 5  # queries that a warning names
 class FusionResult:
     """Number of queries and of lines of the fused run."""
 
-    queries: int = 0
-    hits: int = 0
+    queries: int
+    hits: int
 
 
 def fuse(
@@ -78,11 +77,10 @@ def fuse(
                     f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other "
                     f"runs answer alone: {named}"
                 )
-        result = FusionResult(len(qids))
         ties = TieCount()
         with track("fusing", len(qids), "queries") as progress:
             answers = _answers(runs, qids, weights, fusion, settings, ties, progress)
-            result.hits = write_run(output, answers, settings.output_format, settings.tag)
+            hits = write_run(output, answers, settings.output_format, settings.tag)
         ties.report(settings)
         made_from = [
             {
@@ -93,8 +91,8 @@ def fuse(
             for run in runs
         ]
         chosen = {**as_json(settings), "fusion": as_json(fusion)}
-        counts = {"queries": result.queries, "hits": result.hits}
-        describe_file(output, Kind.RUN, chosen, {"runs": made_from}, counts)
+        result = FusionResult(len(qids), hits)
+        describe_file(output, Kind.RUN, chosen, {"runs": made_from}, asdict(result))
     return result
 
 
@@ -108,10 +106,10 @@ def _answers(
     progress: Progress,
 ) -> Iterator[tuple[str, Hits]]:
     """Yield (query id, fused hits)."""
-    from_each = dataclasses.replace(
+    from_each = replace(
         settings, hits=fusion.depth or sys.maxsize, max_passage_hits=None, ties=Ties.KEEP
     )
-    fused = dataclasses.replace(settings, hits=settings.kept, max_passage=False)
+    fused = replace(settings, hits=settings.kept, max_passage=False)
     missing = fusion.missing or (
         Missing.LOWEST if fusion.normalization is Normalization.ZMUV else Missing.ZERO
     )

@@ -3,20 +3,20 @@
 import glob
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 from denserk.config.retrieval import Metric
-from denserk.errors import InputError, MismatchError, UsageError
+from denserk.errors import MismatchError, UsageError
 from denserk.index.folder import DOCID, part_names, passage_of
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM, whole_binary, whole_text
-from denserk.io.flat_file import FlatWriter
+from denserk.io.flat_file import write_flat_rows
 from denserk.io.manifest import Manifest
-from denserk.io.vector_formats import VectorBlock, check_dimension
+from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension
 from denserk.io.vectors import VectorSource, read_vector_blocks
 from denserk.reporting import track
 
@@ -108,35 +108,11 @@ def known_count(sources: Sequence[VectorSource]) -> int | None:
     return None if None in counts else sum(int(count or 0) for count in counts)
 
 
-class UniqueIds(IdLedger):
-    """Takes the ids of an index, source by source; each may occur once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._begins: list[tuple[int, str]] = []
-
-    def begin(self, source: str) -> None:
-        """Name the source of the ids that follow."""
-        self._begins.append((self.count, source))
-
-    def refuse_repeat(self, id_at: Callable[[int], str]) -> None:
-        """Raise an InputError if an id repeats; `id_at` returns the one at a position."""
-        if (repeat := self.first_repeat()) is None:
-            return
-        first, second = repeat
-        one, other = (
-            next(name for begin, name in reversed(self._begins) if begin <= position)
-            for position in repeat
-        )
-        found = f"the id {id_at(second)} again (vector {second + 1:,}; first as vector"
-        raise InputError(other, None, f"{found} {first + 1:,}, in {one})", "each id once")
-
-
-def checked_blocks(sources: Sequence[VectorSource], ids: UniqueIds) -> Iterator[VectorBlock]:
+def checked_blocks(sources: Sequence[VectorSource], ids: IdLedger) -> Iterator[VectorBlock]:
     """Yield the blocks of several sources, of one dimension; `ids` takes every id."""
     dimension = 0
     for source in sources:
-        ids.begin(source.name)
+        ids.start(source.name)
         for block in source.blocks():
             dimension = check_dimension(block, dimension, source.name)
             ids.extend(block.ids)
@@ -152,18 +128,20 @@ def written_id(lines: TextIO, position: int, size: int) -> str:
 
 def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> Gathered:
     """Stream vectors into a flat file and their ids into `docid` beside it, one block in memory."""
-    size, ids = sources[0].vectors_per_passage, UniqueIds()
+    size, ids = sources[0].vectors_per_passage, IdLedger()
     with (
         whole_text(vectors.with_name(DOCID)) as lines,
         whole_binary(vectors) as rows,
         track("reading vectors", known_count(sources), "passages") as progress,
     ):
-        flat = FlatWriter(rows, metric)
-        for block in checked_blocks(sources, ids):
-            flat.add(block.vectors)
-            names = (name for docid in block.ids for name in part_names(docid, size))
-            lines.writelines(f"{name}\n" for name in names)
-            progress.advance(len(block.ids))
+
+        def blocks() -> Iterator[Vectors]:
+            for block in checked_blocks(sources, ids):
+                yield block.vectors
+                names = (name for docid in block.ids for name in part_names(docid, size))
+                lines.writelines(f"{name}\n" for name in names)
+                progress.advance(len(block.ids))
+
+        dimension = write_flat_rows(rows, metric, blocks())
         ids.refuse_repeat(lambda position: written_id(lines, position, size))
-        flat.finish()
-        return Gathered(ids.count, size, flat.dimension)
+        return Gathered(ids.count, size, dimension)

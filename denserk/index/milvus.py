@@ -35,11 +35,19 @@ from denserk.config.retrieval import (
 from denserk.errors import MismatchError, OutputError, ServerError, UsageError
 from denserk.extras import require
 from denserk.index.build import DEPTH, IndexResult, measure_recall
-from denserk.index.folder import vectors_per_passage
-from denserk.index.inputs import UniqueIds, checked_blocks, expanded, known_count, open_sources
+from denserk.index.inputs import checked_blocks, expanded, known_count, open_sources
 from denserk.index.searcher import Rows, Scores, Vectors, in_order, padding
+from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM
-from denserk.io.manifest import Kind, Manifest, common_model, decoded, differences, encoded
+from denserk.io.manifest import (
+    Kind,
+    Manifest,
+    common_model,
+    decoded,
+    differences,
+    encoded,
+    vectors_per_passage,
+)
 from denserk.io.vectors import VectorSource, verify_folders
 from denserk.reporting import track
 
@@ -360,7 +368,7 @@ def _load(
     """
     size = sources[0].vectors_per_passage
     sent, there, batches, dimension = 0, 0, 0, 0
-    taken = UniqueIds()
+    taken = IdLedger()
     with track("loading vectors", known_count(sources), "passages") as bar:
         for ids, vectors, _ in checked_blocks(sources, taken):
             if not dimension:

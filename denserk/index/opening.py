@@ -31,7 +31,6 @@ from denserk.index.folder import (
     PassageIds,
     folder_bytes,
     read_index_manifest,
-    vectors_per_passage,
 )
 from denserk.index.inputs import check_shards, expanded, require_same
 from denserk.index.searcher import (
@@ -47,7 +46,16 @@ from denserk.index.searcher import (
 )
 from denserk.io.files import read_file
 from denserk.io.flat_file import is_flat, map_flat
-from denserk.io.manifest import NAME, Description, Kind, Manifest, common_model, decoded, model_of
+from denserk.io.manifest import (
+    NAME,
+    Description,
+    Kind,
+    Manifest,
+    common_model,
+    decoded,
+    model_of,
+    vectors_per_passage,
+)
 from denserk.io.vectors import check_index, open_vectors
 
 logger = logging.getLogger(__name__)
@@ -138,7 +146,7 @@ def _inspect(name: str, in_faiss: Callable[[str], FaissIndex], *, flat_in_torch:
                 folder.ids_of(block),
                 block.count,
                 rows=block.count * size,
-                vectors=partial(folder.map_block, block, private=True),
+                vectors=partial(folder.map_block, block),
             )
             for block in folder.finished
         ]

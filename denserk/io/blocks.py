@@ -43,18 +43,17 @@ class Texts:
     def checked(self) -> Iterator[Any]:
         """Yield all records; after the last one, reject a repeated id, or no records."""
         ledger = IdLedger()
+        ledger.start(self.source)
         for record in self.read():
             ledger.extend([record[0]])
             yield record
         if not ledger.count:
             raise InputError(self.source, None, f"no {self.unit}", "at least one")
-        if (repeat := ledger.first_repeat()) is not None:
-            first, second = repeat
-            stream = self.source == STREAM
-            name = "an id" if stream else f"the id {next(islice(self.read(), second, None))[0]}"
-            found = f"{name} twice: {self.unit} {first + 1:,} and {second + 1:,}"
-            hint = "remove or rename one of them"
-            raise InputError(self.source, None, found, "ids that occur once", hint)
+
+        def id_at(position: int) -> str:
+            return str(next(islice(self.read(), position, None))[0])
+
+        ledger.refuse_repeat(None if self.source == STREAM else id_at, self.unit)
 
     def count(self) -> int | None:
         """Read and check all texts, before hours of work; None for a stream."""

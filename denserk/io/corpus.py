@@ -5,7 +5,7 @@ A corpus is JSON lines or an array, a tab-separated file, a folder of them, or a
 
 import logging
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -232,33 +232,49 @@ def _split_contents(
 
 
 class IdLedger:
-    """Takes ids in order, and finds the first that repeats an earlier one; 8 bytes per id.
+    """Takes the ids of one or several sources in order; each may occur once. 8 bytes per id.
 
     Two different ids of 21 million share a 64-bit hash with a probability of 1e-5.
     """
 
     def __init__(self) -> None:
         self._hashes = array("q")
+        self._sources: list[tuple[int, str]] = []
 
     @property
     def count(self) -> int:
         """Number of ids."""
         return len(self._hashes)
 
+    def start(self, source: str | Path) -> None:
+        """Name the source of the ids that follow."""
+        self._sources.append((self.count, str(source)))
+
     def extend(self, docids: Iterable[str]) -> None:
         """Take the next ids."""
         self._hashes.extend(map(hash, docids))
 
-    def first_repeat(self) -> tuple[int, int] | None:
-        """Return (position it repeats, position), from 0, of the first repeat; None without one."""
+    def refuse_repeat(
+        self, id_at: Callable[[int], str] | None = None, unit: str = "passages"
+    ) -> None:
+        """Raise an InputError if an id repeats; `id_at` returns the one at a position from 0."""
         hashes = np.array(self._hashes, np.int64)
         ordered = np.sort(hashes)
         if (ordered[1:] != ordered[:-1]).all():
-            return None
+            return
         _, firsts, places = np.unique(hashes, return_index=True, return_inverse=True)
         earliest = firsts[places]
-        position = int((earliest != np.arange(len(hashes))).argmax())
-        return int(earliest[position]), position
+        second = int((earliest != np.arange(len(hashes))).argmax())
+        first = int(earliest[second])
+        one, other = (
+            next(name for start, name in reversed(self._sources) if start <= position)
+            for position in (first, second)
+        )
+        name = "an id" if id_at is None else f"the id {id_at(second)}"
+        found = f"{name} twice: {unit} {first + 1:,} and {second + 1:,}"
+        if one != other:
+            found += f", the first in {one}"
+        raise InputError(other, None, found, "each id once", "remove or rename one of them")
 
 
 class PassageTexts:

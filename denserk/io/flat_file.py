@@ -12,6 +12,7 @@ one block, and can be built and searched without faiss.
 import mmap
 import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,27 +36,21 @@ def flat_header(metric: Metric, dimension: int, count: int) -> bytes:
     return HEADER.pack(MAGIC[metric], *sizes)
 
 
-class FlatWriter:
-    """Appends blocks to an open, empty, seekable file."""
-
-    def __init__(self, handle: BinaryIO, metric: Metric) -> None:
-        self._handle, self._metric = handle, metric
-        self.count = 0
-        self.dimension = 0
-        handle.write(bytes(HEADER.size))
-
-    def add(self, block: NDArray[np.floating]) -> None:
-        """Append (n, D) rows; the first block sets D."""
-        self.dimension = self.dimension or block.shape[1]
-        assert block.shape[1] == self.dimension, (block.shape, self.dimension)
-        self._handle.write(np.ascontiguousarray(block, dtype="<f4").data)
-        self.count += len(block)
-
-    def finish(self) -> None:
-        """Write the header, now that the count is known."""
-        self._handle.seek(0)
-        self._handle.write(flat_header(self._metric, self.dimension, self.count))
-        self._handle.seek(0, 2)
+def write_flat_rows(
+    handle: BinaryIO, metric: Metric, blocks: Iterable[NDArray[np.floating]]
+) -> int:
+    """Write (n, D) blocks of vectors to an open, empty, seekable file; return D."""
+    count = dimension = 0
+    handle.write(bytes(HEADER.size))
+    for block in blocks:
+        dimension = dimension or block.shape[1]
+        assert block.shape[1] == dimension, (block.shape, dimension)
+        handle.write(np.ascontiguousarray(block, dtype="<f4").data)
+        count += len(block)
+    handle.seek(0)
+    handle.write(flat_header(metric, dimension, count))
+    handle.seek(0, 2)
+    return dimension
 
 
 def is_flat(path: Path) -> bool:

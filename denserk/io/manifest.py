@@ -266,6 +266,11 @@ def queries_sha256(queries: Iterable[Query]) -> str:
     return digest.hexdigest()
 
 
+def vectors_per_passage(manifest: Manifest | None) -> int:
+    """Return how many consecutive rows belong to one passage."""
+    return 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
+
+
 def model_of(manifest: Manifest | None) -> Description | None:
     """Return the description of the model that a manifest names."""
     model = None if manifest is None else manifest.made_from.get("model")

@@ -41,7 +41,7 @@ from denserk.io.files import (
     read_text_lines,
     whole_binary,
 )
-from denserk.io.flat_file import FlatWriter, map_flat
+from denserk.io.flat_file import map_flat, write_flat_rows
 from denserk.io.json_records import dump_json, identifier, parse_objects
 from denserk.io.manifest import Manifest, decoded
 from denserk.io.outputs import whole_folder
@@ -123,7 +123,8 @@ def json_manifest(line: bytes, path: str | Path) -> Manifest | None:
         return None  # `read_json_lines` reports it
     if not isinstance(record, dict) or MANIFEST not in record:
         return None
-    return decoded(orjson.dumps(record[MANIFEST]), f"{path}, line 1, {MANIFEST}")
+    found = decoded(orjson.dumps(record[MANIFEST]), f"{path}, line 1, {MANIFEST}")
+    return replace(found, contents={})
 
 
 def read_json_file(path: str | Path) -> Iterator[VectorBlock]:
@@ -275,11 +276,13 @@ def write_flat(folder: str | Path, blocks: Iterable[VectorBlock], *, overwrite: 
         (temporary / INDEX).open("wb") as rows,
         (temporary / IDS).open("w", encoding="utf-8", newline="\n") as ids,
     ):
-        writer = FlatWriter(rows, Metric.INNER)
-        for block in blocks:
-            writer.add(block.vectors)
-            ids.writelines(f"{docid}\n" for docid in block.ids)
-        writer.finish()
+
+        def vectors() -> Iterator[Vectors]:
+            for block in blocks:
+                ids.writelines(f"{docid}\n" for docid in block.ids)
+                yield block.vectors
+
+        write_flat_rows(rows, Metric.INNER, vectors())
 
 
 # pickles

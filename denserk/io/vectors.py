@@ -62,6 +62,7 @@ from denserk.io.manifest import (
     file_sha256,
     read_manifest,
     require_fields,
+    vectors_per_passage,
     write_manifest,
 )
 from denserk.io.vector_formats import (
@@ -172,7 +173,7 @@ class VectorFolder:
     @property
     def vectors_per_passage(self) -> int:
         """How many consecutive rows belong to one passage."""
-        return int(self.manifest.contents.get("vectors_per_passage", 1))
+        return vectors_per_passage(self.manifest)
 
     def blocks(self) -> Iterator[VectorBlock]:
         """Yield n ids and (n * vectors_per_passage, D) memory-mapped vectors in corpus order."""
@@ -186,13 +187,10 @@ class VectorFolder:
         """Return the file with the ids of a block, one per line."""
         return self.folder / f"{block.name}.{DOCID}"
 
-    def map_block(self, block: Block, *, private: bool = False) -> Vectors:
-        """Memory-map the (count * vectors_per_passage, D) vectors of one block.
-
-        `private` maps copy-on-write, because torch wants writable arrays.
-        """
+    def map_block(self, block: Block) -> Vectors:
+        """Memory-map the (count * vectors_per_passage, D) vectors of one block."""
         where = self.folder / f"{block.name}.npy"
-        vectors = map_array(where, "c" if private else "r")
+        vectors = map_array(where, "c")  # copy-on-write, because torch wants writable arrays
         shape = (block.count * self.vectors_per_passage, self.dimension)
         dtype = self.manifest.contents["dtype"]
         if (vectors.shape, vectors.dtype) != (shape, dtype):
@@ -237,7 +235,11 @@ class VectorSource:
     form: str
     read: Callable[[], Iterator[VectorBlock]]
     manifest: Manifest | None = None  # if denserk made the source
-    vectors_per_passage: int = 1  # how many consecutive rows belong to one id
+
+    @property
+    def vectors_per_passage(self) -> int:
+        """How many consecutive rows belong to one id."""
+        return vectors_per_passage(self.manifest)
 
     def blocks(self) -> Iterator[VectorBlock]:
         """Yield blocks of n ids and (n * vectors_per_passage, D) vectors, of one dimension."""
@@ -267,15 +269,14 @@ def _open_folder(folder: Path) -> VectorSource:
     name, index = str(folder), folder / formats.INDEX
     if (folder / NAME).exists() and not index.exists():
         own = open_vectors(folder)
-        return VectorSource(name, "npy", own.blocks, own.manifest, own.vectors_per_passage)
+        return VectorSource(name, "npy", own.blocks, own.manifest)
     if index.exists() and (folder / formats.IDS).exists():
         # denserk's own has a manifest, Pyserini's has none
         manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
         check_index(folder, manifest)
         map_flat(index)  # checked before anything is written
-        size = 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
-        read = partial(formats.read_flat, folder, size)
-        return VectorSource(name, "pyserini-faiss", read, manifest, size)
+        read = partial(formats.read_flat, folder, vectors_per_passage(manifest))
+        return VectorSource(name, "pyserini-faiss", read, manifest)
     paths = sorted(
         path
         for path in folder.iterdir()
@@ -335,7 +336,7 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
     path = folder / DOCID
     if path.exists():
         count = contents.get("count")
-        lines = None if count is None else count * contents.get("vectors_per_passage", 1)
+        lines = None if count is None else count * vectors_per_passage(manifest)
         _check_ids(path, lines, contents.get("sha256", {}).get(DOCID), unique=True)
 
 
@@ -380,13 +381,14 @@ def _check_ids(path: Path, count: int | None, sha256: str | None, *, unique: boo
         _compare(path, sha256)
         return
     ledger = IdLedger()
+    ledger.start(path)
     lines = read_text_lines(path)
     ledger.extend(identifier(name.rstrip(), path, line, "passage") for line, name in lines)
     if count is not None and ledger.count != count:
         raise InputError(path, None, f"{ledger.count:,} ids", f"{count:,} ids", DAMAGED)
-    if unique and (repeat := ledger.first_repeat()) is not None:
-        first, second = repeat
-        _, name = next(islice(read_text_lines(path), second, None))
-        found = f"the id {name.rstrip()} again (first in line {first + 1:,})"
-        hint = "remove one of them and index again"
-        raise InputError(path, second + 1, found, "each id once", hint)
+
+    def id_at(position: int) -> str:
+        return next(islice(read_text_lines(path), position, None))[1].rstrip()
+
+    if unique:
+        ledger.refuse_repeat(id_at, "lines")

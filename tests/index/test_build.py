@@ -20,8 +20,8 @@ from denserk.config.retrieval import (
 from denserk.errors import DenserkError, InputError, MismatchError, UsageError
 from denserk.index import faiss_building
 from denserk.index.build import build_index
-from denserk.io.flat_file import FlatWriter
 from denserk.io.manifest import Kind, read_manifest
+from denserk.io.vectors import VectorFolder
 from tests.faults import Stopped, contents, limit_file_size, stopped_at
 from tests.index.folders import MODEL, index, vector_folder
 from tests.reporters import Heard
@@ -60,7 +60,7 @@ def test_vectors_to_an_index(vectors, tmp_path, kind):
     assert any("HNSW4,Flat: recall@10 0.9" in note for note in heard.notes) == (kind == "hnsw")
 
 
-CALLS = ((Path, "replace"), (os, "fsync"), (FlatWriter, "add"))
+CALLS = ((Path, "replace"), (os, "fsync"), (VectorFolder, "map_block"))
 
 
 def steps(task):

@@ -259,7 +259,7 @@ def test_an_id_that_occurs_twice(tmp_path, size):
     lines[4 * size : 5 * size] = ["d3#0", "d3#1"] if size > 1 else ["d3"]
     (parts[2] / "docid").write_text("".join(f"{line}\n" for line in lines))
     before = 510 // size
-    found = rf"{parts[2]}: found the id d3 again \(vector {before + 5}; first as vector 4, in "
+    found = f"{parts[2]}: found the id d3 twice: passages 4 and {before + 5}, the first in "
     with pytest.raises(InputError, match=found + str(parts[0])):
         index(tmp_path / "whole", *parts)
     assert [item.name for item in (tmp_path / "whole").iterdir()] == ["manifest.json"]

@@ -46,7 +46,7 @@ def test_patterns_are_sorted_by_their_numbers(tmp_path):
 def test_an_id_that_occurs_twice_is_named_with_both_places(tmp_path, size):
     one = vector_folder(tmp_path / "one", IDS[: 4 // size], VECTORS[:4], size=size)
     two = vector_folder(tmp_path / "two", ["b", "z"][: 2 // size], VECTORS[:2], size=size)
-    with pytest.raises(InputError, match=rf"{two}: found the id b again .*in {one}\)"):
+    with pytest.raises(InputError, match=f"{two}: found the id b twice: .*, the first in {one}"):
         index(tmp_path / "i", one, two)
     assert [item.name for item in (tmp_path / "i").iterdir()] == ["manifest.json"]
 

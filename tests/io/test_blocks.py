@@ -4,33 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from denserk.errors import MismatchError, OutputError
-from denserk.io.blocks import (
-    JOURNAL,
-    Block,
-    ResumableLines,
-    append_to_journal,
-    read_journal,
-    refuse_other_run,
-    started_output,
-    write_journal,
-)
+from denserk.errors import MismatchError
+from denserk.io.blocks import Block, ResumableLines, refuse_other_run, started_output
 from denserk.io.manifest import Kind, Manifest, read_manifest
 from denserk.io.outputs import unfinished_folder
 
 MANIFEST = Manifest(Kind.EXPANSIONS, complete=False, settings={"seed": 1})
-
-
-def test_blocks_come_back_and_a_line_cut_short_is_none(tmp_path):
-    assert read_journal(tmp_path) == {}
-    first, second, third = (Block(n, 4, "ab", end=10 * n) for n in (1, 2, 3))
-    write_journal(tmp_path, {2: second, 1: first})
-    append_to_journal(tmp_path, third)
-    with (tmp_path / JOURNAL).open("ab") as out:
-        out.write(b'{"number":4,"co')
-    found = read_journal(tmp_path)
-    assert list(found.items()) == [(1, first), (2, second), (3, third)]
-    assert [block.end for block in found.values()] == [10, 20, 30]
 
 
 def test_lines_have_no_name_until_they_are_complete(tmp_path):
@@ -62,12 +41,6 @@ def test_overwriting_keeps_the_old_file_until_the_end(tmp_path):
             assert (tmp_path / "x").read_bytes() == b"old\n"
         lines.finish({})
         assert (tmp_path / "x").read_bytes() == text
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be written"):
-        ResumableLines(tmp_path / "file" / "x", MANIFEST, overwrite=False)
 
 
 def test_a_run_of_an_earlier_version_is_resumed_by_torch():

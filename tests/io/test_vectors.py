@@ -1,12 +1,17 @@
 import io
+import os
+import pickle
 import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as arrow
 import pytest
+from pyarrow import parquet
 
 from denserk.config.encoding import VectorFormat
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.io import vector_formats as formats
 from denserk.io.blocks import JOURNAL, Block
 from denserk.io.manifest import Kind, Manifest
 from denserk.io.vector_formats import VectorBlock, write_vectors
@@ -18,7 +23,6 @@ IDS = [f"d{i}" for i in range(1500)]
 TEXTS = [f"text of {docid}" for docid in IDS]
 VECTORS = np.random.default_rng(7).standard_normal((1500, 4)).astype(np.float32)
 WRITERS = [form for form in VectorFormat if form is not VectorFormat.NPY]
-UNIT = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
 
 
 def write(output, form, vectors=VECTORS, ids=IDS, texts=TEXTS, **options):
@@ -53,13 +57,13 @@ def test_a_writer_stopped_in_the_middle_leaves_nothing(form, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("form", [VectorFormat.ANSERINI_JSONL, VectorFormat.JSONL])
-def test_lucene_needs_unit_length_and_is_warned_of_once(form, tmp_path):
-    for vectors, count in ((3 * UNIT, form is VectorFormat.ANSERINI_JSONL), (UNIT, 0)):
-        heard = Heard()
-        write(tmp_path / f"v{count}", form, vectors, overwrite=True)
-        assert len(heard.warnings) == count
-        assert all("d0 has a vector of length 3; " in said for said in heard.warnings)
+def test_one_warning_of_vectors_for_lucene_that_are_not_normalised(tmp_path):
+    unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+    heard = Heard()
+    write(tmp_path / "unit", VectorFormat.ANSERINI_JSONL, unit)
+    write(tmp_path / "v", VectorFormat.ANSERINI_JSONL, 3 * unit)
+    assert len(heard.warnings) == 1
+    assert "d0 has a vector of length 3; " in heard.warnings[0]
 
 
 def test_json_lines_go_through_pipes(monkeypatch):
@@ -70,9 +74,6 @@ def test_json_lines_go_through_pipes(monkeypatch):
     ids, vectors = gathered(read_vector_blocks("-"))
     assert ids == IDS
     np.testing.assert_array_equal(vectors, VECTORS)
-
-
-def test_a_folder_does_not_go_through_a_pipe():
     with pytest.raises(UsageError, match="parquet cannot be written to standard output"):
         write("-", VectorFormat.PARQUET)
 
@@ -107,9 +108,7 @@ def test_a_bare_array_is_numbered(tmp_path):
         ("v", b"", InputError),
         ("v", b"text\n", InputError),
         ("v.npy", b"\x93NUMPY\x01", InputError),
-        ("v.parquet", b"PAR1....PAR1", InputError),
         ("v.pkl", b"\x80\x04N.", UsageError),  # pickles are read on request alone
-        ("empty/README", b"text\n", InputError),
         ("empty/notes.txt", b"text\n", UsageError),
     ],
 )
@@ -148,6 +147,187 @@ for folder in ("flat", "built"):
     assert found == [[IDS[row] for row in rows] for rows in order] * 2
 
 
+# what other toolkits write, and what is rejected
+
+FEW = np.arange(6, dtype=np.float32).reshape(3, 2)
+ABC = ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "vectors", "said"),
+    [
+        (["a", "b"], np.ones((1, 2)), "with 2 ids"),
+        (["a b"], np.ones((1, 2)), "'a b'"),
+        (["a"], np.array([["x"]]), "vectors of <U1"),
+        (["a"], np.array([[1e300]]), "not finite in float32"),
+    ],
+)
+def test_invalid_blocks_are_rejected(ids, vectors, said, tmp_path):
+    with pytest.raises(InputError) as caught:
+        write_vectors(str(tmp_path / "v"), VectorFormat.JSONL, [VectorBlock(ids, vectors)])
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "queries", "line"),
+    [
+        ("jsonl", True, b'{"id":"d1","contents":"one","vector":[0.1,-2.0]}\n'),
+        ("anserini-jsonl", False, b'{"docid":"d1","contents":"one","vector":[0.1,-2.0]}\n'),
+        ("anserini-jsonl", True, b'{"qid":"d1","vector":[0.1,-2.0]}\n'),
+    ],
+)
+def test_json_lines_are_those_of_the_toolkits(form, queries, line, tmp_path):
+    blocks = [VectorBlock(["d1"], np.array([[0.1, -2.0]], np.float32), ["one"])]
+    write_vectors(str(tmp_path / "v"), VectorFormat(form), blocks, queries=queries)
+    assert (tmp_path / "v").read_bytes() == line
+    (found,) = formats.read_json_file(tmp_path / "v")
+    assert (found.ids, found.texts) == (["d1"], ["one"] if b"contents" in line else [""])
+
+
+def test_every_float32_survives_the_decimal_digits(tmp_path):
+    bits = np.random.default_rng(0).integers(0, 2**32, (1500, 4), dtype=np.uint32)
+    vectors = np.where(np.isfinite(bits.view(np.float32)), bits.view(np.float32), 1)
+    write(tmp_path / "v", VectorFormat.JSONL, vectors.astype(np.float32))
+    _, back = gathered(read_vector_blocks(str(tmp_path / "v")))
+    assert back.tobytes() == vectors.astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"id": "b"}', "line 2: found the keys id; expected id and vector"),
+        (b'{"docid": "b", "vector": [1, 2]}', "line 2: found the keys docid, vector"),
+        (b'{"id": "b", "vector": [1]}', "found a vector of 1 numbers; expected 2"),
+        (b'{"id": "b", "vector": [1, null]}', "no list of numbers"),
+        (b'{"id": "b", "vector": [[1], [2, 3]]}', "no list of numbers"),
+        (b'{"id": "b", "vector": "AAAA"}', "no list of numbers"),
+        (b'{"id": "b", "vector": [1e39, 1]}', "a vector of b that is not finite"),
+    ],
+)
+def test_broken_json_lines(line, said, tmp_path):
+    (tmp_path / "v").write_bytes(b'{"id": "a", "vector": [1, 2]}\n' + line)
+    with pytest.raises(InputError) as caught:
+        list(read_vector_blocks(str(tmp_path / "v")).blocks())
+    assert said in str(caught.value)
+
+
+def test_parquet_files_have_anserinis_columns(tmp_path):
+    write(tmp_path / "v", VectorFormat.PARQUET, VECTORS.astype(np.float16))
+    schema = parquet.read_table(tmp_path / "v" / "part-00000.parquet").schema
+    assert [(field.name, str(field.type)) for field in schema] == [
+        ("docid", "string"),
+        ("vector", "list<element: float>"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"docid": ["a"], "text": ["b"]}, "found columns docid, text; expected docid and vector"),
+        ({"docid": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}, "all the expected size"),
+        ({"docid": ["a", "b"], "vector": [[1.0], None]}, "with 2 ids"),
+        ({"docid": ["a", "b"], "vector": [None, [1.0]]}, "expected Parquet with vectors"),
+        ({"docid": ["a"], "vector": [[1.0, None]]}, "not finite"),
+        ({"docid": ["a"], "vector": [["x"]]}, "vectors of object"),
+        ({"docid": ["a"], "vector": [1.0]}, "expected Parquet with vectors"),
+    ],
+)
+def test_other_columns_are_rejected(columns, said, tmp_path):
+    parquet.write_table(arrow.table(columns), tmp_path / "v.parquet")
+    with pytest.raises(InputError) as caught:
+        list(formats.read_parquet(tmp_path / "v.parquet"))
+    assert said in str(caught.value)
+
+
+def test_doubles_are_read_and_a_cut_file_is_rejected(tmp_path):
+    where = tmp_path / "v.parquet"
+    parquet.write_table(arrow.table({"id": [1], "vector": [[0.5, 1.0]], "contents": ["t"]}), where)
+    (only,) = formats.read_parquet(where)
+    assert (only.ids, only.vectors.tolist(), only.texts) == (["1"], [[0.5, 1.0]], ["t"])
+    where.write_bytes(where.read_bytes()[:-20])
+    with pytest.raises(InputError, match="a broken file"):
+        list(formats.read_parquet(where))
+
+
+@pytest.mark.parametrize("ids", ["a\n", "a\nb\nc\nd\n", "a\nb\nc d\n"])
+def test_an_id_for_each_vector(ids, tmp_path):
+    folder = str(tmp_path / "v")
+    write_vectors(folder, VectorFormat.PYSERINI_FAISS, [VectorBlock(ABC, FEW)])
+    (tmp_path / "v" / "docid").write_text(ids)
+    with pytest.raises(InputError):
+        list(read_vector_blocks(folder).blocks())
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+@pytest.mark.parametrize(
+    "value",
+    [
+        (FEW, np.array(ABC)),
+        (FEW.astype(np.float64), tuple(ABC)),
+        list(zip(ABC, FEW, strict=True)),
+        [(np.str_(name), row.tolist()) for name, row in zip(ABC, FEW, strict=True)],
+    ],
+    ids=["tevatron", "float64", "dpr", "dpr-scalars"],
+)
+def test_pickles_of_other_toolkits_are_read(value, protocol, tmp_path):
+    (tmp_path / "v.pkl").write_bytes(pickle.dumps(value, protocol=protocol))
+    (found,) = formats.read_pickle(tmp_path / "v.pkl")
+    assert found.ids == ABC
+    np.testing.assert_array_equal(found.vectors, FEW)
+
+
+class Evil:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("call", [(os.system, "true"), (eval, "1"), (getattr, "x", "join")])
+def test_a_pickle_may_call_nothing_but_constructors_of_arrays(call, tmp_path):
+    (tmp_path / "v.pkl").write_bytes(pickle.dumps((FEW, [Evil(*call)])))
+    with pytest.raises(InputError, match="which no array of vectors needs"):
+        next(formats.read_pickle(tmp_path / "v.pkl"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x80\x04\x95junk", b"cos\n"]
+    + [
+        pickle.dumps(value)
+        for value in ({"a": 1}, (FEW, ["a"]), (FEW, 5), [("a", [1.0]), ("b", [1.0, 2.0])])
+    ],
+)
+def test_other_pickles_are_rejected(data, tmp_path):
+    (tmp_path / "v.pkl").write_bytes(data)
+    with pytest.raises(InputError):
+        list(formats.read_pickle(tmp_path / "v.pkl"))
+
+
+def test_tevatrons_pickle_is_an_array_with_a_list(tmp_path):
+    write(tmp_path / "v.pkl", VectorFormat.TEVATRON)
+    vectors, ids = pickle.loads((tmp_path / "v.pkl").read_bytes())
+    assert ids == IDS
+    assert vectors.tobytes() == VECTORS.tobytes()
+
+
+def test_pyserinis_queries_are_a_frame_of_plain_objects_with_texts(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    form, texts = VectorFormat.PYSERINI_QUERIES, ["one", "two", "three"]
+    write_vectors(str(tmp_path / "q"), form, [VectorBlock(ABC, FEW, texts)])
+    where = tmp_path / "q" / "embedding.pkl"
+    frame = pandas.read_pickle(where)
+    assert list(frame.columns) == ["id", "text", "embedding"]
+    assert set(map(str, frame.dtypes)) == {"object"}
+    assert b"pyarrow" not in where.read_bytes()
+    (found,) = formats.read_pickle(where)
+    assert (found.ids, found.texts, found.vectors.tolist()) == (ABC, texts, FEW.tolist())
+    with pytest.raises(UsageError, match="without texts"):
+        write_vectors(str(tmp_path / "none"), form, [VectorBlock(ABC, FEW)])
+    assert not (tmp_path / "none").exists()
+
+
 # denserk's own folder
 
 MANIFEST = Manifest(Kind.VECTORS, complete=False, settings={"block_size": 2})
@@ -173,12 +353,10 @@ def write_folder(folder, numbers=(0, 1), *, finish=True, dtype="float32"):
 def test_a_folder_round_trip(tmp_path, dtype):
     folder = open_vectors(write_folder(tmp_path / "v", dtype=dtype))
     assert (folder.count, folder.dimension, folder.vectors_per_passage) == (3, 3, 1)
-    blocks = zip(folder.blocks(), BLOCK_IDS, BLOCK_VECTORS, strict=False)
-    for (ids, vectors, _), expected_ids, expected in blocks:
-        assert ids == expected_ids
-        assert vectors.dtype == dtype
-        assert isinstance(vectors, np.memmap)
-        np.testing.assert_array_equal(vectors, expected)
+    ids, vectors = gathered(folder)
+    assert ids == ["a", "b", "c"]
+    assert vectors.dtype == dtype
+    np.testing.assert_array_equal(vectors, np.concatenate(BLOCK_VECTORS[:2]))
 
 
 def test_an_unfinished_folder_is_rejected_and_can_be_resumed(tmp_path):
