@@ -328,15 +328,6 @@ def winners(queries: Tensor, passages: PassageVectors) -> Tensor:
     return scores.argmax(1).masked_fill(scores.isnan().any(1), -1)
 
 
-def vector_names(representation: MultiVector, count: int) -> list[str]:
-    """Return names for the S vectors of a passage: layer numbers or token positions."""
-    if representation.settings.representation is Representation.MLR:
-        return [str(layer) for layer in representation.layers]
-    has_mean = representation.settings.representation is Representation.ME_BERT
-    first = ["mean"] if has_mean and not representation.by_cls else []
-    return [*first, *map(str, range(count - len(first)))]
-
-
 @torch.inference_mode()
 def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list[WinningVectors]:
     """Count for one model, for each set of pairs."""
@@ -370,8 +361,12 @@ def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> l
             progress.advance(len(places))
     if any((each < 0).any() for each in won.values()):
         raise DenserkError(f"{model}: an embedding is not a number (NaN)", "use --dtype float32")
-    kind = "layer" if pooling.settings.representation is Representation.MLR else "token"
-    names, found = vector_names(pooling, longest), []
+    shape, kind = pooling.settings.representation, "token"
+    first = ["mean"] if shape is Representation.ME_BERT and not pooling.by_cls else []
+    names = [*first, *map(str, range(longest - len(first)))]
+    if shape is Representation.MLR:
+        kind, names = "layer", list(map(str, pooling.layers))
+    found = []
     for name, each in won.items():
         queries_here = len(np.unique(pairs.sets[name][:, 0]))
         wins = dict(zip(names, np.bincount(each, minlength=longest).tolist(), strict=True))

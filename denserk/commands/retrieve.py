@@ -86,7 +86,7 @@ def index(
         from denserk.index.build import build_index
 
         result = build_index(paths, settings, bm25, corpus)
-        size = f"{result.bytes_per_passage:,.0f} bytes each"
+        size = f"{result.bytes / result.count:,.0f} bytes each"
         made = f"{paths.output}: {result.count:,} passages, {size}"
     recall = "" if result.recall is None else f", recall {result.recall:.3f}"
     logger.info(f"{made}{recall}, in {result.seconds:,.1f} s")
@@ -125,7 +125,7 @@ def search(
     )
     logger.info(
         f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "
-        f"{result.per_second:,.1f} queries per second"
+        f"{result.queries / result.searching_seconds:,.1f} queries per second"
     )
     return result
 
@@ -155,7 +155,7 @@ def rerank(
     result = task(paths, settings, text, compute, corpus)
     logger.info(
         f"{paths.output}: {result.queries:,} queries, {result.pairs:,} pairs, "
-        f"{result.per_second:,.1f} pairs per second"
+        f"{result.pairs / result.scoring_seconds:,.1f} pairs per second"
     )
     return result
 

@@ -60,43 +60,27 @@ RUN_ENDINGS = (".gz", ".txt", ".tsv", ".trec", ".run", ".jsonl")
 
 @dataclass(frozen=True)
 class RunResult:
-    """The measures of one run.
-
-    Attributes:
-        per_query: measure -> query id -> value, in the order of the qrels.
-        missing: judged queries that the run lacks.
-        unjudged: queries of the run without judgments.
-        ties: query id -> how many lines share their score with an earlier one, as float32.
-        over_relations: measure -> mean over the means of EntityQuestions' relations.
-        run_id: the tag of the run, where asked for.
-    """
+    """The measures of one run."""
 
     name: str
     summary: Values
-    per_query: Mapping[str, Mapping[str, float]]
-    missing: tuple[str, ...]
-    unjudged: tuple[str, ...]
-    ties: Mapping[str, int]
-    over_relations: Values = field(default_factory=dict)
-    run_id: str | None = None
+    per_query: Mapping[str, Values]  # measure -> query id -> value, in the order of the qrels
+    missing: tuple[str, ...]  # judged queries that the run lacks
+    unjudged: tuple[str, ...]  # queries of the run without judgments
+    ties: Mapping[str, int]  # query id -> lines with the score of an earlier one, as float32
+    over_relations: Values = field(default_factory=dict)  # means of EntityQuestions' relations
+    run_id: str | None = None  # the tag of the run, where asked for
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Several runs against the same judgments.
+    """Several runs against the same judgments."""
 
-    Attributes:
-        measures: ir-measures' measures, in the order asked for; their `str` is the key of mappings.
-        relevance_level: the lowest grade that counted as relevant, where a measure named none.
-        queries: all judged queries, in the order of the qrels.
-        providers: which of ir-measures' providers computed what: provider -> measures.
-    """
-
-    measures: tuple[Measure, ...]
-    relevance_level: int
-    queries: tuple[str, ...]
+    measures: tuple[Measure, ...]  # in the order asked for; their `str` is the key of mappings
+    relevance_level: int  # the lowest grade that counted as relevant, where a measure named none
+    queries: tuple[str, ...]  # all that are judged, in the order of the qrels
     runs: tuple[RunResult, ...]
-    providers: Mapping[str, tuple[str, ...]]
+    providers: Mapping[str, tuple[str, ...]]  # provider of ir-measures -> measures it computed
     comparison: "Comparison | None" = None
     published: "tuple[PublishedRow, ...]" = ()
 
@@ -104,15 +88,10 @@ class EvaluationResult:
 def evaluate(
     runs: Sequence[str], qrels: str, settings: EvaluationSettings | None = None
 ) -> EvaluationResult:
-    """Evaluate runs against relevance judgments.
+    """Evaluate run files ("-" is standard input) by a qrels file, or by those of a collection.
 
-    Args:
-        runs: run files; "-" is standard input.
-        qrels: a qrels file, or a collection by name.
-        settings: the measures; the default measures where None.
-
-    Returns:
-        The measures asked for, and those of the minimum values; `check_minimums` checks a result.
+    The result has the measures asked for, the default ones if there are none, and those of the
+    minimum values; `check_minimums` checks it.
     """
     settings = settings or EvaluationSettings()
     choice = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
@@ -211,10 +190,7 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
 class Evaluator:
     """Measures and judgments, prepared for any number of runs.
 
-    Args:
-        measures: what is measured.
-        judgments: grades; every query in them counts.
-        complete: queries that a run lacks count as 0; otherwise they are left out.
+    If `complete`, queries that a run lacks count as 0; otherwise they are left out.
     """
 
     def __init__(
@@ -235,15 +211,9 @@ class Evaluator:
         self.providers = {provider.NAME: tuple(map(str, m)) for provider, m in shares.items()}
 
     def evaluate(self, name: str, run: Run, ties: Mapping[str, int] | None = None) -> RunResult:
-        """Measure one run.
+        """Measure one run; a MismatchError says that none of its queries is judged.
 
-        Args:
-            name: of the run in tables.
-            run: scores; higher is better.
-            ties: those of the whole run, if `run` holds only the hits that the measures need.
-
-        Raises:
-            MismatchError: none of its queries is judged.
+        `ties` are those of the whole run, if `run` holds only the hits that the measures need.
         """
         run = {qid: hits for qid, hits in run.items() if hits}
         missing = tuple(qid for qid in self.queries if qid not in run)

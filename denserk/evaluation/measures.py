@@ -146,13 +146,8 @@ def split_measures(text: str) -> list[str]:
 def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureChoice:
     """Parse measures in ir-measures' notation, its aliases, and trec_eval's names and sets.
 
-    Args:
-        texts: lists of measures, as typed.
-        relevance_level: lowest grade that counts as relevant, for measures that name none.
-
-    Raises:
-        UsageError: some are unknown, incomplete, or need a package that is not installed; all
-            are named.
+    `relevance_level` is the lowest grade that counts as relevant, for measures that name none. A
+    UsageError names all that are unknown, incomplete, or need a package that is not installed.
 
     >>> [str(m) for m in parse_measures(["ndcg_cut.10 MRR@10", "map"], 2).measures]
     ['nDCG@10', 'RR(rel=2)@10', 'AP(rel=2)']

@@ -25,26 +25,17 @@ SAME = 1e-12  # smaller differences are ties: they come from the order of a sum
 
 @dataclass(frozen=True)
 class Difference:
-    """How a run differs from a baseline in one measure: run minus baseline over the queries.
-
-    Attributes:
-        mean: of the differences.
-        low, high: confidence interval of the mean (Student's t), corrected like `corrected`.
-        effect: Cohen's d of paired samples: mean over standard deviation of the differences.
-        p: two-sided p-value of the test, before any correction.
-        wins, ties, losses: queries on which the run is better, equal, worse.
-        corrected: the p-value after the correction.
-    """
+    """How a run differs from a baseline in one measure: run minus baseline over the queries."""
 
     mean: float
-    low: float
+    low: float  # of the confidence interval of the mean (Student's t), corrected like `corrected`
     high: float
-    effect: float
-    p: float
-    wins: int
+    effect: float  # Cohen's d of paired samples: mean over standard deviation of the differences
+    p: float  # two-sided p-value of the test, before any correction
+    wins: int  # queries on which the run is better
     ties: int
     losses: int
-    corrected: float
+    corrected: float  # the p-value after the correction
 
 
 @dataclass(frozen=True)

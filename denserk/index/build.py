@@ -4,7 +4,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +76,6 @@ class IndexResult:
     bytes: int
     seconds: float
     recall: float | None = None
-
-    @property
-    def bytes_per_passage(self) -> float:
-        """Bytes on disk per passage."""
-        return self.bytes / self.count if self.count else 0.0
 
 
 # content of an index folder, checked before anything is written: settings and inputs for the
@@ -270,7 +265,7 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
 
     def fill(folder: Path) -> dict[str, Any]:
         target = folder / (INDEX if settings.is_flat else VECTORS)
-        contents = asdict(gather(sources, target, settings.metric))
+        contents = gather(sources, target, settings.metric)
         if settings.is_flat:
             return contents
         vectors = FlatRows(target)

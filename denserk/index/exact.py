@@ -165,13 +165,9 @@ class ExactIndex:
         most = products if self._size == 1 else parts.amax(1)
         passages, columns = reaching(most, limits.to(self._device)).nonzero(as_tuple=True)
         if products.dtype is torch.bfloat16:
-            scores = torch.stack(
-                [
-                    pair_products(block[part :: self._size], queries, passages, columns)
-                    for part in range(self._size)
-                ],
-                1,
-            )
+            each = (block[part :: self._size] for part in range(self._size))
+            found = [pair_products(rows, queries, passages, columns) for rows in each]
+            scores = torch.stack(found, 1)
         else:
             scores = parts[passages, :, columns]
         best, part = scores.max(1)
@@ -194,12 +190,11 @@ class ExactIndex:
 
     def _blocks(self, rows: int) -> Iterable[tuple[int, Tensor]]:
         """Pairs of first row and (n, D) stored rows, on the device."""
-
-        def block(first: int) -> Tensor:
-            stored = np.asarray(self._vectors[first : first + rows])
-            return torch.from_numpy(stored).to(self._device)
-
-        blocks = ((first, block(first)) for first in range(0, len(self), rows))
+        firsts = range(0, len(self), rows)
+        stored = (np.asarray(self._vectors[first : first + rows]) for first in firsts)
+        blocks = zip(
+            firsts, (torch.from_numpy(each).to(self._device) for each in stored), strict=True
+        )
         if not self._stays:
             return blocks
         self._resident = self._resident or list(blocks)
@@ -293,11 +288,8 @@ def hit_keys(scores: NDArray[np.float32], rows: NDArray[np.integer]) -> Keys:
 def hits_of(keys: Keys) -> tuple[Scores, Rows]:
     """Return scores and rows of keys; -inf and -1 where there is no hit."""
     missing = keys == NO_HIT
-    rows = (keys & MOST_ROWS).astype(np.int64)
-    rows[missing] = -1
-    scores = scores_of(keys)
-    scores[missing] = -np.inf
-    return scores, rows
+    scores = np.where(missing, np.float32(-np.inf), scores_of(keys))
+    return scores, np.where(missing, -1, (keys & MOST_ROWS).astype(np.int64))
 
 
 def scores_of(keys: Keys) -> Scores:

@@ -295,12 +295,10 @@ def _unwritten(path: Path, reason: str) -> OutputError:
 
 
 def merge_files(index: Any, files: Sequence[Path], path: Path) -> None:
-    """Merge the vectors of index files into an empty index, and write it.
+    """Merge the vectors of index files into an empty index, their template, and write it to `path`.
 
-    Args:
-        index: the template of all files, of a `mergeable_ivf` type.
-        files: in the order of the vectors; their ids, from 0 in each, are renumbered.
-        path: the index file. Lists too large for memory go to a second file beside it.
+    Ids, from 0 in each file, are renumbered. Lists too large for memory go to a second file beside
+    `path`.
     """
     sizes = [file.stat().st_size for file in files]
     needed, available = sum(sizes) + max(sizes), available_bytes()

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 GPU_DEPTH = 2048  # faiss on a GPU returns no more hits than this
 DEFAULT_EF = 64  # hnsw: breadth of a shallow search
 DEFAULT_K_FACTOR = 4.0  # RFlat, Refine(...): candidates that are scored again for each hit
-CORE = "OPENBLAS_CORETYPE"  # environment variable that names the processor for OpenBLAS
 
 
 @cache
@@ -33,17 +32,10 @@ def load_faiss() -> Any:
     without AVX-512. It chooses its kernels when it is loaded: here the widest that there are,
     unless OPENBLAS_CORETYPE is set.
     """
-    if has_avx512():
-        os.environ.setdefault(CORE, "SkylakeX")
+    with suppress(OSError):
+        if "avx512f" in Path("/proc/cpuinfo").read_text(errors="replace").split():
+            os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
     return require("faiss", "an index of --engine faiss")
-
-
-def has_avx512() -> bool:
-    """Return whether Linux reports AVX-512."""
-    try:
-        return "avx512f" in Path("/proc/cpuinfo").read_text(errors="replace").split()
-    except OSError:
-        return False
 
 
 @contextmanager

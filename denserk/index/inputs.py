@@ -4,7 +4,6 @@ import glob
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,15 +20,6 @@ from denserk.io.vectors import VectorSource, read_vector_blocks
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """Number of passages, vectors of each passage, dimension."""
-
-    count: int
-    vectors_per_passage: int
-    dimension: int
 
 
 def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
@@ -126,8 +116,8 @@ def written_id(lines: TextIO, position: int, size: int) -> str:
         return passage_of(next(islice(written, position * size, None)).rstrip(), size)
 
 
-def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> Gathered:
-    """Stream vectors into a flat file and their ids into `docid` beside it, one block in memory."""
+def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> dict[str, int]:
+    """Stream vectors into a flat file, and ids into `docid` beside it; return what is there."""
     size, ids = sources[0].vectors_per_passage, IdLedger()
     with (
         whole_text(vectors.with_name(DOCID)) as lines,
@@ -144,4 +134,4 @@ def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> Ga
 
         dimension = write_flat_rows(rows, metric, blocks())
         ids.refuse_repeat(lambda position: written_id(lines, position, size))
-        return Gathered(ids.count, size, dimension)
+        return {"count": ids.count, "vectors_per_passage": size, "dimension": dimension}

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -306,16 +305,15 @@ def build_collection(
             if milvus.milvus_index not in EXHAUSTIVE and not streamed:
                 place = CollectionSettings(milvus.uri, milvus.collection)
                 with closing(MilvusIndex(place, SearchSettings(hits=DEPTH))) as index:
-                    blocks = partial(_vector_blocks, sources)
-                    recall = measure_recall(milvus.milvus_index, index, blocks, settings.seed)
-                contents["recall"] = recall
+                    contents["recall"] = measure_recall(
+                        milvus.milvus_index,
+                        index,
+                        lambda: (block.vectors for each in sources for block in each.blocks()),
+                        settings.seed,
+                    )
                 collection.set_property(MANIFEST, encoded(found).decode())
     seconds = time.perf_counter() - started
     return IndexResult(found.contents["count"], 0, seconds, found.contents.get("recall"))
-
-
-def _vector_blocks(sources: Sequence[VectorSource]) -> Iterator[Vectors]:
-    return (block.vectors for source in sources for block in source.blocks())
 
 
 def _reject_folder_options(paths: IndexPaths, settings: IndexSettings) -> None:

@@ -202,13 +202,8 @@ def open_index(
     """Open an index folder with the engine in its manifest, or several folders as one index.
 
     A flat index alone is searched by torch if faiss is not installed, on a GPU, and if the CPU is
-    fast in bfloat16: the file is the same.
-
-    Args:
-        indexes: folders of indexes or of vectors, or patterns of such.
-        settings: how they are searched.
-        compute: device and number of threads.
-        encodes: a model encodes the queries, so torch is imported in any case.
+    fast in bfloat16: the file is the same. Where a model `encodes` the queries, torch is imported
+    in any case.
     """
     names = expanded(indexes, "--index")
     alone = len(names) == 1 and not is_vector_folder(names[0])

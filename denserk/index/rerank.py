@@ -45,11 +45,6 @@ class RerankResult:
     hits: int = 0
     scoring_seconds: float = 0.0
 
-    @property
-    def per_second(self) -> float:
-        """Pairs scored a second."""
-        return self.pairs / self.scoring_seconds if self.scoring_seconds else 0.0
-
 
 def rerank(
     paths: RerankPaths,

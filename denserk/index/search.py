@@ -58,11 +58,6 @@ class SearchResult:
     encoding_seconds: float = 0.0
     searching_seconds: float = 0.0
 
-    @property
-    def per_second(self) -> float:
-        """Queries searched per second, without encoding."""
-        return self.queries / self.searching_seconds if self.searching_seconds else 0.0
-
 
 def search(
     paths: SearchPaths,

@@ -75,20 +75,15 @@ class MiningResult:
 
     def log(self, wanted: int) -> None:
         """Log the counts that are not zero; `wanted` is the number of negatives per query."""
-        if dropped := _listed(self.dropped):
-            logger.info(f"hits dropped: {dropped}")
-        if self.promoted:
-            logger.info(f"hits that became positives: {self.promoted:,}")
-        if noticed := _listed(self.noticed):
-            logger.info(noticed)
-        if left_out := _listed(self.left_out):
-            logger.warning(f"left out: {left_out}")
-        if self.short:
-            logger.info(f"queries with fewer than {wanted} negatives: {self.short:,}")
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{reason}: {count:,}" for reason, count in counts.items() if count)
+        for level, title, counts in (
+            (logging.INFO, "hits dropped: ", self.dropped),
+            (logging.INFO, "", {"hits that became positives": self.promoted}),
+            (logging.INFO, "", self.noticed),
+            (logging.WARNING, "left out: ", self.left_out),
+            (logging.INFO, "", {f"queries with fewer than {wanted} negatives": self.short}),
+        ):
+            if listed := ", ".join(f"{what}: {n:,}" for what, n in counts.items() if n):
+                logger.log(level, f"{title}{listed}")
 
 
 def mine_negatives(
