@@ -175,13 +175,26 @@ def _gathered(records: Iterable[R], ids: set[str], unit: str, source: str) -> di
 
 def _vectors(job: _Job) -> int:
     source = read_vector_blocks(job.source, allow_pickle=job.settings.allow_pickle)
-    made, overwrite = source.manifest, job.settings.overwrite
+    blocks, overwrite = _single_vectors(job, source), job.settings.overwrite
+    made = source.manifest
     known = made if made is not None and made.kind is ManifestKind.VECTORS else None
-    if job.to_format is VectorFormat.NPY:
-        return _write_folder(job, source, known)
-    return write_vectors(
-        job.target, job.to_format, _single_vectors(job, source), overwrite=overwrite, manifest=known
-    )
+    if job.to_format is not VectorFormat.NPY:
+        return write_vectors(job.target, job.to_format, blocks, overwrite=overwrite, manifest=known)
+    # denserk's own folder; the manifest keeps what encoded the vectors
+    made_from = {**(made.made_from if made else {}), "converted_from": job.source}
+    first = next(blocks)  # before anything is removed
+    folder = prepare_folder(job.target, overwrite=overwrite)
+    dtype = "float16" if first.vectors.dtype == np.float16 else "float32"
+    settings = known.settings if known else {}
+    manifest = Manifest(ManifestKind.VECTORS, False, settings, made_from)
+    writer = VectorFolderWriter(folder, manifest, dtype)
+    for number, block in enumerate(chain([first], blocks)):
+        digest = sha256("\n".join(block.ids).encode())
+        digest.update(np.ascontiguousarray(block.vectors).data)
+        done = Block(number, len(block.ids), digest.hexdigest())
+        writer.write(done, block.ids, block.vectors)
+    contents = {"dimension": first.vectors.shape[1], "vectors_per_passage": 1}
+    return int(writer.finish(contents).contents["count"])
 
 
 def _single_vectors(job: _Job, source: VectorSource) -> Iterator[VectorBlock]:
@@ -193,26 +206,6 @@ def _single_vectors(job: _Job, source: VectorSource) -> Iterator[VectorBlock]:
             block = VectorBlock(ids, block.vectors)
         yield block
         job.progress.advance(len(block.ids))
-
-
-def _write_folder(job: _Job, source: VectorSource, known: Manifest | None) -> int:
-    """Write denserk's own folder; the manifest keeps what encoded the vectors."""
-    made_from = {} if source.manifest is None else source.manifest.made_from
-    made_from = {**made_from, "converted_from": job.source}
-    settings = known.settings if known else {}
-    blocks = _single_vectors(job, source)
-    first = next(blocks)  # before anything is removed
-    folder = prepare_folder(job.target, overwrite=job.settings.overwrite)
-    dtype = "float16" if first.vectors.dtype == np.float16 else "float32"
-    manifest = Manifest(ManifestKind.VECTORS, False, settings, made_from)
-    writer = VectorFolderWriter(folder, manifest, dtype)
-    for number, block in enumerate(chain([first], blocks)):
-        digest = sha256("\n".join(block.ids).encode())
-        digest.update(np.ascontiguousarray(block.vectors).data)
-        done = Block(number, len(block.ids), digest.hexdigest())
-        writer.write(done, block.ids, block.vectors)
-    contents = {"dimension": first.vectors.shape[1], "vectors_per_passage": 1}
-    return int(writer.finish(contents).contents["count"])
 
 
 def _model(job: _Job) -> int:

@@ -12,7 +12,7 @@ import logging
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -148,28 +148,27 @@ def _origin(benchmark: Benchmark) -> dict[str, str]:
     return {"name": benchmark.name, "corpus": benchmark.corpus.name}
 
 
+@dataclass
 class _Maker:
     """Makes the runs of one model; `representation` and `text` override the model's settings."""
 
-    def __init__(
-        self,
-        output: Path,
-        model: str,
-        choice: config.MakeSettings,
-        representation: Mapping[str, Any],
-        text: Mapping[str, Any],
-        corpus: CorpusSettings,
-        compute: encoding.ComputeSettings,
-    ) -> None:
+    output: Path
+    model: str
+    choice: config.MakeSettings
+    representation: Mapping[str, Any]
+    text: Mapping[str, Any]
+    corpus: CorpusSettings
+    compute: encoding.ComputeSettings
+
+    def __post_init__(self) -> None:
         from denserk.models.checkpoints import find_model
         from denserk.models.stored_model import read_model_folder
 
-        self.model, folder = find_model(model)
+        self.model, folder = find_model(self.model)
         self.stored = read_model_folder(folder)
-        self.output, self.choice = output, choice
-        self.search = retrieval.SearchSettings(hits=choice.hits, index_device=choice.index_device)
-        self.representation, self.text = representation, text
-        self.corpus, self.compute = corpus, compute
+        self.search = retrieval.SearchSettings(
+            hits=self.choice.hits, index_device=self.choice.index_device
+        )
 
     def make(self, asked: Sequence[Benchmark]) -> None:
         """Encode, index and search benchmarks, one after the other."""
@@ -236,24 +235,20 @@ class _Maker:
         if exists and self.choice.resume:
             started = read_manifest(self.output, Kind.RUNS, unfinished=True)
             refuse_other_run(self.output, started, manifest, ["model"])
-        elif exists and self.choice.overwrite:
-            self._clear()
+        elif exists and self.choice.overwrite:  # what this command wrote there
+            read_manifest(self.output, Kind.RUNS, unfinished=True)
+            with write_errors(self.output):
+                shutil.rmtree(self.output / CORPORA, ignore_errors=True)
+                for run in map(self._run_of, config.benchmarks().values()):
+                    if beside(run).is_file():
+                        run.unlink(missing_ok=True)
+                        beside(run).unlink()
         else:
             refuse_occupied(self.output, overwrite=False, resumable=exists)
         with write_errors(self.output):
             self.output.mkdir(parents=True, exist_ok=True)
         write_manifest(self.output, manifest)
         return manifest
-
-    def _clear(self) -> None:
-        """Remove the files that this command wrote in the folder."""
-        read_manifest(self.output, Kind.RUNS, unfinished=True)
-        with write_errors(self.output):
-            shutil.rmtree(self.output / CORPORA, ignore_errors=True)
-            for run in map(self._run_of, config.benchmarks().values()):
-                if beside(run).is_file():
-                    run.unlink(missing_ok=True)
-                    beside(run).unlink()
 
     def _search(
         self, benchmark: Benchmark, parts: Mapping[str, str], text: Mapping[str, Any]
@@ -269,8 +264,8 @@ class _Maker:
         )
         search(paths, rules, self.representation, text, self.compute, own_precision=True)
         made = read_manifest(run, Kind.RUN)
-        origin = {"suite": _origin(benchmark)}
-        write_manifest(run, replace(made, made_from={**made.made_from, **origin}))
+        made_from = {**made.made_from, "suite": _origin(benchmark)}
+        write_manifest(run, replace(made, made_from=made_from))
 
     def _index(self, benchmark: Benchmark, source: str, text: Mapping[str, Any]) -> Path:
         """Return the index of a benchmark's corpus, building it if needed."""

@@ -13,18 +13,7 @@ import typer
 from denserk.commands.app import app
 from denserk.commands.console import printable
 from denserk.commands.options import command
-from denserk.config.evaluation import (
-    TREC_EVAL_MEASURES,
-    AnswerSettings,
-    ComparisonSettings,
-    EvaluationInput,
-    EvaluationSettings,
-    OutputFormat,
-    PageSettings,
-    ReportSettings,
-    ReportSources,
-    reject_unused,
-)
+from denserk.config import evaluation as config
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import OverwriteSettings
 from denserk.errors import InputError, UsageError
@@ -55,13 +44,13 @@ HOW = (
     ),
 )
 def evaluate(
-    settings: EvaluationSettings,
-    inputs: EvaluationInput,
-    matching: AnswerSettings,
+    settings: config.EvaluationSettings,
+    inputs: config.EvaluationInput,
+    matching: config.AnswerSettings,
     corpus: CorpusSettings,
-    comparison: ComparisonSettings,
-    report: ReportSettings,
-    page: PageSettings,
+    comparison: config.ComparisonSettings,
+    report: config.ReportSettings,
+    page: config.PageSettings,
     output: OverwriteSettings,
     files: Annotated[
         list[str] | None,
@@ -75,8 +64,8 @@ def evaluate(
     _reject_unused(inputs, matching, corpus, page)
     if inputs.answers is None:
         runs, qrels = sort_inputs(files or [], inputs.run, qrels)
-        if not settings.measures and format_of(report) is OutputFormat.TREC_EVAL:
-            settings = replace(settings, measures=TREC_EVAL_MEASURES)
+        if not settings.measures and format_of(report) is config.OutputFormat.TREC_EVAL:
+            settings = replace(settings, measures=config.TREC_EVAL_MEASURES)
     comparison, runs = with_baseline(comparison, runs)
     if page.report is not None:
         from denserk.evaluation.report import page_in
@@ -96,20 +85,23 @@ def evaluate(
     if page.report is not None:
         measured_by = qrels or inputs.answers or ""
         name = Path(measured_by).name if Path(measured_by).exists() else measured_by
-        sources = ReportSources(f"Runs on {name}", qrels, page.topics, inputs.corpus, corpus)
+        sources = config.ReportSources(f"Runs on {name}", qrels, page.topics, inputs.corpus, corpus)
     finish(result, runs, settings, comparison, report, page, sources)
 
 
 def _reject_unused(
-    inputs: EvaluationInput, matching: AnswerSettings, corpus: CorpusSettings, page: PageSettings
+    inputs: config.EvaluationInput,
+    matching: config.AnswerSettings,
+    corpus: CorpusSettings,
+    page: config.PageSettings,
 ) -> None:
     """Raise a UsageError for options of answers and reports that would have no effect."""
     if page.topics is not None and page.report is None and not matching.outputs:
         raise UsageError("--topics is for --report or --write-dpr-json", "add --report DIR")
     if inputs.answers is None:
-        texts = [] if page.report else [EvaluationInput(corpus=inputs.corpus), corpus]
+        texts = [] if page.report else [config.EvaluationInput(corpus=inputs.corpus), corpus]
         hint = "add --answers FILE --corpus FILE, or --report DIR"
-        reject_unused([matching, *texts], "only for --answers or --report", hint)
+        config.reject_unused([matching, *texts], "only for --answers or --report", hint)
 
 
 def content_of(name: str) -> Literal["run", "qrels"] | None:
@@ -162,44 +154,37 @@ def sort_inputs(
     return found_runs, found[0]
 
 
-def find_baseline(name: str, runs: Sequence[str]) -> str:
-    """Return the run that --baseline names: a file, or one of the runs by its name in tables."""
-    from denserk.evaluation.evaluator import short_names
-
-    if name in runs or name == STREAM or Path(name).is_file():
-        return name
-    shown = short_names(runs) if runs else []
-    names = zip(runs, shown, strict=True)
-    called = [run for run, short in names if name in (short, Path(run).name)]
-    if len(called) == 1:
-        return called[0]
-    if Path(name).exists():  # a pipe, or a folder, which is rejected where it is read
-        return name
-    raise UsageError(
-        f"--baseline {name}: no such file, and {len(called) or 'no'} runs are called so",
-        f"the runs are called {', '.join(shown) or 'nothing: name one'}",
-    )
-
-
 def with_baseline(
-    comparison: ComparisonSettings, runs: list[str]
-) -> tuple[ComparisonSettings, list[str]]:
-    """Find the run that --baseline names, and put it among the runs."""
-    if comparison.baseline is None:
+    comparison: config.ComparisonSettings, runs: list[str]
+) -> tuple[config.ComparisonSettings, list[str]]:
+    """Put the run that --baseline names, a file or a run's name in tables, among the runs."""
+    name = comparison.baseline
+    if name is None or name in runs:
         return comparison, runs
-    baseline = find_baseline(comparison.baseline, runs)
-    runs = runs if baseline in runs else [baseline, *runs]
-    return replace(comparison, baseline=baseline), runs
+    if name != STREAM and not Path(name).is_file():
+        from denserk.evaluation.evaluator import short_names
+
+        shown = short_names(runs) if runs else []
+        names = zip(runs, shown, strict=True)
+        called = [run for run, short in names if name in (short, Path(run).name)]
+        if len(called) == 1:
+            return replace(comparison, baseline=called[0]), runs
+        if not Path(name).exists():  # a pipe, or a folder, is read or rejected like other runs
+            raise UsageError(
+                f"--baseline {name}: no such file, and {len(called) or 'no'} runs are called so",
+                f"the runs are called {', '.join(shown) or 'nothing: name one'}",
+            )
+    return comparison, [name, *runs]
 
 
 def finish(
     result: "EvaluationResult",
     runs: Sequence[str],
-    settings: EvaluationSettings,
-    comparison: ComparisonSettings,
-    report: ReportSettings,
-    page: PageSettings,
-    sources: ReportSources | None,
+    settings: config.EvaluationSettings,
+    comparison: config.ComparisonSettings,
+    report: config.ReportSettings,
+    page: config.PageSettings,
+    sources: config.ReportSources | None,
 ) -> None:
     """Test runs against a baseline, print measures, write the report, check minimum values."""
     from denserk.evaluation.evaluator import check_minimums
@@ -220,17 +205,18 @@ def finish(
     check_minimums(result, settings)
 
 
-def format_of(report: ReportSettings) -> OutputFormat:
+def format_of(report: config.ReportSettings) -> config.OutputFormat:
     """Return the output format; by default a table on a terminal and TSV elsewhere."""
-    return report.format or (OutputFormat.TABLE if sys.stdout.isatty() else OutputFormat.TSV)
+    default = config.OutputFormat.TABLE if sys.stdout.isatty() else config.OutputFormat.TSV
+    return report.format or default
 
 
-def show(result: "EvaluationResult | BenchmarksResult", report: ReportSettings) -> None:
+def show(result: "EvaluationResult | BenchmarksResult", report: config.ReportSettings) -> None:
     """Print a result; control characters are escaped on a terminal."""
     from denserk.evaluation.tables import as_rich, render, tables
 
     chosen, on_terminal = format_of(report), sys.stdout.isatty()
-    if chosen is OutputFormat.TABLE and on_terminal and "NO_COLOR" not in os.environ:
+    if chosen is config.OutputFormat.TABLE and on_terminal and "NO_COLOR" not in os.environ:
         from rich.console import Console
 
         out = Console(markup=False, highlight=False)

@@ -7,22 +7,10 @@ from denserk.commands.app import app
 from denserk.commands.console import print_table
 from denserk.commands.options import Given, Overrides, command
 from denserk.config import pretraining as config
+from denserk.config import training
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.mining import MiningPaths, MiningSettings
-from denserk.config.training import (
-    COLUMNS,
-    CacheSettings,
-    FinetuneSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    PresetSettings,
-    RerankingSettings,
-    SamplingSettings,
-    ValidationSettings,
-    list_presets,
-    resolve_run,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -72,25 +60,25 @@ def pretrain(
     ),
 )
 def finetune(
-    presets: PresetSettings,
-    finetuning: Given[FinetuneSettings],
+    presets: training.PresetSettings,
+    finetuning: Given[training.FinetuneSettings],
     corpus: CorpusSettings,
     representation: Overrides[RepresentationSettings],
     text: Overrides[TextSettings],
-    sampling: Given[SamplingSettings],
-    objective: Given[ObjectiveSettings],
-    optimizer: Given[OptimizerSettings],
-    cache: Given[CacheSettings],
-    reranking: Given[RerankingSettings],
-    validation: Given[ValidationSettings],
+    sampling: Given[training.SamplingSettings],
+    objective: Given[training.ObjectiveSettings],
+    optimizer: Given[training.OptimizerSettings],
+    cache: Given[training.CacheSettings],
+    reranking: Given[training.RerankingSettings],
+    validation: Given[training.ValidationSettings],
 ) -> Any:
     """Fine-tune a retriever or a cross-encoder."""
     if presets.list_presets:
-        print_table(COLUMNS, list_presets())
+        print_table(training.COLUMNS, training.list_presets())
         return None
     groups = (finetuning, representation, text, sampling, objective, optimizer, cache, reranking)
     given = {name: value for group in (*groups, validation) for name, value in group.items()}
-    run = resolve_run(presets.preset, corpus, given)
+    run = training.resolve_run(presets.preset, corpus, given)
     for line in run.lines():
         logger.info(line)
     from denserk.training.finetune import finetune as task

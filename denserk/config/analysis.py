@@ -7,7 +7,6 @@ from denserk.config.options import REQUIRED, OverwriteSettings, option
 from denserk.errors import UsageError
 from denserk.extras import require
 
-# Plot formats, by file suffix.
 PLOTS = (".png", ".pdf", ".svg")
 
 

@@ -30,12 +30,9 @@ WITHOUT_WEIGHTS = {"mlr": "no weights of multi-layer representations are publish
 class ModelLayout(StrEnum):
     """Layouts of model folders."""
 
-    # Folder for denserk, transformers and, where possible, Pyserini; includes the settings
-    DENSERK = "denserk"
-    # Aggretriever's one-file layout, as published under castorini/aggretriever-*
-    AGGRETRIEVER_PYSERINI = "aggretriever-pyserini"
-    # Layout of Aggretriever's released code, with heads in separate files
-    AGGRETRIEVER_AUTHORS = "aggretriever-authors"
+    DENSERK = "denserk"  # For denserk, transformers and, where possible, Pyserini
+    AGGRETRIEVER_PYSERINI = "aggretriever-pyserini"  # One file, as castorini published it
+    AGGRETRIEVER_AUTHORS = "aggretriever-authors"  # As the released code, heads in separate files
 
 
 class Representation(StrEnum):
@@ -49,15 +46,13 @@ class Representation(StrEnum):
     MLR = "mlr"  # Multi-layer representations: [CLS] states of several layers
     ME_BERT = "me-bert"  # Last hidden states of the first tokens
     COLBERT = "colbert"  # Last hidden states of all tokens (late interaction)
-    # No vector: scores a query and a passage read together; for reranking only
-    CROSS_ENCODER = "cross-encoder"
+    CROSS_ENCODER = "cross-encoder"  # No vector: scores query and passage together, to rerank
 
 
 class Reduction(StrEnum):
     """Reductions of multi-vector representations (mlr, me-bert, colbert)."""
 
-    # Trained as multi-vector with a self-contrastive loss; only the first vector is stored
-    SELF_CONTRASTIVE = "self-contrastive"
+    SELF_CONTRASTIVE = "self-contrastive"  # Trained with that loss; stores the first vector only
     AVERAGE = "average"  # Mean of the vectors
     SCALAR_MIX = "scalar-mix"  # Learned weighted mean
     MULTI_VECTOR = "multi-vector"  # Store all vectors; a passage scores by its best one
@@ -70,16 +65,12 @@ AggKind = StrEnum("AggKind", "STAR PLUS NONE LINEAR AVERAGE")
 # Slices of vocabulary entries: round robin over token ids, as in the released code; agg+ over the
 # slices of agg*, as the paper describes; or seeded random slices, as the paper describes.
 AggLayout = StrEnum("AggLayout", "STRIDED PAIRED RANDOM")
-
-
 # Transformations of the learned token weight. The released code clamps in padded batches and not in
 # others; the paper prints the absolute value; one: no weight layer (Table 8, row 2).
 TermWeight = StrEnum("TermWeight", "CLAMP SIGNED ABS ONE")
 # Distribution over the vocabulary: the backbone's pre-trained MLM head; a randomly initialised one,
 # tied to the word embeddings, for training only; or none, which gives a token's weight to itself.
 MlmHead = StrEnum("MlmHead", "PRETRAINED FRESH NONE")
-
-
 # Order of the parts of an Aggretriever vector: as in the published indexes, or the authors' code.
 AggOrder = StrEnum("AggOrder", {"CLS_AGG": "cls-agg", "AGG_CLS": "agg-cls"})
 # Precision of the computation.
@@ -99,8 +90,7 @@ class VectorFormat(StrEnum):
     PYSERINI_FAISS = "pyserini-faiss"  # faiss flat index with an id file, as Pyserini reads it
     PARQUET = "parquet"  # Anserini's Parquet: docid, vector
     TEVATRON = "tevatron"  # Tevatron's pickle of (vectors, ids)
-    # Pyserini's folder of encoded queries, keyed by query text
-    PYSERINI_QUERIES = "pyserini-queries"
+    PYSERINI_QUERIES = "pyserini-queries"  # Pyserini's folder of queries, keyed by query text
 
 
 @dataclass(frozen=True)

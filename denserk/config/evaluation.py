@@ -12,8 +12,6 @@ from denserk.errors import UsageError
 
 # Default measures: BEIR's two, and MS MARCO's first.
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
-
-
 # Output formats of measures: tsv as ir-measures prints it, with the run first if there are several.
 OutputFormat = StrEnum("OutputFormat", "TABLE TSV JSON TREC_EVAL MARKDOWN")
 # Default measures of --format trec_eval, as trec_eval prints.

@@ -27,8 +27,7 @@ class TopicsFormat(StrEnum):
     TEVATRON = "tevatron"  # JSON lines with `query_id`, and `query` or `query_text`
     DPR = "dpr"  # Tab-separated: question, list of answers; the id is the line number from 0
     QA = "qa"  # JSON with `question` and `answers`; without an id, the line number from 0 is the id
-    # A folder with one JSON array of `question` and `answers` per relation
-    ENTITY_QUESTIONS = "entity-questions"
+    ENTITY_QUESTIONS = "entity-questions"  # A folder: per relation one JSON array, as in qa
 
 
 class QrelsFormat(StrEnum):
@@ -81,11 +80,9 @@ class TrainingFormat(StrEnum):
     TEVATRON = "tevatron"  # JSON lines with `query_id`, `query`, and passages with texts
     TEVATRON_IDS = "tevatron-ids"  # JSON lines with `query_id`, `query_text`, and passages by id
     DPR = "dpr"  # A JSON array, or JSON lines, with `question`, `answers`, and lists of contexts
-    # Columns anchor, positive, negative: JSON lines, or tab-separated with a header
-    ST_TRIPLET = "st-triplet"
+    ST_TRIPLET = "st-triplet"  # anchor, positive, negative: JSON lines, or a table with a header
     FLAG = "flag"  # JSON lines with `query`, `pos`, `neg` and optional scores
-    # JSON lines with `qid`, `pos` ids and `neg` ids by system: sentence-transformers' MS MARCO
-    ST_IDS = "st-ids"
+    ST_IDS = "st-ids"  # JSON lines with `qid`, `pos` ids and `neg` ids by system, for MS MARCO
     TRIPLES = "triples"  # Tab-separated ids: query, positive, negative
     TEXT_TRIPLES = "text-triples"  # Tab-separated texts: query, positive, negative
     NEGATIVES = "negatives"  # Tab-separated: query id, comma-separated negative ids

@@ -122,8 +122,3 @@ class MiningSettings(ShardSettings):
     def has_margin(self) -> bool:
         """Whether negatives are compared with a positive's score."""
         return self.absolute_margin is not None or self.relative_margin is not None
-
-    @property
-    def compares_texts(self) -> bool:
-        """Whether texts of positives and hits are compared."""
-        return self.drop_literal or self.near_duplicate is not None

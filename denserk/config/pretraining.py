@@ -28,8 +28,6 @@ PretrainingObjective = StrEnum("PretrainingObjective", "MLM CONDENSER COCONDENSE
 
 # Sizes of a randomly initialised BERT (Google's miniatures).
 Architecture = StrEnum("Architecture", "TINY MINI SMALL MEDIUM BASE")
-
-
 # Layers and hidden size; heads have 64 dimensions, the intermediate size is 4 x hidden.
 SIZES = {
     Architecture.TINY: (2, 128),
@@ -42,7 +40,6 @@ SIZES = {
 # MASTER as its paper (one encoder pass, TF-IDF keywords, neighbouring passages) or released code
 # (three passes, inverse corpus frequency, halves of a passage).
 MasterPreset = StrEnum("MasterPreset", "PAPER RELEASED")
-
 
 # Tasks of MASTER's decoders: masked keyword prediction, complementary mask prediction (the tokens
 # visible to the encoder), neighbouring passage recovery, and the recovery of generated queries
@@ -84,8 +81,6 @@ class LossAverage(StrEnum):
 # Documents in plain text: lines, or paragraphs separated by empty lines.
 RawText = StrEnum("RawText", "LINES PARAGRAPHS")
 
-
-VOCABULARY = 30522  # of BERT
 MASTER = "master"
 HEADED = "condenser cocondenser"
 
@@ -107,7 +102,7 @@ class PretrainSettings(ResumeSettings, DeviceSettings):
     architecture: Architecture | None = option(None, shown_default="the model's")
     """Train a randomly initialised BERT of this size instead of --model (2 x 128 to 12 x 768)."""
     vocabulary_size: int = option(
-        VOCABULARY, rare=True, at_least=100, needs="architecture", excludes="tokenizer"
+        30522, rare=True, at_least=100, needs="architecture", excludes="tokenizer"
     )
     """--architecture: size of the vocabulary trained on the corpus."""
     tokenizer: str | None = option(
@@ -267,11 +262,8 @@ class PretrainOptimizerSettings(OptimizerSettings):
     epochs: float = option(8.0, "--num-train-epochs", above=0)
     """Number of passes over the prepared text."""
     max_steps: int | None = option(None, shown_default="by --epochs; master: 120000", at_least=1)
-    """Total number of steps; overrides --epochs."""
     lr: float = option(1e-4, "--learning-rate", shown_default="0.0001; master: 0.0003", above=0)
-    """Peak learning rate of AdamW, with linear decay to 0."""
     weight_decay: float = option(0.01, rare=True)
-    """Weight decay, not applied to biases and layer norms."""
     keep_steps: tuple[int, ...] = option((), rare=True)
     """Steps at which the model is saved permanently under steps/."""
 
@@ -318,11 +310,7 @@ class PretrainRun(ResolvedRun):
 
 
 def resolve_run(pretrain: PretrainSettings, corpus: CorpusSettings, given: Given) -> PretrainRun:
-    """Resolve a run's settings: the objective's recipe, overridden by given ones (by field name).
-
-    Raises:
-        UsageError: contradictory settings, or settings of another objective.
-    """
+    """Resolve a run's settings: the objective's recipe, with given ones by field name in place."""
     for name in (*given_fields(pretrain), *given):
         if pretrain.objective not in (of := OBJECTIVES_OF.get(name, [pretrain.objective])):
             flag = spelled(name, PretrainSettings, *CLASSES)

@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
-from denserk.config.formats import RunFormat as RunFormat
-from denserk.config.formats import TopicsFormat, TopicsSettings
+from denserk.config.formats import RunFormat, TopicsFormat, TopicsSettings
 from denserk.config.options import (
     REQUIRED,
     OverwriteSettings,
@@ -228,7 +227,6 @@ class SearchSettings(RankingSettings):
     """Search."""
 
     hits: int = option(1000, "--depth", "-k", at_least=1)
-    """Passages returned per query."""
     ef_search: int | None = option(None, shown_default="the larger of 64 and --hits", at_least=1)
     """hnsw: search breadth."""
     nprobe: int | None = option(None, shown_default="1/16 of the lists", at_least=1)

@@ -67,9 +67,7 @@ class Distillation(StrEnum):
     """Knowledge distillation losses over a query's passages."""
 
     KL = "kl"  # KL divergence between the teacher's and the student's distribution
-    # Soft cross-entropy, as in MASTER's released code; same gradient as KL up to 1e-7 in the
-    # logarithm
-    SOFT_CROSS_ENTROPY = "soft-cross-entropy"
+    SOFT_CROSS_ENTROPY = "soft-cross-entropy"  # As in MASTER's released code; KL's gradient
     MARGIN_MSE = "margin-mse"  # Squared error of the margins between positive and negative
 
 
@@ -208,12 +206,10 @@ class DevMetric(StrEnum):
     """Validation measures."""
 
     LOSS = "dev-loss"  # Cross-entropy over the dev passages; lower is better
-    # Mean rank of the positive among all dev passages, as in DPR; lower is better
-    AVERAGE_RANK = "avg-rank"
+    AVERAGE_RANK = "avg-rank"  # Mean rank of the positive in the dev passages; lower is better
     RR_10 = "RR@10"  # Reciprocal rank in the dev collection; higher is better
     SPEARMAN = "spearman"  # cosine-mse: rank correlation of cosines and labels; higher is better
-    # triplet: share of positives closer than their negatives; higher is better
-    ACCURACY = "accuracy"
+    ACCURACY = "accuracy"  # triplet: share of positives closer than negatives; higher is better
 
 
 @dataclass(frozen=True)
@@ -366,12 +362,7 @@ def presets() -> Mapping[str, Preset]:
 
 
 def find_preset(name: str) -> Preset:
-    """Return the preset of a name, or the one in a YAML file.
-
-    Raises:
-        UsageError: there is no such preset or file, or the file has wrong settings.
-        InputError: the file is not YAML.
-    """
+    """Return the preset of a name, or the one in a YAML file."""
     if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
         return as_preset(name, Path(name), read_yaml(name))
     if name not in presets():
@@ -382,12 +373,6 @@ def find_preset(name: str) -> Preset:
             f"{hint}denserk finetune --list-presets shows all of them",
         )
     return presets()[name]
-
-
-def apply(preset: Preset, cls: type, given: Given | None = None) -> dict[str, Any]:
-    """Return a preset's values for one settings class, with given values overriding them."""
-    own = {name: value for name, value in preset.settings.items() if OWNERS[name] is cls}
-    return overridden(own, given or {})
 
 
 # Columns of `list_presets`, and the settings in the third one.
@@ -490,17 +475,11 @@ def shown(value: Any) -> str:
 
 
 def resolve_run(preset_name: str | None, corpus: CorpusSettings, given: Given) -> FinetuneRun:
-    """Resolve a run's settings: the preset's, overridden by given ones (by field name).
-
-    Raises:
-        UsageError: unknown preset or contradictory settings.
-        InputError: invalid preset file.
-    """
+    """Resolve a run's settings: the preset's, overridden by given ones (by field name)."""
     preset = Preset("", Path(), {}) if preset_name is None else find_preset(preset_name)
-    merged = {
-        cls: apply(preset, cls, {n: v for n, v in given.items() if OWNERS[n] is cls})
-        for cls in CLASSES
-    }
+    merged: dict[type, dict[str, Any]] = {cls: {} for cls in CLASSES}
+    for name, value in overridden(preset.settings, given).items():
+        merged[OWNERS[name]][name] = value
     notes: tuple[str, ...] = ()
     validation = merged[ValidationSettings]
     if "best_by" in validation.keys() - given.keys() and not (

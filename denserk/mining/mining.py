@@ -147,7 +147,8 @@ class _Mining:
         default = AnswerBearing.DROP if paths.answers else AnswerBearing.KEEP
         self._bearing = settings.answer_bearing or default
         reads_answers = self._bearing is not AnswerBearing.KEEP
-        self._compares = self._without_ids or settings.compares_texts
+        near_texts = settings.drop_literal or settings.near_duplicate is not None
+        self._compares = self._without_ids or near_texts
         self._guarded = self._compares or reads_answers or settings.teacher is not None
         if self._guarded and paths.corpus is None:
             positives = "positives have no ids"

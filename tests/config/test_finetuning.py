@@ -14,8 +14,8 @@ from denserk.config.training import (
     DevMetric,
     OptimizerSettings,
     SamplingSettings,
-    apply,
     find_preset,
+    overridden,
     presets,
     resolve_run,
 )
@@ -49,7 +49,7 @@ def test_every_preset_makes_a_run_that_describes_itself(preset):
     for cls in {OWNERS[name] for name in preset.settings}:
         mine = {n: v for n, v in config.items() if OWNERS.get(n) is cls}
         built: Any = from_json(cls, {**mine, **({"output": "o"} if "train_data" in mine else {})})
-        own = apply(preset, cls)
+        own = {name: v for name, v in preset.settings.items() if OWNERS[name] is cls}
         assert {name: getattr(built, name) for name in own} == own
 
 
@@ -63,10 +63,10 @@ def test_every_preset_makes_a_run_that_describes_itself(preset):
 )
 def test_a_given_option_disables_its_rival(name, cls, given, gone):
     preset = find_preset(name)
-    applied = apply(preset, cls, given)
+    applied = overridden(preset.settings, given)
     assert applied.items() >= given.items()
-    assert applied.keys() == (apply(preset, cls).keys() | given.keys()) - {gone}
-    assert cls(**applied)
+    assert applied.keys() == (preset.settings.keys() | given.keys()) - {gone}
+    assert cls(**{name: value for name, value in applied.items() if OWNERS[name] is cls})
 
 
 def test_an_unknown_preset_is_answered_with_the_nearest():
