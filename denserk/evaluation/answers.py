@@ -141,11 +141,7 @@ Judge = Callable[[Sequence[Sequence[str]], Sequence[Sequence[str]]], list[Verdic
 
 @contextmanager
 def judging(settings: AnswerSettings) -> Iterator[Judge]:
-    """Yield `match_answers` for many questions (answers, texts), in `num_workers` processes.
-
-    Raises:
-        DenserkError: a process was killed.
-    """
+    """Yield `match_answers` for many questions (answers, texts), in `num_workers` processes."""
     one = partial(match_answers, regex=settings.regex, strict=settings.strict_dpr)
     if settings.num_workers == 1:
         yield lambda answers, texts: list(map(one, answers, texts))
@@ -206,10 +202,6 @@ def evaluate_answers(
 
     `answers` are questions with the ids of the runs. `topics` give the texts of the questions where
     `answers` lacks them and they are written. Top-k accuracy at 5, 20 and 100 is the default.
-
-    Raises:
-        InputError: a file is broken, or the corpus lacks passages.
-        MismatchError: a run has no query in common with the questions.
     """
     settings = settings or EvaluationSettings()
     asked = [*settings.measures, *(f"Success@{depth}" for depth in matching.topk)]

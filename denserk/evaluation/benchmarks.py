@@ -95,9 +95,6 @@ def evaluate_benchmark(
     """Evaluate runs on one benchmark, whose measures hold unless `settings` name some.
 
     The measures that the papers in `against` report are computed too.
-
-    Raises:
-        MismatchError: a run was made for another benchmark or corpus.
     """
     settings = settings or EvaluationSettings()
     for path in runs:
@@ -149,11 +146,7 @@ def evaluate_benchmarks(
     against: Sequence[Paper] = (),
     matching: AnswerSettings = MATCHING,
 ) -> BenchmarksResult:
-    """Evaluate folders of runs, such as scifact.trec, on several benchmarks and groups.
-
-    Raises:
-        UsageError: a folder has no run of any benchmark, or a part of a benchmark is missing.
-    """
+    """Evaluate folders of runs, such as scifact.trec, on several benchmarks and groups."""
     asked = find_benchmarks(names)
     called = short_names(folders)
     paths: dict[str, dict[str, str]] = {benchmark.name: {} for benchmark in asked}

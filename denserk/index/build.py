@@ -89,14 +89,7 @@ def build_index(
     bm25: Bm25Settings = Bm25Settings(),  # noqa: B008
     corpus: CorpusSettings = DETECTED,
 ) -> IndexResult:
-    """Build an index.
-
-    Raises:
-        UsageError: options do not go together, or an input does not exist.
-        InputError: an id occurs twice, a vector is not finite, there is nothing to index, or too
-            little to train on.
-        MismatchError: the inputs do not belong together, or --resume finds other settings.
-    """
+    """Build an index in a folder."""
     start = time.perf_counter()
     if not paths.output or settings.engine is Engine.MILVUS:
         raise UsageError("an index goes into a folder", "give --output, or --engine milvus")

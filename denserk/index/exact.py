@@ -51,14 +51,9 @@ MOST_ROWS = 2**32 - 1  # rows that fit into a key
 class ExactIndex:
     """Exact search over (N, D) vectors, in memory or mapped from files, a block at a time.
 
-    A passage of several vectors is returned once, as the row of its best vector.
-
-    Args:
-        vectors: (N, D) float32 or float16.
-        metric: inner product, or negative squared distance.
-        device: where products are computed.
-        vectors_per_passage: how many neighbouring rows are one passage.
-        bfloat16: find candidates in bfloat16 on a CPU; a GPU that can always does.
+    Vectors are float32 or float16. A passage of several, which are neighbours, is returned once, as
+    the row of its best vector. Scores are inner products, or negative squared distances. With
+    `bfloat16`, a CPU finds candidates in bfloat16; a GPU that can always does.
 
     >>> index = ExactIndex(np.array([[1, 0], [0, 1], [2, 0]], dtype=np.float32))
     >>> scores, rows = index.search(np.array([[1, 0]], dtype=np.float32), 2)

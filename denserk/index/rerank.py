@@ -55,16 +55,7 @@ def rerank(
 ) -> RerankResult:
     """Score the hits of a run with a cross-encoder, and write the new run.
 
-    Args:
-        paths: the cross-encoder, the run, queries and passages, and where the new run goes.
-        settings: how deep, and the format of the run.
-        text: fields of TextSettings that replace the cross-encoder's own.
-        compute: where and how.
-        corpus: how the passages are read.
-
-    Raises:
-        InputError: an input is broken; a passage or a query of the run has no text.
-        ModelError: the cross-encoder cannot be loaded.
+    `text` holds fields of `TextSettings` that replace those of the cross-encoder.
     """
     scorer = PairScorer.load(paths.model, text, settings.pair_max_length, compute)
     result = RerankResult()

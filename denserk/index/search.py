@@ -69,19 +69,12 @@ def search(
     *,
     own_precision: bool = False,
 ) -> SearchResult:
-    """Search an index and write the run, in the order of the queries.
+    """Search an index, or else the `milvus` collection, and write the run in the queries' order.
 
-    Args:
-        paths: index, queries, model and output.
-        settings: depth, breadth, filters, ties, format of the run.
-        representation: overrides of the model's RepresentationSettings.
-        text: overrides of its TextSettings.
-        compute: device, precision and threads of encoding; unless `settings` has a device, also of
-            the search.
-        milvus: the collection to search if `paths` has no index.
-        own_precision: encode queries in the precision of `compute`, even if it is the default;
-            otherwise the default is replaced by the precision that the index was encoded in.
-
+    `representation` and `text` hold fields that replace those of the model's settings. `compute` is
+    also for the search, unless `settings` has a device. With `own_precision`, queries are encoded
+    in its precision even if that is the default; otherwise the default is replaced by the precision
+    that the index was encoded in.
     """
     own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)
     if paths.verify:

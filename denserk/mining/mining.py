@@ -210,11 +210,7 @@ class _Mining:
         return TrainingExample(qid, query, candidates, (), tuple(answers), extra)
 
     def read_runs(self) -> None:
-        """Keep the hits that the guards of rank and score let pass.
-
-        Raises:
-            InputError: a run is broken, empty, or of other queries; a query has no hits.
-        """
+        """Keep the hits that the guards of rank and score let pass."""
         paths, noticed = self._paths, self.result.noticed
         skipped = noticed if self._settings.skip_missing else None
         for number, path in enumerate(paths.run):
