@@ -24,7 +24,7 @@ from torch import Tensor
 from denserk.config.analysis import AttentionEntropySettings, WinningVectorSettings
 from denserk.config.encoding import Backend, ComputeSettings, Reduction, Representation
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.data.batches import TokenBatch, plan
+from denserk.data.batches import TokenBatch, plan, to_device
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError, MismatchError, ModelError
 from denserk.io.corpus import find_records, read_passages
@@ -177,7 +177,7 @@ def _entropies(
     entropies = np.empty((len(passages), config.num_hidden_layers))
     with track(f"reading with {label}", len(passages), "passages") as progress:
         for places, batch in zip(planned.members, planned.batches, strict=True):
-            entropies[places.numpy()] = layer_entropies(backbone, batch.to(encoder.device))
+            entropies[places.numpy()] = layer_entropies(backbone, to_device(batch, encoder.device))
             progress.advance(len(places))
     return entropies
 
@@ -347,7 +347,7 @@ def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> l
     with track(f"reading with {label}", planned.count, "passages") as progress:
         for members, batch in zip(planned.members, planned.batches, strict=True):
             places = members.numpy()
-            vectors = side.passage_vectors(batch.to(encoder.device))
+            vectors = side.passage_vectors(to_device(batch, encoder.device))
             if vectors.values.shape[1] == 1:
                 raise single
             longest = max(longest, vectors.values.shape[1])

@@ -43,10 +43,6 @@ class TokenBatch(NamedTuple):
     input_ids: Tensor
     attention_mask: Tensor
 
-    def to(self, device: "torch.device | str") -> "TokenBatch":
-        """Return the batch on another device."""
-        return to_device(self, device)
-
 
 class TrainingBatch(NamedTuple):
     """B queries with their groups of n passages: a batch, or one rank's part of it.
@@ -189,10 +185,6 @@ class PairBatch(NamedTuple):
     tokens: TokenBatch
     token_types: Tensor | None  # (P, T) int64, or None where the model takes none
 
-    def to(self, device: "torch.device | str") -> "PairBatch":
-        """Return the batch on another device."""
-        return to_device(self, device)
-
     def part(self, first: int, last: int) -> "PairBatch":
         """Return consecutive inputs of the batch, padded to the longest of them."""
         ids, mask = (tensor[first:last] for tensor in self.tokens)
@@ -207,20 +199,14 @@ class PairBatch(NamedTuple):
         return self.token_types[rows, : tokens.input_ids.shape[1]]
 
 
-@dataclass(frozen=True)
-class Template:
-    """Special tokens around and between two texts, and their number around one."""
+class PairJoiner:
+    """Joins tokenised queries and passages as the tokenizer joins their texts.
 
-    start: tuple[int, ...]
-    middle: tuple[int, ...]
-    end: tuple[int, ...]
-    alone_start: int
-    alone_end: int
-    passage_type: int  # the token type of the second text; that of the first is 0
+    Each text was truncated to its own limit; beyond the joint limit, the passage is truncated.
+    `passage_type` is the token type of a passage; that of a query is 0.
+    """
 
-    @classmethod
-    def of(cls, tokenizer: Any) -> "Template":
-        """Return the template of a fast tokenizer of transformers."""
+    def __init__(self, tokenizer: Any, text: TextSettings, pairs: PairSettings) -> None:
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()
         backend.no_padding()
@@ -229,36 +215,20 @@ class Template:
         first, second = sides.index(0), sides.index(1)
         first_end = second - sides[:second][::-1].index(0)
         second_end = len(sides) - sides[::-1].index(1)
-        return cls(
-            start=tuple(ids[:first]),
-            middle=tuple(ids[first_end:second]),
-            end=tuple(ids[second_end:]),
-            alone_start=alone.sequence_ids.index(0),
-            alone_end=alone.sequence_ids[::-1].index(0),
-            passage_type=both.type_ids[second],
-        )
-
-    @property
-    def specials(self) -> int:
-        """Number of special tokens of a pair."""
-        return len(self.start) + len(self.middle) + len(self.end)
-
-
-class PairJoiner:
-    """Joins tokenised queries and passages as the tokenizer joins their texts.
-
-    Each text was truncated to its own limit; beyond the joint limit, the passage is truncated.
-    """
-
-    def __init__(self, tokenizer: Any, text: TextSettings, pairs: PairSettings) -> None:
-        self.template = Template.of(tokenizer)
+        # special tokens around and between the texts of a pair, and their number around one text
+        self._start, self._middle, self._end = ids[:first], ids[first_end:second], ids[second_end:]
+        self._before = alone.sequence_ids.index(0)
+        self._after = alone.sequence_ids[::-1].index(0)
+        self.passage_type = int(both.type_ids[second])
         self.pad_id = int(tokenizer.pad_token_id or 0)
         self.token_types = pairs.token_types
-        alone = self.template.alone_start + self.template.alone_end
-        longest_query = text.query_max_length - alone
-        least = longest_query + self.template.specials + 1
-        unlimited = longest_query + self.template.specials + text.passage_max_length - alone
+        specials = len(self._start) + len(self._middle) + len(self._end)
+        longest_query = text.query_max_length - self._before - self._after
+        longest_passage = text.passage_max_length - self._before - self._after
+        least = longest_query + specials + 1
+        unlimited = longest_query + specials + longest_passage
         self.limit = unlimited if pairs.max_length is None else pairs.max_length
+        self._room = self.limit - specials
         if self.limit < least:
             raise UsageError(
                 f"--pair-max-length {self.limit} leaves no room for a passage beside a query of "
@@ -268,12 +238,10 @@ class PairJoiner:
 
     def join(self, query: Ids, passage: Ids) -> Pair:
         """Join the ids of a query and of a passage, each with its own special tokens."""
-        template = self.template
-        first = query[template.alone_start : len(query) - template.alone_end]
-        second = passage[template.alone_start : len(passage) - template.alone_end]
-        room = self.limit - template.specials - len(first)
-        parts = (template.start, first, template.middle, second[:room], template.end)
-        boundary = len(template.start) + len(first) + len(template.middle)
+        first = query[self._before : len(query) - self._after]
+        second = passage[self._before : len(passage) - self._after][: self._room - len(first)]
+        parts = (self._start, first, self._middle, second, self._end)
+        boundary = len(self._start) + len(first) + len(self._middle)
         return Pair(np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]), boundary)
 
     def batch(self, pairs: Sequence[Pair]) -> PairBatch:
@@ -284,4 +252,4 @@ class PairJoiner:
         boundaries = torch.tensor([pair.boundary for pair in pairs])
         places = torch.arange(tokens.input_ids.shape[1])
         second = (places >= boundaries[:, None]) & tokens.attention_mask
-        return PairBatch(tokens, second.long() * self.template.passage_type)
+        return PairBatch(tokens, second.long() * self.passage_type)

@@ -58,9 +58,8 @@ class ScheduledBatches(Dataset[Batch]):
     after another, are the batch that a single process gets. Each epoch has its own order.
     """
 
-    keep_last = (
-        False  # the last batch of an epoch may be smaller, else what does not fill is dropped
-    )
+    # the last batch of an epoch may be smaller, else what does not fill is dropped
+    keep_last = False
 
     def __init__(
         self, items: Items, batch_size: int, seed: int, **options: Unpack[ScheduleOptions]

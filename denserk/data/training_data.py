@@ -68,15 +68,9 @@ EXAMPLE |= {"scores": List(Value("float32"))}
 class TrainingStore(Store):
     """Prepared training data, memory-mapped.
 
-    An item is the number of an example, from 0, in the order of the files.
-
-    Attributes:
-        qids: query ids by item.
-        queries: token ids by item.
-        passages: token ids by row.
-        positives, negatives: rows of passages by item.
-        scores: of an item's positives, then of its negatives.
-        positive_counts, negative_counts: (N,).
+    An item is the number of an example, from 0, in the order of the files. `queries` are token ids
+    by item, `passages` by row; `positives` and `negatives` rows of passages by item, their counts
+    (N,); `scores` those of an item's positives, then of its negatives.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -178,7 +172,13 @@ class _Preparation:
         ):
             draft = Features(EXAMPLE | {"query": Value("string")})
             drafts = write_rows(scratch / "drafts.arrow", draft, self._drafts())
-            self._find_texts()
+            inputs = self.inputs
+            if inputs.queries is not None and self.queries.referred:
+                texts = (Passage(query.qid, query.text) for query in read_queries(inputs.queries))
+                self.queries.find(texts, inputs.queries)
+            if inputs.corpus is not None and self.corpus.referred:
+                found = read_passages(inputs.corpus, inputs.corpus_settings, inputs.fields)
+                self.corpus.find(found, inputs.corpus)
             self.there = np.ones(len(self.distinct), dtype=bool)
             features = Features({"input_ids": token_lists(self.passage.vocabulary_size)})
             passages = write_rows(folder / "passages.arrow", features, self._passages())
@@ -253,16 +253,6 @@ class _Preparation:
             raise InputError(source, None, found, "a number within float32's range")
         return score
 
-    def _find_texts(self) -> None:
-        """Copy the texts of ids without text to disk."""
-        inputs = self.inputs
-        if inputs.queries is not None and self.queries.referred:
-            queries = (Passage(query.qid, query.text) for query in read_queries(inputs.queries))
-            self.queries.find(queries, inputs.queries)
-        if inputs.corpus is not None and self.corpus.referred:
-            passages = read_passages(inputs.corpus, inputs.corpus_settings, inputs.fields)
-            self.corpus.find(passages, inputs.corpus)
-
     def _passages(self) -> Iterator[dict[str, Any]]:
         """Yield the distinct passages, but those that the corpus lacks."""
         with track("tokenising", len(self.distinct), "passages") as progress:
@@ -336,11 +326,8 @@ def _no_text(source: str, what: str, flag: str) -> InputError:
 class SentenceStore(Store):
     """Prepared pairs or triplets, memory-mapped.
 
-    Attributes:
-        size: sentences of an example, 2 or 3; those of example i begin at row size * i.
-        sentences: token ids by row.
-        labels: (N,) float32, of pairs; empty for triplets.
-        pad_id: for batches.
+    `sentences` are token ids by row; the `size` (2 or 3) of example i begin at row size * i.
+    `labels`: (N,) float32, of pairs; empty for triplets.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -168,12 +168,8 @@ class Condenser(PretrainingObjective):
     The head sees late [CLS] and early tokens, so that late layers must write into [CLS]. Gradients
     flow everywhere: from the head into late [CLS], early layers and embeddings.
 
-    Args:
-        backbone: with its MLM head.
-        skip_from: which layer's token states the head sees, 0 the embeddings'; None: half of the
-            layers.
-        head_layers: how many layers the head has.
-        late_mlm: whether the last layer's own states predict tokens too.
+    The head sees the token states of layer `skip_from`, 0 the embeddings'; None: half of the
+    layers. Without `late_mlm` the term `late` is left out.
     """
 
     head_file = "condenser_head.safetensors"
@@ -225,12 +221,8 @@ class Master(PretrainingObjective):
     corrupted passages (masked keywords `mkp`, complementary masks `cmp`), related passages (`npr`),
     and what other models made of a passage (queries `dor`, continuations `gor`).
 
-    Args:
-        backbone: with its MLM head.
-        tasks: whose decoders there are; a batch's other decoders and passes are left out.
-        decoder_layers: how many layers each has.
-        shared: one decoder for all tasks (the ablation of Table 6).
-        library_init: new weights as torch draws them (the released code), not from N(0, 0.02).
+    A batch's decoders and passes of other than the given tasks are left out. `shared` gives all
+    tasks one decoder (the ablation of Table 6); the released code has `library_init`.
     """
 
     head_file = "master_decoders.safetensors"

@@ -38,12 +38,9 @@ def first_rows(keys: Tensor) -> Tensor:
 
 
 def contrastive_loss(scores: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return the softmax cross-entropy over all passages of the batch.
+    """Return the softmax cross-entropy over all passages of the batch. (B, P), (B,) -> scalar.
 
-    Args:
-        scores: (B, P); -inf leaves a passage out for a query.
-        targets: (B,) int64.
-        temperature: divides the scores.
+    A score of -inf leaves a passage out for a query.
 
     >>> round(contrastive_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0])).item(), 4)
     0.1269
@@ -63,15 +60,9 @@ def full_contrastive_scores(
     Query i against all passages, its positive against the other queries, query i against the other
     queries, its positive against the other positives, each passage among them once.
 
-    Args:
-        scores: (B, P), the first block.
-        queries: (B, D).
-        positives: (B, S, D), each query's positive; as a query it is represented by vector 0.
-        query_positive: (B, B), the score of query i with the positive of query j.
-        targets: (B,) int64, the row of each query's positive; equal for the same passage.
-
-    Returns:
-        (B, P + 3 B).
+    scores: (B, P), the first block; queries: (B, D); positives: (B, S, D), each query's, as a query
+    represented by vector 0; query_positive: (B, B), the score of query i with the positive of query
+    j; targets: (B,), equal for the same passage -> (B, P + 3 B).
     """
     own = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
     among_positives = vector_scores(positives.values[:, 0], positives.values)
@@ -112,8 +103,7 @@ def layer_regulariser(
 def span_contrast_loss(rows: Tensor) -> Tensor:
     """Return the mean over spans of the cross-entropy of the partner among all other spans.
 
-    Args:
-        rows: (2 N, H), raw [CLS] states; rows 2 i and 2 i + 1 are of one document.
+    rows: (2 N, H), raw [CLS] states; rows 2 i and 2 i + 1 are of one document.
 
     >>> round(span_contrast_loss(torch.tensor([[1.0], [1.0], [0.0], [0.0]])).item(), 4)
     0.825
@@ -200,9 +190,8 @@ class Candidates(NamedTuple):
 def find_candidates(groups: Tensor, keys: Tensor) -> Candidates:
     """Count every passage once for every query, whatever number of rows it has.
 
-    Args:
-        groups: (B, N), see `Candidates`.
-        keys: (P,) int64, equal where two rows are the same passage, negative for padding.
+    groups: (B, N), see `Candidates`; keys: (P,) int64, equal where two rows are the same passage,
+    negative for padding.
 
     >>> groups, counted = find_candidates(torch.tensor([[0, 1], [2, -1]]), torch.tensor([7, 8, 7]))
     >>> groups.tolist(), counted.tolist()

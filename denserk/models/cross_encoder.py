@@ -27,7 +27,7 @@ from denserk.config.encoding import (
     TextSettings,
 )
 from denserk.config.options import as_json
-from denserk.data.batches import Pair, PairBatch, PairJoiner, Template, by_length
+from denserk.data.batches import Pair, PairBatch, PairJoiner, by_length, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.models.backbone import architecture_of, longest_input
@@ -187,7 +187,7 @@ def read_reranker(folder: Path) -> Reranker:
     longest = min((limit for limit in limits if limit and limit < UNLIMITED), default=None)
     types = (
         "token_type_ids" in tokenizer.model_input_names
-        and Template.of(tokenizer).passage_type > 0
+        and PairJoiner(tokenizer, TextSettings(), PairSettings()).passage_type > 0
         and getattr(config, "type_vocab_size", 1) > 1
     )
     text = TextSettings(passage_max_length=longest or TextSettings().passage_max_length)
@@ -282,5 +282,5 @@ class PairScorer:
         budget = self.compute.tokens_on(self.device.type)
         for members in by_length(lengths, budget, self.compute.batch_size):
             batch = self.joiner.batch([pairs[i] for i in members])
-            found[members] = self._reranker(batch.to(self.device)).cpu().numpy()
+            found[members] = self._reranker(to_device(batch, self.device)).cpu().numpy()
         return found

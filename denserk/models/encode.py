@@ -100,12 +100,8 @@ def encode(
 ) -> EncodeResult:
     """Encode passages or queries.
 
-    Args:
-        settings: what to encode, with which model, to where.
-        corpus: how passages are read.
-        representation: fields of RepresentationSettings that override the model's own.
-        text: fields of TextSettings that override the model's own.
-        compute: device and precision.
+    `representation` and `text` are fields of RepresentationSettings and of TextSettings that
+    override the model's own.
     """
     if launched():
         alone = "by one process only; start it without torchrun"

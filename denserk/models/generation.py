@@ -49,7 +49,7 @@ from denserk.models.checkpoints import (
     read_weights,
     weight_files,
 )
-from denserk.models.devices import choose_device, choose_dtype
+from denserk.models.devices import choose_dtype, prepare_device
 from denserk.reporting import track
 
 QUERIES, CONTINUATIONS = "--queries-model", "--continuation-model"
@@ -76,9 +76,7 @@ class TextGenerator:
         *,
         allow_pickle: bool = False,
     ) -> None:
-        if compute.threads is not None:
-            torch.set_num_threads(compute.threads)
-        self.device = choose_device(compute.device)
+        self.device = prepare_device(compute)
         self.name, folder = find_model(model, option)
         self._causal, self._sampling, self._compute = option == CONTINUATIONS, sampling, compute
         self._model = _load(option, self.name, folder, allow_pickle=allow_pickle)
@@ -116,10 +114,6 @@ class TextGenerator:
             **tokens,
         )
         self._model.to(self.device, choose_dtype(compute.dtype, self.device))
-
-    def description(self) -> dict[str, Any]:
-        """Return the model as JSON for manifests."""
-        return {"name": self.name, "fingerprint": self.fingerprint}
 
     def generate(self, texts: Sequence[str], longest: int, seed: int) -> list[list[str]]:
         """Sample texts for each of `texts`, cut to `longest` tokens; an empty text gets none.
@@ -233,7 +227,6 @@ def generate(
     prompts = {QUERIES: settings.query_prompt}
 
     def sample(option: str, number: int, inputs: Sequence[str]) -> list[list[str]]:
-        """Sample texts for the passages of a block."""
         if option not in generators:
             return [[]] * len(inputs)
         key = f"{settings.seed} {option} {number}".encode()
@@ -257,13 +250,18 @@ def generate(
         "sampler": "transformers",
         "dtype": compute.dtype.value,
     }
-    made_from = {MODELS[option]: model.description() for option, model in generators.items()}
+    made_from: dict[str, Any] = {
+        MODELS[option]: {"name": model.name, "fingerprint": model.fingerprint}
+        for option, model in generators.items()
+    }
     manifest = Manifest(Kind.EXPANSIONS, False, chosen, {**made_from, "texts": settings.corpus})
-    resumed = _resumed(settings, manifest)
+    resumed = None
+    if settings.resume and (started := started_output(output)) is not None:
+        resumed = read_manifest(started, Kind.EXPANSIONS, unfinished=True)
+        refuse_other_run(output, resumed, manifest, MODELS.values())
     complete = resumed is not None and resumed.complete
-    writer = None
-    if output != STREAM and not complete:
-        writer = ResumableLines(output, manifest, overwrite=settings.overwrite)
+    writes = output != STREAM and not complete
+    writer = ResumableLines(output, manifest, overwrite=settings.overwrite) if writes else None
     changed = MismatchError(
         f"{output} was started with other passages than {settings.corpus} holds now",
         "start over with --overwrite",
@@ -305,13 +303,3 @@ def generate(
     if writer is not None:
         writer.finish(contents)
     return result
-
-
-def _resumed(settings: GenerateSettings, manifest: Manifest) -> Manifest | None:
-    """Return the manifest of the run that is resumed, which must have the same settings."""
-    started = started_output(settings.output) if settings.resume else None
-    if started is None:
-        return None
-    resumed = read_manifest(started, Kind.EXPANSIONS, unfinished=True)
-    refuse_other_run(settings.output, resumed, manifest, MODELS.values())
-    return resumed

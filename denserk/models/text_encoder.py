@@ -20,7 +20,7 @@ from denserk.config.encoding import (
     TextSettings,
 )
 from denserk.config.options import as_json, from_json
-from denserk.data.batches import PlannedTexts, TokenBatch, pad, plan
+from denserk.data.batches import PlannedTexts, TokenBatch, pad, plan, to_device
 from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.io.manifest import file_sha256
@@ -105,13 +105,11 @@ class TextEncoder:
             )
         encoders = [each.to(self.device) for each in dict.fromkeys((passage, query))]
         self.backend = self._prepare(encoders)
-        self.sides = {PASSAGE: self._side(passage, stored.passage.folder)}
-        self.sides[QUERY] = self.sides[PASSAGE]
+        of_passages = Side(passage, TextTokenizer(load_tokenizer(stored.passage.folder), text))
+        of_queries = of_passages
         if query is not passage:
-            self.sides[QUERY] = self._side(query, stored.query.folder)
-
-    def _side(self, encoder: Encoder, folder: Path) -> Side:
-        return Side(encoder, TextTokenizer(load_tokenizer(folder), self.text))
+            of_queries = Side(query, TextTokenizer(load_tokenizer(stored.query.folder), text))
+        self.sides = {PASSAGE: of_passages, QUERY: of_queries}
 
     def _prepare(self, encoders: Sequence[Encoder]) -> Backend:
         """Prepare encoders for inference, and return the backend that computes them."""
@@ -122,16 +120,15 @@ class TextEncoder:
             try:
                 for each in encoders:
                     each.prepare_inference(dtype, head_dtype, compiled=True)
+                return backend
             except ModelError as error:
                 if self.compute.backend is Backend.OPENVINO:
                     raise
                 logger.warning(f"computing by torch, which is slower: {error}")
-                backend = Backend.TORCH
-        if backend is Backend.TORCH:
-            limit_kernel_caches()
-            for each in encoders:
-                each.prepare_inference(dtype, head_dtype, compiled=False)
-        return backend
+        limit_kernel_caches()
+        for each in encoders:
+            each.prepare_inference(dtype, head_dtype, compiled=False)
+        return Backend.TORCH
 
     @classmethod
     def load(
@@ -280,7 +277,7 @@ class TextEncoder:
             zip(planned.members, planned.batches, strict=True)
         ):
             with on_threads(self.threads_for(planned.count)):
-                vectors = vectors_of(batch.to(self.device))
+                vectors = vectors_of(to_device(batch, self.device))
             if number == 0:
                 found = vectors.new_empty(planned.count, *vectors.shape[1:], dtype=torch.float32)
             found.index_copy_(0, members.to(self.device), vectors.float())

@@ -13,7 +13,6 @@ training.png        training curves
 config.yaml         the resolved config, for --config
 """
 
-import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -267,10 +266,6 @@ class _Arguments(TrainingArguments):
     def to_dict(self) -> dict[str, Any]:
         """Return the settings of the run."""
         return dict(self.settings)
-
-    def to_json_string(self) -> str:
-        """Return the settings of the run."""
-        return json.dumps(self.to_dict(), indent=2, default=str)
 
 
 class Reports:

@@ -402,13 +402,9 @@ class PretrainingStep:
     Language Model Pre-training", Gao and Callan, 2022, section 3.3). Spans are put into chunks by
     length, whatever their documents, and their states return to their places before the loss.
 
-    Args:
-        objective: the model and its terms.
-        limits: of a chunk.
-        contrast: texts are pairs of spans, which must find each other (coCondenser).
-        lm_scale: weight of the token losses.
-        by_micro_batch: average the tokens of each chunk apart, and the chunks alike (the released
-            code), instead of all tokens of the update.
+    Under `contrast` texts are pairs of spans, which must find each other (coCondenser). `lm_scale`
+    is the weight of the token losses; `by_micro_batch` averages the tokens of each chunk apart, and
+    the chunks alike (the released code), instead of all tokens of the update.
     """
 
     def __init__(

@@ -114,9 +114,8 @@ class Trainer:
     Item i of `batches`, which has `steps_per_epoch`, is this process's share of batch i. `output`
     takes checkpoints and best weights; `report` gets each entry of the log and its step.
 
-    Attributes:
-        step_number: updates done; `first_step`: those done when this run started or resumed.
-        history: the log, a dictionary for each entry.
+    `step_number` counts the updates done, `first_step` those when this run started or resumed;
+    `history` is the log, a dictionary for each entry.
     """
 
     def __init__(

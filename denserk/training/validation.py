@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.config.training import FinetuneRun, NegativeChoice, PositiveChoice, SamplingSettings
-from denserk.data.batches import PairJoiner, TokenBatch, by_length, pad
+from denserk.data.batches import PairJoiner, TokenBatch, by_length, pad, to_device
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_data import TrainingStore
@@ -109,7 +109,8 @@ def encode_tokens(
     found = None
     lengths = [len(texts[row]) for row in range(len(texts))]
     for members in by_length(lengths, BATCH_TOKENS):
-        vectors = encode(pad([texts[i] for i in members], pad_id).to(device)).float()
+        batch = pad([texts[i] for i in members], pad_id)
+        vectors = encode(to_device(batch, device)).float()
         if found is None:
             found = vectors.new_empty(len(texts), *vectors.shape[1:])
         found[members] = vectors
@@ -186,7 +187,7 @@ def measure_groups(model: Reranker, joiner: PairJoiner, dev: DevSet) -> dict[str
     found: list[Tensor] = []
     for query, rows in enumerate(dev.groups.tolist()):
         pairs = [joiner.join(dev.queries[query], dev.passages[row]) for row in rows if row >= 0]
-        own = model(joiner.batch(pairs).to(device))
+        own = model(to_device(joiner.batch(pairs), device))
         found.append(F.pad(own, [0, len(rows) - len(own)], value=-torch.inf))
     scores = torch.stack(found)
     before = ranks(scores, torch.zeros(len(scores), dtype=torch.long, device=device)).double()

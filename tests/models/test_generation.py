@@ -156,10 +156,7 @@ class StandIn(TextGenerator):
     asked = 0
 
     def __init__(self, option, model, sampling, compute, *, allow_pickle):
-        self.name, self._sampling = model, sampling
-
-    def description(self):
-        return {"name": self.name, "fingerprint": self.name}
+        self.name, self.fingerprint, self._sampling = model, model, sampling
 
     def generate(self, texts, longest, seed):
         type(self).asked += len(texts)
