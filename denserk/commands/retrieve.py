@@ -9,13 +9,7 @@ import typer
 from denserk.commands.app import app
 from denserk.commands.console import per_second
 from denserk.commands.options import Given, Overrides, command
-from denserk.config import retrieval
-from denserk.config.encoding import (
-    ComputeSettings,
-    EncodeSettings,
-    RepresentationSettings,
-    TextSettings,
-)
+from denserk.config import encoding, retrieval
 from denserk.config.formats import CorpusSettings
 
 logger = logging.getLogger(__name__)
@@ -34,19 +28,19 @@ logger = logging.getLogger(__name__)
     ),
 )
 def encode(
-    encoding: EncodeSettings,
+    settings: encoding.EncodeSettings,
     corpus: CorpusSettings,
-    representation: Overrides[RepresentationSettings],
-    text: Overrides[TextSettings],
-    compute: ComputeSettings,
+    representation: Overrides[encoding.RepresentationSettings],
+    text: Overrides[encoding.TextSettings],
+    compute: encoding.ComputeSettings,
 ) -> Any:
     """Encode passages or queries into vectors."""
     from denserk.models.encode import encode as task
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the number of threads is --workers
-    result = task(encoding, corpus, representation, text, compute)
+    result = task(settings, corpus, representation, text, compute)
     logger.info(
-        f"{encoding.output}: {result.count:,} vectors of {result.dimension} dimensions; "
+        f"{settings.output}: {result.count:,} vectors of {result.dimension} dimensions; "
         f"{result.encoded:,} encoded in this run, {per_second(result.per_second)} per second"
     )
     if result.encoded:
@@ -108,13 +102,13 @@ def index(
 def search(
     paths: retrieval.SearchPaths,
     settings: retrieval.SearchSettings,
-    representation: Overrides[RepresentationSettings],
-    text: Overrides[TextSettings],
-    computing: Given[ComputeSettings],
+    representation: Overrides[encoding.RepresentationSettings],
+    text: Overrides[encoding.TextSettings],
+    computing: Given[encoding.ComputeSettings],
     milvus: retrieval.CollectionSettings,
 ) -> Any:
     """Search an index and write a run."""
-    compute = ComputeSettings(**computing)
+    compute = encoding.ComputeSettings(**computing)
     own_precision = not {"dtype", "fp16", "bf16", "head_dtype"}.isdisjoint(computing)
     if paths.engine is None:
         milvus.reject_without_milvus()
@@ -145,9 +139,9 @@ def search(
 def rerank(
     paths: retrieval.RerankPaths,
     settings: retrieval.RerankSettings,
-    text: Overrides[TextSettings],
+    text: Overrides[encoding.TextSettings],
     corpus: CorpusSettings,
-    compute: ComputeSettings,
+    compute: encoding.ComputeSettings,
 ) -> Any:
     """Rerank the hits of a run with a cross-encoder."""
     from denserk.index.rerank import rerank as task

@@ -69,10 +69,6 @@ class Benchmark:
         """Return the name used in file names, such as cqadupstack-android."""
         return self.name.removeprefix("beir/").replace("/", "-")
 
-    def measure_of(self, paper: Paper, metric: str) -> str | None:
-        """Return the measure that a paper calls `metric`, or None."""
-        return self.metrics.get(f"{paper} {metric}", self.metrics.get(metric))
-
 
 @dataclass(frozen=True)
 class Group:

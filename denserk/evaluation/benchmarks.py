@@ -230,7 +230,8 @@ def published_rows(paper: Paper, name: str) -> tuple[PublishedRow, ...]:
         member = find_benchmark(member.members[0])
     found: dict[tuple[str, str, str], dict[str, str]] = {}
     for figure in figures(paper):
-        measure = member.measure_of(paper, figure["metric"])
+        metric = figure["metric"]
+        measure = member.metrics.get(f"{paper} {metric}", member.metrics.get(metric))
         if figure["label"] == label and measure is not None:
             key = (figure["table"], figure["system"], figure["setting"])
             found.setdefault(key, {})[measure] = figure["value"]
