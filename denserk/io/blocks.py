@@ -38,17 +38,15 @@ class Texts:
 
     source: str
     unit: str  # "passages" or "queries"
-    read: Callable[[], Iterator[Any]]  # from the start; the id of a record comes first
+    read: Callable[[], Iterator[Any]]  # from the start, one or more; the id comes first
 
     def checked(self) -> Iterator[Any]:
-        """Yield all records; after the last one, reject a repeated id, or no records."""
+        """Yield all records; after the last one, reject a repeated id."""
         ledger = IdLedger()
         ledger.start(self.source)
         for record in self.read():
             ledger.extend([record[0]])
             yield record
-        if not ledger.count:
-            raise InputError(self.source, None, f"no {self.unit}", "at least one")
 
         def id_at(position: int) -> str:
             return str(next(islice(self.read(), position, None))[0])
@@ -79,9 +77,6 @@ def shard_bounds(
     count: int | None, block_size: int, shard_id: int, shard_num: int
 ) -> tuple[int, int | None]:
     """Return the first text of a shard and the end of its last block; of a stream, (0, None).
-
-    Raises:
-        UsageError: there are fewer blocks than shards.
 
     >>> [shard_bounds(10_000, 1024, shard, 3) for shard in range(3)]
     [(0, 3072), (3072, 6144), (6144, 10000)]

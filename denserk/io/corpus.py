@@ -355,14 +355,9 @@ class PassageTexts:
     def require_all(self, needed: Iterable[str], source: str, named_by: str, hint: str) -> None:
         """Raise an InputError if the corpus lacks passages; `needed` repeats the noted ids."""
         if self.missing:
-            lacking = some(docid for docid in needed if self.lacking([docid]))
+            lacking = some(docid for docid in needed if self.get([docid]) == [None])
             found = f"no passages with {self.missing:,} of the ids that {named_by} name ({lacking})"
             raise InputError(source, None, found, "the corpus that was searched", hint)
-
-    def lacking(self, docids: Sequence[str]) -> list[str]:
-        """Return the ids that the corpus lacks."""
-        found = zip(docids, self.get(docids), strict=True)
-        return [docid for docid, passage in found if passage is None]
 
 
 def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFormat) -> int:

@@ -47,8 +47,10 @@ def locate(source: str) -> Place:
     if source.startswith(IRDS):
         return Place(Path(), irds=source.removeprefix(IRDS))
     if source.startswith(BEIR):
-        name, split = split_beir(source)
-        return Place(beir_folder(name), split)
+        name = source.removeprefix(BEIR).strip("/")
+        head, _, last = name.rpartition("/")
+        has_split = head and last in ("train", "dev", "test")
+        return Place(beir_folder(head), last) if has_split else Place(beir_folder(name))
     if source == STREAM or Path(source).exists():
         return Place(Path(source))
     if "/" in source and knows_irds(source):
@@ -66,8 +68,8 @@ def plain_or_packed(folder: Path, name: str) -> Path | None:
     return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
 
 
-def load_irds(name: str, what: str) -> Any:
-    """Load a dataset of ir_datasets that has `what`: docs, queries or qrels."""
+def irds_records(name: str, what: str) -> Iterator[Any]:
+    """Yield docs, queries or qrels; whatever the download or the files raise is an InputError."""
     os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", str(not sys.stderr.isatty()).lower())
     package = require("ir_datasets", f"the collection {IRDS}{name}")
     package.log.easy().logger().setLevel(logging.ERROR)  # a failed download is one line
@@ -79,7 +81,12 @@ def load_irds(name: str, what: str) -> Any:
         ) from None
     if not getattr(dataset, f"has_{what}")():
         raise UsageError(f"{IRDS}{name} has no {what}", "name one of its parts, such as .../test")
-    return dataset
+    try:
+        yield from getattr(dataset, f"{what}_iter")()
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        found = f"a dataset that cannot be read ({reason})"
+        raise InputError(name, None, found, "its files or the network") from error
 
 
 def knows_irds(name: str) -> bool:
@@ -89,20 +96,9 @@ def knows_irds(name: str) -> bool:
     return False
 
 
-def _records(name: str, what: str) -> Iterator[Any]:
-    """Yield docs, queries or qrels; whatever the download or the files raise is an InputError."""
-    dataset = load_irds(name, what)
-    try:
-        yield from getattr(dataset, f"{what}_iter")()
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        found = f"a dataset that cannot be read ({reason})"
-        raise InputError(name, None, found, "its files or the network") from error
-
-
 def irds_passages(name: str) -> Iterator[Passage]:
     """Yield the passages of a dataset of ir_datasets."""
-    for record in _records(name, "docs"):
+    for record in irds_records(name, "docs"):
         fields = record._asdict()
         docid = identifier(fields.pop("doc_id"), name, None, "passage")
         key = next((key for key in TEXT_FIELDS if isinstance(fields.get(key), str)), None)
@@ -118,7 +114,7 @@ def _plain(fields: dict[str, Any]) -> Any:
 
 def irds_queries(name: str) -> Iterator[Query]:
     """Yield the queries of a dataset of ir_datasets."""
-    for record in _records(name, "queries"):
+    for record in irds_records(name, "queries"):
         fields = record._asdict()
         qid = identifier(fields.pop("query_id"), name, None, "query")
         text = fields.pop("text", None)
@@ -129,15 +125,8 @@ def irds_queries(name: str) -> Iterator[Query]:
 
 def irds_qrels(name: str) -> Iterator[Qrel]:
     """Yield the qrels of a dataset of ir_datasets."""
-    for record in _records(name, "qrels"):
+    for record in irds_records(name, "qrels"):
         yield Qrel(record.query_id, record.doc_id, int(record.relevance))
-
-
-def split_beir(name: str) -> tuple[str, str | None]:
-    """Split a BEIR name, beir:scifact or beir:cqadupstack/android/test, into dataset and split."""
-    name = name.removeprefix(BEIR).strip("/")
-    head, _, last = name.rpartition("/")
-    return (head, last) if last in ("train", "dev", "test") and head else (name, None)
 
 
 def beir_folder(name: str) -> Path:

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 Format = TypeVar("Format", bound=StrEnum)
 Numbered = tuple[int, dict[str, Any]]  # the line on which an object starts, and the object
+Record = tuple[int | None, str, str, str, dict[str, Any]]  # line, id, text, title, other keys
 
 NAMES: dict[type, str] = {str: "strings", dict: "objects"}
 ONE_A_LINE, ONE_ARRAY = "one JSON object a line", "one JSON array of objects"
@@ -161,16 +162,6 @@ class RecordKeys(NamedTuple):
         return key, text, self.title
 
 
-class Record(NamedTuple):
-    """A passage or query, with its other keys."""
-
-    line: int | None
-    id: str
-    text: str
-    title: str
-    extra: dict[str, Any]
-
-
 def read_records(
     objects: Iterable[tuple[int | None, dict[str, Any]]],
     formats: Mapping[Format, RecordKeys],
@@ -210,7 +201,7 @@ def read_records(
             id = str(number) if id_key is None else identifier(record.pop(id_key), path, line, unit)
             text = as_text(record.pop(text_key), text_key, path, line)
             title = as_text(record.pop(title_key, None), title_key, path, line) if title_key else ""
-            yield Record(line, id, text, title, record)
+            yield line, id, text, title, record
 
     return found, records()
 

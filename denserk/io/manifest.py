@@ -7,8 +7,8 @@ vectors -> index -> run, so each step can reject what does not match.
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -60,88 +60,70 @@ class Manifest:
     version: str = __version__
 
 
-@dataclass(frozen=True)
-class Rule:
-    """What a JSON value must be: in words for the error, and as a test of type and range."""
-
-    expected: str
-    fits: Callable[[Any], bool]
-    # of an object: rules of its fields (others may hold anything), required fields, rule of all
-    fields: Mapping[str, "Rule"] = field(default_factory=dict)
-    required: Collection[str] = ()
-    values: "Rule | None" = None
-
-
-TEXT = Rule("a string", lambda value: isinstance(value, str))
-TRUTH = Rule("true or false", lambda value: isinstance(value, bool))
-OBJECT = Rule("a JSON object", lambda value: isinstance(value, dict))
-
-
-def whole(least: int = 0) -> Rule:
-    """Return the rule of a whole number in a range."""
-    allowed = range(least, 2**63)
-    return Rule(f"a whole number of at least {least:,}", lambda n: type(n) is int and n in allowed)
-
-
-def one_of(*choices: str) -> Rule:
-    """Return the rule of one of several strings."""
-    return Rule(", ".join(choices), lambda value: isinstance(value, str) and value in choices)
-
-
-def optional(rule: Rule) -> Rule:
-    """Return a rule that also allows null."""
-    fits = rule.fits
-    return replace(rule, expected=f"{rule.expected}, or null", fits=lambda v: v is None or fits(v))
-
-
-def record(required: Mapping[str, Rule], others: Mapping[str, Rule] | None = None) -> Rule:
-    """Return the rule of an object with required and other fields."""
-    return replace(OBJECT, fields={**required, **(others or {})}, required=tuple(required))
-
-
-def mapping(values: Rule) -> Rule:
-    """Return the rule of an object whose values all obey one rule."""
-    return replace(OBJECT, values=values)
-
-
-def mistake(value: Any, rule: Rule, name: str = "") -> tuple[str, str] | None:
-    """Return what is wrong with a value and what is expected; None where it obeys its rule."""
-    if not rule.fits(value):
-        shown = "null" if value is None else f"{value!r}"[:SHOWN]
-        return f"{name} that is {shown}" if name else shown, rule.expected
-    if not isinstance(value, dict):
-        return None
-    for key, inner in (dict.fromkeys(value, rule.values) if rule.values else rule.fields).items():
-        place = f"{name}.{key}" if name else key
-        if key in value and (found := mistake(value[key], inner, place[:SHOWN])) is not None:
-            return found
-        if key not in value and key in rule.required:
-            return f"no {place}", inner.expected
-    return None
-
-
-def check(value: Any, rule: Rule, path: str | Path, hint: str | None = None) -> None:
-    """Raise an InputError that names the first field of a value that does not obey its rule."""
-    found = mistake(value, rule)
-    if found is not None:
-        raise InputError(path, None, *found, hint)
-
-
-_MODEL = record({}, {"name": TEXT, "fingerprint": TEXT, "representation": OBJECT, "text": OBJECT})
-_SIZES = {"count": whole(), "dimension": whole(1), "vectors_per_passage": whole(1)}
-_BLOCKS = {"dtype": one_of(*DTYPES), "blocks": whole(), "journal_sha256": TEXT}
-_FILES = {"sha256": mapping(TEXT), "bytes": mapping(whole())}
-_ENGINE = {"engine": one_of(*Engine), "type": TEXT, "metric": one_of(*Metric)}
+# What a JSON value must be: a type; [dict], an array of objects; a range of whole numbers; a tuple
+# of strings to choose from; or the rules of an object's fields, `...` for a rule of all of them.
+Rule = Any
+WORDS = {str: "a string", bool: "true or false", dict: "a JSON object"}
+COUNT, SIZE = range(2**63), range(1, 2**63)
+NULLABLE = ("settings.factory", "made_from.model")
+_MODEL = {"name": str, "fingerprint": str, "representation": dict, "text": dict}
+_SIZES = {"count": COUNT, "dimension": SIZE, "vectors_per_passage": SIZE}
+_BLOCKS = {"dtype": DTYPES, "blocks": COUNT, "journal_sha256": str}
+_FILES = {"sha256": {...: str}, "bytes": {...: COUNT}}
+_ENGINE = {"engine": tuple(Engine), "type": str, "metric": tuple(Metric)}
 # fields of manifests, by kind; none is required
-_SETTINGS = {
-    Kind.VECTORS: {"shard_id": whole(), "shard_num": whole(1), "block_size": whole(1)},
-    Kind.INDEX: {**_ENGINE, "factory": optional(TEXT), "bm25": OBJECT},
+_SETTINGS: dict[Kind, Rule] = {
+    Kind.VECTORS: {"shard_id": COUNT, "shard_num": SIZE, "block_size": SIZE},
+    Kind.INDEX: {**_ENGINE, "factory": str, "bm25": dict},
 }
-_CONTENTS = {
+_CONTENTS: dict[Kind, Rule] = {
     Kind.VECTORS: {**_SIZES, **_BLOCKS},
-    Kind.INDEX: {**_SIZES, **_FILES, "factory": TEXT},
-    Kind.RUN: {"sha256": TEXT},
+    Kind.INDEX: {**_SIZES, **_FILES, "factory": str},
+    Kind.RUN: {"sha256": str},
 }
+
+
+def allowed(value: Any, rule: Rule) -> tuple[bool, str]:
+    """Return whether a value obeys a rule, its fields apart, and the rule in words."""
+    if isinstance(rule, range):
+        return type(value) is int and value in rule, f"a whole number of at least {rule.start:,}"
+    if isinstance(rule, tuple):
+        return isinstance(value, str) and value in rule, ", ".join(rule)
+    if isinstance(rule, list):
+        fits = isinstance(value, list) and all(isinstance(item, rule[0]) for item in value)
+        return fits, "a JSON array of objects"
+    of_type = dict if isinstance(rule, dict) else rule
+    return isinstance(value, of_type), WORDS[of_type]
+
+
+def check(
+    value: Any,
+    rule: Rule,
+    path: str | Path,
+    hint: str | None = None,
+    *,
+    required: Collection[str] = (),
+    name: str = "",
+) -> None:
+    """Raise an InputError that names the first field of a value that does not obey its rule.
+
+    Only fields of the outermost object can be `required`; `name` is the place of an inner value.
+    """
+    fits, expected = allowed(value, rule)
+    null = ", or null" * (name in NULLABLE)
+    if not fits and not (null and value is None):
+        shown = "null" if value is None else f"{value!r}"[:SHOWN]
+        found = f"{name} that is {shown}" if name else shown
+        raise InputError(path, None, found, expected + null, hint)
+    rules = rule if isinstance(rule, dict) and value is not None else {}
+    for key, inner in (dict.fromkeys(value, rules[...]) if ... in rules else rules).items():
+        if key in value:
+            place = f"{name}.{key}" if name else key
+            check(value[key], inner, path, hint, name=place[:SHOWN])
+        elif key in required:
+            raise InputError(path, None, f"no {key}", allowed(None, inner)[1], hint)
+
+
 EXPECTED, HINT = "a manifest that denserk wrote", "make it again with --overwrite"
 
 
@@ -169,14 +151,16 @@ def decoded(data: bytes | str, where: str | Path) -> Manifest:
         values = orjson.loads(data)
     except ValueError as error:
         raise InputError(where, None, f"text that is not JSON ({error})", EXPECTED, HINT) from None
-    check(values, record({"kind": one_of(*Kind), "complete": TRUTH}), where, HINT)
+    always = {"kind": tuple(Kind), "complete": bool}
+    check(values, always, where, HINT, required=always)
     kind = Kind(values["kind"])
     parts = {
-        "settings": record({}, _SETTINGS.get(kind)),
-        "made_from": record({}, {"model": optional(_MODEL)}),
-        "contents": record({}, _CONTENTS.get(kind)),
+        "settings": _SETTINGS.get(kind, {}),
+        "made_from": {"model": _MODEL},
+        "contents": _CONTENTS.get(kind, {}),
+        "version": str,
     }
-    check(values, record({**parts, "version": TEXT}), where, HINT)
+    check(values, parts, where, HINT, required=parts)
     if others := sorted(values.keys() - {field.name for field in fields(Manifest)}):
         raise InputError(where, None, f"the field {others[0][:60]}", EXPECTED, HINT)
     return Manifest(**{**values, "kind": kind})
@@ -189,12 +173,7 @@ def write_manifest(path: str | Path, manifest: Manifest) -> None:
 
 
 def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> Manifest:
-    """Read the manifest of a folder or file, which must be of a `kind`.
-
-    Raises:
-        UsageError: there is no such folder, or it has no manifest.
-        MismatchError: it is of another kind, or unfinished and `unfinished` is false.
-    """
+    """Read the manifest of a folder or file, which must be of a `kind`, and complete by default."""
     where = beside(path)
     if not os.path.lexists(where):
         if not os.path.lexists(path):

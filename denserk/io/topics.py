@@ -293,16 +293,6 @@ class Context(NamedTuple):
     score: float
     has_answer: bool
 
-    def entry(self, *, pyserini: bool) -> dict[str, Any]:
-        """Return the passage as DPR's and Pyserini's readers expect it: the score is a string."""
-        docid, text, title, _ = self.passage
-        score = {"score": f"{self.score:.9g}"}
-        if pyserini:  # one line end after the title
-            entry = {"docid": docid, **score, "text": f"{one_line(title)}\n{one_line(text)}"}
-        else:
-            entry = {"id": docid, "title": title, "text": text, **score}
-        return {**entry, "has_answer": self.has_answer}
-
 
 Write = Callable[[Query, Sequence[Context]], None]  # writes a question with its contexts
 
@@ -320,7 +310,15 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
         def write(query: Query, contexts: Sequence[Context]) -> None:
             nonlocal before
             key = orjson.dumps(query.qid) + b":" if pyserini else b""
-            entries = [context.entry(pyserini=pyserini) for context in contexts]
+            entries: list[dict[str, Any]] = []
+            for (docid, text, title, _), value, has_answer in contexts:
+                score = f"{value:.9g}"  # the readers expect a string
+                if pyserini:  # one line end after the title
+                    text = f"{one_line(title)}\n{one_line(text)}"
+                    entry = {"docid": docid, "score": score, "text": text}
+                else:
+                    entry = {"id": docid, "title": title, "text": text, "score": score}
+                entries.append({**entry, "has_answer": has_answer})
             name = "contexts" if pyserini else "ctxs"
             record = {"question": query.text, "answers": query.answers, name: entries}
             out.write(before + key + orjson.dumps(record))

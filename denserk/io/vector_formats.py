@@ -11,8 +11,6 @@ array         a .npy file of (n, D); ids are the row numbers from 0
 
 A pickle is a program. Even if reading is allowed, it may only call constructors of arrays and
 frames; still, open only pickles of people you trust. A pickle is read into memory.
-
-Every output is written to a temporary path and renamed when complete.
 """
 
 import logging
@@ -167,25 +165,17 @@ def _json_rows(
         yield record[key], row, contents if isinstance(contents, str) else ""
 
 
-def write_json_lines(
-    path: str | Path,
-    blocks: Iterable[VectorBlock],
-    key: str,
-    *,
-    contents: bool = True,
-    manifest: Manifest | None = None,
+def _write_json_lines(
+    path: str, blocks: Iterable[VectorBlock], key: str, manifest: Manifest | None
 ) -> None:
-    """Write ids as `key` ("id", "docid", "qid"), texts as `contents`, and vectors to a file or "-".
-
-    The first record carries the manifest.
-    """
+    """Write ids as `key`, vectors, and texts of passages; the first record has the manifest."""
     extra = {} if manifest is None else {MANIFEST: asdict(replace(manifest, contents={}))}
     with whole_binary(path) as handle:
         for block in blocks:
             texts = block.texts or [""] * len(block.ids)
             rows = np.ascontiguousarray(block.vectors)
             for docid, text, row in zip(block.ids, texts, rows, strict=True):
-                middle = {"contents": text} if contents else {}
+                middle = {} if key == "qid" else {"contents": text}
                 handle.write(dump_json({key: docid, **middle, "vector": row, **extra}))
                 extra = {}
 
@@ -220,18 +210,18 @@ def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
         raise InputError(path, None, found, "Parquet with vectors of one length") from None
 
 
-def write_parquet(folder: str | Path, blocks: Iterable[VectorBlock], *, overwrite: bool) -> None:
-    """Write files of at most `ROWS_A_FILE` rows, or of one block that has more, to a folder."""
+def _write_parquet(folder: Path, blocks: Iterable[VectorBlock]) -> None:
+    """Write files of at most `ROWS_A_FILE` rows, or of one block that has more."""
     import pyarrow as arrow
     from pyarrow import parquet
 
     schema = arrow.schema({"docid": arrow.string(), "vector": arrow.list_(arrow.float32())})
     number, room = 0, 0
-    with whole_folder(folder, overwrite=overwrite, export=True) as temporary, ExitStack() as files:
+    with ExitStack() as files:
         for ids, vectors, _ in blocks:
             if len(ids) > room:
                 files.close()
-                where = temporary / f"part-{number:05d}.parquet"
+                where = folder / f"part-{number:05d}.parquet"
                 writer = files.enter_context(
                     parquet.ParquetWriter(where, schema, use_dictionary=False)
                 )
@@ -250,10 +240,8 @@ INDEX, IDS = "index", "docid"
 def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
     """Read blocks of vectors of a folder with `index` and `docid`; the index is memory-mapped.
 
-    With `size` vectors per passage, ids of more than one end in "#" and a number.
-
-    Raises:
-        InputError: the index is not flat: others do not hold the original vectors.
+    With `size` vectors per passage, ids of more than one end in "#" and a number. An index that is
+    not flat is an InputError: it does not hold the original vectors.
     """
     rows, _ = map_flat(folder / INDEX)
     lines = read_text_lines(folder / IDS)
@@ -269,12 +257,10 @@ def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
         raise InputError(folder / IDS, None, found, "one for each vector")
 
 
-def write_flat(folder: str | Path, blocks: Iterable[VectorBlock], *, overwrite: bool) -> None:
-    """Write `index` and `docid` to a folder."""
+def _write_flat(folder: Path, blocks: Iterable[VectorBlock]) -> None:
     with (
-        whole_folder(folder, overwrite=overwrite, export=True) as temporary,
-        (temporary / INDEX).open("wb") as rows,
-        (temporary / IDS).open("w", encoding="utf-8", newline="\n") as ids,
+        (folder / INDEX).open("wb") as rows,
+        (folder / IDS).open("w", encoding="utf-8", newline="\n") as ids,
     ):
 
         def vectors() -> Iterator[Vectors]:
@@ -365,29 +351,26 @@ def _pickled(value: Any, path: str | Path) -> tuple[Sequence[Any], Any, list[str
     raise InputError(path, None, f"a pickled {type(value).__name__}", EXPECTED)
 
 
-def write_tevatron(path: str | Path, blocks: Iterable[VectorBlock]) -> None:
-    """Write a pickle; all vectors are held in memory."""
-    with whole_binary(path) as handle:
-        whole = joined(list(blocks))
-        pickle.dump((whole.vectors, whole.ids), handle, protocol=4)
-
-
-def write_pyserini_queries(
-    folder: str | Path, blocks: Iterable[VectorBlock], *, overwrite: bool
-) -> None:
-    """Write queries with their texts, by which Pyserini finds them, to a folder."""
+def _write_pyserini_queries(folder: Path, blocks: Iterable[VectorBlock]) -> None:
+    """Write queries with their texts, by which Pyserini finds them."""
     pandas = require("pandas", "Pyserini's folder of encoded queries")
-    with whole_folder(folder, overwrite=overwrite, export=True) as temporary:
-        whole = joined(list(blocks))
-        if whole.texts is None or not all(whole.texts):
-            raise UsageError(
-                "Pyserini finds encoded queries by their text; these vectors come without texts",
-                "encode --topics Q --output-format pyserini-queries",
-            )
-        columns = {"id": whole.ids, "text": whole.texts, "embedding": list(whole.vectors)}
-        frame = pandas.DataFrame(columns, dtype=object)
-        frame.columns = pandas.Index(list(columns), dtype=object)  # what older pandas reads
-        frame.to_pickle(temporary / QUERIES_FILE, protocol=4)
+    whole = joined(list(blocks))
+    if whole.texts is None or not all(whole.texts):
+        raise UsageError(
+            "Pyserini finds encoded queries by their text; these vectors come without texts",
+            "encode --topics Q --output-format pyserini-queries",
+        )
+    columns = {"id": whole.ids, "text": whole.texts, "embedding": list(whole.vectors)}
+    frame = pandas.DataFrame(columns, dtype=object)
+    frame.columns = pandas.Index(list(columns), dtype=object)  # what older pandas reads
+    frame.to_pickle(folder / QUERIES_FILE, protocol=4)
+
+
+FOLDERS = {
+    VectorFormat.PARQUET: _write_parquet,
+    VectorFormat.PYSERINI_FAISS: _write_flat,
+    VectorFormat.PYSERINI_QUERIES: _write_pyserini_queries,
+}
 
 
 # arrays
@@ -432,15 +415,10 @@ def write_vectors(
     queries: bool = False,
     manifest: Manifest | None = None,
 ) -> int:
-    """Check and write blocks of vectors in one pass; return the number of vectors.
+    """Check and write blocks in any format but `npy`, in one pass; return the number of vectors.
 
-    Args:
-        output: a file, a folder if the format is one, or "-" for JSON lines.
-        form: any format but `npy`.
-        blocks: ids and (n, D) vectors, and texts for the formats that hold them.
-        overwrite: whether a folder that is not empty is replaced.
-        queries: the vectors are of queries: Anserini's lines then call the id `qid`.
-        manifest: what encoded the vectors; JSON lines carry it.
+    JSON lines, which "-" needs, carry the `manifest` of what encoded the vectors; Anserini's call
+    the id of `queries` `qid`.
     """
     if output == STREAM and form not in JSON_LINES:
         raise UsageError(
@@ -461,15 +439,14 @@ def write_vectors(
 
     if form in JSON_LINES:
         key = "id" if form is VectorFormat.JSONL else "qid" if queries else "docid"
-        write_json_lines(output, checked(), key, contents=key != "qid", manifest=manifest)
+        _write_json_lines(output, checked(), key, manifest)
     elif form is VectorFormat.TEVATRON:
-        write_tevatron(output, checked())
+        with whole_binary(output) as handle:
+            whole = joined(list(checked()))  # a pickle is written from memory
+            pickle.dump((whole.vectors, whole.ids), handle, protocol=4)
     else:
-        {
-            VectorFormat.PARQUET: write_parquet,
-            VectorFormat.PYSERINI_FAISS: write_flat,
-            VectorFormat.PYSERINI_QUERIES: write_pyserini_queries,
-        }[form](output, checked(), overwrite=overwrite)
+        with whole_folder(output, overwrite=overwrite, export=True) as folder:
+            FOLDERS[form](folder, checked())
     return count
 
 

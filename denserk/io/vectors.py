@@ -362,8 +362,7 @@ def _checksums(folder: Path) -> Mapping[str, str]:
     if not folder.is_dir() or not where.exists():
         return {}
     if decoded(read_file(where), where).kind is Kind.INDEX:
-        sums: Mapping[str, str] = read_manifest(folder, Kind.INDEX).contents.get("sha256", {})
-        return sums
+        return dict(read_manifest(folder, Kind.INDEX).contents.get("sha256", {}))
     read_manifest(folder, Kind.VECTORS)
     blocks = read_journal(folder).values()
     return {f"{b.name}.{suffix}": digest for b in blocks for suffix, digest in b.sha256.items()}

@@ -24,7 +24,7 @@ from denserk.config.encoding import PUBLISHED, WITHOUT_WEIGHTS
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import read_errors, read_file, whole_binary
-from denserk.io.manifest import OBJECT, TEXT, Rule, check, file_sha256, mapping, record
+from denserk.io.manifest import Rule, allowed, check, file_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -101,15 +101,16 @@ def _download(name: str, beside: Sequence[str]) -> Path:
     )
 
 
-def read_json(path: Path, rule: Rule = OBJECT) -> Any:
-    """Read a small JSON file, an object unless the rule says otherwise."""
+def read_json(path: Path, rule: Rule = dict) -> Any:
+    """Read a small JSON file, by default an object; fields of the rule are required."""
     if not path.exists():
         raise ModelError(f"{path} is missing")
     try:
         value = json.loads(read_file(path))
     except (ValueError, RecursionError) as error:
-        raise InputError(path, None, f"text that is not JSON ({error})", rule.expected) from None
-    check(value, rule, path)
+        found, (_, expected) = f"text that is not JSON ({error})", allowed(None, rule)
+        raise InputError(path, None, found, expected) from None
+    check(value, rule, path, required=rule if isinstance(rule, dict) else ())
     return value
 
 
@@ -129,7 +130,7 @@ def weight_files(folder: Path) -> list[Path]:
         )
     if path.suffix != ".json":
         return [path]
-    index = read_json(path, record({"weight_map": mapping(TEXT)}))
+    index = read_json(path, {"weight_map": {...: str}})
     parts = sorted(set(index["weight_map"].values()))
     return [path, *(inside(folder, part, path) for part in parts)]
 
@@ -191,7 +192,7 @@ def read_model_type(folder: Path) -> str:
     """Return the model type that a folder's config.json names."""
     if not (folder / CONFIG).is_file():
         raise ModelError(f"{folder} has no {CONFIG}: it is not a saved transformer")
-    return str(read_json(folder / CONFIG, record({"model_type": TEXT}))["model_type"])
+    return str(read_json(folder / CONFIG, {"model_type": str})["model_type"])
 
 
 def read_config(folder: Path, model_type: str | None = None) -> PretrainedConfig:

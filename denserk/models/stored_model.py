@@ -24,7 +24,6 @@ from denserk.config.encoding import (
 )
 from denserk.config.options import from_json
 from denserk.errors import ModelError, UsageError
-from denserk.io.manifest import OBJECT, Rule
 from denserk.models.backbone import Architecture, Backbone, architecture_of, longest_input
 from denserk.models.checkpoints import (
     CONFIG,
@@ -81,10 +80,6 @@ OLDER_POOLING_KEYS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-OBJECTS = Rule(
-    "a JSON array of objects",
-    lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value),
-)
 
 
 @dataclass(frozen=True)
@@ -351,7 +346,7 @@ def _read_sentence_transformers(folder: Path) -> StoredModel:
                 f"it loads Transformer, Pooling ({', '.join(POOLING_MODES)}) and Normalize",
             )
 
-    modules = read_json(folder / MODULES_FILE, OBJECTS)
+    modules = read_json(folder / MODULES_FILE, [dict])
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     chains = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
     check(kinds in chains, f"chains the modules {', '.join(kinds)}")
@@ -395,7 +390,7 @@ def _read_sentence_transformers(folder: Path) -> StoredModel:
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    return dict(read_json(path, OBJECT)) if path.is_file() else {}
+    return dict(read_json(path)) if path.is_file() else {}
 
 
 def _prompt(config: Mapping[str, Any], *names: str) -> str:

@@ -43,8 +43,8 @@ def test_fields_of_a_record_find_their_places(monkeypatch):
         Record(doc_id="2", marked_up="m"),
     ]
     queries = [Record(query_id="q", text="t", answers=("a",)), Record(query_id="r", lang="en")]
-    dataset = SimpleNamespace(docs_iter=lambda: docs, queries_iter=lambda: queries)
-    monkeypatch.setattr(data_sets, "load_irds", lambda name, what: dataset)
+    records = {"docs": docs, "queries": queries}
+    monkeypatch.setattr(data_sets, "irds_records", lambda name, what: iter(records[what]))
     assert list(data_sets.irds_passages("x")) == [
         Passage("1", "a", "h", {"year": 1999}),
         Passage("2", "all of it", "", {"marked_up": "m"}),
