@@ -90,8 +90,7 @@ class RunProfile(NamedTuple):
 def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
     """Return the path of the page; called before the work, so that mistakes show early."""
     assert settings.report is not None
-    for package in ("jinja2", "matplotlib"):
-        require(package, "--report")
+    require("matplotlib", "--report")
     if Path(settings.report).exists() and not Path(settings.report).is_dir():
         raise UsageError(f"--report {settings.report}: a file; a folder is expected")
     if STREAM in inputs:
@@ -198,7 +197,8 @@ def write_benchmarks_report(result: BenchmarksResult, settings: PageSettings) ->
 
 
 def _write(path: Path, **content: Any) -> Path:
-    jinja2 = require("jinja2", "a report")
+    import jinja2
+
     environment = jinja2.Environment(
         autoescape=True,
         loader=jinja2.PackageLoader("denserk", "evaluation"),

@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -159,11 +162,7 @@ def test_an_update_is_adamw_s(tmp_path, accumulated):
 ACCUMULATING = {"gradient_accumulation_steps": 2, "save_steps": 2}
 
 
-@pytest.mark.parametrize("stop_at", [3, 4, 9])
-@pytest.mark.parametrize(
-    "options", [{}, {"logging_steps": 3}, {"num_workers": 1}, ACCUMULATING], ids=str
-)
-def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, stop_at, options):
+def stop_and_resume(tmp_path, stop_at, options):
     whole = trainer(tmp_path / "whole", **options)
     run(whole)
     stopped = trainer(tmp_path / "stopped", stop_at=stop_at, **options)
@@ -174,6 +173,22 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, stop_at, options):
     assert run(resumed, resume=True) == stop_at // 4 * 4 // per_update
     assert torch.equal(weights(resumed), weights(whole))
     assert resumed.history == whole.history
+
+
+@pytest.mark.parametrize("stop_at", [3, 4, 9])
+@pytest.mark.parametrize("options", [{}, {"logging_steps": 3}, ACCUMULATING], ids=str)
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, stop_at, options):
+    stop_and_resume(tmp_path, stop_at, options)
+
+
+def test_so_does_one_whose_batches_a_process_prepares(tmp_path):
+    """In a process of its own: a fork of this one would inherit the threads of other tests."""
+    code = (
+        "from pathlib import Path; from tests.training.test_trainer import stop_and_resume\n"
+        f"folder, options = Path({str(tmp_path)!r}), {{'num_workers': 1}}\n"
+        "for n in (3, 9): stop_and_resume(folder / str(n), n, options)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
