@@ -155,7 +155,6 @@ class Compiled:
                 "INFERENCE_PRECISION_HINT": HINTS[self.dtype],
                 "INFERENCE_NUM_THREADS": threads,
                 "PERFORMANCE_HINT": "LATENCY",
-                "CPU_RUNTIME_CACHE_CAPACITY": 64,  # kernels by shape; 5000 grow memory by 12 %
                 "ENABLE_CPU_PINNING": False,  # all processes would be pinned to the same cores
             }
             core = _import("openvino").Core()
