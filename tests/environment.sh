@@ -77,7 +77,7 @@ environment() {
       fi
     fi
     local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install -qq -c "$constraints")
-    "${pip[@]}" torch 'setuptools>=77' || return 1
+    "${pip[@]}" torch 'flit_core>=3.12' || return 1
     "${pip[@]}" --no-build-isolation -e "$repository[$extras]" "$@" || return 1
     find "$venv" -maxdepth 1 -name 'installed-*' ! -name "installed-$files" -exec rm -rf {} +
     mkdir -p "$(dirname "$stamp")"

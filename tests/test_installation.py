@@ -1,11 +1,14 @@
 """The installation by the two commands."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -68,7 +71,7 @@ def test_a_torch_in_the_environment_is_used(checkout, found, used):
     printed = environment(checkout)
     assert [line for line in printed if line.startswith("torch==")] == [f"torch=={used}"] * 2
     assert next(line for line in printed if line.startswith("install")) == (
-        "install torch setuptools>=77"
+        "install torch flit_core>=3.12"
     )
     own = used == TORCH[0]
     assert any(line.startswith("triton==") for line in printed) is own
@@ -83,7 +86,7 @@ def command_requirements(script):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     chosen = [requirement for extra in extras.split(",") for requirement in optional[extra]]
-    return [*project["dependencies"], *chosen, *" ".join(peers).split(), "setuptools>=77"]
+    return [*project["dependencies"], *chosen, *" ".join(peers).split(), "flit_core>=3.12"]
 
 
 @pytest.mark.network
@@ -103,3 +106,42 @@ def test_the_constraints_resolve_from_the_package_index(script, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_wheel_indexes_searches_and_evaluates_alone(tmp_path):
+    build = [sys.executable, "-m", "flit_core.wheel", "--outdir", tmp_path]
+    subprocess.run(build, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = tmp_path.glob("*.whl")
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    (tmp_path / "corpus.tsv").write_text("p1\tdense passage retrieval\np2\ta faiss index\n")
+    (tmp_path / "topics.tsv").write_text("q1\tpassage\n")
+    (tmp_path / "qrels.txt").write_text("q1 0 p1 1\n")
+
+    def run(*words):
+        return subprocess.check_output(
+            [sys.executable, *words], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(site)}
+        ).decode()
+
+    where = run("-c", "import denserk; print(denserk.__file__)")
+    assert Path(where.strip()).is_relative_to(site)
+    denserk = ["-m", "denserk"]
+    run(*denserk, "index", "--corpus", "corpus.tsv", "--type", "bm25", "--output", "bm25")
+    run(*denserk, "search", "--index", "bm25", "--topics", "topics.tsv", "--output", "run.trec")
+    values = run(*denserk, "eval", "run.trec", "qrels.txt", "-m", "RR", "--format", "json")
+    assert json.loads(values)["runs"][0]["measures"]["RR"] == 1
+    run(*denserk, "eval", "run.trec", "qrels.txt", "--report", "report")
+    assert "p1" in (tmp_path / "report" / "index.html").read_text()
+    assert "agg" in run(*denserk, "finetune", "--list-presets")
+
+
+@pytest.mark.slow
+def test_the_source_archive_contains_tests_and_docs(tmp_path):
+    code = "import sys; from flit_core.buildapi import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, check=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        names = {Path(*Path(name).parts[1:]).as_posix() for name in file.getnames()}
+    kept = {path.relative_to(ROOT).as_posix() for path in (ROOT / "denserk").rglob("*.yaml")}
+    assert kept | {"tests/run.sh", "docs/README.md", "CHANGELOG.md"} <= names
