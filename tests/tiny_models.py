@@ -247,13 +247,14 @@ def write_tiny_aggretriever(
     settings: RepresentationSettings,
     text: Mapping[str, Any] | None = None,
     seed: int = 3,
+    heads: dict[str, Tensor] | None = None,
 ) -> Path:
     """denserk's folder of an Aggretriever model on a plain folder's backbone, its heads random."""
     stored = read_model_folder(plain).passage
     refuse_architecture(settings, stored.architecture)
     embeddings = next(t for n, t in stored.tensors.items() if "word_embeddings" in n)
     vocabulary, hidden = embeddings.shape
-    heads = random_heads(settings, hidden, vocabulary, seed)
+    heads = heads or random_heads(settings, hidden, vocabulary, seed)
     encoder = dataclasses.replace(stored, heads=heads).build(settings)
     save_model(folder, encoder, load_tokenizer(plain), TextSettings(**(text or {})))
     return folder
