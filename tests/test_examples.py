@@ -1,6 +1,7 @@
 """The papers' example vectors by command line: tiny models that give the examples' states."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tests.tiny_models import tiny_tokenizer, write_tiny_aggretriever
 from tests.training.finetuning import log_of
 
 pytestmark = pytest.mark.slow
+MEAN = "--representation", "mean"
 QUERIES, PASSAGES = ["alpha", "beta"], ["one", "two", "three", "four", "five", "six"]
 
 
@@ -48,7 +50,7 @@ def write_lookup(folder, vectors):
         vocab_size=count, d_model=hidden, d_kv=1, d_ff=count, num_layers=2, num_heads=1,
         dropout_rate=0.0, feed_forward_proj="relu",
     )  # fmt: skip
-    model = T5EncoderModel(config)
+    model: Any = T5EncoderModel(config)
     states = torch.zeros(3, count, hidden)  # (layer, token, dimension)
     states[:, :, 4:] = torch.eye(count)
     for word, layers in vectors.items():
@@ -112,7 +114,7 @@ def first_loss(tmp_path, model, *options, scores=None, group=2):
 def test_condenser_fine_tuning(specs, tmp_path):
     case = json.loads((specs / "condenser_example.json").read_text())["finetune_contrastive"]
     model = lookup(tmp_path, case["query_vectors"], case["passage_vectors"])
-    loss = first_loss(tmp_path, model, "--representation", "mean")
+    loss = first_loss(tmp_path, model, *MEAN)
     assert loss == pytest.approx(case["loss"], abs=1e-4)
 
 
@@ -126,18 +128,17 @@ def test_master_distillation_and_simlms_loss(specs, tmp_path):
         ("kl", case["kl_divergence_batchmean"]),
         ("soft-cross-entropy", case["soft_label_cross_entropy"]),
     ):
-        options = "--representation", "mean", "--distillation", name
-        options = *options, "--set", "contrastive-weight=0"
+        teacher = "--distillation", name, "--set", "contrastive-weight=0"
         scores = case["teacher_scores"]
-        loss = first_loss(tmp_path, model, *options, scores=scores, group=3)
+        loss = first_loss(tmp_path, model, *MEAN, *teacher, scores=scores, group=3)
         assert loss == pytest.approx(expected, abs=1e-4)
     case = paper["simlm_contrastive"]
     model = lookup(tmp_path, case["query_vectors"], case["passage_vectors"])
     for kind, expected in (
         ("full", case["loss_full"]), ("in-batch", case["loss_query_passage_only"])
     ):  # fmt: skip
-        options = "--representation", "mean", "--l2-norm", "--temperature", 0.02
-        loss = first_loss(tmp_path, model, *options, "--set", f"contrastive={kind}")
+        options = "--l2-norm", "--temperature", "0.02", "--set", f"contrastive={kind}"
+        loss = first_loss(tmp_path, model, *MEAN, *options)
         assert loss == pytest.approx(expected, abs=1e-3)
 
 
@@ -152,7 +153,7 @@ def test_mlr(specs, tmp_path):
         (several, case["eq3_multi_vector"]["loss"]),
         *(((*single, "--set", f"layer-weight={w}"), v) for w, v in case["eq7_total"].items()),
         ((*layers, "--reduction", "average"), case["average_pooling"]["loss"]),
-        (("--representation", "mean"), case["dual_encoder_last_layer"]["loss"]),
+        (MEAN, case["dual_encoder_last_layer"]["loss"]),
     ):
         assert first_loss(tmp_path, model, *options) == pytest.approx(expected, abs=1e-4)
     corpus = tmp_path / "corpus.tsv"

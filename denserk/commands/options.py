@@ -169,6 +169,11 @@ class _Option:
             show_default=self.shown_default or False,
         )
 
+    def is_unset(self, value: Any) -> bool:
+        """Return True if a value asks for the default; `none` of an enum is one of its choices."""
+        is_choice = isinstance(self.kind, type) and issubclass(self.kind, Enum)
+        return value is None or (value == "none" and self.default is None and not is_choice)
+
     def convert(self, value: Any) -> Any:
         """Convert a value from the command line, YAML or Python to the type of the field."""
         kind = self.kind
@@ -215,7 +220,11 @@ class _Group:
     def build(self, given: dict[str, Any]) -> Any:
         """Remove the group's values from `given` and build its settings object."""
         taken = {name: given.pop(name, None) for name in self.options}
-        values = {n: self.options[n].convert(v) for n, v in taken.items() if v is not None}
+        values = {
+            name: option.convert(taken[name])
+            for name, option in self.options.items()
+            if not option.is_unset(taken[name])
+        }
         if self._unset:
             return self._unset(values)
         for name, each in self.options.items():
@@ -225,7 +234,7 @@ class _Group:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE of `--set`, with yes, no and none as in YAML.
+    """Parse NAME=VALUE of `--set`, with yes and no as in YAML.
 
     >>> parse_setting("late-mlm=no"), parse_setting("layers=12,10")
     (('late-mlm', False), ('layers', '12,10'))
@@ -233,7 +242,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise UsageError(f"--set {text}: NAME=VALUE is expected", "--help-all lists the names")
-    words = {"yes": True, "true": True, "no": False, "false": False, "none": None}
+    words = {"yes": True, "true": True, "no": False, "false": False}
     return name.strip(), words.get(value.lower(), value)
 
 
