@@ -1,6 +1,6 @@
 """Batch types, padding, grouping of texts by length, and inputs of a cross-encoder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -16,22 +16,16 @@ T = TypeVar("T")
 Ids = Sequence[int] | NDArray[np.integer[Any]]
 
 
-def map_tensors(value: T, function: Callable[[Tensor], Tensor]) -> T:
-    """Apply a function to every tensor of a batch: of nested tuples and dicts."""
-    made: Any = value
-    if isinstance(value, Tensor):
-        made = function(value)
-    elif isinstance(value, dict):
-        made = {name: map_tensors(each, function) for name, each in value.items()}
-    elif isinstance(value, tuple):
-        parts = [map_tensors(each, function) for each in value]
-        made = type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return cast(T, made)
-
-
 def to_device(batch: T, device: "torch.device | str") -> T:
-    """Return a batch on another device."""
-    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    """Return a batch of tensors, in named tuples and dicts, on another device."""
+    moved: Any = batch
+    if isinstance(batch, Tensor):
+        moved = batch.to(device, non_blocking=True)
+    elif isinstance(batch, dict):
+        moved = {name: to_device(each, device) for name, each in batch.items()}
+    elif isinstance(batch, tuple):
+        moved = type(batch)(*(to_device(each, device) for each in batch))
+    return cast(T, moved)
 
 
 class TokenBatch(NamedTuple):

@@ -11,6 +11,8 @@ such as "fran##ce"; words are numbered from 1 by first occurrence, and 0 means n
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from denserk.config.pretraining import KeywordWeight, MaskingSettings
 from denserk.errors import InputError, ModelError
 from denserk.io.files import read_file
+from denserk.io.manifest import SIZE, check
 
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -43,11 +46,8 @@ WORDS = datasets.Features(
 
 def entries_of(tokenizer: Any) -> list[str]:
     """Return a vocabulary's entries by id; unused ids are empty."""
-    entries = tokenizer.get_vocab()
-    names = [""] * max(len(tokenizer), max(entries.values()) + 1)
-    for name, number in entries.items():
-        names[number] = name
-    return names
+    count = max(len(tokenizer), max(tokenizer.get_vocab().values()) + 1)
+    return [name or "" for name in tokenizer.convert_ids_to_tokens(range(count))]
 
 
 class SubwordTokens(NamedTuple):
@@ -197,18 +197,17 @@ class WordCounter:
 
     def add(self, text: Sequence[int]) -> NDArray[np.uint32]:
         """Count the words of a text; return the word number of each token."""
-        words: list[list[int]] = []
-        [places] = words_of(np.array([text], dtype=np.int64), self._vocabulary)
-        for token, place in zip(text, places.tolist(), strict=True):
-            if place == len(words):
-                words.append([token])
-            elif place != NO_WORD:
-                words[place].append(token)
-        numbers = [self._numbers.setdefault(tuple(w), len(self._numbers)) for w in words]
-        self._counts.update(numbers)
-        self._texts.update(set(numbers))
-        by_place: NDArray[np.uint32] = np.array([*numbers, 0], dtype=np.uint32)[places]
-        return by_place  # NO_WORD took the last one
+        [places] = words_of(np.array([text], dtype=np.int64), self._vocabulary).tolist()
+        numbers = {NO_WORD: 0}
+        for place, group in groupby(zip(places, text, strict=True), itemgetter(0)):
+            if place != NO_WORD:
+                word = tuple(token for _, token in group)
+                numbers[place] = self._numbers.setdefault(word, len(self._numbers))
+        by_token = [numbers[place] for place in places]
+        del numbers[NO_WORD]
+        self._counts.update(numbers.values())
+        self._texts.update(set(numbers.values()))
+        return np.array(by_token, dtype=np.uint32)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each word with its counts, by number; the first is no word."""
@@ -224,23 +223,20 @@ class KeywordWeights:
         self._fragments = settings.weigh_fragments
         self._tfidf = settings.keyword_weight is KeywordWeight.TFIDF
         if self._tfidf:
-            texts = words.data.column("texts").to_numpy()
-            self._table = np.log(passages / np.maximum(texts, 1))
+            self._table = np.log(passages / np.maximum(words["texts"][:], 1))
             return
-        counts = words.data.column("count").to_numpy()
+        counts = words["count"][:]
         if settings.frequency_dict is not None:
             given = _read_counts(Path(settings.frequency_dict))
             names = words.data.column("word").to_pylist()
             counts = np.array([given.get(name, 0) for name in names])
         self._table = np.where(counts > 0, 1 / np.maximum(counts, 1), MISSING)
 
-    def __call__(
-        self, numbers: Ids, words: Ids, *, starts_inside: Mask, ends_inside: Mask
-    ) -> Floats:
+    def __call__(self, numbers: Ids, words: Ids, cut: Mask) -> Floats:
         """Return the weight of each word of each text: (B, W).
 
         `numbers` (B, T) are those of each token's word in the corpus, `words` (B, T) are from
-        `words_of`; `starts_inside` and `ends_inside` (B,) say where a text cuts a word.
+        `words_of`; `cut` (B, 2) says whether the first and the last word are incomplete.
         """
         by_word = np.zeros_like(sizes_of(words))
         rows, places = np.nonzero(words != NO_WORD)
@@ -252,21 +248,17 @@ class KeywordWeights:
             weights *= counts[inverse].reshape(weights.shape)
         if not self._fragments:  # as in the released code, a cut word has no count
             last = words.max(axis=1, initial=NO_WORD)
-            weights[np.flatnonzero(starts_inside & (last >= 0)), 0] = MISSING
-            cut = np.flatnonzero(ends_inside & (last >= 0))
-            weights[cut, last[cut]] = MISSING
+            for side, place in enumerate((np.zeros_like(last), last)):
+                rows = np.flatnonzero(cut[:, side] & (last >= 0))
+                weights[rows, place[rows]] = MISSING
         return weights
 
 
 def _read_counts(path: Path) -> dict[str, int]:
     """Read a table of word counts: one JSON object, word -> count."""
-    expected = "a JSON object: word -> count above 0"
     try:
-        table: Any = orjson.loads(read_file(path))
+        table: dict[str, int] = orjson.loads(read_file(path))
     except ValueError as error:
-        raise InputError(path, None, f"broken JSON ({error})", expected) from None
-    if not isinstance(table, dict) or not all(
-        type(count) is int and count > 0 for count in table.values()
-    ):
-        raise InputError(path, None, "something else", expected)
+        raise InputError(path, None, f"broken JSON ({error})", "a JSON object") from None
+    check(table, {...: SIZE}, path)
     return table

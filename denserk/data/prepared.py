@@ -5,6 +5,7 @@ A prepared folder is used again while its inputs stay the same.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -37,7 +38,6 @@ FORMAT = 3  # version of prepared folders; data of another version is rejected
 BATCH = 512  # rows that are written at once
 
 T = TypeVar("T")
-Rows = NDArray[np.int64]
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -47,60 +47,53 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
+@contextmanager
+def row_writer(
+    path: Path, features: datasets.Features
+) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
+    """Open an Arrow file; yield a function that appends rows to it."""
+    schema = features.arrow_schema
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        yield lambda rows: writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+
+
 def write_rows(
     path: Path, features: datasets.Features, rows: Iterable[Mapping[str, Any]]
 ) -> datasets.Dataset:
     """Write an Arrow file, and open it."""
-    schema = features.arrow_schema
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+    with row_writer(path, features) as write:
         for batch in batched(rows, BATCH):
-            writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
+            write(batch)
     return open_rows(path)
 
 
 def open_rows(path: Path) -> datasets.Dataset:
-    """Open an Arrow file, memory-mapped."""
-    return datasets.Dataset.from_file(str(path)).with_format("arrow")
+    """Open an Arrow file, memory-mapped; its columns return numpy arrays."""
+    return datasets.Dataset.from_file(str(path)).with_format("numpy")
 
 
 class Store:
-    """Base of prepared data: a folder, and the counts of its manifest."""
+    """Base of prepared data: a folder, and what its manifest says."""
+
+    unit = "examples"  # name of an item in messages
 
     def __init__(self, folder: Path, kind: Kind) -> None:
         self.folder = folder
         manifest = read_manifest(folder, kind)
-        self.contents: Mapping[str, Any] = manifest.contents
-        self.settings: Mapping[str, Any] = manifest.settings
+        self.settings, self.made_from = manifest.settings, manifest.made_from
+        self.contents = manifest.contents
 
-    def __reduce__(self) -> tuple[type["Store"], tuple[Path]]:
-        return type(self), (self.folder,)  # another process maps the files itself
+    def warn(self, warnings: Mapping[str, str]) -> None:
+        """Log the counts that are not zero, each under its warning."""
+        for name, warning in warnings.items():
+            if count := self.contents.get(name):
+                logger.warning(f"{warning}: {count:,}")
 
 
-class Lists:
-    """A column of lists of numbers, memory-mapped."""
-
-    def __init__(self, data: datasets.Dataset, column: str) -> None:
-        self._data, self._column = data.select_columns(column), column
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, row: int) -> NDArray[Any]:
-        return self.take([row])[0]
-
-    def take(self, rows: Sequence[int] | Rows) -> list[NDArray[Any]]:
-        """Return the lists of some rows."""
-        if not len(rows):
-            return []
-        numbers = np.asarray(rows, dtype=np.int64)
-        chosen = self._data[numbers].column(self._column).combine_chunks()
-        ends = np.cumsum(pc.list_value_length(chosen).to_numpy())
-        return np.split(chosen.flatten().to_numpy(), ends[:-1])
-
-    def lengths(self) -> Rows:
-        """Return the length of every list: (N,)."""
-        found: Rows = pc.list_value_length(self._data.data.column(self._column)).to_numpy()
-        return found.astype(np.int64)
+def list_lengths(data: datasets.Dataset, column: str) -> NDArray[np.int64]:
+    """Return the length of every list of a column: (N,)."""
+    lengths: NDArray[np.int64] = pc.list_value_length(data.data.column(column)).to_numpy()
+    return lengths
 
 
 def token_lists(vocabulary_size: int) -> datasets.List:
@@ -123,8 +116,8 @@ def numbered(what: str, names: Sequence[str]) -> dict[str, str]:
 
 def rules_of(tokenizer: TextTokenizer) -> dict[str, Any]:
     """Return what decides the token ids of a text."""
-    rules = {"tokenizer": tokenizer.fingerprint(), "pad_id": tokenizer.pad_id}
-    return rules | as_json(tokenizer.settings)
+    known = {"tokenizer": tokenizer.fingerprint(), "pad_id": tokenizer.pad_id}
+    return known | as_json(tokenizer.settings)
 
 
 def checksum(source: str) -> Any:
@@ -142,47 +135,34 @@ def prepare_folder(
     write: Callable[[Path, Path], Mapping[str, Any]],
     *,
     again: bool = True,
+    own: bool = True,
 ) -> None:
-    """Write a prepared folder, unless it holds what the plan would make; see `is_prepared`.
+    """Write a prepared folder, unless it holds what the plan would make.
 
     `write` writes the files of a folder, given another one for temporary files; it returns the
-    manifest's contents.
+    manifest's contents. Under `again` differing data is prepared again. Otherwise, in a resumed
+    run, it is an error, and data from standard input counts as unchanged. `own` is as in
+    `whole_folder`.
+
+    Raises:
+        MismatchError: the folder holds something else that denserk wrote, is unfinished, or differs
+            and must not be prepared again.
     """
-    if is_prepared(folder, plan, again=again):
-        return
-    with whole_folder(folder, own=True) as part:
+    if folder.is_dir() and any(folder.iterdir()):
+        old = read_manifest(folder, plan.kind)
+        found = differences(old.settings, plan.settings)
+        found += differences(old.made_from, plan.made_from)
+        if found and not again:
+            raise MismatchError(
+                f"{folder} cannot be used again, it was made otherwise: {'; '.join(found)}",
+                "give what the run was started with, or --overwrite to start again",
+            )
+        if again and any(made["name"] == STREAM for made in plan.made_from.values()):
+            found.append("standard input may hold something else")
+        if not found:
+            return
+        logger.info(f"{folder} is prepared again: {'; '.join(found)}")
+    with whole_folder(folder, overwrite=True, own=own) as part:
         with TemporaryDirectory(dir=part) as scratch:
             contents = write(part, Path(scratch))
         write_manifest(part, replace(plan, contents=contents, complete=True))
-
-
-def is_prepared(folder: Path, plan: Manifest, *, again: bool = True) -> bool:
-    """Return whether a folder holds what the plan would make.
-
-    Under `again` differing data is prepared again. Otherwise, in a resumed run, it is an error, and
-    data from standard input counts as unchanged.
-
-    Raises:
-        MismatchError: the folder holds something else that denserk wrote, is unfinished, was
-            prepared by another version, or differs and must not be prepared again.
-    """
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return False
-    old = read_manifest(folder, plan.kind)
-    if old.settings.get("format") != plan.settings.get("format"):
-        raise MismatchError(
-            f"{folder} was prepared by another version of denserk ({old.version})",
-            "delete it, or --overwrite to start again",
-        )
-    found = differences(old.settings, plan.settings)
-    found += differences(old.made_from, plan.made_from)
-    if found and not again:
-        raise MismatchError(
-            f"{folder} cannot be used again, it was made otherwise: {'; '.join(found)}",
-            "give what the run was started with, or --overwrite to start again",
-        )
-    if again and any(made["name"] == STREAM for made in plan.made_from.values()):
-        found.append("standard input may hold something else")
-    if found:
-        logger.info(f"{folder} is prepared again: {'; '.join(found)}")
-    return not found

@@ -26,6 +26,7 @@ from denserk.config.pretraining import (
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, pad
 from denserk.data.masking import (
     IGNORED,
+    NO_WORD,
     Floats,
     Ids,
     KeywordWeights,
@@ -106,15 +107,17 @@ class Crops(NamedTuple):
         middles = (self.starts + ends) // 2
         return self._replace(ends=middles), self._replace(starts=middles, ends=ends)
 
-    def fragments(self, vocabulary: SubwordTokens) -> dict[str, Mask]:
-        """Return whether the first and the last words are cut, as `KeywordWeights` takes it."""
-        continues, special = vocabulary.continues, vocabulary.special
-        inside = np.zeros((2, len(self.texts)), dtype=bool)
-        for row, (text, start, end) in enumerate(zip(*self, strict=True)):
-            inside[0, row] = 0 < start < len(text) and continues[text[start]]
-            cut = 0 < end < len(text) and not special[text[end - 1]]
-            inside[1, row] = cut and continues[text[end]]
-        return {"starts_inside": inside[0], "ends_inside": inside[1]}
+    def cut_words(self, vocabulary: SubwordTokens) -> Mask:
+        """Return whether the first and the last word of each text are incomplete: (B, 2)."""
+        cut = np.zeros((len(self.texts), 2), dtype=bool)
+        for row, (text, *bounds) in enumerate(zip(*self, strict=True)):
+            [words] = words_of(np.asarray(text, dtype=np.int64)[None], vocabulary)
+            inside = [0 < bound < len(text) for bound in bounds]
+            cut[row] = [
+                i and words[b - 1] == words[b] != NO_WORD
+                for i, b in zip(inside, bounds, strict=True)
+            ]
+        return cut
 
 
 def visible_tokens(words: Ids, rate: float, draws: Draws) -> Mask:
@@ -126,7 +129,7 @@ def visible_tokens(words: Ids, rate: float, draws: Draws) -> Mask:
     length = len(words) + SPECIAL_TOKENS
     count = min(length, SAMPLES)
     limits = np.repeat(budget(rate, np.array([length])), count)
-    order = draws(Use.WORD, count * (words.max(initial=-1) + 1)).reshape(count, -1)
+    order = draws(Use.WORD, count * (words.max(initial=NO_WORD) + 1)).reshape(count, -1)
     samples = uniform_masks(words[None], limits, order)
     visible = np.ones((length, length), dtype=bool)
     visible[:, 1:-1] = ~samples[(draws(Use.FATE, length)[0] * count).astype(np.int64)]
@@ -169,16 +172,17 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         tasks: frozenset[MasterTask] = frozenset(MasterTask),
         **options: Unpack[ScheduleOptions],
     ) -> None:
+        super().__init__(store, np.arange(len(store)), batch_size, masking.seed, **options)
         self.store, self.objective, self.settings = store, objective, masking
         self.tasks, self.limit = tasks, max_length - SPECIAL_TOKENS
         self.vocabulary = SubwordTokens.of(tokenizer)
         if masking.masking is Masking.TOKEN:
             self.vocabulary = self.vocabulary.singly()
+        of_decoders = dict.fromkeys((Stage.DOR, Stage.GOR), masking.decoder_mlm_probability)
+        self.rates = {Stage.CMP_PASS: masking.cmp_rate, **of_decoders}
         if objective is PretrainingObjective.MASTER:
             self.npr = self._npr()
             self.weights = KeywordWeights(store.words, len(store), masking)
-        super().__init__(np.arange(len(store)), batch_size, masking.seed, **options)
-        self.refuse_no_batch(store.folder, store.items)
 
     def _npr(self) -> NprKind:
         """Return what NPR recovers, given the documents of the text; refuse tasks without text."""
@@ -198,25 +202,25 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         """Return the batch of items at their visit in an epoch."""
         if self.store.layout is Layout.SPANS:
             rows = self._spans(items, epoch)
-            texts = self.store.texts.take(rows)
+            texts = self.store.texts[rows]
         else:
-            texts = self.store.texts.take(items)
+            texts = self.store.texts[items]
             lengths = [min(len(text), self.limit) for text in texts]
             order = np.argsort(np.negative(lengths), kind="stable")
             rows, texts = items[order], [texts[place] for place in order]
         draws = Draws(self.settings.seed, rows, epoch)
         visible = None
+        crops = self._crop(texts, draws)
+        cropped = self._padded(crops.of(texts))
+        extra = SPECIAL_TOKENS * (self.objective is PretrainingObjective.RETROMAE)  # as the authors
+        mask = self._choose(cropped, draws, extra)
+        made = {Stage.TEXT: self._masked(cropped, mask, draws)}
         if self.objective is PretrainingObjective.MASTER:
-            made = self._master(texts, draws)
-        else:
-            retromae = self.objective is PretrainingObjective.RETROMAE
-            cropped = self._padded(self._crop(texts, draws).of(texts))
-            extra = SPECIAL_TOKENS * retromae  # as the authors count
-            made = {Stage.TEXT: self._masked(cropped, self._choose(cropped, draws, extra), draws)}
-            if retromae:
-                everything = np.arange(cropped.ids.shape[1]) < cropped.lengths[:, None]
-                made[Stage.RETROMAE] = self._framed(cropped, cropped.ids, everything)
-                visible = self._visible(cropped, draws.at(Stage.RETROMAE))
+            made |= self._master(crops, cropped, mask, draws)
+        elif self.objective is PretrainingObjective.RETROMAE:
+            everything = np.arange(cropped.ids.shape[1]) < cropped.lengths[:, None]
+            made[Stage.RETROMAE] = self._framed(cropped, cropped.ids, everything)
+            visible = self._visible(cropped, draws.at(Stage.RETROMAE))
         return PretrainingBatch(
             made[Stage.TEXT],
             {name: made[stage] for stage, name in PASSES.items() if stage in made},
@@ -241,11 +245,9 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
 
     def _choose(self, texts: Texts, draws: Draws, extra: int = 0) -> Mask:
         """Return uniform masks; `extra` tokens are added to the lengths for the budget."""
-        settings = self.settings
-        rates = {Stage.CMP_PASS: settings.cmp_rate}
-        rates |= dict.fromkeys((Stage.DOR, Stage.GOR), settings.decoder_mlm_probability)
-        limits = budget(rates.get(draws.stage, settings.mlm_probability), texts.lengths + extra)
-        return uniform_masks(texts.words, limits, draws(Use.WORD, texts.words.max(initial=-1) + 1))
+        rate = self.rates.get(draws.stage, self.settings.mlm_probability)
+        order = draws(Use.WORD, texts.words.max(initial=NO_WORD) + 1)
+        return uniform_masks(texts.words, budget(rate, texts.lengths + extra), order)
 
     def _masked(self, texts: Texts, mask: Mask, draws: Draws) -> MaskedTexts:
         """Replace masked tokens, which are the labels."""
@@ -254,15 +256,15 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         seen = corrupt(texts.ids, mask, self.vocabulary, fate, draws(Use.TOKEN, width))
         return self._framed(texts, seen, mask)
 
-    def _framed(self, texts: Texts, seen: Ids, asked: Mask) -> MaskedTexts:
-        """Return what is seen of texts, with [CLS] before and [SEP] after; `asked` have a label."""
+    def _framed(self, texts: Texts, seen: Ids, labelled: Mask) -> MaskedTexts:
+        """Return what is seen of texts, with [CLS] before and [SEP] after, and the labels."""
         count, width = seen.shape
         tokens = np.full((count, width + SPECIAL_TOKENS), self.vocabulary.pad_id, dtype=np.int64)
         labels = np.full_like(tokens, IGNORED)
         tokens[:, 0] = self.vocabulary.cls_id
         tokens[:, 1:-1] = seen
         tokens[np.arange(count), texts.lengths + 1] = self.vocabulary.sep_id
-        labels[:, 1:-1] = np.where(asked, texts.ids, IGNORED)
+        labels[:, 1:-1] = np.where(labelled, texts.ids, IGNORED)
         real = np.arange(width + SPECIAL_TOKENS) < texts.lengths[:, None] + SPECIAL_TOKENS
         framed = TokenBatch(torch.from_numpy(tokens), torch.from_numpy(real))
         return MaskedTexts(framed, torch.from_numpy(labels))
@@ -279,16 +281,14 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             visible[row, : len(own), : len(own)] = own
         return torch.from_numpy(visible)
 
-    def _master(self, texts: Sequence[Ids], draws: Draws) -> dict[Stage, MaskedTexts]:
-        """Mask passages for MASTER's encoder and decoders."""
+    def _master(
+        self, crops: Crops, cropped: Texts, mask: Mask, draws: Draws
+    ) -> dict[Stage, MaskedTexts]:
+        """Mask passages for MASTER's decoders; `mask` is that of the encoder's input."""
         store, rows, tasks = self.store, draws.rows, self.tasks
-        numbers = store.word_numbers.take(rows)
-        crops = self._crop(texts, draws)
-        cropped = self._padded(crops.of(texts))
-        mask = self._choose(cropped, draws)
-        made = {Stage.TEXT: self._masked(cropped, mask, draws)}
+        made = {}
         if MasterTask.MKP in tasks:
-            made[Stage.MKP] = self._keywords(crops, numbers, draws.at(Stage.MKP))
+            made[Stage.MKP] = self._keywords(crops, rows, draws.at(Stage.MKP))
         if MasterTask.CMP in tasks:
             if self.settings.cmp_pass:
                 own = draws.at(Stage.CMP_PASS)
@@ -297,33 +297,32 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             complement = ~mask & ~self.vocabulary.special[cropped.ids]
             made[Stage.CMP] = self._masked(cropped, complement, draws.at(Stage.CMP))
         if MasterTask.NPR in tasks and self.npr is NprKind.NEIGHBOUR:
-            offsets = store.neighbours[rows]
-            found = zip(store.texts.take(rows + offsets), offsets, strict=True)
-            others = self._crop([text if n else text[:0] for text, n in found], draws.at(Stage.NPR))
-            numbers = store.word_numbers.take(rows + offsets)
-            made[Stage.NPR] = self._keywords(others, numbers, draws.at(Stage.NPR))
+            beside, own = rows + store.neighbours[rows], draws.at(Stage.NPR)
+            found = zip(store.texts[beside], beside != rows, strict=True)
+            others = self._crop([text if other else text[:0] for text, other in found], own)
+            made[Stage.NPR] = self._keywords(others, beside, own)
         elif MasterTask.NPR in tasks:
             first, second = crops.halves()
-            made[Stage.NPR_PASS] = self._uniform(first.of(texts), draws.at(Stage.NPR_PASS))
-            made[Stage.NPR] = self._keywords(second, numbers, draws.at(Stage.NPR))
+            made[Stage.NPR_PASS] = self._uniform(first, draws.at(Stage.NPR_PASS))
+            made[Stage.NPR] = self._keywords(second, rows, draws.at(Stage.NPR))
         if MasterTask.DOR in tasks:
-            queries, own = store.queries.take(rows), draws.at(Stage.DOR)
-            made[Stage.DOR] = self._uniform(self._crop(queries, own).of(queries), own)
+            own = draws.at(Stage.DOR)
+            made[Stage.DOR] = self._uniform(self._crop(store.queries[rows], own), own)
         if MasterTask.GOR in tasks:
-            following = zip(store.next.take(rows), texts, strict=True)
-            continuations = [own if len(own) else text for own, text in following]
+            following = zip(store.next[rows], crops.texts, strict=True)
             own = draws.at(Stage.GOR)
-            made[Stage.GOR] = self._uniform(self._crop(continuations, own).of(continuations), own)
+            continuations = self._crop([n if len(n) else text for n, text in following], own)
+            made[Stage.GOR] = self._uniform(continuations, own)
         return made
 
-    def _uniform(self, texts: Sequence[Ids], draws: Draws) -> MaskedTexts:
-        padded = self._padded(texts)
-        return self._masked(padded, self._choose(padded, draws), draws)
+    def _uniform(self, crops: Crops, draws: Draws) -> MaskedTexts:
+        texts = self._padded(crops.of(crops.texts))
+        return self._masked(texts, self._choose(texts, draws), draws)
 
-    def _keywords(self, crops: Crops, numbers: Sequence[Ids], draws: Draws) -> MaskedTexts:
-        """Mask the keywords of passages; `numbers` are those of each token's word."""
-        texts, in_corpus = self._padded(crops.of(crops.texts)), pad(crops.of(numbers), 0)[0]
-        fragments = crops.fragments(self.vocabulary)
-        weights = self.weights(in_corpus.numpy(), texts.words, **fragments)
+    def _keywords(self, crops: Crops, rows: Items, draws: Draws) -> MaskedTexts:
+        """Mask the keywords of passages, which are these rows of the store."""
+        texts = self._padded(crops.of(crops.texts))
+        in_corpus = pad(crops.of(self.store.word_numbers[rows]), 0).input_ids.numpy()
+        weights = self.weights(in_corpus, texts.words, crops.cut_words(self.vocabulary))
         order, rate = draws(Use.WORD, weights.shape[1]), self.settings.decoder_mlm_probability
         return self._masked(texts, keyword_masks(texts.words, weights, rate, order), draws)

@@ -3,16 +3,17 @@
 import logging
 import math
 from abc import abstractmethod
-from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from denserk.config.training import FillNegatives, SamplingSettings
 from denserk.data.batches import PairBatch, PairJoiner, SentenceBatch, TrainingBatch, pad
+from denserk.data.prepared import Store
 from denserk.data.sampling import (
     Items,
     choose_items,
@@ -62,7 +63,12 @@ class ScheduledBatches(Dataset[Batch]):
     keep_last = False
 
     def __init__(
-        self, items: Items, batch_size: int, seed: int, **options: Unpack[ScheduleOptions]
+        self,
+        store: Store,
+        items: Items,
+        batch_size: int,
+        seed: int,
+        **options: Unpack[ScheduleOptions],
     ) -> None:
         self.rank, self.world = options.get("rank", 0), options.get("world", 1)
         if batch_size % self.world:
@@ -73,41 +79,30 @@ class ScheduledBatches(Dataset[Batch]):
         self.items, self.batch_size, self.seed = items, batch_size, seed
         whole, rest = divmod(len(items), batch_size)
         self.steps_per_epoch = whole + bool(rest and self.keep_last)
+        if not self.steps_per_epoch:
+            found, expected = (
+                f"{len(items):,} {store.unit}",
+                f"at least one batch of {batch_size:,}",
+            )
+            raise InputError(store.folder, None, found, expected, "give a smaller --batch-size")
         max_steps = options.get("max_steps")
         epochs = options.get("epochs", 1)
         self._steps = math.ceil(self.steps_per_epoch * epochs) if max_steps is None else max_steps
-        self._epoch = -1
-        self._order = items
-
-    def refuse_no_batch(self, folder: Path, what: str) -> None:
-        """Raise an error where the items make no batch."""
-        if not self.steps_per_epoch:
-            raise InputError(
-                folder,
-                None,
-                f"{len(self.items):,} {what}",
-                f"at least one batch of {self.batch_size:,}",
-                "give a smaller --batch-size",
-            )
+        self._epoch, self._order = -1, items
 
     def __len__(self) -> int:
         return self._steps
 
-    def epoch_of(self, step: int) -> int:
-        """Return the epoch, from 0, that a step belongs to."""
-        return step // self.steps_per_epoch
-
-    def part(self, step: int) -> Items:
-        """Return this process's part of the items of a step."""
+    def part(self, step: int) -> tuple[Items, int]:
+        """Return this process's part of the items of a step, and their epoch, from 0."""
         if not 0 <= step < self._steps:
             raise IndexError(f"step {step} of {self._steps}")
-        epoch = self.epoch_of(step)
+        epoch, place = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, order_items(self.items, self.seed, epoch)
-        start = (step - epoch * self.steps_per_epoch) * self.batch_size
-        batch = self._order[start : start + self.batch_size]
+        batch = self._order[place * self.batch_size : (place + 1) * self.batch_size]
         first, last = ((self.rank + i) * len(batch) // self.world for i in (0, 1))
-        return batch[first:last]
+        return batch[first:last], epoch
 
     @abstractmethod
     def assemble(self, items: Items, epoch: int) -> Batch:
@@ -115,7 +110,7 @@ class ScheduledBatches(Dataset[Batch]):
 
     def __getitem__(self, step: int) -> Batch:
         """Return this process's part of the batch of a step."""
-        return self.assemble(self.part(step), self.epoch_of(step))
+        return self.assemble(*self.part(step))
 
 
 class TrainingBatches(ScheduledBatches[Any]):
@@ -136,22 +131,18 @@ class TrainingBatches(ScheduledBatches[Any]):
     ) -> None:
         self.store, self.sampling, self.with_scores = store, sampling, with_scores
         self.repeats = sampling.fill_negatives is FillNegatives.REPEAT
+        items = np.arange(len(store))
         if with_scores:
             store.refuse_unscored()
-        super().__init__(self._choose(), batch_size, sampling.seed, **options)
+            if sampling.group_size > 1:
+                items = items[store.negative_counts > 0]
+                if lost := len(store) - len(items):
+                    logger.warning(
+                        f"queries without a negative have nothing to distil, left out: {lost:,}"
+                    )
+        items = items_of_run(items, sampling)
+        super().__init__(store, items, batch_size, sampling.seed, **options)
         self._warn_of_short_lists()
-        self.refuse_no_batch(store.folder, "queries")
-
-    def _choose(self) -> Items:
-        """Return the items of the run, ascending."""
-        settings, items = self.sampling, np.arange(len(self.store))
-        if self.with_scores and settings.group_size > 1:
-            items = items[self.store.negative_counts > 0]
-            if lost := len(self.store) - len(items):
-                logger.warning(
-                    f"queries without a negative have nothing to distil, left out: {lost:,}"
-                )
-        return items_of_run(items, settings)
 
     def _warn_of_short_lists(self) -> None:
         wanted = self.sampling.group_size - 1
@@ -163,50 +154,45 @@ class TrainingBatches(ScheduledBatches[Any]):
                 f"queries with fewer than the {wanted} negatives of --group-size {wanted + 1}, "
                 f"{instead}: {short:,} of {len(counts):,} (the longest list has {counts.max():,})"
             )
-        lacking = self.items[counts == 0] if wanted else self.items[:0]
-        if len(lacking):
-            logger.warning(f"queries without a negative get random passages: {len(lacking):,}")
-        if np.any(self.store.positive_counts[lacking] >= len(self.store.passages)):
-            raise InputError(
-                self.store.folder,
-                None,
-                "queries without negatives, and no passage but their positives",
-                "another passage to tell the positive from",
-            )
+        if wanted and (lacking := int((counts == 0).sum())):
+            logger.warning(f"queries without a negative get random passages: {lacking:,}")
 
-    def groups(self, items: Items, epoch: int) -> tuple[Items, Items]:
+    def groups(self, items: Items, epoch: int) -> tuple[Items, NDArray[np.float32]]:
         """Return the passages of a visit of each item.
 
         The positive comes first. A missing negative is -1; so is a repeated one, unless negatives
         are repeated on purpose.
 
         Returns:
-            (B, n) rows of the store's passages, and (B, n) places among the item's scores.
+            (B, n) rows of the store's passages, and (B, n) their scores, minus infinity where there
+            is none.
         """
         store, sampling = self.store, self.sampling
         rows = np.full((len(items), sampling.group_size), -1, dtype=np.int64)
-        places = np.zeros_like(rows)
-        positives, negatives = store.positives.take(items), store.negatives.take(items)
-        for number, item in enumerate(items.tolist()):
-            own, others = positives[number], negatives[number][: sampling.negative_pool]
+        scores = np.full(rows.shape, -np.inf, dtype=np.float32)
+        columns = store.positives[items], store.negatives[items], store.scores[items]
+        visits = enumerate(zip(items.tolist(), *columns, strict=True))
+        for number, (item, own, others, given) in visits:
+            others = others[: sampling.negative_pool]
             place = choose_positive(sampling, len(own), item, epoch)
-            rows[number, 0], places[number, 0] = own[place], place
+            rows[number, 0], scores[number, 0] = own[place], given[place]
             if len(others):
                 chosen = choose_negatives(sampling, len(others), item, epoch)
                 rows[number, 1:] = np.where(chosen < 0, -1, others[chosen])
-                places[number, 1:] = len(own) + chosen
+                scores[number, 1:] = given[len(own) + chosen]
             elif sampling.group_size > 1:
                 passages = len(store.passages)
                 rows[number, 1:] = choose_random_passages(sampling, passages, own, item, epoch)
         if not self.repeats:
             equal = np.tril(rows[:, :, None] == rows[:, None, :], -1)
             rows[equal.any(axis=2)] = -1
-        return rows, places
+        scores[rows < 0] = -np.inf
+        return rows, scores
 
     def assemble(self, items: Items, epoch: int) -> Any:
         """Return the batch of items at their visit in an epoch."""
         store = self.store
-        rows, places = self.groups(items, epoch)
+        rows, scores = self.groups(items, epoch)
         keys = rows
         if self.repeats:  # every occurrence is a passage of its own
             keys = items[:, None] * rows.shape[1] + np.arange(rows.shape[1])
@@ -216,20 +202,13 @@ class TrainingBatches(ScheduledBatches[Any]):
         groups = np.full_like(rows, -1)
         groups[present] = np.argsort(order)[number]
         return TrainingBatch(
-            pad(store.queries.take(items), store.query_pad_id),
-            pad(store.passages.take(rows[present][first[order]]), store.passage_pad_id),
+            pad(store.queries[items], store.query_pad_id),
+            pad(store.passages[rows[present][first[order]]], store.passage_pad_id),
             torch.from_numpy(groups),
             torch.from_numpy(distinct[order]),
-            self._scores(items, places, groups) if self.with_scores else None,
+            torch.from_numpy(scores) if self.with_scores else None,
             torch.from_numpy(items.copy()),
         )
-
-    def _scores(self, items: Items, places: Items, groups: Items) -> torch.Tensor:
-        found = np.full(groups.shape, -np.inf, dtype=np.float32)
-        for number, scores in enumerate(self.store.scores.take(items)):
-            present = groups[number] >= 0
-            found[number, present] = scores[places[number, present]]
-        return torch.from_numpy(found)
 
 
 class PairTrainingBatch(NamedTuple):
@@ -252,7 +231,7 @@ class PairTrainingBatches(TrainingBatches):
         """Return the batch of items at their visit in an epoch."""
         rows, _ = self.groups(items, epoch)
         present = rows >= 0
-        queries, passages = self.store.queries.take(items), self.store.passages.take(rows[present])
+        queries, passages = self.store.queries[items], self.store.passages[rows[present]]
         owners = zip(present.nonzero()[0].tolist(), passages, strict=True)
         pairs = [self._joiner.join(queries[query], passage) for query, passage in owners]
         groups = np.full_like(rows, -1)
@@ -276,7 +255,7 @@ class SentenceBatches(ScheduledBatches[SentenceBatch]):
     ) -> None:
         self.store = store
         items = items_of_run(np.arange(len(store)), sampling)
-        super().__init__(items, batch_size, sampling.seed, **options)
+        super().__init__(store, items, batch_size, sampling.seed, **options)
 
     def assemble(self, items: Items, epoch: int) -> SentenceBatch:
         """Return the batch of items, in any epoch."""
@@ -287,7 +266,7 @@ def assemble(store: SentenceStore, items: Items) -> SentenceBatch:
     """Return examples by their numbers as one batch."""
     rows = items[:, None] * store.size + np.arange(store.size)
     return SentenceBatch(
-        pad(store.sentences.take(rows.ravel()), store.pad_id),
+        pad(store.sentences[rows.ravel()], store.pad_id),
         torch.from_numpy(store.labels[items].copy()) if len(store.labels) else None,
         torch.from_numpy(items.copy()),
     )

@@ -7,30 +7,30 @@ sentences.arrow    of sentence pairs and triplets instead: `input_ids`, `label`
 manifest.json      what it was made from, and what was left out
 """
 
-import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
-from datasets import Dataset, Features, List, Value
+from datasets import Features, List, Value
 from numpy.typing import NDArray
 
 from denserk.config.formats import DETECTED, CorpusSettings, TrainingFormat
 from denserk.config.options import as_json
 from denserk.data.prepared import (
     FORMAT,
-    Lists,
     Store,
     batched,
+    list_lengths,
     numbered,
     open_rows,
     plan_of,
     prepare_folder,
+    row_writer,
     rules_of,
     token_lists,
     write_rows,
@@ -42,19 +42,21 @@ from denserk.io.files import ScratchRecords
 from denserk.io.manifest import Kind
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
-from denserk.io.training import random_negatives, read_sentences, read_training
+from denserk.io.training import (
+    all_candidates,
+    packed,
+    random_negatives,
+    read_sentences,
+    read_training,
+    unpacked,
+)
 from denserk.records import Candidate, Passage, Query, SentenceExample, TrainingExample
 from denserk.reporting import track
 
-logger = logging.getLogger(__name__)
-
 BATCH = 256  # examples, each with its passages, tokenised at once
-MAX_SCORE = float(np.finfo(np.float32).max)
-# counts: name in the manifest -> warning
-COUNTS = {
-    "candidates": None,
-    "unscored": None,
-    "without_negatives": None,
+COUNTS = ("passages", "unscored", "without_negatives")
+# count in the manifest -> warning
+WARNINGS = {
     "without_positives": "queries without a positive are left out",
     "with_random_negatives": "queries without a hard negative use their random ones",
     "missing_passages": "passages that the corpus lacks are left out",
@@ -73,18 +75,19 @@ class TrainingStore(Store):
     (N,); `scores` those of an item's positives, then of its negatives.
     """
 
+    unit = "queries"
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, Kind.TRAINING)
         self.query_pad_id = int(self.settings["query"]["pad_id"])
         self.passage_pad_id = int(self.settings["passage"]["pad_id"])
+        self.passages = open_rows(folder / "passages.arrow")["input_ids"]
         examples = open_rows(folder / "examples.arrow")
-        self.passages = Lists(open_rows(folder / "passages.arrow"), "input_ids")
-        self.qids = examples.data.column("qid")
-        self.queries = Lists(examples, "query")
-        self.positives, self.negatives = (Lists(examples, n) for n in ("positives", "negatives"))
-        self.scores = Lists(examples, "scores")
-        self.positive_counts = self.positives.lengths()
-        self.negative_counts = self.negatives.lengths()
+        self.qids, self.queries = examples["qid"], examples["query"]
+        self.positives, self.negatives = examples["positives"], examples["negatives"]
+        self.scores = examples["scores"]
+        self.positive_counts = list_lengths(examples, "positives")
+        self.negative_counts = list_lengths(examples, "negatives")
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -92,13 +95,14 @@ class TrainingStore(Store):
     def refuse_unscored(self) -> None:
         """Raise an error where a candidate lacks the teacher's score."""
         if self.contents["unscored"]:
-            first = self.contents["first_unscored"]
+            scores = enumerate(self.scores)
+            qid = self.qids[next(item for item, own in scores if np.isnan(own).any())]
             raise InputError(
-                first["source"],
+                self.folder,
                 None,
-                f"no teacher's score of passage {first['passage']} for query {first['query']}",
+                f"no teacher's score of a passage of query {qid}",
                 "a score for every positive and negative, which distillation learns from",
-                f"write them: denserk convert {first['source']} scored.jsonl --teacher MODEL",
+                "write them: denserk convert FILE scored.jsonl --teacher MODEL",
             )
 
 
@@ -145,182 +149,156 @@ def prepare(
     work = _Preparation(inputs, query_tokenizer, passage_tokenizer)
     prepare_folder(folder, plan_of(settings, named), work.write, again=again)
     store = TrainingStore(folder)
-    for name, warning in COUNTS.items():
-        if warning and store.contents[name]:
-            logger.warning(f"{warning}: {store.contents[name]:,}")
+    store.warn(WARNINGS)
     return store
 
 
 class _Preparation:
-    """Read examples, number their distinct passages, look up texts of ids, tokenise."""
+    """Two passes: examples wait on the disk until their ids have texts, then are tokenised."""
 
     def __init__(
         self, inputs: TrainingInputs, query: TextTokenizer, passage: TextTokenizer
     ) -> None:
         self.inputs, self.query, self.passage = inputs, query, passage
         self.counts: Counter[str] = Counter()
-        self.first_unscored: dict[str, str] | None = None
-        self.rows: dict[int, int] = {}  # hash of a passage's id or text -> its row
+        self.rows: dict[int, int] = {}  # `_key` of a passage -> its row, -1 without a text
 
     def write(self, folder: Path, scratch: Path) -> dict[str, Any]:
         """Write the folder's files; return the manifest's counts."""
-        fields = self.passage.settings.fields
+        inputs, fields = self.inputs, self.passage.settings.fields
+        of_passages = Features({"input_ids": token_lists(self.passage.vocabulary_size)})
+        of_examples = Features(EXAMPLE | {"query": token_lists(self.query.vocabulary_size)})
         with (
+            closing(ScratchRecords(scratch / "examples")) as read,
             closing(PassageTexts(scratch / "queries")) as self.queries,
             closing(PassageTexts(scratch / "corpus", fields)) as self.corpus,
-            closing(ScratchRecords(scratch / "passages")) as self.distinct,
+            row_writer(folder / "passages.arrow", of_passages) as self.write_passages,
         ):
-            draft = Features(EXAMPLE | {"query": Value("string")})
-            drafts = write_rows(scratch / "drafts.arrow", draft, self._drafts())
-            inputs = self.inputs
+            for example in self._read():
+                if not example.query:
+                    self.queries.refer([example.qid])
+                self.corpus.refer(c.docid for c in all_candidates(example) if _is_bare(c))
+                read.append(packed(example))
             if inputs.queries is not None and self.queries.referred:
                 texts = (Passage(query.qid, query.text) for query in read_queries(inputs.queries))
                 self.queries.find(texts, inputs.queries)
             if inputs.corpus is not None and self.corpus.referred:
                 found = read_passages(inputs.corpus, inputs.corpus_settings, inputs.fields)
                 self.corpus.find(found, inputs.corpus)
-            self.there = np.ones(len(self.distinct), dtype=bool)
-            features = Features({"input_ids": token_lists(self.passage.vocabulary_size)})
-            passages = write_rows(folder / "passages.arrow", features, self._passages())
-            features = Features(EXAMPLE | {"query": token_lists(self.query.vocabulary_size)})
-            examples = write_rows(folder / "examples.arrow", features, self._examples(drafts))
+            examples = write_rows(folder / "examples.arrow", of_examples, self._examples(read))
         if not len(examples):
-            names = ", ".join(self.inputs.files)
+            names = ", ".join(inputs.files)
             raise InputError(names, None, "no query with a positive", "at least one")
-        counts = {"examples": len(examples), "passages": len(passages)}
-        counts |= {name: self.counts[name] for name in COUNTS}
-        return counts | {"first_unscored": self.first_unscored}
+        return {"examples": len(examples)} | {
+            name: self.counts[name] for name in (*COUNTS, *WARNINGS)
+        }
 
-    def _drafts(self) -> Iterator[dict[str, Any]]:
-        """Yield the examples, with numbers of their distinct passages."""
+    def _read(self) -> Iterator[TrainingExample]:
+        """Yield the examples that have a positive."""
         qrels = read_qrels_map(self.inputs.qrels) if self.inputs.qrels else {}
         with track("reading training data", None, "queries") as progress:
             for source in self.inputs.files:
-                empty = True
+                before = progress.done
                 for example in read_training(source, self.inputs.form):
-                    empty = False
                     progress.advance()
-                    judged = qrels.get(example.qid, {}).items()
-                    relevant = tuple(Candidate(docid) for docid, grade in judged if grade > 0)
-                    if positives := example.positives or relevant:
-                        yield self._draft(example._replace(positives=positives), source)
-                    else:
+                    positives, negatives = example.positives, example.negatives
+                    if not positives:
+                        judged = qrels.get(example.qid, {}).items()
+                        positives = tuple(Candidate(docid) for docid, grade in judged if grade > 0)
+                    if not positives:
                         self.counts["without_positives"] += 1
-                if empty:
+                        continue
+                    if not negatives:
+                        negatives = random_negatives(example, source)
+                        self.counts["with_random_negatives"] += bool(negatives)
+                    yield TrainingExample(example.qid, example.query, positives, negatives)
+                if progress.done == before:
                     raise InputError(source, None, "no training examples", "at least one")
 
-    def _draft(self, example: TrainingExample, source: str) -> dict[str, Any]:
-        qid, negatives = example.qid, example.negatives
-        if not negatives:
-            negatives = random_negatives(example, source)
-            self.counts["with_random_negatives"] += bool(negatives)
-        if not example.query:
-            if self.inputs.queries is None:
-                raise _no_text(source, f"query {qid}", "queries")
-            self.queries.refer([qid])
-        candidates = (*example.positives, *negatives)
-        return {
-            "qid": qid,
-            "query": example.query,
-            "positives": [self._number(each, qid, source) for each in example.positives],
-            "negatives": [self._number(each, qid, source) for each in negatives],
-            "scores": [self._score(each, qid, source) for each in candidates],
-        }
+    def _examples(self, read: ScratchRecords) -> Iterator[dict[str, Any]]:
+        """Yield the examples, without what has no text; write their passages."""
+        with track("tokenising", len(read), "queries") as progress:
+            for numbers in batched(range(len(read)), BATCH):
+                examples = self._with_queries([unpacked(read[number]) for number in numbers])
+                self._write_new_passages(examples)
+                rows = [row for example in examples if (row := self._row(example)) is not None]
+                ids = self.query.queries([Query(row["qid"], row["query"]) for row in rows])
+                yield from (row | {"query": own} for row, own in zip(rows, ids, strict=True))
+                progress.advance(len(numbers))
 
-    def _number(self, candidate: Candidate, qid: str, source: str) -> int:
-        """Return the number of a passage; the text of a new one is copied to the disk."""
-        docid, text, title = candidate.docid, candidate.text, candidate.title
-        key = hash(docid or (text, title))
-        if key not in self.rows:
-            if docid and not (text or title):
-                if self.inputs.corpus is None:
-                    raise _no_text(source, f"passage {docid} of query {qid}", "corpus")
-                self.corpus.refer([docid])
-            fields, extra = self.passage.settings.fields, candidate.extra
-            kept = {name: extra[name] for name in fields if name in extra}
-            self.rows[key] = self.distinct.append(orjson.dumps([docid, text, title, kept]))
-        return self.rows[key]
+    def _with_queries(self, examples: Sequence[TrainingExample]) -> list[TrainingExample]:
+        """Return examples with the texts of their queries."""
+        bare = [example.qid for example in examples if not example.query]
+        found = dict(zip(bare, self.queries.get(bare), strict=True))
+        kept = []
+        for example in examples:
+            if query := found.get(example.qid):
+                example = example._replace(query=query.text)
+            if example.query:
+                kept.append(example)
+            else:
+                self._miss("missing_queries", f"query {example.qid}", "queries")
+        return kept
 
-    def _score(self, candidate: Candidate, qid: str, source: str) -> float:
-        score = candidate.score
-        if score is None:
-            name = candidate.docid or repr(candidate.text[:40])
-            first = {"source": source, "query": qid, "passage": name}
-            self.first_unscored = self.first_unscored or first
-            return np.nan
-        if abs(score) > MAX_SCORE:
-            found = f"the score {score} in query {qid}"
-            raise InputError(source, None, found, "a number within float32's range")
-        return score
+    def _write_new_passages(self, examples: Sequence[TrainingExample]) -> None:
+        """Look up and tokenise the passages that no earlier example has; number their rows."""
+        new: dict[int, Candidate] = {}
+        for candidate in chain.from_iterable(map(all_candidates, examples)):
+            if (key := _key(candidate)) not in self.rows:
+                new.setdefault(key, candidate)
+        bare = [each.docid for each in new.values() if _is_bare(each)]
+        texts = dict(zip(bare, self.corpus.get(bare), strict=True))
+        passages = []
+        for key, each in new.items():
+            own = Passage(each.docid, each.text, each.title, each.extra)
+            passage = texts[each.docid] if _is_bare(each) else own
+            self.rows[key] = -1
+            if passage is not None:
+                self.rows[key] = self.counts["passages"]
+                self.counts["passages"] += 1
+                passages.append(passage)
+        self.write_passages([{"input_ids": ids} for ids in self.passage.passages(passages)])
 
-    def _passages(self) -> Iterator[dict[str, Any]]:
-        """Yield the distinct passages, but those that the corpus lacks."""
-        with track("tokenising", len(self.distinct), "passages") as progress:
-            for rows in batched(range(len(self.distinct)), BATCH):
-                progress.advance(len(rows))
-                found = [Passage(*orjson.loads(self.distinct[row])) for row in rows]
-                bare = [p.docid for p in found if p.docid and not (p.text or p.title)]
-                texts = dict(zip(bare, self.corpus.get(bare), strict=True))
-                passages = [texts.get(passage.docid, passage) for passage in found]
-                self.there[rows] = [passage is not None for passage in passages]
-                ids = self.passage.passages([p for p in passages if p is not None])
-                yield from ({"input_ids": each} for each in ids)
-
-    def _examples(self, drafts: Dataset) -> Iterator[dict[str, Any]]:
-        """Yield the examples, without what has no text."""
-        self.numbers = np.cumsum(self.there) - 1  # rows of the passages that have a text
-        for batch in drafts.with_format(None).iter(BATCH):
-            bare = [q for q, text in zip(batch["qid"], batch["query"], strict=True) if not text]
-            texts = dict(zip(bare, self.queries.get(bare), strict=True))
-            rows = (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
-            kept = [example for row in rows if (example := self._example(row, texts))]
-            tokens = self.query.queries([Query(e["qid"], e["query"]) for e in kept])
-            yield from (e | {"query": ids} for e, ids in zip(kept, tokens, strict=True))
-
-    def _example(
-        self, draft: Mapping[str, Any], texts: Mapping[str, Passage | None]
-    ) -> dict[str, Any] | None:
-        """Return an example; None if its query or all its positives have no text."""
-        qid, query = draft["qid"], draft["query"]
-        if not query:
-            found = texts[qid]
-            if found is None:
-                self._miss("missing_queries", qid, self.inputs.queries)
-                return None
-            query = found.text
-        rows = np.array([*draft["positives"], *draft["negatives"]])
-        count, there = len(draft["positives"]), self.there[rows]
-        for row in rows[~there].tolist():
-            docid = orjson.loads(self.distinct[row])[0]
-            self._miss("missing_passages", f"{docid} of query {qid}", self.inputs.corpus)
-        if not there[:count].any():
+    def _row(self, example: TrainingExample) -> dict[str, Any] | None:
+        """Return the row of an example; None if none of its positives has a text."""
+        row: dict[str, Any] = {"qid": example.qid, "query": example.query, "scores": []}
+        for side in ("positives", "negatives"):
+            row[side] = []
+            for each in getattr(example, side):
+                if (number := self.rows[_key(each)]) >= 0:
+                    row[side].append(number)
+                    row["scores"].append(np.nan if each.score is None else each.score)
+                else:
+                    passage = f"passage {each.docid} of query {example.qid}"
+                    self._miss("missing_passages", passage, "corpus")
+        if not row["positives"]:
             self.counts["without_positives"] += 1
             return None
-        placed, scores = self.numbers[rows], np.array(draft["scores"], dtype=np.float32)[there]
-        negatives = placed[count:][there[count:]]
-        self.counts["candidates"] += len(scores)
-        self.counts["unscored"] += int(np.isnan(scores).sum())
-        self.counts["without_negatives"] += not len(negatives)
-        positives = placed[:count][there[:count]]
-        example = {"positives": positives, "negatives": negatives, "scores": scores}
-        return {"qid": qid, "query": query, **example}
+        self.counts["unscored"] += int(np.isnan(row["scores"]).sum())
+        self.counts["without_negatives"] += not row["negatives"]
+        return row
 
-    def _miss(self, count: str, name: str, where: str | None) -> None:
+    def _miss(self, count: str, what: str, option: str) -> None:
         """Count an id without a text; raise an error unless these are left out."""
         self.counts[count] += 1
         if not self.inputs.skip_missing:
+            source = getattr(self.inputs, option)
             raise InputError(
                 ", ".join(self.inputs.files),
                 None,
-                f"the id {name}, which {where} does not hold",
-                "ids that are there",
-                "add --skip-missing to leave such ids out and count them",
+                f"{what}, of which {source} has no text" if source else f"{what} without its text",
+                "texts of all queries and passages",
+                f"give a file that has it as --{option}, or leave such ids out: --skip-missing",
             )
 
 
-def _no_text(source: str, what: str, flag: str) -> InputError:
-    hint = f"add --{flag}, the file that holds it"
-    return InputError(source, None, f"{what} without its text", "a text", hint)
+def _is_bare(candidate: Candidate) -> bool:
+    return bool(candidate.docid) and not (candidate.text or candidate.title)
+
+
+def _key(candidate: Candidate) -> int:
+    """Return what equal passages share: the hash of the id, or of the text where there is none."""
+    return hash(candidate.docid or (candidate.text, candidate.title))
 
 
 class SentenceStore(Store):
@@ -335,7 +313,7 @@ class SentenceStore(Store):
         self.size = int(self.settings["size"])
         self.pad_id = int(self.settings["sentence"]["pad_id"])
         data = open_rows(folder / "sentences.arrow")
-        self.sentences = Lists(data, "input_ids")
+        self.sentences = data["input_ids"]
         labels: NDArray[np.float32] = data.data.column("label").to_numpy()
         self.labels = labels[:: self.size] if self.size == 2 else labels[:0]
 

@@ -125,6 +125,18 @@ def all_candidates(example: TrainingExample) -> Candidates:
     return example.positives + example.negatives
 
 
+def packed(example: TrainingExample) -> bytes:
+    """Return an example as JSON for a temporary file, which `unpacked` reads."""
+    return orjson.dumps(example, default=lambda it: dict(it) if isinstance(it, Mapping) else [*it])
+
+
+def unpacked(record: bytes) -> TrainingExample:
+    """Return the example of a `packed` record."""
+    qid, query, positives, negatives, answers, extra = orjson.loads(record)
+    of, against = (tuple(Candidate(*each) for each in side) for side in (positives, negatives))
+    return TrainingExample(qid, query, of, against, tuple(answers), extra)
+
+
 class Keys(NamedTuple):
     """A JSON format of one record an example; `sides` are the keys of positives and negatives."""
 

@@ -122,7 +122,7 @@ def training_of(run: PretrainRun, output: Path) -> Training:
             **share_of_batches(run),
         )
         logger.info(
-            f"{store.contents['tokens']:,} tokens in {len(store):,} {store.items}: "
+            f"{store.contents['tokens']:,} tokens in {len(store):,} {store.unit}: "
             f"{len(batches):,} batches of {optimizer.batch_size:,}, "
             f"{len(batches) / batches.steps_per_epoch:.3g} epochs"
         )

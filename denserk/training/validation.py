@@ -7,7 +7,6 @@ retrieval would give: a passage by its stored embeddings, the best one deciding.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -61,10 +60,10 @@ def _held_out(store: TrainingStore, run: FinetuneRun) -> DevSet:
     batches = TrainingBatches(store, sampling, 1)
     items = batches.items
     return DevSet(
-        queries=store.queries.take(items),
-        passages=store.passages.take(np.arange(len(store.passages))),
+        queries=store.queries[items],
+        passages=store.passages[:],
         pad_ids=(store.query_pad_id, store.passage_pad_id),
-        relevant=[rows.tolist() for rows in store.positives.take(items)],
+        relevant=[rows.tolist() for rows in store.positives[items]],
         groups=torch.from_numpy(batches.groups(items, 0)[0]),
     )
 

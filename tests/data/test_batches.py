@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.encoding import ComputeSettings, TextSettings
-from denserk.data.batches import by_length, plan
+from denserk.data.batches import plan
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.io.corpus import read_passages
 from denserk.models.text_encoder import ENOUGH
@@ -13,23 +13,16 @@ from denserk.models.text_encoder import ENOUGH
 LENGTHS = st.lists(st.integers(2, 40), max_size=60)
 
 
-@given(LENGTHS, st.integers(1, 100), st.none() | st.integers(1, 9))
-def test_batches_hold_every_text_once_within_their_budget(lengths, budget, cap):
-    batches = list(by_length(lengths, budget, cap))
-    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
-    for batch in batches:
-        assert len(batch) == 1 or max(lengths[i] for i in batch) * len(batch) <= budget
-        assert cap is None or len(batch) <= cap
-    longest = [lengths[batch[0]] for batch in batches]
-    assert longest == sorted(longest, reverse=True)
-
-
 @given(LENGTHS, st.integers(1, 100), st.none() | st.integers(1, 9), st.none() | st.integers(1, 99))
-def test_a_plan_holds_every_text_once(lengths, budget, size, enough):
+def test_a_plan_holds_every_text_once_within_its_budget(lengths, budget, size, enough):
     ids = [[100 * number + token for token in range(n)] for number, n in enumerate(lengths)]
     planned = plan(ids, 7, budget, size, enough)
     found = {}
+    longest = [batch.input_ids.shape[1] for batch in planned.batches]
+    assert longest == sorted(longest, reverse=True)
     for members, batch in zip(planned.members, planned.batches, strict=True):
+        assert len(members) == 1 or batch.input_ids.numel() <= budget
+        assert size is None or len(members) <= size
         for place, row, mask in zip(members.tolist(), *batch, strict=True):
             found[place] = row[mask].tolist()
             assert set(row[~mask].tolist()) <= {7}

@@ -23,7 +23,9 @@ from denserk.data.masking import (
 )
 from denserk.data.pretraining_batches import Crops
 from denserk.errors import InputError, ModelError
+from tests.conftest import VOCABULARY
 from tests.data.prepared_texts import ENTRIES, NAMES, ids_of, names_of_words, store_of, words_from
+from tests.tiny_models import tiny_tokenizer
 
 TEXTS = st.lists(st.integers(0, len(NAMES) - 1), max_size=40).map(
     lambda ids: np.array(ids, dtype=np.int64)
@@ -67,29 +69,9 @@ def test_eight_in_ten_one_in_ten_one_in_ten():
     assert len(rest) == size - 2
 
 
-class ByteLevel:
-    """A vocabulary that marks beginnings."""
-
-    all_special_ids = (0, 1)
-    cls_token_id = sep_token_id = pad_token_id = 0
-    mask_token_id: int | None = 1
-    tokens = ("<s>", "<mask>", "\u0120river", "bank", "\u0120old")
-
-    def __len__(self):
-        return len(self.tokens)
-
-    def get_vocab(self):
-        return {token: number for number, token in enumerate(self.tokens)}
-
-
-def test_byte_level_tokens_begin_words_with_the_mark_of_a_space():
-    words = words_of(np.array([[3, 2, 3, 0, 3, 4]]), SubwordTokens.of(ByteLevel()))
-    assert words.tolist() == [[0, 1, 1, NO_WORD, 2, 3]]
-
-
 def test_a_vocabulary_without_a_mask_is_rejected():
-    tokenizer = ByteLevel()
-    tokenizer.mask_token_id = None
+    tokenizer = tiny_tokenizer("bert", VOCABULARY)
+    tokenizer.mask_token = None
     with pytest.raises(ModelError, match="the tokenizer has no mask_token, which masking needs"):
         SubwordTokens.of(tokenizer)
 
@@ -140,29 +122,28 @@ def weights_of(store, settings, row, start=0, end=None):
     weigh = KeywordWeights(store.words, len(store), settings)
     words = words_of(np.array(crop.of([text])), ENTRIES)
     in_corpus = np.array(crop.of([numbers]))
-    return weigh(in_corpus, words, **crop.fragments(ENTRIES))[0].tolist()
+    return weigh(in_corpus, words, crop.cut_words(ENTRIES))[0].tolist()
 
 
-def test_tfidf(store):
-    holding = Counter(word for text in WORDS for word in set(text))
-    for row, words in enumerate(WORDS):
-        expected = [words.count(w) * math.log(len(CORPUS) / holding[w]) for w in words]
-        assert weights_of(store, MaskingSettings(), row) == pytest.approx(expected)
-
-
-def test_inverse_frequency(store):
+def test_weights(store, tmp_path):
     counts = Counter(word for text in WORDS for word in text)
-    for row, words in enumerate(WORDS):
-        found = weights_of(store, MaskingSettings(keyword_weight=INVERSE), row)
-        assert found == pytest.approx([1 / counts[w] for w in words])
-
-
-def test_a_table_of_ones_own(store, tmp_path):
+    holding = Counter(word for text in WORDS for word in set(text))
     table = tmp_path / "frequencies.json"
     table.write_text(json.dumps({"the": 1000, "fran##ce": 10}))
-    settings = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table))
-    expected = {"the": 0.001, "fran##ce": 0.1}
-    assert weights_of(store, settings, 0) == [expected.get(word, MISSING) for word in WORDS[0]]
+    given = {"the": 0.001, "fran##ce": 0.1}
+    for row, words in enumerate(WORDS):
+        for expected, settings in (
+            (
+                [words.count(w) * math.log(len(CORPUS) / holding[w]) for w in words],
+                MaskingSettings(),
+            ),
+            ([1 / counts[w] for w in words], MaskingSettings(keyword_weight=INVERSE)),
+            (
+                [given.get(w, MISSING) for w in words],
+                MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table)),
+            ),
+        ):
+            assert weights_of(store, settings, row) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -181,10 +162,10 @@ def test_fragments_weigh_what_their_word_weighs_or_one(store, start, end, whole,
         assert weights_of(store, settings, 1, start, end) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("text", ["[1]", '{"the": 0}', '{"the": 1.5}', '{"the": true}', "{"])
+@pytest.mark.parametrize("text", ["[1]", '{"the": 0}', '{"the": true}', "{"])
 def test_what_is_no_table(store, tmp_path, text):
     table = tmp_path / "frequencies.json"
     table.write_text(text)
     settings = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table))
-    with pytest.raises(InputError, match=r"expected a.* (object|JSON)"):
+    with pytest.raises(InputError, match=r"frequencies.json: found"):
         KeywordWeights(store.words, len(store), settings)

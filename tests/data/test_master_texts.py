@@ -60,8 +60,8 @@ def assembled(store, masking, items=None, epoch=0, **options):
     """A batch of items, and what of a text's number its rows are: the longest come first."""
     batches = batches_of(store, masking=masking, **options)
     items = np.arange(len(store)) if items is None else np.asarray(items)
-    lengths = store.texts.lengths()[items]
-    return batches.assemble(items, epoch), items[np.argsort(-lengths, kind="stable")].tolist()
+    order = sorted(items.tolist(), key=lambda item: -len(store.texts[item]))
+    return batches.assemble(items, epoch), order
 
 
 def many(folder, record, masking, **options):

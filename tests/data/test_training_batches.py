@@ -191,9 +191,7 @@ def test_what_makes_no_batches(store, write, tmp_path, tokenizer):
     alone = prepare(
         TrainingInputs([write([inline(0, 2, 0)])]), tmp_path / "alone", tokenizer, tokenizer
     )
-    with pytest.raises(InputError, match="no passage but their positives"):
-        TrainingBatches(alone, SamplingSettings(2), 1)
-    with pytest.raises(InputError, match="no teacher's score of passage d0-0 for query q0"):
+    with pytest.raises(InputError, match="no teacher's score of a passage of query q0"):
         TrainingBatches(alone, SamplingSettings(2), 1, with_scores=True)
     assert len(TrainingBatches(alone, SamplingSettings(1), 1)) == 1
 
@@ -217,7 +215,7 @@ def sentences_of(batch):
 def test_every_example_once_an_epoch_in_its_own_order(examples):
     batches = SentenceBatches(examples, SamplingSettings(seed=5), 4, epochs=2)
     assert (len(batches), batches.steps_per_epoch) == (6, 3)
-    every = [row.tolist() for row in examples.sentences.take(range(11 * examples.size))]
+    every = [row.tolist() for row in examples.sentences[range(11 * examples.size)]]
     for step in range(6):
         epoch, place = divmod(step, 3)
         items = order_items(np.arange(11), 5, epoch)[4 * place : 4 * place + 4].tolist()

@@ -1,6 +1,7 @@
 """Training data in every format, prepared: what is kept, rejected, left out, and used again."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from denserk.data import training_data
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_data import SentenceStore, TrainingInputs, prepare, prepare_sentences
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
-from denserk.io.manifest import Kind, Manifest, write_manifest
+from denserk.io.manifest import Kind, read_manifest, write_manifest
 from denserk.io.training import read_training
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QUERIES, VOCABULARY
@@ -26,7 +27,7 @@ def texts(store):
     """What a store holds: {qid: (query's ids, positives', negatives')}."""
 
     def ids(rows):
-        return [text.tolist() for text in store.passages.take(rows)]
+        return [text.tolist() for text in store.passages[rows]]
 
     return {
         str(store.qids[item]): (
@@ -104,7 +105,7 @@ def test_relevance_judgments_are_the_positives_of_a_list_of_negatives(made, toy,
     negatives, heard = toy / "negatives.tsv", Heard()
     negatives.write_text("q1\td1,d2\nq2\td3\nq9\td3\n")
     store = made(str(negatives), qrels=str(toy / "qrels.txt"), **sources)
-    assert store.qids.to_pylist() == ["q1", "q2"]
+    assert store.qids[:].tolist() == ["q1", "q2"]
     assert list(store.positive_counts) == [1, 2]
     assert heard.warnings == ["queries without a positive are left out: 1"]
 
@@ -119,7 +120,7 @@ def test_genuine_samples(shared_data, made, tokenizer):
         query, positives, negatives = expected([example], tokenizer)[example.qid]
         assert store.queries[item].tolist() == query
         rows = [*store.positives[item], *store.negatives[item]]
-        assert [text.tolist() for text in store.passages.take(rows)] == positives + negatives
+        assert [text.tolist() for text in store.passages[rows]] == positives + negatives
         scores = [c.score for c in (*example.positives, *example.negatives)]
         np.testing.assert_array_equal(store.scores[item], np.array(scores, dtype=np.float32))
 
@@ -142,13 +143,15 @@ def test_missing_ids_are_named_or_counted(write, made, sources):
         {**ids_of("q3", ["d4"], ["gone"]), "query_text": "moon"},
         {**ids_of("q1", ["d4"], ["d1"]), "query_id": "q8", "query_text": ""},
     ]
-    for some, found in ((lines, "lost of query q1"), (lines[3:], "q8")):
-        with pytest.raises(InputError, match=f"train.jsonl: found the id {found}, which") as error:
+    for some, found in ((lines[:3], "passage lost of query q1"), (lines, "query q8")):
+        with pytest.raises(
+            InputError, match=f"train.jsonl: found {found}, of which .*has no text"
+        ) as error:
             made(write(some), **sources)
         assert "--skip-missing" in (error.value.hint or "")
     heard = Heard()
     store = made(write(lines), skip_missing=True, **sources)
-    assert store.qids.to_pylist() == ["q1", "q3"]
+    assert store.qids[:].tolist() == ["q1", "q3"]
     assert list(store.positive_counts) == [1, 1]
     assert list(store.negative_counts) == [1, 0]
     assert heard.warnings == [
@@ -174,8 +177,8 @@ def test_what_cannot_be_prepared(write, made, tmp_path, line, message, hint):
     assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
 
 
-@pytest.mark.parametrize("score", ["NaN", "1e999", "1e39", '"NaN"'])
-def test_scores_are_numbers_in_float32(tmp_path, made, score):
+@pytest.mark.parametrize("score", ["NaN", "1e999", '"NaN"'])
+def test_scores_are_finite(tmp_path, made, score):
     good = orjson.dumps(inline(0, 1, 1, scored=True)).decode()
     (tmp_path / "train.jsonl").write_text(good.replace('"score":0.0}', f'"score":{score}}}'))
     with pytest.raises(InputError, match=r"train.jsonl.*: found"):
@@ -236,7 +239,7 @@ def test_a_failure_leaves_what_was_there(train, made, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(training_data, "write_rows", full)
+    monkeypatch.setattr(training_data, "row_writer", full)
     with pytest.raises(OutputError, match="no room left on the disk"):
         made(train)
     assert contents(tmp_path / "prepared") == before
@@ -249,11 +252,22 @@ def test_other_folders_are_left_alone(train, made, tmp_path):
     (folder / "notes.txt").write_text("dear diary")
     with pytest.raises(UsageError, match="it is not training data that denserk wrote"):
         made(train)
-    write_manifest(folder, Manifest(Kind.TRAINING, complete=True, settings={"layout": 2}))
-    with pytest.raises(MismatchError, match="was prepared by another version of denserk") as error:
-        made(train)
-    assert "--overwrite" in (error.value.hint or "")
     assert (folder / "notes.txt").read_text() == "dear diary"
+
+
+def test_data_of_another_version_is_prepared_again_but_not_in_a_resumed_run(
+    train, made, tmp_path, tokenizer
+):
+    store = made(train)
+    old = read_manifest(store.folder, Kind.TRAINING)
+    write_manifest(store.folder, replace(old, settings={**old.settings, "format": 2}))
+    inputs = TrainingInputs([train])
+    with pytest.raises(MismatchError, match="format was 2, now 3"):
+        prepare(inputs, store.folder, tokenizer, tokenizer, again=False)
+    before, heard = contents(made(train).folder), Heard()
+    prepare(inputs, store.folder, tokenizer, tokenizer, again=False)
+    assert contents(store.folder) == before
+    assert not [note for note in heard.notes if "again" in note]
 
 
 def test_standard_input_is_never_taken_for_the_same(train, made, monkeypatch):
@@ -272,7 +286,7 @@ def test_pairs(write, tmp_path, tokenizer):
     assert (len(store), store.pad_id) == (10, tokenizer.pad_id)
     assert store.labels.tolist() == [float(pair["label"]) for pair in given]
     wanted = [pair[name] for pair in given for name in ("sentence1", "sentence2")]
-    found = pickle.loads(pickle.dumps(store)).sentences.take(range(20))
+    found = pickle.loads(pickle.dumps(store)).sentences[range(20)]
     assert [ids.tolist() for ids in found] == tokenizer.sentences(wanted)
 
 
