@@ -88,6 +88,14 @@ class TrainingFormat(StrEnum):
     NEGATIVES = "negatives"  # Tab-separated: query id, comma-separated negative ids
 
 
+# Training data formats with passage ids only.
+WITHOUT_TEXTS = (
+    TrainingFormat.TEVATRON_IDS,
+    TrainingFormat.ST_IDS,
+    TrainingFormat.TRIPLES,
+    TrainingFormat.NEGATIVES,
+)
+
 # Content of a file or folder.
 Kind = StrEnum("Kind", "CORPUS QUERIES QRELS RUN VECTORS TRAINING MODEL")
 

@@ -3,18 +3,15 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from denserk.config.formats import QrelsFormat, RunFormat, TopicsFormat, TrainingFormat
+from denserk.config.formats import (
+    WITHOUT_TEXTS,
+    QrelsFormat,
+    RunFormat,
+    TopicsFormat,
+    TrainingFormat,
+)
 from denserk.config.options import REQUIRED, OverwriteSettings, ShardSettings, option
 from denserk.errors import UsageError
-
-# Formats with passage ids only.
-WITHOUT_TEXTS = (
-    TrainingFormat.TEVATRON_IDS,
-    TrainingFormat.ST_IDS,
-    TrainingFormat.TRIPLES,
-    TrainingFormat.NEGATIVES,
-)
-
 
 # Selection of negatives from the eligible hits: a seeded random sample or the highest-ranked.
 SamplingStrategy = StrEnum("SamplingStrategy", "RANDOM TOP")

@@ -281,15 +281,14 @@ def _find_texts(
     texts: PassageTexts, found: Sequence[Hits], corpus: str, shape: CorpusSettings, skip: bool
 ) -> None:
     """Take the texts of all hits from the corpus."""
-    docids = [list(of) for hits in found for of in hits.values()]
-    for few in docids:
-        texts.refer(few)
+    for hits in found:
+        texts.refer(chain(*hits.values()))
     texts.find(read_passages(corpus, shape), corpus)
-    if skip and texts.missing:
-        logger.warning(f"passages missing in {corpus}, which hold no answer: {texts.missing:,}")
+    if skip and (missing := texts.missing):
+        logger.warning(f"passages missing in {corpus}, which hold no answer: {len(missing):,}")
     else:
         hint = "add --skip-missing to count such passages as holding no answer"
-        texts.require_all(dict.fromkeys(chain(*docids)), corpus, "the runs", hint)
+        texts.require_all(corpus, "the runs", hint)
 
 
 def _judge(

@@ -126,9 +126,8 @@ def _find_texts(
     if not hits:
         raise InputError(paths.run, None, "no hits", "at least one")
     texts.find(passages, paths.corpus)
-    needed = dict.fromkeys(docid for _, docids in groups() for docid in docids)
     hint = "name the --corpus that the run was made from"
-    texts.require_all(needed, paths.corpus, "the run's hits", hint)
+    texts.require_all(paths.corpus, "the run's hits", hint)
     return hits
 
 

@@ -6,13 +6,12 @@ A corpus is JSON lines or an array, a tab-separated file, a folder of them, or a
 import logging
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
@@ -34,9 +33,9 @@ from denserk.io.files import (
     write_rows,
 )
 from denserk.io.json_records import (
+    Numbered,
     RecordKeys,
     as_text,
-    identifier,
     read_json,
     read_records,
     write_objects,
@@ -47,10 +46,8 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-BLOCK = 4096  # passages of the corpus that are looked up together
-PENDING = 1 << 22  # hashes that wait, at least, before they are sorted in
 ENDINGS = (".json", ".jsonl", ".tsv")
-KEYS = {
+JSON_FORMATS = {
     CorpusFormat.ANSERINI: RecordKeys(("id", "_id", "docid"), ("contents",)),
     CorpusFormat.BEIR: RecordKeys(("_id", "id"), ("text",), "title"),
     CorpusFormat.TEVATRON: RecordKeys(("docid",), ("text",), "title"),
@@ -61,9 +58,9 @@ COLUMNS = {
     CorpusFormat.MARCO_TITLES: ("id", "title", "text"),
     CorpusFormat.DPR: ("id", "text", "title"),  # under a header, quoted as CSV
 }
+FORMATS = JSON_FORMATS | dict.fromkeys(COLUMNS, RecordKeys(("id",), ("text",), "title"))
 WRITTEN = tuple(form for form in CorpusFormat if form is not CorpusFormat.FLAG)
 
-Hashes = NDArray[np.int64]
 Found = TypeVar("Found", Passage, Query)
 
 
@@ -132,23 +129,27 @@ def read_corpus_file(
 ) -> Iterator[Passage]:
     """Yield the passages of one file ("-" is standard input); see `read_passages`."""
     with open_ahead(path) as (head, handle):
-        start = first_line(head)
+        start, form = first_line(head), settings.corpus_format
         if not start:
             return
-        form = settings.corpus_format
-        if is_json(start) if form is None else form in KEYS:
-            yield from _read_json(handle, start, path, settings, fields)
-            return
-        if settings.docid_field is not None:
-            raise UsageError(
-                f"--docid-field {settings.docid_field} names a key of JSON lines; {path} has none",
-                "leave it out: the first column is the id",
-            )
-        if form is None:
-            form = _detect_columns(start.decode("utf-8", "replace"), path)
-            what = ", ".join(COLUMNS[form]) + " under a header" * (form is CorpusFormat.DPR)
-            logger.info(f"{display_name(path)}: {form} corpus ({what}, tab-separated)")
-        yield from _read_tsv(read_text_lines(path, handle), form, path)
+        formats = FORMATS if form else JSON_FORMATS
+        if is_json(start) if form is None else form in JSON_FORMATS:
+            rows = read_json(handle, start, path)
+        else:
+            table = form or _detect_columns(start.decode("utf-8", "replace"), path)
+            formats = {table: FORMATS[table]}
+            rows = _table_rows(read_text_lines(path, handle), table, path)
+        if (key := settings.docid_field) is not None:
+            formats = {
+                name: keys._replace(ids=(key,), must_have_id=True) for name, keys in formats.items()
+            }
+        form, records = read_records(rows, formats, form, path, "corpus")
+        delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
+        for line, docid, text, title, extra in records:
+            passage = Passage(docid, text, title, extra or NO_FIELDS)
+            if fields and form is CorpusFormat.ANSERINI:
+                passage = _split_contents(passage, fields, delimiter, path, line)
+            yield passage
 
 
 def _detect_columns(line: str, path: str | Path) -> CorpusFormat:
@@ -162,8 +163,8 @@ def _detect_columns(line: str, path: str | Path) -> CorpusFormat:
     return CorpusFormat.MARCO if len(parts) == 2 else CorpusFormat.MARCO_TITLES
 
 
-def _read_tsv(lines: Lines, form: CorpusFormat, path: str | Path) -> Iterator[Passage]:
-    """Yield the passages of tab-separated lines; DPR's header may order the columns."""
+def _table_rows(lines: Lines, form: CorpusFormat, path: str | Path) -> Iterator[Numbered]:
+    """Yield tab-separated lines as records; DPR's header may order the columns."""
     names = COLUMNS[form]
     if form is CorpusFormat.DPR:
         first, rows = peek(read_rows(lines, path, "\t", ", ".join(names)))
@@ -176,31 +177,7 @@ def _read_tsv(lines: Lines, form: CorpusFormat, path: str | Path) -> Iterator[Pa
         if len(parts) != len(names):
             expected = f"{len(names)}: {', '.join(names)}"
             raise InputError(path, line, f"{columns(len(parts))} between tabs", expected)
-        row = dict(zip(names, parts, strict=True))
-        docid = identifier(row["id"], path, line, "passage")
-        yield Passage(docid, row["text"], row.get("title", ""))
-
-
-def _read_json(
-    handle: BinaryIO,
-    start: bytes,
-    path: str | Path,
-    settings: CorpusSettings,
-    fields: Sequence[str] | None,
-) -> Iterator[Passage]:
-    formats, key = KEYS, settings.docid_field
-    if key is not None:
-        formats = {
-            form: keys._replace(ids=(key,), must_have_id=True) for form, keys in KEYS.items()
-        }
-    objects = read_json(handle, start, path)
-    form, records = read_records(objects, formats, settings.corpus_format, path, "corpus")
-    delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
-    for line, docid, text, title, extra in records:
-        passage = Passage(docid, text, title, extra or NO_FIELDS)
-        if fields and form is CorpusFormat.ANSERINI:
-            passage = _split_contents(passage, fields, delimiter, path, line)
-        yield passage
+        yield line, dict(zip(names, parts, strict=True))
 
 
 def _split_contents(
@@ -262,10 +239,9 @@ class IdLedger:
         ordered = np.sort(hashes)
         if (ordered[1:] != ordered[:-1]).all():
             return
-        _, firsts, places = np.unique(hashes, return_index=True, return_inverse=True)
-        earliest = firsts[places]
-        second = int((earliest != np.arange(len(hashes))).argmax())
-        first = int(earliest[second])
+        _, firsts = np.unique(hashes, return_index=True)
+        second = int(np.delete(np.arange(len(hashes)), firsts)[0])
+        first = int((hashes == hashes[second]).argmax())
         one, other = (
             next(name for start, name in reversed(self._sources) if start <= position)
             for position in (first, second)
@@ -280,84 +256,53 @@ class IdLedger:
 class PassageTexts:
     """The passages that runs or training data refer to by id, copied from a corpus to the disk.
 
-    Ids are noted first by `refer`; then `find` reads the corpus once, and keeps texts and the extra
-    `fields` in a file at `path`. Memory holds 24 bytes for each noted passage: its id is compared
-    by Python's 64-bit hash, and a record holds the id, so that another passage is never returned.
+    Ids are noted first by `refer`; then `find` reads the corpus once, and writes texts and the
+    extra `fields` to a file at `path`. Memory holds the noted ids.
     """
 
     def __init__(self, path: Path, fields: Sequence[str] = ()) -> None:
         self._fields = fields
         self._records = ScratchRecords(path)
-        self._wanted: Hashes = np.empty(0, np.int64)
-        self._pending = array("q")
-        self._rows: Hashes = np.empty(0, np.int64)
+        self._rows: dict[str, int | None] = {}  # noted id -> number of its record
         self.close = self._records.close
 
     def refer(self, docids: Iterable[str]) -> None:
         """Note passages that will be asked for."""
-        self._pending.extend(map(hash, docids))
-        if len(self._pending) > max(PENDING, len(self._wanted)):
-            self._sort_in()
+        self._rows.update(dict.fromkeys(docids))
 
     @property
     def referred(self) -> bool:
         """Whether any passage was noted."""
-        return bool(len(self._wanted) or self._pending)
+        return bool(self._rows)
 
     @property
-    def missing(self) -> int:
-        """The number of noted ids that the corpus lacks."""
-        return int((self._rows < 0).sum())
-
-    def _sort_in(self) -> None:
-        pending = np.array(self._pending, np.int64)
-        self._wanted = np.unique(np.concatenate([self._wanted, pending]))
-        self._pending = array("q")
+    def missing(self) -> list[str]:
+        """The noted ids that the corpus lacks."""
+        return [docid for docid, row in self._rows.items() if row is None]
 
     def find(self, passages: Iterable[Passage], source: str) -> None:
         """Copy what was noted from a corpus, which is read to its end; `source` is for errors."""
-        self._sort_in()
-        self._rows = np.full(len(self._wanted), -1, np.int64)
         with track(f"reading {display_name(source)}", None, "records") as progress:
-            stream = iter(passages)
-            while block := list(islice(stream, BLOCK)):
-                progress.advance(len(block))
-                places = self._places([passage.docid for passage in block])
-                for number in np.flatnonzero(places >= 0).tolist():
-                    passage, place = block[number], places[number]
-                    docid, text, title, more = passage
-                    if self._rows[place] >= 0:
+            for docid, text, title, more in passages:
+                progress.advance()
+                if docid in self._rows:
+                    if self._rows[docid] is not None:
                         raise InputError(source, None, f"the id {docid} twice", "each id once")
                     extra = {key: more[key] for key in self._fields if key in more}
                     record = orjson.dumps([docid, text, title, extra])
-                    self._rows[place] = self._records.append(record)
-
-    def _places(self, docids: Sequence[str]) -> Hashes:
-        """Return where ids stand among the noted ones; -1 for others."""
-        hashes = np.fromiter(map(hash, docids), np.int64, len(docids))
-        if not len(self._wanted):
-            return np.full(len(docids), -1, np.int64)
-        places = np.minimum(np.searchsorted(self._wanted, hashes), len(self._wanted) - 1)
-        return np.where(self._wanted[places] == hashes, places, -1)
+                    self._rows[docid] = self._records.append(record)
 
     def get(self, docids: Sequence[str]) -> list[Passage | None]:
         """Return the passages of ids that were noted; None where the corpus has none."""
-        if not len(self._rows):
-            return [None] * len(docids)
-        places = self._places(docids)
-        rows = np.where(places >= 0, self._rows[places], -1).tolist()
-        found = [Passage(*orjson.loads(self._records[row])) if row >= 0 else None for row in rows]
-        return [
-            passage if passage and passage.docid == docid else None
-            for docid, passage in zip(docids, found, strict=True)
-        ]
+        rows = map(self._rows.get, docids)
+        return [None if row is None else Passage(*orjson.loads(self._records[row])) for row in rows]
 
-    def require_all(self, needed: Iterable[str], source: str, named_by: str, hint: str) -> None:
-        """Raise an InputError if the corpus lacks passages; `needed` repeats the noted ids."""
-        if self.missing:
-            lacking = some(docid for docid in needed if self.get([docid]) == [None])
-            found = f"no passages with {self.missing:,} of the ids that {named_by} name ({lacking})"
-            raise InputError(source, None, found, "the corpus that was searched", hint)
+    def require_all(self, source: str, named_by: str, hint: str) -> None:
+        """Raise an InputError if the corpus lacks noted passages."""
+        if missing := self.missing:
+            lacking = f"no passages with {len(missing):,} of the ids that {named_by} name"
+            expected = "the corpus that was searched"
+            raise InputError(source, None, f"{lacking} ({some(missing)})", expected, hint)
 
 
 def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFormat) -> int:
@@ -366,22 +311,26 @@ def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFo
     Where the format has no title, it goes before the text: in Anserini's `contents` before a line
     break, in MARCO before a space.
     """
-    if form in KEYS:
+    if form in JSON_FORMATS:
         return write_objects(path, (_record(passage, form) for passage in passages))
+    rows = (_row(passage, form) for passage in passages)
     if form is CorpusFormat.DPR:
-        rows = ((p.docid, one_line(p.text), one_line(p.title)) for p in passages)
         return write_rows(path, chain([COLUMNS[form]], rows), "\t") - 1
-    if form is CorpusFormat.MARCO:
-        texts = ((p.docid, f"{p.title} {p.text}" if p.title else p.text) for p in passages)
-        return write_lines(path, (f"{docid}\t{one_line(text)}\n" for docid, text in texts))
-    lines = (f"{p.docid}\t{one_line(p.title)}\t{one_line(p.text)}\n" for p in passages)
-    return write_lines(path, lines)
+    return write_lines(path, ("\t".join(row) + "\n" for row in rows))
 
 
 def _record(passage: Passage, form: CorpusFormat) -> dict[str, Any]:
-    own = {KEYS[form].ids[0]: passage.docid}
+    own = {JSON_FORMATS[form].ids[0]: passage.docid}
     if form is CorpusFormat.ANSERINI:
         own["contents"] = f"{passage.title}\n{passage.text}" if passage.title else passage.text
     else:
         own |= {"title": passage.title, "text": passage.text}
     return own | {key: value for key, value in passage.extra.items() if key not in own}
+
+
+def _row(passage: Passage, form: CorpusFormat) -> list[str]:
+    docid, text, title, _ = passage
+    if form is CorpusFormat.MARCO and title:
+        text = f"{title} {text}"
+    values = {"id": docid, "text": one_line(text), "title": one_line(title)}
+    return [values[name] for name in COLUMNS[form]]

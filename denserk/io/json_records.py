@@ -4,6 +4,7 @@ Errors name the file and the line.
 """
 
 import codecs
+import io
 import json
 import logging
 import math
@@ -17,7 +18,16 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import orjson
 
 from denserk.errors import InputError
-from denserk.io.files import display_name, number_lines, peek, read_all, read_lines, whole_binary
+from denserk.io.files import (
+    display_name,
+    first_line,
+    is_json,
+    number_lines,
+    peek,
+    read_all,
+    read_lines,
+    whole_binary,
+)
 from denserk.records import NO_FIELDS
 
 logger = logging.getLogger(__name__)
@@ -83,6 +93,19 @@ def read_json(handle: BinaryIO, start: bytes, path: str | Path) -> Iterator[Numb
     if start.lstrip().startswith(b"["):
         return read_array(handle, path)
     return parse_objects(number_lines(handle, path), path)
+
+
+def first_record(head: bytes) -> dict[str, Any] | None:
+    """Return the first object of a file that begins with `head`: of JSON lines or an array.
+
+    It is empty if the object is not whole, and None if the file is not JSON.
+    """
+    if not is_json(start := first_line(head)):
+        return None
+    try:
+        return next(read_json(io.BytesIO(head), start, ""), (0, {}))[1]
+    except InputError:
+        return {}
 
 
 def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:

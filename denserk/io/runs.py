@@ -6,10 +6,11 @@ negative as score, so that higher is better in every format.
 """
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, count, groupby, islice, repeat
 from math import isfinite, nan
 from operator import attrgetter, itemgetter
@@ -52,6 +53,7 @@ COLUMNS = {
     RunFormat.TEVATRON: "3 columns: qid, docid, score",
     RunFormat.JSONL: "JSON lines with qid, docid, score",
 }
+SCORE_HINT = "--set order=score reads the scores"
 LINES = {  # of query, passage, rank, score and tag
     RunFormat.TREC: ("%s Q0 %s %d %.9g %s\n", (0, 1, 2, 3, 4)),
     RunFormat.MSMARCO: ("%s\t%s\t%d\n", (0, 1, 2)),
@@ -160,7 +162,6 @@ class _RunFile:
     format: RunFormat | None = None
     skipped: Counter[str] | None = None
     by_rank: bool = False
-    ranks: dict[tuple[str, int], int] = field(default_factory=dict)  # query and rank -> line
 
     def grouped(self) -> Iterator[RankedList]:
         """Yield the hits of each query, whose lines must be consecutive."""
@@ -168,10 +169,8 @@ class _RunFile:
         for hits in self.queries():
             if hits.qid in seen:
                 found = f"query {hits.qid} again after query {next(reversed(seen))}"
-                hint = "sort -s -k1,1 puts them together"
-                raise InputError(
-                    self.path, hits.lines[0], found, "the lines of a query together", hint
-                )
+                expected, hint = "the lines of a query together", "sort -s -k1,1 puts them together"
+                raise InputError(self.path, hits.lines[0], found, expected, hint)
             seen[hits.qid] = None
             yield hits
 
@@ -181,8 +180,10 @@ class _RunFile:
             hits, *more = group
             for part in more:
                 docids, scores = hits.docids + part.docids, hits.scores + part.scores
-                lines = [*hits.lines, *part.lines]
-                hits = hits._replace(docids=docids, scores=scores, lines=lines)
+                hits = RankedList(hits.qid, docids, scores, [*hits.lines, *part.lines])
+            if self.by_rank and len(set(hits.scores)) < len(hits.scores):
+                found, expected = f"a rank of query {hits.qid} twice", "each rank once a query"
+                raise InputError(self.path, hits.lines[0], found, expected, SCORE_HINT)
             yield hits if len(set(hits.docids)) == len(hits.docids) else self._best(hits)
 
     def _best(self, hits: RankedList) -> RankedList:
@@ -201,10 +202,10 @@ class _RunFile:
         number = 1  # of the first line of a block
         with open_binary(self.path) as handle:
             for block in self._blocks(handle):
-                self.format = self.format or self._detect(enumerate(block.split(b"\n"), number))
+                self.format = self.format or self._detect(block, number)
                 if self.format is not None:
                     yield from self._split(block, number) or self._parse(block, number)
-                number += _count_lines(block)
+                number += block.count(b"\n")
 
     def _blocks(self, handle: BinaryIO) -> Iterator[bytes]:
         """Yield blocks of whole lines with Unix line ends, and what follows the last line end."""
@@ -217,9 +218,10 @@ class _RunFile:
                 end = block.rfind(b"\n") + 1
                 yield from filter(None, (block[:end].replace(b"\r\n", b"\n"), block[end:]))
 
-    def _detect(self, lines: RawLines) -> RunFormat | None:
+    def _detect(self, block: bytes, number: int) -> RunFormat | None:
         """Return the format by the first lines; None if they are blank."""
-        rows = ((line, text.decode("utf-8", "replace").split()) for line, text in lines)
+        lines = block.decode("utf-8", "replace").split("\n")
+        rows = ((line, text.split()) for line, text in enumerate(lines, number))
         first = list(islice((row for row in rows if row[1]), LOOK))
         if not first:
             return None
@@ -237,7 +239,10 @@ class _RunFile:
         return format
 
     def _split(self, block: bytes, number: int) -> Iterator[RankedList] | None:
-        """Split lines by pyarrow if they are clean: ASCII, and one blank or tab between columns."""
+        """Split a large block by pyarrow if its lines are clean; else return None.
+
+        Clean lines are printable ASCII, with one blank or tab between columns.
+        """
         text = block.replace(b"\t", b" ")
         if len(text) <= SMALL or self.by_rank or self.format is RunFormat.JSONL:
             return None
@@ -245,7 +250,7 @@ class _RunFile:
         blank = codes <= ord(" ")
         if blank[0] or codes[-1] != ord("\n") or (blank[1:] & blank[:-1]).any():
             return None  # an empty column or line
-        if not text.isascii() or np.count_nonzero(codes < ord(" ")) > _count_lines(text):
+        if not text.isascii() or np.count_nonzero(codes < ord(" ")) > block.count(b"\n"):
             return None  # a control character
         import pyarrow as pa
         from pyarrow import compute, csv
@@ -253,9 +258,8 @@ class _RunFile:
         ranked = self.format is RunFormat.MSMARCO
         score = pa.int64() if ranked else pa.float64()
         types = {"qid": pa.string(), "docid": pa.string(), "score": score}
-        names = list(types)
-        if self.format is RunFormat.TREC:
-            names = ["qid", "Q0", "docid", "rank", "score", "tag"]
+        trec = ["qid", "Q0", "docid", "rank", "score", "tag"]
+        names = trec if self.format is RunFormat.TREC else [*types]
         try:
             table = csv.read_csv(
                 pa.BufferReader(text),
@@ -272,14 +276,17 @@ class _RunFile:
         qids, ends = queries.values.to_pylist(), queries.run_ends.to_pylist()
         if any(qid.startswith("#") for qid in qids) or not np.isfinite(scores).all():
             return None
-        scores = -scores.astype(np.float64) if ranked else scores
-        docids, values = table["docid"].to_pylist(), scores.tolist()
+        docids, values = (
+            table["docid"].to_pylist(),
+            (-scores.astype(float) if ranked else scores).tolist(),
+        )
         return (
             RankedList(qid, docids[i:j], values[i:j], range(number + i, number + j))
             for qid, i, j in zip(qids, [0, *ends[:-1]], ends, strict=True)
         )
 
     def _parse(self, block: bytes, number: int) -> Iterator[RankedList]:
+        """Parse a block line by line."""
         numbered = enumerate(block.split(b"\n"), number)
         records = self.format is RunFormat.JSONL
         hits = self._records(numbered) if records else self._columns(numbered)
@@ -298,36 +305,36 @@ class _RunFile:
 
     def _columns(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of lines that are neither blank nor comments."""
-        trec, ranked = self.format is RunFormat.TREC, self.format is RunFormat.MSMARCO
+        trec = self.format is RunFormat.TREC
         for line, text in decode_lines(lines, self.path):
             parts = text.split()
             if not parts or (trec and _is_comment(parts)):
                 continue
             if trec and (len(parts) == 6 or (len(parts) > 6 and not _are_shifted(parts))):
-                qid, _, docid, rank, score = parts[:5]
+                yield line, parts[0], parts[2], self._score(line, parts[3], parts[4])
             elif not trec and len(parts) == 3:
-                qid, docid, score = parts
-                rank = score if ranked else ""
+                yield line, parts[0], parts[1], self._score(line, parts[2], parts[2])
             else:
                 raise self._wrong_columns(line, len(parts))
-            yield line, qid, docid, self._score(line, qid, rank, score)
 
     def _records(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of JSON lines."""
         for line, record in parse_objects(lines, self.path):
             if not {"qid", "docid", "score"} <= record.keys():
-                raise InputError(
-                    self.path, line, f"the keys {list_keys(record)}", COLUMNS[RunFormat.JSONL]
-                )
+                expected = COLUMNS[RunFormat.JSONL]
+                raise InputError(self.path, line, f"the keys {list_keys(record)}", expected)
             qid = identifier(record["qid"], self.path, line, "query")
             docid = identifier(record["docid"], self.path, line, "passage")
-            score = self._score(line, qid, str(record.get("rank", "")), str(record["score"]))
-            yield line, qid, docid, score
+            yield line, qid, docid, self._score(line, str(record.get("rank")), str(record["score"]))
 
-    def _score(self, line: int, qid: str, rank: str, score: str) -> float:
+    def _score(self, line: int, rank: str, score: str) -> float:
         """Return the score of a hit, or its negative rank where ranks count."""
         if self.by_rank or self.format is RunFormat.MSMARCO:
-            return -float(self._rank(line, qid, rank))
+            if re.fullmatch("[0-9]{1,18}", rank):
+                return -float(rank)
+            three = "if the third column is a score, name the format: tevatron"
+            hint = SCORE_HINT if self.by_rank else three
+            raise InputError(self.path, line, f"rank {rank[:40]!r}", "a whole number", hint)
         try:
             value = float(score)
         except ValueError:
@@ -335,20 +342,6 @@ class _RunFile:
         if not isfinite(value):
             raise InputError(self.path, line, f"score {score[:40]!r}", "a finite number")
         return value
-
-    def _rank(self, line: int, qid: str, spelled: str) -> int:
-        """Return a rank; where ranks order the hits it is unique in its query."""
-        hint = "if the third column is a score, name the format: tevatron"
-        if self.by_rank:
-            hint = "--set order=score reads the scores"
-        if not (spelled.isascii() and spelled.isdecimal() and len(spelled) < 19):
-            found = f"rank {spelled[:40]!r}" if spelled else "no rank"
-            raise InputError(self.path, line, found, "a whole number", hint)
-        rank = int(spelled)
-        if self.by_rank and (first := self.ranks.setdefault((qid, rank), line)) != line:
-            found = f"rank {rank} of query {qid} again (first in line {first})"
-            raise InputError(self.path, line, found, "each rank once a query", hint)
-        return rank
 
     def _wrong_columns(self, line: int, count: int) -> InputError:
         expected = COLUMNS[self.format] if self.format else " or ".join(COLUMNS.values())
@@ -368,10 +361,6 @@ def _are_ranks(rows: Iterable[tuple[int, list[str]]]) -> bool:
         if parts[2] != str(counted[parts[0]]):
             return False
     return True
-
-
-def _count_lines(block: bytes) -> int:
-    return int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
 
 
 def _is_comment(parts: list[str]) -> bool:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -32,25 +32,21 @@ from denserk.io.files import (
     whole_binary,
     write_lines,
 )
-from denserk.io.json_records import (
-    Record,
-    RecordKeys,
-    identifier,
-    read_json,
-    read_records,
-    write_objects,
-)
+from denserk.io.json_records import Numbered, RecordKeys, read_json, read_records, write_objects
 from denserk.io.qrels import read_qrels_map, split_file
 from denserk.records import NO_FIELDS, Passage, Query
 
 logger = logging.getLogger(__name__)
 
+Row = tuple[int | None, dict[str, Any]]  # line, record
 KEYS = {
     TopicsFormat.BEIR: RecordKeys(("_id",), ("text",)),
     TopicsFormat.TEVATRON: RecordKeys(("query_id",), ("query", "query_text")),
     TopicsFormat.ANSERINI: RecordKeys(("id", "qid"), ("title", "query", "text")),
     TopicsFormat.QA: RecordKeys(("_id", "id", "qid"), ("question",), must_have_id=False),
     TopicsFormat.ENTITY_QUESTIONS: RecordKeys((), ("question",), must_have_id=False),
+    TopicsFormat.TSV: RecordKeys(("id",), ("text",)),
+    TopicsFormat.DPR: RecordKeys((), ("question",), must_have_id=False),
 }
 WRITTEN_KEYS = {
     TopicsFormat.ANSERINI: ("qid", "title"),
@@ -58,7 +54,6 @@ WRITTEN_KEYS = {
     TopicsFormat.TEVATRON: ("query_id", "query"),
     TopicsFormat.QA: ("id", "question"),
 }
-COLUMNS = {TopicsFormat.TSV: "id, text", TopicsFormat.DPR: "question, answers; ids count from 0"}
 WRITTEN = tuple(form for form in TopicsFormat if form is not TopicsFormat.ENTITY_QUESTIONS)
 
 
@@ -140,57 +135,52 @@ def read_topics_file(
     If `textless`, only answers are needed: JSON records may lack the question, and two columns are
     question and answers.
     """
+    formats = KEYS
     with open_ahead(path) as (head, handle):
         start = first_line(head).strip()
         if not start:
             return
-        if is_json(start) if form is None else form in KEYS:
-            yield from _read_json(handle, start, path, form, textless)
-            return
-        if form is None:
-            parts = start.decode("utf-8", "replace").split("\t")
-            if len(parts) == 1:
-                found = f"a line without a tab: {parts[0][:60]!r}"
-                raise InputError(path, 1, found, "id and text, or question and answers")
-            with_answers = len(parts) == 2 and (textless or is_answer_list(parts[1]))
-            form = TopicsFormat.DPR if with_answers else TopicsFormat.TSV
-            logger.info(f"{display_name(path)}: {form} queries ({COLUMNS[form]}, tab-separated)")
-        read = _read_tsv if form is TopicsFormat.TSV else _read_dpr
-        yield from read(read_text_lines(path, handle), path)
+        rows: Iterable[Row]
+        if not (is_json(start) if form is None else form not in COLUMNS):
+            table = form or _detect_columns(start.decode("utf-8", "replace"), path, textless)
+            formats = {table: KEYS[table]}
+            rows = COLUMNS[table](read_text_lines(path, handle), path)
+        elif form in (None, TopicsFormat.QA) and _is_keyed(start):
+            formats = {TopicsFormat.QA: KEYS[TopicsFormat.QA]}
+            rows = _keyed_rows(read_all(handle, path), path)
+        else:
+            rows = read_json(handle, start, path)
+            if start.startswith(b"[") and form is None and is_relation_file(path):
+                formats = {TopicsFormat.ENTITY_QUESTIONS: KEYS[TopicsFormat.ENTITY_QUESTIONS]}
+        if textless:
+            rows = ((line, {"question": "", **record}) for line, record in rows)
+        form, records = read_records(rows, formats, form, path, "queries")
+        relation = Path(path).name.partition(".")[0]
+        for line, qid, text, _, extra in records:
+            answers = _pop_answers(extra, path, line)
+            if form is TopicsFormat.ENTITY_QUESTIONS:
+                qid, extra = f"{relation}-{qid}", {**extra, "relation": relation}
+            yield Query(qid, text, answers, extra or NO_FIELDS)
 
 
-def _read_json(
-    handle: BinaryIO, start: bytes, path: str | Path, form: TopicsFormat | None, textless: bool
-) -> Iterator[Query]:
-    if form in (None, TopicsFormat.QA) and _is_keyed(start):
-        logger.info(f"{display_name(path)}: qa queries (an object of questions by id)")
-        yield from _read_keyed(read_all(handle, path), path)
-        return
-    if form is None and start.startswith(b"[") and is_relation_file(path):
-        form = TopicsFormat.ENTITY_QUESTIONS
-        logger.info(f"{display_name(path)}: {form} queries (one relation)")
-    objects: Iterable[tuple[int, dict[str, Any]]] = read_json(handle, start, path)
-    if textless:
-        objects = ((line, {"question": "", **record}) for line, record in objects)
-    found, records = read_records(objects, KEYS, form, path, "queries")
-    relation = Path(path).name.partition(".")[0]
-    for query in _of_records(records, path):
-        if found is TopicsFormat.ENTITY_QUESTIONS:  # ids are the relation, a dash, the position
-            extra = {**query.extra, "relation": relation}
-            query = query._replace(qid=f"{relation}-{query.qid}", extra=extra)
-        yield query
+def _pop_answers(extra: dict[str, Any], path: str | Path, line: int | None) -> tuple[str, ...]:
+    """Remove the answers, a string or a list of strings, from the fields of a record."""
+    key = "answers" if "answers" in extra else "answer"
+    answers = extra.pop(key, [])
+    if isinstance(answers, str):
+        answers = [answers]
+    if not isinstance(answers, list) or not all(isinstance(each, str) for each in answers):
+        raise InputError(path, line, f"{key} {str(answers)[:60]}", "a list of strings")
+    return tuple(answers)
 
 
-def _of_records(records: Iterable[Record], path: str | Path) -> Iterator[Query]:
-    """Yield queries with any answers: a string, or a list of strings."""
-    for line, qid, text, _, extra in records:
-        key = "answers" if "answers" in extra else "answer"
-        answers = extra.pop(key, [])
-        if isinstance(answers, str):
-            answers = [answers]
-        if not isinstance(answers, list) or not all(isinstance(each, str) for each in answers):
-            raise InputError(path, line, f"{key} {str(answers)[:60]}", "a list of strings")
-        yield Query(qid, text, tuple(answers), extra or NO_FIELDS)
+def _detect_columns(line: str, path: str | Path, textless: bool) -> TopicsFormat:
+    parts = line.split("\t")
+    if len(parts) == 1:
+        found = f"a line without a tab: {line[:60]!r}"
+        raise InputError(path, 1, found, "id and text, or question and answers")
+    with_answers = len(parts) == 2 and (textless or is_answer_list(parts[1]))
+    return TopicsFormat.DPR if with_answers else TopicsFormat.TSV
 
 
 def _is_keyed(start: bytes) -> bool:
@@ -204,45 +194,48 @@ def _is_keyed(start: bytes) -> bool:
     return bool(value) and all(isinstance(record, dict) for record in value.values())
 
 
-def _read_keyed(data: bytes, path: str | Path) -> Iterator[Query]:
-    """Yield the questions of one JSON object that has a record for each query id."""
+def _keyed_rows(data: bytes, path: str | Path) -> Iterator[Row]:
+    """Yield the records of one JSON object that has a record for each query id."""
     expected = "an object of objects by query id, or one object a line"
     try:
         value = orjson.loads(data)
     except ValueError as error:
         raise InputError(path, None, f"a document that is not JSON ({error})", expected) from None
     for qid, record in value.items():
-        where = f"{path}, query {qid}"
         if not isinstance(record, dict):
-            raise InputError(where, None, f"JSON {type(record).__name__}", expected)
-        one = [(None, {**record, "_id": qid})]
-        _, records = read_records(one, KEYS, TopicsFormat.QA, where, "queries")
-        yield from _of_records(records, where)
+            raise InputError(path, None, f"JSON {type(record).__name__} for query {qid}", expected)
+        yield None, {**record, "_id": qid}
 
 
-def _read_tsv(lines: Lines, path: str | Path) -> Iterator[Query]:
-    """Yield the queries of `id <tab> text` lines; further tabs belong to the text."""
+def _tsv_rows(lines: Lines, path: str | Path) -> Iterator[Numbered]:
+    """Yield `id <tab> text` lines as records; further tabs belong to the text."""
     for line, row in lines:
         qid, tab, text = row.partition("\t")
         if row.strip() and not tab:
             raise InputError(path, line, "a line without a tab", "a query id, a tab, the query")
         if row.strip():
-            yield Query(identifier(qid, path, line, "query"), text)
+            yield line, {"id": qid, "text": text}
 
 
-def _read_dpr(lines: Lines, path: str | Path) -> Iterator[Query]:
-    """Yield `question <tab> list of answers` lines; the id is the position from 0."""
-    rows = ((line, row.split("\t")) for line, row in lines if row.strip())
-    for position, (line, row) in enumerate(rows):
-        if len(row) != 2:
-            found = f"{columns(len(row))} between tabs"
+def _dpr_rows(lines: Lines, path: str | Path) -> Iterator[Numbered]:
+    """Yield `question <tab> list of answers` lines as records."""
+    for line, row in lines:
+        parts = row.split("\t")
+        if not row.strip():
+            continue
+        if len(parts) != 2:
+            found = f"{columns(len(parts))} between tabs"
             raise InputError(path, line, found, "2: question, list of answers")
         try:
-            answers = parse_answers(row[1])
+            answers = parse_answers(parts[1])
         except ValueError:
             expected = "a list of strings, ['...', '...']"
-            raise InputError(path, line, f"answers {row[1][:60]!r}", expected) from None
-        yield Query(str(position), unquote(row[0]), answers)
+            raise InputError(path, line, f"answers {parts[1][:60]!r}", expected) from None
+        yield line, {"question": unquote(parts[0]), "answers": answers}
+
+
+# readers of the formats that are not JSON
+COLUMNS = {TopicsFormat.TSV: _tsv_rows, TopicsFormat.DPR: _dpr_rows}
 
 
 def is_answer_list(column: str) -> bool:
@@ -251,7 +244,7 @@ def is_answer_list(column: str) -> bool:
     return bare.startswith("[") and bare.endswith("]")
 
 
-def parse_answers(column: str) -> tuple[str, ...]:
+def parse_answers(column: str) -> list[str]:
     """Parse a list of strings written as a Python literal; raise a ValueError for anything else."""
     try:
         with warnings.catch_warnings():
@@ -261,7 +254,7 @@ def parse_answers(column: str) -> tuple[str, ...]:
         raise ValueError(column) from None
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         raise ValueError(column)
-    return tuple(value)
+    return list(value)
 
 
 def is_relation_file(path: str | Path) -> bool:

@@ -1,20 +1,8 @@
 """Training data: queries with positives and negatives, in every format; pairs of sentences.
 
-    tevatron       {"query_id", "query", "positive_passages": [{"docid", "title", "text", "score"}],
-                    "negative_passages": [...], "answers"}
-    tevatron-ids   {"query_id", "query_text", "positive_document_ids", "negative_document_ids"}
-    dpr            {"question", "answers", "positive_ctxs": [{"title", "text", "score",
-                    "passage_id"}], "hard_negative_ctxs": [...], "negative_ctxs": [...]}
-    flag           {"query", "pos": [text], "neg": [text], "pos_scores", "neg_scores"}
-    st-ids         {"qid", "pos": [id], "neg": {system: [id]}}, sentence-transformers' MS MARCO
-    st-triplet     anchor, positive, negative[, ...]: JSON lines, or tabs under a header
-    triples        qid <tab> pid <tab> pid                MS MARCO's qidpidtriples
-    text-triples   query <tab> passage <tab> passage
-    negatives      qid <tab> pid,pid,pid                  RetroMAE and coCondenser
-
-JSON objects stand on lines or in one array. An absent query id is the number of the record, from 0.
-A triple is a line: lines of one query that follow each other make one example, and an example is
-written as every positive with every negative. DPR's random negatives stay among the extra fields.
+An absent query id is the number of the record, from 0. A triple is a line: lines of one query that
+follow each other make one example, and an example is written as every positive with every negative.
+DPR's random negatives stay among the extra fields.
 
 Pairs of sentences have a label (sentence1, sentence2, label or score), triplets none (anchor,
 positive, negative; or Sentence1, Sentence2, Sentence3). Columns are keys of JSON lines, or named by
@@ -26,7 +14,7 @@ or more are the STS benchmark's: genre, file, year, number, score, sentence, sen
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, product
 from operator import attrgetter
@@ -35,13 +23,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
-from denserk.config.formats import TrainingFormat
-from denserk.errors import DenserkError, InputError, UsageError
+from denserk.config.formats import WITHOUT_TEXTS, TrainingFormat
+from denserk.errors import DenserkError, InputError
 from denserk.io.files import (
     STREAM,
     columns,
     decode_lines,
-    first_line,
     is_number,
     number_lines,
     one_line,
@@ -52,7 +39,14 @@ from denserk.io.files import (
     read_text_lines,
     whole_binary,
 )
-from denserk.io.json_records import Fields, dump_json, list_keys, parse_objects, read_json
+from denserk.io.json_records import (
+    Fields,
+    dump_json,
+    first_record,
+    list_keys,
+    parse_objects,
+    read_json,
+)
 from denserk.records import Candidate, SentenceExample, TrainingExample
 
 logger = logging.getLogger(__name__)
@@ -62,12 +56,10 @@ LABELS = ("label", "score", "similarity_score")
 FIRST_COLUMNS = ("anchor", "query", "question", "sentence", "sentence1")
 NAMES = {"positive", "negative", "negative_1", "anchor", "answer"}  # of columns of st-triplet
 SAMPLE = 100  # lines that decide between formats of columns
-TEXTS_ALONE = "at least 2 columns of texts alone: anchor, positive[, negatives]"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
-FILE_ENDINGS = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".parquet")
-Losses = Counter[str]  # what a written format has no place for -> how many
+FILE_ENDINGS = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz")
 Candidates = tuple[Candidate, ...]
-Row = tuple[int, Mapping[str, Any]]  # line number, columns by name
+Row = tuple[int, Mapping[Any, Any]]  # line number, columns by name or number
 
 
 def _passages(fields: Fields, key: str) -> Candidates:
@@ -102,17 +94,101 @@ def _ids(fields: Fields, key: str) -> Candidates:
     return tuple(map(Candidate, ids))
 
 
-def _contents(candidate: Candidate) -> dict[str, Any]:
+def _to_passage(candidate: Candidate, id_key: str = "docid") -> dict[str, Any]:
     score = {} if candidate.score is None else {"score": candidate.score}
-    return {"title": candidate.title, "text": candidate.text, **score, **candidate.extra}
-
-
-def _to_passage(candidate: Candidate) -> dict[str, Any]:
-    return {"docid": candidate.docid, **_contents(candidate)}
+    texts = {"title": candidate.title, "text": candidate.text}
+    return {id_key: candidate.docid, **texts, **score, **candidate.extra}
 
 
 def _to_context(candidate: Candidate) -> dict[str, Any]:
-    return {**_contents(candidate), "passage_id": candidate.docid}
+    return _to_passage(candidate, "passage_id")
+
+
+class Keys(NamedTuple):
+    """A JSON format of one record an example, whose passages are read and written in lists."""
+
+    qid: str
+    query: str
+    positives: str
+    negatives: str
+    read: Callable[[Fields, str], Candidates]
+    write: Callable[[Candidate], Any]
+
+    def example(self, fields: Fields, qid: str = "") -> TrainingExample:
+        """Return the example of a record; `qid` is the query's id if the record has none."""
+        known = [*self[:4], "answers"]
+        if self.read is _texts:
+            known += [f"{key}_scores" for key in (self.positives, self.negatives)]
+        if self.read is _passages and not fields.record.get(RANDOM_NEGATIVES):
+            known.append(RANDOM_NEGATIVES)
+        qid, query = fields.identifier(self.qid, qid), fields.text(self.query)
+        positives, negatives = self.read(fields, self.positives), self.read(fields, self.negatives)
+        answers, extra = fields.texts("answers"), fields.rest(known)
+        return TrainingExample(qid, query, positives, negatives, answers, extra)
+
+
+class Columns(NamedTuple):
+    """A format of lines with columns, each of which is read as a record of a JSON format."""
+
+    expected: str
+    widths: Sequence[int]
+    keys: Keys
+    record: Callable[..., dict[str, Any]]
+
+    def example(self, fields: Fields) -> TrainingExample:
+        """Return the example of a line, whose columns are in order."""
+        label = next((key for key in LABELS if key in fields.record), None)
+        if label or len(fields.record) not in self.widths:
+            found = f"the column {label}" if label else columns(len(fields.record))
+            raise fields.error(found, self.expected)
+        record = self.record(*fields.record.values())
+        return self.keys.example(Fields(record, fields.path, fields.line))
+
+
+_docid, _text = attrgetter("docid"), attrgetter("text")
+TEXTS, IDS = (
+    Keys("", "query", "pos", "neg", _texts, _text),
+    Keys("qid", "query", "pos", "neg", _ids, _docid),
+)
+KEYS = {
+    TrainingFormat.TEVATRON: Keys(
+        "query_id", "query", "positive_passages", "negative_passages", _passages, _to_passage
+    ),
+    TrainingFormat.TEVATRON_IDS: Keys(
+        "query_id", "query_text", "positive_document_ids", "negative_document_ids", _ids, _docid
+    ),
+    TrainingFormat.DPR: Keys(
+        "query_id", "question", "positive_ctxs", "hard_negative_ctxs", _passages, _to_context
+    ),
+    TrainingFormat.FLAG: TEXTS,
+    TrainingFormat.ST_IDS: IDS,
+}
+COLUMNS = {
+    TrainingFormat.ST_TRIPLET: Columns(
+        "at least 2 columns of texts alone: anchor, positive[, negatives]",
+        range(2, 1 << 20),
+        TEXTS,
+        lambda query, positive, *others: {"query": query, "pos": [positive], "neg": [*others]},
+    ),
+    TrainingFormat.TRIPLES: Columns(
+        "3 columns: query id, positive id, negative id",
+        [3],
+        IDS,
+        lambda qid, positive, negative: {"qid": qid, "pos": [positive], "neg": [negative]},
+    ),
+    TrainingFormat.TEXT_TRIPLES: Columns(
+        "3 columns: query, positive text, negative text",
+        [3],
+        TEXTS,
+        lambda query, positive, negative: {"query": query, "pos": [positive], "neg": [negative]},
+    ),
+    TrainingFormat.NEGATIVES: Columns(
+        "2 columns: query id, negative ids with commas between them",
+        [2],
+        IDS,
+        lambda qid, docids: {"qid": qid, "neg": re.findall(r"[^,\s](?:[^,]*[^,\s])?", docids)},
+    ),
+}
 
 
 def random_negatives(example: TrainingExample, path: str | Path) -> Candidates:
@@ -137,122 +213,6 @@ def unpacked(record: bytes) -> TrainingExample:
     return TrainingExample(qid, query, of, against, tuple(answers), extra)
 
 
-class Keys(NamedTuple):
-    """A JSON format of one record an example; `sides` are the keys of positives and negatives."""
-
-    qid: str
-    query: str
-    sides: tuple[str, str]
-    read: Callable[[Fields, str], Candidates]
-    write: Callable[[Candidate], Any]
-
-    def example(self, fields: Fields, number: int) -> TrainingExample:
-        """Return the example of a record; `number` counts records from 0."""
-        known = [self.qid, self.query, *self.sides, "answers"]
-        if self.read is _texts:
-            known += [f"{key}_scores" for key in self.sides]
-        if self.read is _passages and not fields.record.get(RANDOM_NEGATIVES):
-            known.append(RANDOM_NEGATIVES)
-        positives, negatives = (self.read(fields, key) for key in self.sides)
-        qid, query = fields.identifier(self.qid, str(number)), fields.text(self.query)
-        answers, extra = fields.texts("answers"), fields.rest(known)
-        return TrainingExample(qid, query, positives, negatives, answers, extra)
-
-
-class Columns(NamedTuple):
-    """A format of lines with columns: how a line is read, and an example is written."""
-
-    expected: str  # begins with the number of columns
-    read: Callable[[Fields, Sequence[str]], TrainingExample]
-    write: Callable[[TrainingExample, Losses], Iterable[Sequence[str]]]
-
-
-def _of_texts(fields: Fields, texts: Sequence[str]) -> TrainingExample:
-    query, positive, *negatives = texts
-    others = tuple(Candidate(text=text) for text in negatives)
-    return TrainingExample("", query, (Candidate(text=positive),), others)
-
-
-def _of_ids(fields: Fields, row: Sequence[str]) -> TrainingExample:
-    qid, positive, negative = (fields.as_identifier(value.strip(), "a column") for value in row)
-    return TrainingExample(qid, "", (Candidate(positive),), (Candidate(negative),))
-
-
-def _of_listed(fields: Fields, row: Sequence[str]) -> TrainingExample:
-    qid = fields.as_identifier(row[0].strip(), "query")
-    ids = (part.strip() for part in row[1].split(",") if part.strip())
-    negatives = tuple(Candidate(fields.as_identifier(docid, "passage")) for docid in ids)
-    return TrainingExample(qid, "", (), negatives)
-
-
-def pairs(example: TrainingExample, losses: Losses) -> Iterator[tuple[Candidate, Candidate]]:
-    """Yield every positive with every negative; an example without both is counted as lost."""
-    if not (example.positives and example.negatives):
-        losses["examples without a positive or without a negative"] += 1
-    yield from product(example.positives, example.negatives)
-
-
-def _triples(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
-    for positive, negative in pairs(example, losses):
-        yield [example.qid, positive.docid, negative.docid]
-
-
-def _texts_of_triples(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
-    for positive, negative in pairs(example, losses):
-        yield [example.query, positive.text, negative.text]
-
-
-def _text_triples(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
-    texts = (example.query, *(candidate.text for candidate in all_candidates(example)))
-    losses["tabs and line ends inside texts"] += sum(one_line(text) != text for text in texts)
-    return ([one_line(text) for text in row] for row in _texts_of_triples(example, losses))
-
-
-def _listed(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
-    losses["positives"] += len(example.positives)
-    docids = [candidate.docid for candidate in example.negatives]
-    if any("," in docid for docid in docids):
-        raise DenserkError(
-            f"a passage id of query {example.qid} has a comma, which separates ids in this format",
-            "write tevatron-ids or triples",
-        )
-    yield [example.qid, ",".join(docids)]
-
-
-class Format(NamedTuple):
-    """The fields of examples and candidates that a format carries; st-triplet has any columns."""
-
-    carries: str
-    layout: Keys | Columns | None = None
-
-
-ALL = "query docid text title score answers extra candidate.extra random"
-PASSAGES = "positive_passages", "negative_passages"
-IDS = "positive_document_ids", "negative_document_ids"
-CONTEXTS = "positive_ctxs", "hard_negative_ctxs"
-SHORT = "pos", "neg"
-ID_LINES = Columns("3 columns: query id, positive id, negative id", _of_ids, _triples)
-TEXT_LINES = Columns("3 columns: query, positive text, negative text", _of_texts, _text_triples)
-LISTS = Columns("2 columns: query id, negative ids with commas between them", _of_listed, _listed)
-FORMATS = {
-    TrainingFormat.TEVATRON: Format(
-        ALL, Keys("query_id", "query", PASSAGES, _passages, _to_passage)
-    ),
-    TrainingFormat.TEVATRON_IDS: Format(
-        "query docid answers extra", Keys("query_id", "query_text", IDS, _ids, attrgetter("docid"))
-    ),
-    TrainingFormat.DPR: Format(ALL, Keys("query_id", "question", CONTEXTS, _passages, _to_context)),
-    TrainingFormat.FLAG: Format(
-        "query text score answers extra", Keys("", "query", SHORT, _texts, attrgetter("text"))
-    ),
-    TrainingFormat.ST_IDS: Format("docid", Keys("qid", "query", SHORT, _ids, attrgetter("docid"))),
-    TrainingFormat.ST_TRIPLET: Format("query text"),
-    TrainingFormat.TRIPLES: Format("docid", ID_LINES),
-    TrainingFormat.TEXT_TRIPLES: Format("query text", TEXT_LINES),
-    TrainingFormat.NEGATIVES: Format("docid", LISTS),
-}
-
-
 def read_training(
     source: str | Path, form: TrainingFormat | None = None
 ) -> Iterator[TrainingExample]:
@@ -261,57 +221,35 @@ def read_training(
     The source is a file, plain or gzip by suffix, or Parquet; "-"; a folder that `datasets` saved;
     or the split `train` of a dataset on the Hugging Face hub, NAME or NAME:CONFIG.
     """
-    rows = _table(str(source))
-    if rows is not None:
-        first, rows = peek(rows)
-        if first is None:
-            raise InputError(source, None, "no rows", "training examples")
-        form = form or _known(_of_record(first[1]), source, empty=False)
-        yield from _of_objects(rows, source, form)
+    if _is_dataset(str(source)):
+        first, records = peek(enumerate(_dataset_rows(str(source)), start=1))
+        form = form or _known(_of_record(first[1]) if first else None, source, empty=not first)
+        yield from _examples(records, source, form)
         return
     with open_ahead(source) as (head, handle):
         form = form or _known(detect_training(head), source, empty=not head.strip())
-        layout = FORMATS[form].layout
-        if isinstance(layout, Keys):
-            yield from _of_objects(read_json(handle, head.lstrip()[:1], source), source, form)
-        elif layout is None:
-            yield from _of_objects(_named_rows(handle, source, TEXTS_ALONE), source, form)
+        rows: Iterable[Row]
+        if form in KEYS:
+            rows = read_json(handle, head.lstrip()[:1], source)
+        elif form is TrainingFormat.ST_TRIPLET:
+            rows = _named_rows(handle, source, COLUMNS[form].expected)
         else:
-            examples = _of_lines(layout, handle, source)
-            yield from examples if layout is LISTS else join_neighbours(examples)
+            lines = ((line, text.split("\t")) for line, text in read_text_lines(source, handle))
+            rows = ((line, dict(enumerate(row))) for line, row in lines if any(row))
+        yield from _examples(rows, source, form)
 
 
-def _of_objects(
-    objects: Iterable[Row], source: str | Path, form: TrainingFormat
+def _examples(
+    rows: Iterable[Row], source: str | Path, form: TrainingFormat
 ) -> Iterator[TrainingExample]:
-    layout = FORMATS[form].layout
-    if isinstance(layout, Columns):
-        raise UsageError(f"{source} has named columns, and {form} has none")
-    fields = (Fields(record, source, line) for line, record in objects)
-    if layout is None:
-        yield from join_neighbours(map(_of_row, fields))
+    fields = (Fields(record, source, line) for line, record in rows)
+    if form in KEYS:
+        yield from (KEYS[form].example(each, str(number)) for number, each in enumerate(fields))
     else:
-        yield from (layout.example(each, number) for number, each in enumerate(fields))
+        yield from _join_neighbours(map(COLUMNS[form].example, fields))
 
 
-def _of_lines(layout: Columns, handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
-    for line, text in read_text_lines(path, handle):
-        fields, row = Fields({}, path, line), text.split("\t")
-        if text.strip() and len(row) != int(layout.expected[0]):
-            raise fields.error(columns(len(row)), layout.expected)
-        if text.strip():
-            yield layout.read(fields, row)
-
-
-def _of_row(fields: Fields) -> TrainingExample:
-    if label := next((key for key in LABELS if key in fields.record), None):
-        raise fields.error(f"the column {label}", TEXTS_ALONE)
-    if len(fields.record) < 2:
-        raise fields.error(columns(len(fields.record)), TEXTS_ALONE)
-    return _of_texts(fields, [fields.text(key) for key in fields.record])
-
-
-def join_neighbours(examples: Iterable[TrainingExample]) -> Iterator[TrainingExample]:
+def _join_neighbours(examples: Iterable[TrainingExample]) -> Iterator[TrainingExample]:
     """Join lines of one query that follow each other; an absent id becomes the number from 0."""
     groups = groupby(examples, key=lambda example: (example.qid, example.query))
     for number, ((qid, query), group) in enumerate(groups):
@@ -332,56 +270,41 @@ def _known(form: TrainingFormat | None, source: str | Path, *, empty: bool) -> T
     return form
 
 
-def _table(source: str) -> Iterator[Row] | None:
-    """Return the rows of Parquet, of a saved dataset, or of one on the hub; None of other files."""
-    if not Path(source).is_dir() and not source.endswith(".parquet"):
-        if source == STREAM or source.endswith(FILE_ENDINGS) or Path(source).exists():
-            return None
-        if not HUB_NAME.fullmatch(source) or Path(source).parent.is_dir():
-            return None
-    return enumerate(_dataset_rows(source), start=1)
+def _is_dataset(source: str) -> bool:
+    """Return whether a source is Parquet, a saved dataset, or a name of one on the hub."""
+    path = Path(source)
+    if path.exists() or path.parent.is_dir() or source.endswith((STREAM, *FILE_ENDINGS)):
+        return path.is_dir() or source.endswith(".parquet")
+    return source.endswith(".parquet") or HUB_NAME.fullmatch(source) is not None
 
 
 def _dataset_rows(source: str) -> Iterator[Mapping[str, Any]]:
-    import pyarrow
     from datasets import DatasetDict, load_dataset, load_from_disk
-    from pyarrow import parquet
+    from pyarrow import ArrowException
 
     try:
-        if source.endswith(".parquet") and not Path(source).is_dir():
-            if not Path(source).exists():
-                raise UsageError(f"{source}: no such file")
-            with parquet.ParquetFile(source) as file:
-                for batch in file.iter_batches(batch_size=1024):
-                    yield from batch.to_pylist()
-        elif Path(source).is_dir():
+        if Path(source).is_dir():
             found: Any = load_from_disk(source)
             yield from found["train"] if isinstance(found, DatasetDict) else found
+        elif source.endswith(".parquet"):
+            yield from load_dataset("parquet", data_files=source, split="train", streaming=True)
         else:
             name, _, config = source.partition(":")
             yield from load_dataset(name, config or None, split="train", streaming=True)
-    except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        if Path(source).is_file():
-            found = f"a broken file ({reason})"
-            raise InputError(source, None, found, "a Parquet file") from None
-        raise UsageError(
-            f"{source}: no such file, and no dataset that could be read ({reason})",
-            "give a file, a folder of save_to_disk with a split train, or a dataset of the hub as "
-            "NAME or NAME:CONFIG",
+    except (ArrowException, OSError, ValueError, KeyError) as error:
+        raise InputError(
+            source,
+            None,
+            f"no dataset that can be read ({' '.join(str(error).split())[:200]})",
+            "a file, a folder of save_to_disk with a split train, or a dataset of the hub as NAME "
+            "or NAME:CONFIG",
         ) from None
 
 
 def detect_training(head: bytes) -> TrainingFormat | None:
     """Return the format of training data that begins with these bytes; None if it is unknown."""
-    start = first_line(head).lstrip()
-    if start.startswith(b"["):
-        return TrainingFormat.DPR if b"_ctxs" in head else None
-    if start.startswith(b"{"):
-        try:
-            return _of_record(orjson.loads(start))
-        except orjson.JSONDecodeError:
-            return None
+    if (record := first_record(head)) is not None:
+        return _of_record(record)
     lines = [line for line in head.splitlines()[:SAMPLE] if line.strip()]
     if len(lines) > 1 and not head.endswith((b"\n", b"\r")):
         lines.pop()  # it may be cut short
@@ -392,8 +315,8 @@ def _of_record(record: Mapping[str, Any]) -> TrainingFormat | None:
     keys = record.keys()
     if isinstance(record.get("neg"), dict) or {"qid", "pos"} <= keys:
         return TrainingFormat.ST_IDS
-    for form, format in FORMATS.items():
-        if isinstance(format.layout, Keys) and keys & set(format.layout.sides):
+    for form, own in KEYS.items():
+        if keys & {own.positives, own.negatives}:
             return form
     return TrainingFormat.ST_TRIPLET if keys & NAMES else None
 
@@ -412,115 +335,114 @@ def _of_columns(lines: list[bytes]) -> TrainingFormat | None:
     return TrainingFormat.NEGATIVES if width == 2 and bare else None
 
 
-def _check(example: TrainingExample, carried: Collection[str]) -> None:
+def _check(example: TrainingExample, form: TrainingFormat) -> None:
     """Raise an error for an example without the texts, or the ids, that a format needs."""
-    candidates = all_candidates(example)
-    error = hint = None
-    if "text" not in carried:
-        if not all(candidate.docid for candidate in candidates):
-            error = f"a passage of query {example.qid} has no id, and this format holds ids alone"
-            hint = "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples"
+    passages, query = all_candidates(example), f"query {example.qid}"
+    if form in WITHOUT_TEXTS:
+        if not all(passage.docid for passage in passages):
+            raise DenserkError(
+                f"a passage of {query} has no id, and {form} holds ids alone",
+                "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples",
+            )
+        if form is TrainingFormat.NEGATIVES and any("," in passage.docid for passage in passages):
+            raise DenserkError(
+                f"a passage id of {query} has a comma, which separates ids in {form}",
+                "write tevatron-ids or triples",
+            )
     elif not example.query:
-        error = f"query {example.qid} has no text, and this format holds texts"
-        hint = "add --queries, the file with the texts of the queries"
-    elif any(c.docid for c in candidates) and not any(c.text or c.title for c in candidates):
-        error = (
-            f"the passages of query {example.qid} have ids and no texts; this format holds texts"
+        raise DenserkError(f"{query} has no text, and {form} holds texts", "add --queries")
+    elif any(each.docid for each in passages) and not any(c.text or c.title for c in passages):
+        raise DenserkError(
+            f"the passages of {query} have ids and no texts, and {form} holds texts", "add --corpus"
         )
-        hint = "add --corpus, the file with the texts of the passages"
-    if error:
-        raise DenserkError(error, hint)
 
 
-def _count_losses(example: TrainingExample, losses: Losses, carried: Collection[str]) -> None:
-    """Count what an example holds beyond `carried`, names of the fields of the records."""
-    candidates = all_candidates(example)
-    found = {
-        "docid": {"passage ids": sum(bool(c.docid) for c in candidates)},
-        "text": {"texts": sum(bool(c.text) for c in candidates)},
-        "title": {"titles": sum(bool(c.title) for c in candidates)},
-        "score": {"scores": sum(c.score is not None for c in candidates)},
-        "answers": {"answers": len(example.answers)},
-        "query": {"query texts": int(bool(example.query))},
-        "candidate.extra": Counter(key for c in candidates for key in c.extra),
-        "extra": Counter(_extra(example).keys()),
-        "random": {RANDOM_NEGATIVES: int(RANDOM_NEGATIVES in example.extra)},
-    }
-    for name, counts in found.items():
-        if name not in carried:
-            losses.update(counts)
+def _contents(example: TrainingExample) -> Counter[str]:
+    """Count what an example consists of."""
+    passages = all_candidates(example)
+    counted = Counter(
+        {
+            "examples": 1,
+            "positives": len(example.positives),
+            "passage ids": sum(bool(each.docid) for each in passages),
+            "texts": sum(bool(each.text) for each in passages),
+            "titles": sum(bool(each.title) for each in passages),
+            "scores": sum(each.score is not None for each in passages),
+            "query texts": int(bool(example.query)),
+            "answers": len(example.answers),
+        }
+    )
+    counted.update(key for extra in (example.extra, *(c.extra for c in passages)) for key in extra)
+    return counted
 
 
 def write_training(
     path: str | Path, examples: Iterable[TrainingExample], form: TrainingFormat
 ) -> int:
     """Write training examples; return their number. Losses by the format are logged once."""
-    losses, count = Losses(), 0
-    carried = FORMATS[form].carries.split()
+    losses: Counter[str] = Counter()
+    count = 0
     array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
     with whole_binary(path) as out:
         out.write(b"[\n" * array)
         for example in examples:
-            _check(example, carried)
-            _count_losses(example, losses, carried)
+            _check(example, form)
             before = b",\n" * (array and count > 0)
-            for line in _written(example, count, form, losses):
+            lost = _contents(example)
+            for line, read_back in _written(example, count, form, path):
                 out.write(before + (line.rstrip(b"\n") if array else line))
+                lost -= _contents(read_back)
+            losses += lost
             count += 1
         out.write(b"\n]\n" * array)
-    lost = ", ".join(f"{name}: {number:,}" for name, number in losses.items() if number)
-    if lost:
-        logger.info(f"left out, as {form} has no place for them: {lost}")
+    if losses:
+        listed = ", ".join(f"{name}: {number:,}" for name, number in losses.items())
+        logger.info(f"left out, as {form} has no place for them: {listed}")
     return count
 
 
 def _written(
-    example: TrainingExample, number: int, form: TrainingFormat, losses: Losses
-) -> Iterator[bytes]:
-    """Yield the lines of an example, which is written after `number` others."""
-    layout = FORMATS[form].layout
-    if isinstance(layout, Keys):
-        yield dump_json(_record(example, number, form, layout, losses))
-    elif isinstance(layout, Columns):
-        for row in layout.write(example, losses):
-            yield ("\t".join(row) + "\n").encode()
+    example: TrainingExample, number: int, form: TrainingFormat, path: str | Path
+) -> Iterator[tuple[bytes, TrainingExample]]:
+    """Yield the lines of an example, written after `number` others, and what each reads back as."""
+    if form in KEYS:
+        record: dict[Any, Any] = _record(example, number, form)
+        yield dump_json(record), KEYS[form].example(Fields(record, path, None), str(number))
+        return
+    pairs = product(example.positives, example.negatives)
+    if form is TrainingFormat.TRIPLES:
+        rows = [[example.qid, positive.docid, negative.docid] for positive, negative in pairs]
+    elif form is TrainingFormat.NEGATIVES:
+        rows = [[example.qid, ",".join(each.docid for each in example.negatives)]]
     else:
-        for row in _texts_of_triples(example, losses):
-            yield dump_json(dict(zip(TRIPLETS[0], row, strict=True)))
+        rows = [[example.query, positive.text, negative.text] for positive, negative in pairs]
+    for row in rows:
+        record = dict(enumerate(row))
+        line = ("\t".join(map(one_line, row)) + "\n").encode()
+        if form is TrainingFormat.ST_TRIPLET:
+            line = dump_json(dict(zip(TRIPLETS[0], row, strict=True)))
+        yield line, COLUMNS[form].example(Fields(record, path, None))
 
 
-def _record(
-    example: TrainingExample, number: int, form: TrainingFormat, keys: Keys, losses: Losses
-) -> dict[str, Any]:
-    carried, dpr = FORMATS[form].carries.split(), form is TrainingFormat.DPR
-    record: dict[str, Any] = {}
-    if keys.qid and not (dpr and example.qid == str(number)):
-        record[keys.qid] = example.qid
-    if "query" in carried:
-        record[keys.query] = example.query
-    if "answers" in carried and (example.answers or dpr):
-        record["answers"] = list(example.answers)
-    scores = [candidate.score for candidate in all_candidates(example)]
-    scored = form is TrainingFormat.FLAG and bool(scores) and None not in scores
-    sides = zip(keys.sides, (example.positives, example.negatives), strict=True)
-    for key, candidates in sides:
-        record[key] = [keys.write(candidate) for candidate in candidates]
-        if scored:  # only where every passage has one
-            record[f"{key}_scores"] = [candidate.score for candidate in candidates]
-    if form is TrainingFormat.FLAG and not scored:
-        losses["scores"] += len(scores) - scores.count(None)
+def _record(example: TrainingExample, number: int, form: TrainingFormat) -> dict[str, Any]:
+    keys, flag, dpr = KEYS[form], form is TrainingFormat.FLAG, form is TrainingFormat.DPR
+    sides = {keys.positives: example.positives, keys.negatives: example.negatives}
+    lists: dict[str, Any] = {key: [keys.write(c) for c in side] for key, side in sides.items()}
     if form is TrainingFormat.ST_IDS:
-        record["neg"] = {"denserk": record["neg"]}
+        return {keys.qid: example.qid, **lists, keys.negatives: {"denserk": lists[keys.negatives]}}
+    has_id = keys.qid and not (dpr and example.qid == str(number))
+    record: dict[str, Any] = {keys.qid: example.qid} if has_id else {}
+    record[keys.query] = example.query
+    if example.answers or dpr:
+        record["answers"] = list(example.answers)
+    record |= lists
+    if flag and all(each.score is not None for each in all_candidates(example)):
+        for key, side in sides.items():
+            record[f"{key}_scores"] = [candidate.score for candidate in side]
     if dpr:
         record[RANDOM_NEGATIVES] = []
-    if "extra" in carried:
-        record |= example.extra if "random" in carried else _extra(example)
-    return record
-
-
-def _extra(example: TrainingExample) -> dict[str, Any]:
-    """Return the extra fields without DPR's random negatives."""
-    return {key: value for key, value in example.extra.items() if key != RANDOM_NEGATIVES}
+    left_out = () if keys.read is _passages else (RANDOM_NEGATIVES,)
+    return record | {key: value for key, value in example.extra.items() if key not in left_out}
 
 
 PAIR = ("sentence1", "sentence2")
@@ -548,12 +470,8 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
         names = next((names for names in (*TRIPLETS, PAIR) if row.keys() >= set(names)), ())
         if not names or size not in (None, len(names)):
             raise InputError(source, line, f"the columns {list_keys(row)}", EXPECTED[size])
-        split = row.get("split")
         for line, row in rows:
-            fields = Fields(row, source, line)
-            if row.get("split") != split:
-                raise fields.error(f"split {row.get('split')!r} after {split!r}", "a file a split")
-            yield _sentences(fields, names)
+            yield _sentences(Fields(row, source, line), names)
 
 
 def _sentences(fields: Fields, names: tuple[str, ...]) -> SentenceExample:
@@ -596,8 +514,6 @@ def _named_rows(
     line, row = first
     header: Sequence[str] = [column.strip().lower() for column in row]
     if order is None or {"anchor", "sentence1"} & set(header):
-        if twice := {name for name in header if header.count(name) > 1}:
-            raise InputError(source, line, f"the column {twice.pop()} twice", "each name once")
         next(rows)
     elif not (header := order(row)):
         raise InputError(source, line, f"{columns(len(row))} without a header", expected)

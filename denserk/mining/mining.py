@@ -20,8 +20,8 @@ import orjson
 from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings
-from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.config.mining import WITHOUT_TEXTS, AnswerBearing, MiningPaths, MiningSettings
+from denserk.config.formats import DETECTED, WITHOUT_TEXTS, CorpusSettings
+from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings
 from denserk.config.options import as_json
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.answers import match_answers
@@ -268,16 +268,8 @@ class _Mining:
             self._texts.refer(_without_text(self._example(qid)))
         self._texts.find(read_passages(source, settings), source)
         if not self._settings.skip_missing:
-            needed = (
-                docid
-                for qid in self._shard
-                for docid in (
-                    *_without_text(self._example(qid)),
-                    *(hit.docid for hit in self._merged_hits(qid, Counter())),
-                )
-            )
             hint = "add --skip-missing to leave such passages out"
-            self._texts.require_all(needed, source, "runs and training data", hint)
+            self._texts.require_all(source, "runs and training data", hint)
 
     def candidates(self) -> Examples:
         """Yield the queries with all their candidates."""

@@ -108,9 +108,9 @@ def test_order_by_rank(suffix, capsys):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("q1 Q0 d1 0 3 t\nq1 Q0 d2 0 2 t\n", "line 2: found rank 0 of query q1 again (first in"),
+        ("q1 Q0 d1 0 3 t\nq1 Q0 d2 0 2 t\n", "line 1: found a rank of query q1 twice"),
         ("q1 Q0 d1 first 3 t\n", "line 1: found rank 'first'; expected a whole number"),
-        ("q1 d1 0.5\nq1 d2 0.4\n", "line 1: found no rank"),
+        ("q1 d1 0.5\nq1 d2 0.4\n", "line 1: found rank '0.5'"),
     ],
 )
 def test_ranks_that_order_nothing(text, message, capsys):

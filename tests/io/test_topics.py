@@ -28,13 +28,13 @@ BY_ID = {"7": {"question": "who", "answers": ["a"]}}
         (
             "q.tsv",
             "q1\tone\t['x']\n \nq2\t",
-            "tsv queries (id, text,",
+            "tsv queries (id, text)",
             [Query("q1", "one\t['x']"), Query("q2", "")],
         ),
         (
             "q.qa.csv",
             'who\t[\'a\']\n\n"""What"" then"\t"[""b\'s""]"',
-            "dpr queries (question, answers;",
+            "dpr queries (question;",
             [Query("0", "who", ("a",)), Query("1", '"What" then', ("b's",))],
         ),
         (
@@ -59,11 +59,11 @@ BY_ID = {"7": {"question": "who", "answers": ["a"]}}
             [Query("0", "t", ("a",))],
         ),
         ("q", json.dumps(QA), "qa queries", [Query("0", "who", ("a",)), Query("1", "u")]),
-        ("q", json.dumps(BY_ID), "qa queries (an object of", [Query("7", "who", ("a",))]),
+        ("q", json.dumps(BY_ID), "qa queries (_id, question)", [Query("7", "who", ("a",))]),
         (
             "q",
             "\ufeff" + json.dumps(BY_ID, indent=1),
-            "qa queries (an object of",
+            "qa queries (_id, question)",
             [Query("7", "who", ("a",))],
         ),
         (
@@ -95,8 +95,8 @@ NO_ANSWERS = ["me", "['a'", "[1]", "{'a': 1}", "[__import__('os').getcwd()]", "[
         (None, '{"_id": "1", "text": "t"}\n{"_id": "2"}', "line 2: found no text"),
         (None, '{"_id": "1",\n', "line 1: found a line that is not JSON"),
         (None, "{\n", "found a document that is not JSON"),
-        (None, '{\n"7": 3}', "q, query 7: found JSON int"),
-        (None, '{"7": {"answers": []}}', "q, query 7: found the keys answers, _id"),
+        (None, '{\n"7": 3}', "q: found JSON int for query 7"),
+        (None, '{"7": {"answers": []}}', "q: found the keys answers, _id"),
         (None, "a\t['b']\nwho", "line 2: found 1 column between tabs"),
         *((TopicsFormat.DPR, f"who\t{bad}", "line 1: found answers ") for bad in NO_ANSWERS),
         (TopicsFormat.ENTITY_QUESTIONS, '[{"a": 1}]', "line 1: found the keys a; expected"),
@@ -132,9 +132,9 @@ def test_written_queries_read_back(tmp_path, form, queries):
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_any_answers_survive_their_literal(answers):
-    assert topics.parse_answers(repr(answers)) == tuple(answers)
+    assert topics.parse_answers(repr(answers)) == answers
     doubled = repr(answers).replace('"', '""')
-    assert topics.parse_answers(f'"{doubled}"') == tuple(answers)
+    assert topics.parse_answers(f'"{doubled}"') == answers
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from denserk.config.formats import TrainingFormat
-from denserk.errors import DenserkError, InputError, UsageError
+from denserk.errors import DenserkError, InputError
 from denserk.io.training import read_sentences, read_training, write_training
 from denserk.records import Candidate, SentenceExample, TrainingExample
 from tests.reporters import Heard
@@ -134,15 +134,15 @@ def test_errors_of_a_table_name_the_row(tmp_path):
     with pytest.raises(InputError, match=r"t.parquet, line 1: found int as query"):
         list(read_training(tmp_path / "t.parquet"))
     (tmp_path / "t.parquet").write_bytes(b"PAR1 something else")
-    with pytest.raises(InputError, match="a broken file"):
+    with pytest.raises(InputError, match="no dataset that can be read"):
         list(read_training(tmp_path / "t.parquet"))
 
 
 def test_what_is_no_dataset(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match="no dataset that could be read"):
+    with pytest.raises(InputError, match="no dataset that can be read"):
         list(read_training(tmp_path))
     monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=ConnectionError("not here")))
-    with pytest.raises(UsageError, match=r"org/name: no such file, and no dataset .*not here"):
+    with pytest.raises(InputError, match=r"org/name: found no dataset .*not here"):
         list(read_training("org/name"))
 
 
@@ -154,8 +154,8 @@ FULL = TrainingExample(
     extra={"negative_ctxs": [{"text": "far"}], "split": "dev"},
 )
 FLAG_LINE = (
-    '{"query":"q","pos":["a"],"pos_scores":[2.5],'
-    '"neg":["b","c"],"neg_scores":[1.0,0.0],"type":"x"}\n'
+    '{"query":"q","pos":["a"],"neg":["b","c"],'
+    '"pos_scores":[2.5],"neg_scores":[1.0,0.0],"type":"x"}\n'
 )
 SCORED = TrainingExample(
     "0",
@@ -188,7 +188,7 @@ PAIRS = TrainingExample(
             FULL,
             '{"query_id":"7","query_text":"who","positive_document_ids":["d1"],'
             '"negative_document_ids":["d2"],"split":"dev"}\n',
-            ["texts: 2, titles: 1, scores: 1, rank: 1, negative_ctxs: 1"],
+            ["texts: 2, titles: 1, scores: 1, negative_ctxs: 1, rank: 1"],
         ),
         ("flag", SCORED, FLAG_LINE, []),
         (
@@ -202,7 +202,7 @@ PAIRS = TrainingExample(
             "text-triples",
             PAIRS,
             "who runs\ta cat\ta boat\nwho runs\ta dog\ta boat\n",
-            ["passage ids: 3, titles: 1, tabs and line ends inside texts: 2"],
+            ["passage ids: 3, titles: 1"],
         ),
         (
             "st-triplet",
@@ -211,12 +211,17 @@ PAIRS = TrainingExample(
             '{"anchor":"who\\truns","positive":"a\\ndog","negative":"a boat"}\n',
             ["passage ids: 3, titles: 1"],
         ),
-        ("negatives", PAIRS, "q1\td3\n", ["texts: 3, titles: 1, query texts: 1, positives: 2"]),
+        (
+            "negatives",
+            PAIRS,
+            "q1\td3\n",
+            ["positives: 2, passage ids: 2, texts: 3, titles: 1, query texts: 1"],
+        ),
         (
             "triples",
             TrainingExample("1", "", (Candidate("d1"),), ()),
             "",
-            ["examples without a positive or without a negative: 1"],
+            ["examples: 1, positives: 1, passage ids: 1"],
         ),
     ],
 )
@@ -346,7 +351,6 @@ def test_pairs_and_triplets(expected, data, tmp_path):
         (JSON_PAIRS + b'{"sentence1": 7, "sentence2": "b", "label": 1}', 2, "int as sentence1"),
         (HEAD + b"a\tb\tnan\n", 2, "line 2: found label 'nan'; expected a finite number"),
         (HEAD + b"a\t \t1\n", 2, "line 2: found no sentence2; expected a sentence"),
-        (b"split\t%strain\ta\tb\t1\ntest\tc\td\t2\n" % HEAD, 2, "line 3: found split 'test' after"),
     ],
 )
 def test_sentences_that_are_rejected(data, size, message, tmp_path):
