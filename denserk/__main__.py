@@ -5,10 +5,17 @@ import os
 import signal
 import sys
 from types import FrameType
+from typing import Any
 
 from denserk.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _on_signals(handler: Any) -> None:
+    for each in SIGNALS:
+        if signal.getsignal(each) != signal.SIG_IGN:  # under nohup
+            signal.signal(each, handler)
 
 
 def _catch_signals() -> None:
@@ -18,19 +25,11 @@ def _catch_signals() -> None:
     def interrupt(signum: int, frame: FrameType | None) -> None:
         if os.getpid() != started:  # a worker process: its parent cleans up
             os._exit(128 + signum)
-        _let_signals_be()
+        _on_signals(signal.SIG_DFL)
         Interrupted.received = Interrupted(signum)
         raise Interrupted.received
 
-    for each in SIGNALS:
-        if signal.getsignal(each) != signal.SIG_IGN:  # under nohup
-            signal.signal(each, interrupt)
-
-
-def _let_signals_be() -> None:
-    for each in SIGNALS:
-        if signal.getsignal(each) != signal.SIG_IGN:
-            signal.signal(each, signal.SIG_DFL)
+    _on_signals(interrupt)
 
 
 def _let_idle_threads_sleep() -> None:
@@ -38,9 +37,7 @@ def _let_idle_threads_sleep() -> None:
 
     Spinning threads of OpenMP and OpenBLAS halve the speed of a busy machine.
     """
-    if not any(
-        name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-    ):
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles, the least
 
@@ -56,7 +53,7 @@ def main() -> None:
         from denserk.commands.app import run
 
         status = run()
-        _let_signals_be()  # nothing is left to clean up
+        _on_signals(signal.SIG_DFL)  # nothing is left to clean up
     except Interrupted as stop:  # before or after the command itself
         status = 128 + stop.signum
     raise SystemExit(status)

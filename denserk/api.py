@@ -7,11 +7,11 @@ with underscores; an error of the input is a `denserk.errors.DenserkError`. Noth
 messages go to the logger `denserk`.
 """
 
-import dataclasses
 import json
 import shutil
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.evaluation import EvaluationSettings
 from denserk.config.formats import CorpusFormat, QrelsFormat, TopicsFormat
-from denserk.config.options import typed_values
+from denserk.config.options import from_json, of_class, typed_values
 from denserk.config.retrieval import SearchSettings
 from denserk.extras import require
 from denserk.io.corpus import write_passages
@@ -95,9 +95,9 @@ class Encoder:
         """Load a short name such as "minilm", a folder, or a hub name; options of `encode`."""
         from denserk.models.text_encoder import TextEncoder
 
-        representation, text, compute = _split(
-            options, RepresentationSettings, TextSettings, ComputeSettings
-        )
+        classes = (RepresentationSettings, TextSettings, ComputeSettings)
+        typed = typed_values("Encoder.load", options, *classes)
+        representation, text, compute = (of_class(each, typed) for each in classes)
         return cls(TextEncoder.load(str(name), representation, text, ComputeSettings(**compute)))
 
     def encode_queries(self, queries: str | Sequence[str]) -> Vectors:
@@ -155,7 +155,7 @@ class Index:
         from denserk.config.encoding import VectorFormat
         from denserk.io.vector_formats import VectorBlock, write_vectors
 
-        source, scratch = str(vectors), _OwnFolder()
+        source, scratch = vectors, _OwnFolder()
         if isinstance(vectors, np.ndarray):
             names = [str(i) for i in (range(len(vectors)) if ids is None else ids)]
             if len(names) != len(vectors):
@@ -163,14 +163,14 @@ class Index:
             source = str(scratch.path / "vectors")
             block = VectorBlock(names, vectors.astype(np.float32, copy=False))
             write_vectors(source, VectorFormat.PYSERINI_FAISS, [block])
-        return cls._build(scratch, output, input=[source], type=type, **options)
+        return cls._build(scratch, output, input=source, type=type, **options)
 
     @classmethod
     def _build(cls, scratch: _OwnFolder, output: PathName | None, **options: Any) -> Self:
         """Run `denserk index` and open its folder, by default in `scratch`."""
         from denserk.commands.retrieve import index
 
-        folder = str(output or scratch.path / "index")
+        folder = output or scratch.path / "index"
         index(output=folder, **options)
         opened = cls.open(folder)
         opened._scratch = scratch
@@ -182,9 +182,8 @@ class Index:
         from denserk.index.opening import open_index
 
         paths = [path] if isinstance(path, str | PathLike) else path
-        (compute,) = _split(options, ComputeSettings)
-        folders = [str(each) for each in paths]
-        return cls(open_index(folders, SearchSettings(), ComputeSettings(**compute)))
+        compute = from_json(ComputeSettings, options)
+        return cls(open_index([str(each) for each in paths], SearchSettings(), compute))
 
     def __len__(self) -> int:
         return len(self._opened.index) // self._opened.vectors_per_passage
@@ -202,7 +201,7 @@ class Index:
         Queries without ids are "0", "1", ...; `model` is by default that of the passages. Options
         as in `denserk search`; a query of another model is a MismatchError.
         """
-        (settings,) = _split(options, SearchSettings)
+        settings = from_json(SearchSettings, {"hits": hits, **options})
         if isinstance(queries, np.ndarray) and queries.dtype.kind == "f":
             asked: NDArray[Any] = np.atleast_2d(queries).astype(np.float32, copy=False)
             qids = [str(i) for i in range(len(asked))]
@@ -215,7 +214,7 @@ class Index:
                 asked = np.array([query.text for query in records], dtype=object)
             else:
                 raise TypeError("BM25 has no model")
-        searcher = self._opened.searcher(SearchSettings(**{"hits": hits, **settings}))
+        searcher = self._opened.searcher(settings)
         found = searcher.search(qids, asked)
         return Run((qid, dict(zip(ids, s.tolist(), strict=True))) for qid, ids, s in found)
 
@@ -242,18 +241,28 @@ class BM25(Index):
     ) -> Self:
         """Index the terms of a corpus; options as in `denserk index`: k1, b, stemmer, ..."""
         scratch = _OwnFolder()
-        texts = _stored_inputs(scratch.path, corpus=corpus)
-        return cls._build(scratch, output, **texts, type="bm25", **options)
+        stored = _stored("corpus", corpus, scratch.path / "corpus.jsonl")
+        return cls._build(scratch, output, corpus=stored, type="bm25", **options)
+
+
+@contextmanager
+def _files(**values: Any) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Yield the inputs of a command by option, as paths, and a temporary folder.
+
+    Objects in memory are written to the folder; None is left out.
+    """
+    with TemporaryDirectory(prefix="denserk-") as name:
+        folder, given = Path(name), {key: v for key, v in values.items() if v is not None}
+        yield {key: _stored(key, v, folder / f"{key}.jsonl") for key, v in given.items()}, folder
 
 
 def fuse(runs: "Sequence[RunLike]", **options: Any) -> Run:
     """Fuse runs; options as in `denserk fuse`: method, weights, rrf_k, normalization, ..."""
     from denserk.commands.retrieve import fuse as command
 
-    with TemporaryDirectory(prefix="denserk-") as folder:
-        output = str(Path(folder, "fused"))
-        command(runs=_stored_runs(runs, folder), output=output, **options)
-        return Run.load(output)
+    with _files(runs=runs) as (files, folder):
+        command(output=folder / "fused", **files, **options)
+        return Run.load(folder / "fused")
 
 
 def evaluate(
@@ -269,14 +278,11 @@ def evaluate(
     """
     from denserk.evaluation.evaluator import evaluate as measure
 
-    (settings,) = _split(options, EvaluationSettings)
-    settings["measures"] = (measures,) if isinstance(measures, str) else tuple(measures)
+    settings = from_json(EvaluationSettings, {"measures": measures, **options})
     several = isinstance(run, Mapping) and any(not _is_hits(each) for each in run.values())
     named: Mapping[str, Any] = run if several else {"run": run}  # type: ignore[assignment]
-    with TemporaryDirectory(prefix="denserk-") as folder:
-        paths = _stored_runs(list(named.values()), folder)
-        [judged] = _stored_inputs(folder, qrels=qrels).values()
-        result = measure(paths, judged, EvaluationSettings(**settings))
+    with _files(runs=list(named.values()), qrels=qrels) as (files, _):
+        result = measure(files["runs"], str(files["qrels"]), settings)
     means = [dict(each.summary) for each in result.runs]
     return dict(zip(named, means, strict=True)) if several else means[0]
 
@@ -297,11 +303,10 @@ def mine_negatives(
     """
     from denserk.commands.train import mine_negatives as command
 
-    with TemporaryDirectory(prefix="denserk-") as folder:
-        runs = run if isinstance(run, list | tuple) else [run]
-        files = _stored_inputs(folder, topics=topics, qrels=qrels, train=train, corpus=corpus)
-        kept = Path(folder, "mined.jsonl") if output is None else Path(output)
-        command(run=_stored_runs(runs, folder), output=str(kept), **files, **options)
+    runs = run if isinstance(run, list | tuple) else [run]
+    with _files(runs=runs, topics=topics, qrels=qrels, train=train, corpus=corpus) as (files, tmp):
+        kept = Path(output or tmp / "mined.jsonl")
+        command(run=files.pop("runs"), output=kept, **files, **options)
         return [json.loads(line) for line in kept.read_text("utf-8").splitlines()]
 
 
@@ -320,19 +325,14 @@ def finetune(
     """
     from denserk.commands.train import finetune as command
 
-    with TemporaryDirectory(prefix="denserk-") as folder:
-        files: Any = train_data
-        if not isinstance(files, list | tuple) or not isinstance(files[0], str | PathLike):
-            files = _stored_inputs(folder, train=train_data).values()
-        texts = _stored_inputs(folder, corpus=corpus, queries=queries)
-        files = [str(file) for file in files]
-        command(model=str(model), train_data=files, output=str(output), **texts, **options)
+    with _files(train_data=train_data, corpus=corpus, queries=queries) as (files, _):
+        command(model=model, output=output, **files, **options)
     return Path(output)
 
 
 def pretrain(
     objective: str,
-    corpus: "TextsLike | Sequence[PathName]",
+    corpus: "TextsLike",
     output: PathName,
     *,
     model: PathName | None = None,
@@ -344,22 +344,9 @@ def pretrain(
     """
     from denserk.commands.train import pretrain as command
 
-    with TemporaryDirectory(prefix="denserk-") as folder:
-        [stored] = _stored_inputs(folder, corpus=corpus).values()
-        given = {} if model is None else {"model": str(model)}
-        command(objective=objective, corpus=[stored], output=str(output), **given, **options)
+    with _files(corpus=corpus) as (files, _):
+        command(objective=objective, output=output, model=model, **files, **options)
     return Path(output)
-
-
-def _split(options: Mapping[str, Any], *classes: type) -> list[dict[str, Any]]:
-    """Divide keyword arguments among settings classes."""
-    known = {field.name: cls for cls in classes for field in dataclasses.fields(cls)}
-    if unknown := [name for name in options if name not in known]:
-        raise TypeError(f"unknown option {unknown[0]!r}; known are {', '.join(sorted(known))}")
-    return [
-        typed_values(cls, {name: v for name, v in options.items() if known[name] is cls})
-        for cls in classes
-    ]
 
 
 def _is_hits(value: Any) -> bool:
@@ -430,11 +417,14 @@ def _queries(queries: Any) -> Iterator[Query]:
         yield Query(qid, str(_first(record, _QUERY)))
 
 
-def _stored(option: str, value: Any, path: Path) -> str:
+def _stored(option: str, value: Any, path: Path) -> Any:
     """Return the path of a command's input; write an object in memory to `path` first."""
     if isinstance(value, str | PathLike):
-        return str(value)
+        return value
     match option:
+        case "runs":
+            named = ((run, path.with_name(f"run{i}.trec")) for i, run in enumerate(value))
+            return [_stored("run", run, each) for run, each in named]
         case "run":
             write_lines(path, _run_lines(value))
         case "qrels":
@@ -442,18 +432,10 @@ def _stored(option: str, value: Any, path: Path) -> str:
         case "corpus":
             passages = (_passage(docid, record) for docid, record in _rows(value, _DOCID))
             write_passages(path, passages, CorpusFormat.BEIR)
-        case "train":
+        case "train" | "train_data":
+            if isinstance(value, list | tuple) and isinstance(value[0], str | PathLike):
+                return value
             write_objects(path, _records(value))
         case _:
             write_queries(path, _queries(value), TopicsFormat.BEIR)
-    return str(path)
-
-
-def _stored_inputs(folder: str | Path, **values: Any) -> dict[str, str]:
-    """Return the paths of a command's inputs by option, without those that are None."""
-    given = {name: value for name, value in values.items() if value is not None}
-    return {name: _stored(name, v, Path(folder, f"{name}.jsonl")) for name, v in given.items()}
-
-
-def _stored_runs(runs: Sequence[Any], folder: str | Path) -> list[str]:
-    return [_stored("run", run, Path(folder, f"run{i}.trec")) for i, run in enumerate(runs)]
+    return path

@@ -4,7 +4,7 @@ A message is one sentence with the offending value; `hint` says what to type or 
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 
 class DenserkError(Exception):
@@ -13,19 +13,11 @@ class DenserkError(Exception):
     exit_status = 1
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        # `args` stay the arguments of the class, from which pickle builds it again
+        self.message, self.hint = message, hint
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Support pickling with attributes."""
-        return _restore, (type(self), self.message, self.__dict__)
-
-
-def _restore(kind: type[DenserkError], message: str, attributes: dict[str, Any]) -> DenserkError:
-    error = kind.__new__(kind, message)
-    error.__dict__.update(attributes)
-    return error
+    def __str__(self) -> str:
+        return self.message
 
 
 class UsageError(DenserkError):
@@ -53,9 +45,7 @@ class InputError(DenserkError):
         name = "standard input" if str(path) == "-" else str(path)
         where = name if line is None else f"{name}, line {line}"
         super().__init__(f"{where}: found {found}; expected {expected}", hint)
-        self.path = path
-        self.line = line
-        self.found = found
+        self.path, self.line, self.found = path, line, found
 
 
 class MismatchError(DenserkError):
@@ -87,6 +77,5 @@ class Interrupted(BaseException):
     received: ClassVar["Interrupted | None"] = None
 
     def __init__(self, signum: int) -> None:
-        super().__init__(signum)
         self.signum = signum
         self.kept = ""  # outputs that --resume can continue

@@ -144,7 +144,7 @@ def test_pretraining(tiny, tmp_path):
 
 
 def test_mistakes_name_the_option(model, tiny):
-    with pytest.raises(TypeError, match="unknown option 'poolin'"):
+    with pytest.raises(UsageError, match="poolin is not a setting"):
         denserk.Encoder.load(tiny(), poolin="mean")
     with pytest.raises(UsageError, match=r"rrfk.*did you mean rrf-k"):
         denserk.fuse([{"q": {"d": 1.0}}] * 2, rrfk=1)

@@ -6,7 +6,6 @@ from typing import Any, assert_type
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.commands.console import show_error
 from denserk.config.encoding import (
     ComputeSettings,
     Dtype,
@@ -24,6 +23,7 @@ from denserk.io.topics import read_queries
 from denserk.models.encode import EncodeResult, encode
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
+from denserk.reporting import show_error
 
 
 def own_vectors(texts: list[str]) -> NDArray[np.float32]:

@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from denserk import __version__
-from denserk.commands.console import ConsoleSettings, configure, show_error
 from denserk.errors import DenserkError, Interrupted, OutputError, UsageError
+from denserk.reporting import ConsoleSettings, configure, show_error
 
 # All commands in workflow order, by section of the help, with their help lines. Only the command
 # that runs is imported; the help needs none.
@@ -66,19 +66,9 @@ class _Commands(TyperGroup):
                 formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
 
-# Options of Pyserini's encode and search, with their replacements.
-OF_PYSERINI = {
-    "--encoder-class": "--representation agg|mean|cls --l2-norm",
-    "--agg-preset": "--set term-weight=abs --set agg-layout=random",
-    "--add-sep": "--set join=pair",
-    "--max-length": "--passage-max-length N --query-max-length N",
-    "--prefix": "--passage-prefix TEXT --query-prefix TEXT",
-}
-
 app = typer.Typer(
     name="denserk",
     cls=_Commands,
-    help="Dense passage retrieval: training, indexing, search and evaluation.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -111,9 +101,8 @@ def main(
 def register(command: str | None = None) -> None:
     """Import the module of a command, or all; each module registers its commands on `app`."""
     for section, names in SECTIONS.items():
-        for name in names if command is None else [command] if command in names else []:
-            module = name if name == "benchmark" else section.lower()
-            import_module(f"denserk.commands.{module}")
+        if command is None or command in names:
+            import_module(f"denserk.commands.{section.lower()}")
 
 
 def _register_named(arguments: Sequence[str]) -> None:
@@ -124,8 +113,7 @@ def _register_named(arguments: Sequence[str]) -> None:
         register(command)
 
 
-def _check_spelling(arguments: Sequence[str]) -> None:
-    """Raise a UsageError for arguments that are not valid UTF-8, and for Pyserini's options."""
+def _check_encoding(arguments: Sequence[str]) -> None:
     for argument in arguments:
         try:
             argument.encode()
@@ -134,10 +122,6 @@ def _check_spelling(arguments: Sequence[str]) -> None:
                 f"argument {os.fsencode(argument)!r} is not valid {sys.getfilesystemencoding()}",
                 "rename the file, or set a UTF-8 locale: export LC_ALL=C.UTF-8",
             ) from None
-    words = [word.partition("=")[0].replace("_", "-") for word in arguments]
-    for word in words if {"encode", "search"} & set(words) else ():
-        if word in OF_PYSERINI:
-            raise UsageError(f"{word} is an option of Pyserini", f"give {OF_PYSERINI[word]}")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -146,7 +130,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     configure(ConsoleSettings(log_json="--log-json" in given))  # for errors of the command line
     _register_named(given)
     try:
-        _check_spelling(given)
+        _check_encoding(given)
         status = app(args=arguments, prog_name="denserk", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
@@ -156,15 +140,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _interrupted(Interrupted(signal.SIGINT))
     except Interrupted as stop:
         return _interrupted(stop)
-    except DenserkError as error:
-        return _report(error, error.exit_status)
     except (BrokenPipeError, SystemExit) as end:  # typer ends the process when it meets one
         if not isinstance(end.__context__ if isinstance(end, SystemExit) else end, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
         return 141
     except Exception as error:  # noqa: BLE001  (reported in one line)
-        return _report(_unexpected(error), 1)
+        return _report(error if isinstance(error, DenserkError) else _unexpected(error))
 
 
 def _unexpected(error: Exception) -> DenserkError:
@@ -181,13 +163,12 @@ def _unexpected(error: Exception) -> DenserkError:
 
 
 def _usage_error(error: Any) -> int:
-    status: int = error.exit_code
     if not error.format_message().strip() or type(error).__name__ == "NoArgsIsHelpError":
         error.show()
-        return status
+        return int(error.exit_code)
     context = getattr(error, "ctx", None)
     hint = f"see {context.command_path} --help" if context else None
-    return _report(UsageError(error.format_message(), hint), status)
+    return _report(UsageError(error.format_message(), hint))
 
 
 def _interrupted(stop: Interrupted) -> int:
@@ -200,8 +181,8 @@ def _interrupted(stop: Interrupted) -> int:
     return 128 + stop.signum
 
 
-def _report(error: DenserkError, status: int) -> int:
+def _report(error: DenserkError) -> int:
     if Interrupted.received is not None:  # a library turned the signal into an error
         return _interrupted(Interrupted.received)
     show_error(error)
-    return status
+    return error.exit_status

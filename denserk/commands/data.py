@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from denserk.commands.app import app
-from denserk.commands.options import Overrides, command
+from denserk.commands.options import Given, command
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.formats import ConversionSettings, CorpusSettings
 from denserk.config.generate import GenerateSettings
@@ -17,24 +17,23 @@ logger = logging.getLogger(__name__)
 @command(
     app,
     "convert",
-    common=(
-        "kind from_format to_format expansions corpus queries teacher tag allow_pickle overwrite "
-        "representation l2_norm query_max_length passage_max_length device dtype batch_size"
-    ),
-    examples=(
-        "denserk convert run.trec run.tsv --to msmarco",
-        "denserk convert checkpoint/ model/ --kind model --representation cls",
-    ),
+    common="kind from_format to_format expansions corpus queries teacher tag allow_pickle "
+    "overwrite representation l2_norm query_max_length passage_max_length device dtype "
+    "batch_size",
 )
 def convert(
     source: Annotated[str, typer.Argument(help="File, folder, or - for standard input.")],
     target: Annotated[str, typer.Argument(help="File, folder, or - for standard output.")],
     conversion: ConversionSettings,
-    representation: Overrides[RepresentationSettings],
-    text: Overrides[TextSettings],
+    representation: Given[RepresentationSettings],
+    text: Given[TextSettings],
     compute: ComputeSettings,
 ) -> Any:
-    """Convert data between formats."""
+    """Convert data between formats.
+
+    denserk convert run.trec run.tsv --to msmarco
+    denserk convert checkpoint/ model/ --kind model --representation cls
+    """
     from denserk.conversion import convert as task
 
     result = task(source, target, conversion, representation, text, compute)
@@ -45,17 +44,16 @@ def convert(
 @command(
     app,
     "generate",
-    common=(
-        "corpus output queries_model continuation_model num_queries num_continuations "
-        "passage_max_length seed resume overwrite shard_id shard_num device dtype batch_size"
-    ),
-    examples=(
-        "denserk generate --corpus corpus.jsonl --output out.jsonl --queries-model T5/",
-        "denserk generate --corpus corpus.jsonl --output out.jsonl --continuation-model gpt2",
-    ),
+    common="corpus output queries_model continuation_model num_queries num_continuations "
+    "passage_max_length seed resume overwrite shard_id shard_num device dtype "
+    "batch_size",
 )
 def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings) -> Any:
-    """Generate queries (doc2query) and continuations for passages."""
+    """Generate queries (doc2query) and continuations for passages.
+
+    denserk generate --corpus corpus.jsonl --output out.jsonl --queries-model T5/
+    denserk generate --corpus corpus.jsonl --output out.jsonl --continuation-model gpt2
+    """
     from denserk.models.generation import generate as task
 
     result = task(settings, corpus, compute)

@@ -1,24 +1,26 @@
-"""`denserk eval`, and the output of measures for `denserk benchmark`."""
+"""`denserk eval` and `denserk benchmark`."""
 
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from denserk.commands.app import app
-from denserk.commands.console import printable
-from denserk.commands.options import command
+from denserk.commands.options import Given, command
+from denserk.config import benchmarks, encoding
 from denserk.config import evaluation as config
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import OverwriteSettings
+from denserk.config.options import OverwriteSettings, reject_given
 from denserk.errors import InputError, UsageError
 from denserk.io.data_sets import BEIR, IRDS, knows_irds
 from denserk.io.files import STREAM, read_text_lines
+from denserk.reporting import print_table, printable
 
 if TYPE_CHECKING:
     from denserk.evaluation.benchmarks import BenchmarksResult
@@ -31,17 +33,15 @@ HOW = (
 )
 
 
+# Options of a benchmark that need the runs of one.
+OF_ONE = "baseline min per_query topics write_dpr_json write_pyserini_json"
+
+
 @command(
     app,
     "eval",
-    common=(
-        "measures relevance_level complete per_query format baseline test "
-        "correction min report topics corpus answers max_hits"
-    ),
-    examples=(
-        "denserk eval run.trec qrels.txt --measures 'nDCG@10 RR@10 R@100'",
-        "denserk eval bm25.trec dense.trec qrels.txt --baseline bm25.trec",
-    ),
+    common="measures relevance_level complete per_query format baseline test correction min "
+    "report topics corpus answers max_hits",
 )
 def evaluate(
     settings: config.EvaluationSettings,
@@ -59,23 +59,28 @@ def evaluate(
         ),
     ] = None,
 ) -> None:
-    """Evaluate runs against relevance judgments (qrels) or answers."""
+    """Evaluate runs against relevance judgments (qrels) or answers.
+
+    denserk eval run.trec qrels.txt --measures 'nDCG@10 RR@10 R@100'
+    denserk eval bm25.trec dense.trec qrels.txt --baseline bm25.trec
+    """
     runs, qrels = [*(files or []), *inputs.run], inputs.qrels
-    _reject_unused(inputs, matching, corpus, page)
+    if page.topics is not None and page.report is None and not matching.outputs:
+        raise UsageError("--topics is for --report or --write-dpr-json", "add --report DIR")
     if inputs.answers is None:
+        texts = [] if page.report else [config.EvaluationInput(corpus=inputs.corpus), corpus]
+        hint = "add --answers FILE --corpus FILE, or --report DIR"
+        reject_given(matching, *texts, why="only for --answers or --report", hint=hint)
         runs, qrels = sort_inputs(files or [], inputs.run, qrels)
         if not settings.measures and format_of(report) is config.OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=config.TREC_EVAL_MEASURES)
     comparison, runs = with_baseline(comparison, runs)
-    if page.report is not None:
-        from denserk.evaluation.report import page_in
-
-        page_in(page, [*runs, *filter(None, [qrels])])
+    check_page(page, [*runs, *filter(None, [qrels])])
     if inputs.answers is not None and inputs.corpus is not None:
         from denserk.evaluation.answers import evaluate_answers
 
-        texts = (inputs.answers, inputs.corpus)
-        result = evaluate_answers(runs, *texts, settings, matching, corpus, topics=page.topics)
+        texts_of = (inputs.answers, inputs.corpus)
+        result = evaluate_answers(runs, *texts_of, settings, matching, corpus, topics=page.topics)
     else:
         from denserk.evaluation.evaluator import evaluate as task
 
@@ -89,19 +94,106 @@ def evaluate(
     finish(result, runs, settings, comparison, report, page, sources)
 
 
-def _reject_unused(
-    inputs: config.EvaluationInput,
+@command(
+    app,
+    "benchmark",
+    common="list runs model output against measures baseline min per_query format report hits "
+    "resume overwrite device dtype batch_tokens",
+)
+def benchmark(
+    paths: benchmarks.BenchmarkPaths,
+    measures: config.MeasureSettings,
     matching: config.AnswerSettings,
+    comparison: config.ComparisonSettings,
+    report: config.ReportSettings,
+    page: config.PageSettings,
+    make: benchmarks.MakeSettings,
+    representation: Given[encoding.RepresentationSettings],
+    text: Given[encoding.TextSettings],
     corpus: CorpusSettings,
+    compute: encoding.ComputeSettings,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks or groups (see --list).")
+    ] = None,
+) -> None:
+    """Evaluate runs or a model on named benchmarks.
+
+    denserk benchmark dl19 --runs run.trec --against aggretriever
+    denserk benchmark beir-small --model M --output runs/
+    """
+    if paths.list:
+        print_table(benchmarks.COLUMNS, benchmarks.list_benchmarks())
+        return
+    if not names:
+        raise UsageError("no benchmark given", "denserk benchmark --list shows all")
+    asked = benchmarks.find_benchmarks(names)
+    runs = [*paths.runs, *filter(None, [paths.output])]
+    if not runs:
+        raise UsageError("no runs given", "add --runs run.trec, or --model MODEL --output DIR")
+    if not any(each.answers for each in asked):
+        reject_given(matching, why=f"for benchmarks with answers; {' and '.join(names)} has qrels")
+    several = len(asked) > 1 or paths.output is not None or any(Path(run).is_dir() for run in runs)
+    if several:
+        groups, among = (comparison, measures, report, matching, page), OF_ONE
+        reject_given(*groups, among=among, why="only for run files of one benchmark")
+    check_page(page, runs)
+    if paths.model is not None:
+        from denserk.commands.benchmark_runs import RunMaker
+
+        RunMaker(paths, make, representation, text, corpus, compute).make(asked)
+    else:
+        why, hint = "only with --model", "add --model and --output"
+        reject_given(replace(make, overwrite=False), corpus, compute, why=why, hint=hint)
+        for name in (*representation, *text):
+            raise UsageError(f"{name.replace('_', '-')}: {why}", hint)
+    settings = config.EvaluationSettings(**vars(measures))
+    if several:
+        _evaluate_several(runs, names, settings, paths.against, matching, report, page)
+    else:
+        _evaluate_one(runs, asked[0], settings, paths.against, matching, comparison, report, page)
+
+
+def _evaluate_several(
+    runs: list[str],
+    names: list[str],
+    settings: config.EvaluationSettings,
+    against: Sequence[benchmarks.Paper],
+    matching: config.AnswerSettings,
+    report: config.ReportSettings,
     page: config.PageSettings,
 ) -> None:
-    """Raise a UsageError for options of answers and reports that would have no effect."""
-    if page.topics is not None and page.report is None and not matching.outputs:
-        raise UsageError("--topics is for --report or --write-dpr-json", "add --report DIR")
-    if inputs.answers is None:
-        texts = [] if page.report else [config.EvaluationInput(corpus=inputs.corpus), corpus]
-        hint = "add --answers FILE --corpus FILE, or --report DIR"
-        config.reject_unused([matching, *texts], "only for --answers or --report", hint)
+    from denserk.evaluation.benchmarks import evaluate_benchmarks
+
+    results = evaluate_benchmarks(runs, names, settings, against, matching)
+    show(results, report)
+    if page.report is not None:
+        from denserk.evaluation.report import write_benchmarks_report
+
+        logger.info(f"{write_benchmarks_report(results, page)}: report")
+
+
+def _evaluate_one(
+    runs: list[str],
+    benchmark: benchmarks.Benchmark,
+    settings: config.EvaluationSettings,
+    against: Sequence[benchmarks.Paper],
+    matching: config.AnswerSettings,
+    comparison: config.ComparisonSettings,
+    report: config.ReportSettings,
+    page: config.PageSettings,
+) -> None:
+    from denserk.evaluation.benchmarks import evaluate_benchmark
+
+    comparison, runs = with_baseline(comparison, runs)
+    result = evaluate_benchmark(runs, benchmark, settings, against, matching)
+    sources = None
+    if page.report is not None:
+        from denserk.evaluation.report import sources_of
+
+        sources = config.ReportSources(benchmark.title, topics=page.topics)
+        sources = sources_of(benchmark, sources)
+        settings = replace(settings, remove_query=benchmark.remove_query)
+    finish(result, runs, settings, comparison, report, page, sources)
 
 
 def content_of(name: str) -> Literal["run", "qrels"] | None:
@@ -112,26 +204,16 @@ def content_of(name: str) -> Literal["run", "qrels"] | None:
     collection = name.startswith((IRDS, BEIR)) or ("/" in name and knows_irds(name))
     if path.is_dir() or (not path.exists() and collection):
         return "qrels"
-    lines = ((number, text.split()) for number, text in read_text_lines(name))
-    number: int | None = None
-    columns: list[str] = []
-    for line, found in lines:  # the first one that is not blank, a comment only if alone
-        if found and (not columns or found[0][0] != "#"):
-            number, columns = line, found
-        if columns and columns[0][0] != "#":
-            break
-    if len(columns) >= 6 or (columns and columns[0][0] == "{"):
-        return "run"
-    if len(columns) == 4:
+    rows = ((number, text.split()) for number, text in read_text_lines(name) if text.strip())
+    first = next(rows, (None, [""]))  # ids may begin like a comment
+    number, columns = next((row for row in chain([first], rows) if row[1][0][:1] != "#"), first)
+    if len(columns) == 4 or (len(columns) == 3 and columns[0].lower() == "query-id"):
         return "qrels"
-    if len(columns) == 3:
-        return "qrels" if columns[0].lower() == "query-id" else "run"
-    raise InputError(
-        name,
-        number,
-        f"{len(columns)} columns" if columns else "nothing",
-        "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)",
-    )
+    if len(columns) == 3 or len(columns) >= 6 or columns[0][:1] == "{":
+        return "run"
+    found = f"{len(columns)} columns" if number else "nothing"
+    expected = "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)"
+    raise InputError(name, number, found, expected)
 
 
 def sort_inputs(
@@ -161,20 +243,27 @@ def with_baseline(
     name = comparison.baseline
     if name is None or name in runs:
         return comparison, runs
-    if name != STREAM and not Path(name).is_file():
-        from denserk.evaluation.evaluator import short_names
+    if name == STREAM or Path(name).exists():
+        return comparison, [name, *runs]
+    from denserk.evaluation.evaluator import short_names
 
-        shown = short_names(runs) if runs else []
-        names = zip(runs, shown, strict=True)
-        called = [run for run, short in names if name in (short, Path(run).name)]
-        if len(called) == 1:
-            return replace(comparison, baseline=called[0]), runs
-        if not Path(name).exists():  # a pipe, or a folder, is read or rejected like other runs
-            raise UsageError(
-                f"--baseline {name}: no such file, and {len(called) or 'no'} runs are called so",
-                f"the runs are called {', '.join(shown) or 'nothing: name one'}",
-            )
-    return comparison, [name, *runs]
+    shown = short_names(runs) if runs else []
+    names = zip(runs, shown, strict=True)
+    called = [run for run, short in names if name in (short, Path(run).name)]
+    if len(called) != 1:
+        raise UsageError(
+            f"--baseline {name}: no such file, and {len(called) or 'no'} runs are called so",
+            f"the runs are called {', '.join(shown) or 'nothing: name one'}",
+        )
+    return replace(comparison, baseline=called[0]), runs
+
+
+def check_page(page: config.PageSettings, inputs: Sequence[str]) -> None:
+    """Raise an error for a report that cannot be written, before the work begins."""
+    if page.report is not None:
+        from denserk.evaluation.report import page_in
+
+        page_in(page, inputs)
 
 
 def finish(

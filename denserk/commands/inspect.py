@@ -13,13 +13,13 @@ import typer
 
 from denserk import __version__
 from denserk.commands.app import app
-from denserk.commands.console import print_table
-from denserk.commands.options import Overrides, command
+from denserk.commands.options import Given, command
 from denserk.config import analysis
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.formats import CorpusSettings
 from denserk.errors import MissingExtraError
 from denserk.extras import installed
+from denserk.reporting import print_table
 
 MoreModels = Annotated[
     list[str] | None, typer.Argument(metavar="[LABEL=]MODEL", help="More models, like --model.")
@@ -28,11 +28,6 @@ Several = TypeVar("Several", bound=analysis.SeveralModels)
 
 analyze = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(analyze, name="analyze", help="Analyze trained models.")
-
-
-@analyze.callback()
-def group() -> None:
-    """Analyze trained models."""
 
 
 def _with(settings: Several, more: list[str] | None) -> Several:
@@ -49,37 +44,30 @@ def _print(output: str | None, header: Sequence[str], rows: Sequence[Sequence[st
 @command(
     analyze,
     "sentence-similarity",
-    common=(
-        "model data output representation l2_norm passage_max_length passage_prefix device dtype "
-        "batch_size overwrite"
-    ),
-    examples=(
-        "denserk analyze sentence-similarity --model minilm --data sts.tsv",
-        "denserk analyze sentence-similarity --model model/ --data nli.jsonl --output out.csv",
-    ),
+    common="model data output representation l2_norm passage_max_length passage_prefix device "
+    "dtype batch_size overwrite",
 )
 def sentence_similarity(
     settings: analysis.SentenceSimilaritySettings,
-    representation: Overrides[RepresentationSettings],
-    text: Overrides[TextSettings],
+    representation: Given[RepresentationSettings],
+    text: Given[TextSettings],
     compute: ComputeSettings,
 ) -> None:
-    """Evaluate embeddings on labelled sentence pairs or on triplets."""
-    from denserk.analysis.encoders import SIMILARITY_HEADER
-    from denserk.analysis.encoders import sentence_similarity as task
+    """Evaluate embeddings on labelled sentence pairs or on triplets.
 
-    found = task(settings, representation, text, compute)
-    _print(settings.output, SIMILARITY_HEADER, [each.row() for each in found])
+    denserk analyze sentence-similarity --model minilm --data sts.tsv
+    denserk analyze sentence-similarity --model model/ --data nli.jsonl --output out.csv
+    """
+    from denserk.analysis import encoders
+
+    found = encoders.sentence_similarity(settings, representation, text, compute)
+    _print(settings.output, encoders.SIMILARITY_HEADER, [each.row() for each in found])
 
 
 @command(
     analyze,
     "attention-entropy",
     common="model corpus sample seed max_length output plot device dtype batch_size overwrite",
-    examples=(
-        "denserk analyze attention-entropy --model bert-base-uncased --corpus corpus.jsonl",
-        "denserk analyze attention-entropy --model a/ --model b/ --corpus corpus.jsonl",
-    ),
 )
 def attention_entropy(
     settings: analysis.AttentionEntropySettings,
@@ -87,67 +75,65 @@ def attention_entropy(
     compute: ComputeSettings,
     more: MoreModels = None,
 ) -> None:
-    """Measure the entropy of [CLS] attention per layer."""
-    from denserk.analysis.layers import attention_entropy as task
-    from denserk.analysis.layers import layer_table
+    """Measure the entropy of [CLS] attention per layer.
 
-    found = task(_with(settings, more), corpus, compute)
-    _print(settings.output, *layer_table(found))
+    denserk analyze attention-entropy --model bert-base-uncased --corpus corpus.jsonl
+    denserk analyze attention-entropy --model a/ --model b/ --corpus corpus.jsonl
+    """
+    from denserk.analysis import layers
+
+    found = layers.attention_entropy(_with(settings, more), corpus, compute)
+    _print(settings.output, *layers.layer_table(found))
 
 
 @command(
     analyze,
     "query-latency",
-    common=(
-        "model topics sample warm_up output plot representation query_max_length query_prefix "
-        "device dtype threads overwrite"
-    ),
-    examples=(
-        "denserk analyze query-latency --model minilm --topics queries.tsv",
-        "denserk analyze query-latency --model minilm --topics queries.tsv --threads 4",
-    ),
+    common="model topics sample warm_up output plot representation query_max_length "
+    "query_prefix device dtype threads overwrite",
 )
 def query_latency(
     settings: analysis.QueryLatencySettings,
-    representation: Overrides[RepresentationSettings],
-    text: Overrides[TextSettings],
+    representation: Given[RepresentationSettings],
+    text: Given[TextSettings],
     compute: ComputeSettings,
     more: MoreModels = None,
 ) -> None:
-    """Measure the latency of query encoding, one query at a time."""
-    from denserk.analysis.encoders import latency_table
-    from denserk.analysis.encoders import query_latency as task
+    """Measure the latency of query encoding, one query at a time.
 
-    found = task(_with(settings, more), representation, text, compute)
-    _print(settings.output, *latency_table(found))
+    denserk analyze query-latency --model minilm --topics queries.tsv
+    denserk analyze query-latency --model minilm --topics queries.tsv --threads 4
+    """
+    from denserk.analysis import encoders
+
+    found = encoders.query_latency(_with(settings, more), representation, text, compute)
+    _print(settings.output, *encoders.latency_table(found))
 
 
 @command(
     analyze,
     "layers",
-    common=(
-        "model topics corpus qrels run depth sample seed output plot representation layers "
-        "query_max_length passage_max_length device dtype batch_size overwrite"
-    ),
-    examples=(
-        "denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --qrels qrels.txt",
-        "denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --run run.trec",
-    ),
+    common="model topics corpus qrels run depth sample seed output plot representation layers "
+    "query_max_length passage_max_length device dtype batch_size overwrite",
 )
-def layers(
+def winning_vectors(
     settings: analysis.WinningVectorSettings,
-    representation: Overrides[RepresentationSettings],
-    text: Overrides[TextSettings],
+    representation: Given[RepresentationSettings],
+    text: Given[TextSettings],
     corpus: CorpusSettings,
     compute: ComputeSettings,
     more: MoreModels = None,
 ) -> None:
-    """Count which vector of a passage scores best (for mlr: which layer)."""
-    from denserk.analysis.layers import share_table
-    from denserk.analysis.layers import winning_vectors as task
+    """Count which vector of a passage scores best (for mlr: which layer).
 
-    found = task(_with(settings, more), representation, text, compute, corpus)
-    _print(settings.output, *share_table(found))
+    denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --qrels qrels.txt
+    denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --run run.trec
+    """
+    from denserk.analysis import layers
+
+    several = _with(settings, more)
+    found = layers.winning_vectors(several, representation, text, compute, corpus)
+    _print(settings.output, *layers.share_table(found))
 
 
 # Purposes of the extras, without those for developers and alternatives.
@@ -169,19 +155,13 @@ Facts = Iterator[tuple[str, str]]
 
 
 def _packages(fixes: list[str]) -> Facts:
+    from packaging.requirements import Requirement
+
     yield "denserk", __version__
     yield "python", platform.python_version()
-    try:
-        from packaging.requirements import Requirement
-
-        needs = [Requirement(line) for line in requires("denserk") or ()]
-    except (ImportError, PackageNotFoundError) as error:
-        fixes.append(f"pip install packaging denserk (requirements unknown: {error})")
-        return
-    for need in needs:
+    for need in map(Requirement, requires("denserk") or ()):
         extras = (e for e in PURPOSES if not need.marker or need.marker.evaluate({"extra": e}))
-        extra = next(extras, None)
-        if extra is None:
+        if (extra := next(extras, None)) is None:
             continue
         has = None
         for name in (need.name.replace("faiss-cpu", "faiss-gpu"), need.name):
@@ -192,23 +172,29 @@ def _packages(fixes: list[str]) -> Facts:
         yield need.name, f"{has or 'missing'} ({PURPOSES[extra]})"
 
 
-def _usable_cores() -> int:
-    cores = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):  # no control group, or no limit ("max")
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, max(1, int(quota) // int(period)))
-    return cores
-
-
-def _cpu() -> Facts:
+def _cpu(fixes: list[str]) -> Facts:
     info: dict[str, str] = {}
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             info[line.partition(":")[0].strip()] = line.partition(":")[2].strip()
     flags = (info.get("flags") or info.get("Features", "")).split()
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # no control group, or no limit ("max")
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
     yield "model", info.get("model name", platform.machine())
-    yield "cores", f"{_usable_cores()} usable of {os.cpu_count()}"
+    yield "cores", f"{cores} usable of {os.cpu_count()}"
     yield "features", " ".join(name for name in FEATURES.split() if name in flags) or "none known"
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+        yield name, os.environ.get(name, "not set")
+    with suppress(ImportError, OSError):
+        import torch
+
+        yield "threads of torch", str(torch.get_num_threads())
+        if torch.get_num_threads() > cores:
+            fixes.append(f"export OMP_NUM_THREADS={cores} (there are no more usable cores)")
+    if os.environ.get("OMP_WAIT_POLICY", "").upper() == "ACTIVE":
+        fixes.append("unset OMP_WAIT_POLICY (busy waiting slows down shared machines)")
 
 
 def _gpu(fixes: list[str]) -> Facts:
@@ -228,24 +214,6 @@ def _gpu(fixes: list[str]) -> Facts:
             fixes.append(f"install torch for this GPU's driver: pytorch.org/get-started ({build})")
 
 
-def _threads(fixes: list[str]) -> Facts:
-    with suppress(ImportError, OSError):
-        import torch
-
-        threads, cores = torch.get_num_threads(), _usable_cores()
-        yield "torch", str(threads)
-        if threads > cores:
-            fixes.append(f"export OMP_NUM_THREADS={cores} (torch uses {threads} threads)")
-    policy = os.environ.get("OMP_WAIT_POLICY", "not set")
-    yield "OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "not set")
-    yield "OMP_WAIT_POLICY", f"{policy} (denserk sets PASSIVE unless you set how threads wait)"
-    for name in ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OPENBLAS_THREAD_TIMEOUT"):
-        if name in os.environ:
-            yield name, os.environ[name]
-    if policy.upper() == "ACTIVE":
-        fixes.append("unset OMP_WAIT_POLICY (busy waiting slows down shared machines)")
-
-
 def _java(fixes: list[str]) -> Facts:
     from denserk.index.bm25 import find_java, java_version  # numpy: not for --help
 
@@ -261,20 +229,18 @@ def _java(fixes: list[str]) -> Facts:
         fixes.append(f"{error.hint} (Lucene indexes)")
 
 
-@command(app, "doctor", examples=("denserk doctor", "denserk doctor > environment.txt"))
+@command(app, "doctor")
 def doctor() -> None:
-    """Check the installation and this machine."""
+    """Check the installation and this machine.
+
+    denserk doctor
+    denserk doctor > environment.txt
+    """
     fixes: list[str] = []
-    sections = {
-        "Packages": _packages(fixes),
-        "CPU": _cpu(),
-        "GPU": _gpu(fixes),
-        "Threads": _threads(fixes),
-        "Java": _java(fixes),
-    }
+    sections = {"Packages": _packages, "CPU": _cpu, "GPU": _gpu, "Java": _java}
     for section, facts in sections.items():
         typer.echo(section)
-        for name, value in facts:
+        for name, value in facts(fixes):
             typer.echo(f"  {name:<20} {value}")
     typer.echo("Fix" if fixes else "nothing to fix")
     for line in fixes:

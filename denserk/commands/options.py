@@ -1,8 +1,8 @@
 """Construction of typer commands from settings classes.
 
-A command is a function whose parameters are settings classes (or `Overrides` or `Given` of one,
-which hold the given options alone). `command` turns their fields into options, and the parsed
-options back into settings objects.
+A command is a function whose parameters are settings classes, or `Given` of one, which holds the
+given options alone. `command` turns their fields into options, and the parsed options back into
+settings objects.
 """
 
 import dataclasses
@@ -11,28 +11,29 @@ import inspect
 import os
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from denserk.commands.console import ConsoleSettings, configure
 from denserk.config.options import (
     REQUIRED,
-    OptionSpec,
-    as_type,
+    build,
     field_docs,
+    fields_of,
+    of_class,
     read_yaml,
     spec_of,
+    typed_values,
     without_none,
 )
 from denserk.errors import UsageError
+from denserk.reporting import ConsoleSettings, configure
 
 T = TypeVar("T")
 
@@ -46,13 +47,14 @@ INPUTS = (*ONE_INPUT, "data", "files", "input", "run", "runs", "train")
 LARGEST = 2**31 - 1
 # Key of a context's `meta`: the help lists all options.
 ALL_OPTIONS = "denserk.help_all"
+METAVARS = {bool: "yes|no", int: "INTEGER", float: "NUMBER"}
 
 
 class Command(TyperCommand):
     """Command whose --help lists common options and examples; --help-all lists all options."""
 
     common: tuple[str, ...] = ()  # parameters that --help shows, in this order; empty: all
-    examples: tuple[str, ...] = ()  # command lines at the end of the help
+    examples: Sequence[str] = ()  # command lines at the end of the help
     rare: Mapping[str, tuple[str, str]] = {}  # the settings that --set takes: help records
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -62,34 +64,32 @@ class Command(TyperCommand):
             if word.startswith("--") and name.replace("-", "_") in self.rare:
                 raise UsageError(f"{word} is a setting, not an option", f"give --set {name}=VALUE")
         if not ctx.resilient_parsing:  # a shell completes the line
-            given = [p.name for p in self.make_parser(ctx).parse_args(list(args))[2]]
-            for parameter in self.params:
-                count = given.count(parameter.name)
-                single = parameter.name in ONE_INPUT and not getattr(parameter, "multiple", False)
-                if single and count > 1:
-                    raise UsageError(
-                        f"{parameter.opts[0]} takes one file and is given {count} times"
-                    )
+            given = self.make_parser(ctx).parse_args(list(args))[2]
+            single = [p for p in given if p.name in ONE_INPUT and not getattr(p, "multiple", False)]
+            for parameter in single:
+                if (count := single.count(parameter)) > 1:
+                    flag = parameter.opts[0]
+                    raise UsageError(f"{flag} takes one file and is given {count} times")
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the common options as one section, or all options with one section per panel."""
         panels: dict[str, list[tuple[str, str]]] = {}
-        parameters, short = self.get_params(ctx), self.common and ALL_OPTIONS not in ctx.meta
+        parameters = self.get_params(ctx)
+        short = bool(self.common) and ALL_OPTIONS not in ctx.meta
         if short:
             order = {name: i for i, name in enumerate((*self.common, "help_all", "help"))}
             shown = [p for p in parameters if p.name in order or p.param_type_name == "argument"]
             parameters = sorted(shown, key=lambda p: order.get(p.name, -1))
         for parameter in parameters:
-            is_argument = parameter.param_type_name == "argument"
-            panel = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
-            if short and not is_argument:  # no aliases
-                panel, parameter = None, copy(parameter)
+            panel = getattr(parameter, "rich_help_panel", None) or "Options"
+            if parameter.param_type_name == "argument":
+                panel = "Arguments"
+            elif short:  # no aliases
+                panel, parameter = "Options", copy(parameter)
                 parameter.opts = [name for name in parameter.opts if name[:2] == "--"][:1]
             if record := parameter.get_help_record(ctx):
-                names = record[0].partition(" <")[0] if is_argument else record[0]
-                text = re.sub(r"\[default: \((.*)\)\]", r"[default: \1]", record[1])
-                panels.setdefault(panel or "Options", []).append((names, text))
+                panels.setdefault(panel, []).append((record[0].partition(" <")[0], record[1]))
         if self.rare and not short:
             panels["Settings (as --set NAME=VALUE)"] = list(self.rare.values())
         for title, records in panels.items():
@@ -103,134 +103,95 @@ class Command(TyperCommand):
                 formatter.write("".join(f"  {example}\n" for example in self.examples))
 
 
-class Overrides(dict[str, Any], Generic[T]):
-    """Given options of a settings class, by field name; the defaults are the model's own."""
+class Given(dict[str, Any], Generic[T]):
+    """Given options of a settings class, by field name: a model or a preset has the others."""
 
 
-class Given(Overrides[T]):
-    """Given options of a settings class, by field name; the defaults are the class's."""
-
-
-@dataclasses.dataclass(frozen=True)
 class _Option:
-    """A field of a settings class as an option; `unset` is Overrides or Given of the class."""
+    """A field of a settings class as an option; `is_unset`: its default is not passed on."""
 
-    name: str
-    kind: Any
-    default: Any
-    spec: OptionSpec
-    text: str
-    panel: str
-    unset: type | None
+    def __init__(self, settings: type, name: str, *, is_unset: bool) -> None:
+        field, self.name, self._is_unset = fields_of(settings)[name], name, is_unset
+        self.spec, self._default = spec_of(field), field.default
+        self._kind = without_none(get_type_hints(settings)[name])
+        own_defaults = getattr(settings, "own_defaults", "")
+        self._panel = re.split("[.:]", settings.__doc__ or "")[0]
+        self._panel += " (overrides the model's)" if own_defaults else ""
+        self._text = field_docs(settings)[name]
+        if self._default is REQUIRED:
+            self._text += "" if is_unset else " [required]"
+        elif "[default: " not in self._text:
+            default = own_defaults or self._shown(self._default)
+            self._text += f" [default: {default}]" if default else ""
+
+    def _shown(self, default: Any) -> str:
+        """Return a default as typed; empty: not shown."""
+        if default is None or default is False:
+            return ("no" if default is False else "none") if self.spec.rare else ""
+        if isinstance(default, tuple):
+            return ",".join(map(str, default))
+        if default is True:
+            return "yes"
+        return str(default) if str(default).strip() else repr(default) if default else ""
 
     @property
-    def metavar(self) -> str:
-        if isinstance(self.kind, type) and issubclass(self.kind, Enum):
-            return "|".join(str(each.value) for each in self.kind)
-        if get_origin(self.kind) is tuple:
-            return "A,B,..."
-        metavars = {bool: "yes|no", int: "INTEGER", float: "NUMBER"}
-        return self.spec.metavar or metavars.get(self.kind, "TEXT")
-
-    @property
-    def shown_default(self) -> str | None:
-        """The default as typed, or a description of it."""
-        if self.spec.shown_default or self.unset is Overrides:
-            return self.spec.shown_default or "the model's own"
-        if self.default is None or self.default is REQUIRED:
-            return None
-        if isinstance(self.default, bool):
-            return "yes" if self.default else "no" if self.spec.rare else None
-        if isinstance(self.default, tuple):
-            return ",".join(map(str, self.default))
-        shown = str(self.default)
-        return shown if shown.strip() else repr(shown) if shown else None
+    def _metavar(self) -> str:
+        if isinstance(self._kind, type) and issubclass(self._kind, Enum):
+            return "|".join(str(each.value) for each in self._kind)
+        is_list = get_origin(self._kind) is tuple
+        return self.spec.metavar or ("A,B,..." if is_list else METAVARS.get(self._kind, "TEXT"))
 
     def record(self) -> tuple[str, str]:
         """Return the lines of the help for a field that --set takes."""
-        default = f"[default: {self.shown_default or 'none'}]"
-        return f"{self.name.replace('_', '-')}={self.metavar}", f"{self.text} {default}"
+        return f"{self.name.replace('_', '-')}={self._metavar}", self._text
 
     def parameter(self) -> inspect.Parameter:
         """Return the keyword parameter for typer."""
-        kind, metavar, flag = self.kind, self.spec.metavar, self.spec.flag(self.name)
+        kind, metavar, flag = self._kind, self.spec.metavar, self.spec.flag(self.name)
         if get_origin(kind) is tuple and self.spec.repeat:
             kind = types.GenericAlias(list, get_args(kind)[:1])
         elif get_origin(kind) is tuple:
-            kind, metavar = str, metavar or self.metavar
-        if kind is bool and (self.default is not False or self.unset):
+            kind, metavar = str, self._metavar
+        if kind is bool and (self._default is not False or self._is_unset):
             flag = f"{flag}/--no-{flag[2:]}"
-        required = " [required]" if self.default is REQUIRED and not self.unset else ""
-        return _option(
-            *(kind | None, self.name, flag, *self.spec.names),
-            help=self.text + required,
-            metavar=metavar,
-            rich_help_panel=self.panel,
-            show_default=self.shown_default or False,
-        )
-
-    def is_unset(self, value: Any) -> bool:
-        """Return True if a value asks for the default; `none` of an enum is one of its choices."""
-        is_choice = isinstance(self.kind, type) and issubclass(self.kind, Enum)
-        return value is None or (value == "none" and self.default is None and not is_choice)
-
-    def convert(self, value: Any) -> Any:
-        """Convert a value from the command line, YAML or Python to the type of the field."""
-        kind = self.kind
-        try:
-            if get_origin(kind) is tuple:
-                if isinstance(value, str) and not self.spec.repeat:
-                    value = [part.strip() for part in value.split(",") if part]
-                parts = value if isinstance(value, list | tuple) else [value]
-                return as_type(kind, [_parse(get_args(kind)[0], part) for part in parts])
-            number = as_type(kind, _parse(kind, value))
-            if isinstance(number, int) and abs(number) > LARGEST:
-                raise ValueError(f"{number} is out of range, at most {LARGEST} is expected")
-        except ValueError as error:
-            raise UsageError(f"{self.spec.flag(self.name)}: {error}") from None
-        return number
+        names, panel = (flag, *self.spec.names), self._panel
+        more = {"help": self._text, "metavar": metavar, "rich_help_panel": panel}
+        return _option(kind | None, self.name, *names, **more)
 
 
-def _parse(kind: Any, value: Any) -> Any:
-    """Parse a text where a number is expected (`as_type` rejects other texts), spell a path."""
-    if isinstance(value, Path):
-        return str(value)
-    try:
-        return kind(value) if kind in (int, float) and isinstance(value, str) else value
-    except ValueError:
-        return value
+def _option(
+    kind: Any, name: str, *flags: str, default: Any = None, **more: Any
+) -> inspect.Parameter:
+    annotation = Annotated[kind, typer.Option(*flags, show_default=False, **more)]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=annotation)
 
 
-class _Group:
-    """Options of one settings class, and the way back from values to its object."""
+def _show_all(ctx: typer.Context, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[ALL_OPTIONS] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
 
-    def __init__(self, settings: type, unset: type | None = None) -> None:
-        self._settings, self._unset = settings, unset
-        kinds, docs = get_type_hints(settings), field_docs(settings)
-        panel = re.split("[.:]", settings.__doc__ or "")[0]
-        panel += " (overrides the model's)" if unset is Overrides else ""
-        self.options = {
-            f.name: _Option(
-                *(f.name, without_none(kinds[f.name]), f.default, spec_of(f)),
-                *(docs[f.name], panel, unset),
-            )
-            for f in dataclasses.fields(settings)
-        }
 
-    def build(self, given: dict[str, Any]) -> Any:
-        """Remove the group's values from `given` and build its settings object."""
-        taken = {name: given.pop(name, None) for name in self.options}
-        values = {
-            name: option.convert(taken[name])
-            for name, option in self.options.items()
-            if not option.is_unset(taken[name])
-        }
-        if self._unset:
-            return self._unset(values)
-        for name, each in self.options.items():
-            if each.default is REQUIRED and name not in values:
-                raise UsageError(f"{each.spec.flag(name)} must be given")
-        return self._settings(**values)
+SET = _option(
+    *(list[str] | None, "set_", "--set"),
+    metavar="NAME=VALUE",
+    help="Set a less common setting (see --help-all); repeatable.",
+)
+CONFIG = _option(
+    *(str | None, "config", "--config"),
+    metavar="FILE.yaml",
+    help="Read options from a YAML file, e.g. the config.yaml of an earlier run; the command line "
+    "overrides it.",
+)
+HELP_ALL = _option(
+    *(bool, "help_all", "--help-all"),
+    default=False,
+    is_eager=True,
+    callback=_show_all,
+    help="Show all options and exit.",
+)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -273,131 +234,86 @@ def _guard_files(values: Mapping[str, Any]) -> AbstractContextManager[None]:
     )
 
 
-def _option(
-    kind: Any, parameter: str, *names: str, default: Any = None, **more: Any
-) -> inspect.Parameter:
-    return inspect.Parameter(
-        parameter,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, typer.Option(*names, **more)],
-    )
-
-
-def _show_all(ctx: typer.Context, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        ctx.meta[ALL_OPTIONS] = True
-        typer.echo(ctx.get_help())
-        raise typer.Exit
-
-
-SET = _option(
-    *(list[str] | None, "set_", "--set"),
-    metavar="NAME=VALUE",
-    help="Set a less common setting (see --help-all); repeatable.",
-    show_default=False,
-)
-CONFIG = _option(
-    *(str | None, "config", "--config"),
-    metavar="FILE.yaml",
-    help="Read options from a YAML file, e.g. the config.yaml of an earlier run; the command line "
-    "overrides it.",
-    show_default=False,
-)
-HELP_ALL = _option(
-    *(bool, "help_all", "--help-all"),
-    default=False,
-    is_eager=True,
-    callback=_show_all,
-    help="Show all options and exit.",
-)
-
-
 class _Parsed:
     """Parameters of a command function: settings classes as groups, others unchanged."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self._name, self._function = name, function
-        self.groups: dict[str, _Group] = {}
+        self._source, self._function = f"denserk {name}", function
+        self._groups: dict[str, tuple[type[Any], bool]] = {}
         self.plain: list[inspect.Parameter] = []
         hints = get_type_hints(function, include_extras=True)
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
-            unset = get_origin(hint) if get_origin(hint) in (Overrides, Given) else None
-            settings = get_args(hint)[0] if unset else hint
-            if dataclasses.is_dataclass(settings) and isinstance(settings, type):
-                self.groups[parameter.name] = _Group(settings, unset)
+            is_unset = get_origin(hint) is Given
+            settings = get_args(hint)[0] if is_unset else hint
+            if dataclasses.is_dataclass(settings):
+                self._groups[parameter.name] = cast("type[Any]", settings), is_unset
             else:
                 self.plain.append(parameter.replace(annotation=hint))
-        self.options = [o for group in self.groups.values() for o in group.options.values()]
-        self._names = {"config"}.union(p.name for p in self.plain)
-        self._names.update(o.name for o in self.options)
+        groups = self._groups.values()
+        self._classes = [cls for cls, _ in groups]
+        self.options = [
+            _Option(cls, n, is_unset=unset) for cls, unset in groups for n in fields_of(cls)
+        ]
 
-    def _known(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Return values by field name; unknown options or settings are a UsageError."""
-        for name in given:
-            if name.replace("-", "_") not in self._names:
-                near = get_close_matches(name.replace("-", "_"), self._names, n=1)
-                meant = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
-                raise UsageError(
-                    f"{where}: denserk {self._name} has no setting {name}{meant}",
-                    f"denserk {self._name} --help-all lists them",
-                )
-        return {name.replace("-", "_"): value for name, value in given.items()}
-
-    def call(self, given: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
-        """Call the function with given options and values of --set; None: not given."""
-        values = self._known(given, "denserk") | self._known(settings, "--set")
-        if path := values.pop("config", None):
-            read = self._known(read_yaml(path), str(path))
-            values = read | {name: value for name, value in values.items() if value is not None}
-        built = {name: group.build(values) for name, group in self.groups.items()}
+    def call(self, given: Mapping[str, Any]) -> Any:
+        """Call the function with options by name, which win over those of a --config."""
+        values = dict(given)
         plain = {each.name: values.pop(each.name, each.default) for each in self.plain}
-        every = dict(plain)
-        for group in built.values():
-            every |= group if isinstance(group, dict) else vars(group)
-            every |= {"picture": group.picture} if hasattr(group, "picture") else {}
-        with _guard_files(every):
+        typed: dict[str, Any] = {}
+        if path := values.pop("config", None):
+            typed = typed_values(str(path), read_yaml(path), *self._classes)
+        typed |= typed_values(self._source, values, *self._classes)
+        for name, value in typed.items():
+            if isinstance(value, int) and value > LARGEST:
+                raise UsageError(f"{name.replace('_', '-')}: {value} is above {LARGEST}")
+        built: dict[str, Any] = {}
+        files = dict(plain)
+        for name, (cls, is_unset) in self._groups.items():
+            built[name] = Given(of_class(cls, typed)) if is_unset else build(cls, typed)
+            files |= built[name] if is_unset else vars(built[name])
+            files |= {"picture": built[name].picture} if hasattr(built[name], "picture") else {}
+        with _guard_files(files):
             return self._function(**built, **plain)
 
 
 def command(
-    app: typer.Typer,
-    name: str,
-    *,
-    common: str = "",
-    examples: tuple[str, ...] = (),
-    config: bool = False,
+    app: typer.Typer, name: str, *, common: str = "", config: bool = False
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Register a function of settings classes as a command.
 
     The returned function takes the options as keywords: strings, numbers, paths, and lists for
-    repeatable options. --help shows the options of the fields in `common` (empty: all), and
-    `examples` of command lines; `config` adds --config, which reads options from a YAML file.
+    repeatable options. --help shows the first line of the docstring, the options of the fields in
+    `common` (empty: all), and the other lines, which are examples of command lines; `config` adds
+    --config, which reads options from a YAML file.
     """
 
     def register(function: Callable[..., T]) -> Callable[..., T]:
-        parsed, console = _Parsed(name, function), _Group(ConsoleSettings)
+        parsed = _Parsed(name, function)
+        console = [
+            _Option(ConsoleSettings, each, is_unset=False) for each in fields_of(ConsoleSettings)
+        ]
         rare = {each.name: each.record() for each in parsed.options if each.spec.rare}
         parameters = [*parsed.plain, *(o.parameter() for o in parsed.options if not o.spec.rare)]
         parameters += [CONFIG] * config + [SET] * bool(rare)
-        parameters += [*(each.parameter() for each in console.options.values()), HELP_ALL]
+        parameters += [*(each.parameter() for each in console), HELP_ALL]
+
+        def call(**keywords: Any) -> Any:
+            return parsed.call({n: v for n, v in keywords.items() if v is not None})
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
-            configure(console.build(given))
+            shown = {each.name: bool(given.pop(each.name)) for each in console}
+            configure(ConsoleSettings(**shown))
             del given["help_all"]
-            parsed.call(given, dict(map(parse_setting, given.pop("set_", None) or ())))
-
-        @functools.wraps(function)
-        def call(**keywords: Any) -> T:
-            found: T = parsed.call(keywords, {})
-            return found
+            settings = dict(map(parse_setting, given.pop("set_", None) or ()))
+            parsed.call({n: v for n, v in given.items() if v is not None} | settings)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
-        parts = {"common": tuple(common.split()), "examples": examples, "rare": rare}
-        app.command(name, cls=type("Command", (Command,), parts))(run)
-        return call
+        line, *examples = inspect.cleandoc(function.__doc__ or "").splitlines()
+        parts = {"common": tuple(common.split()), "examples": examples[1:], "rare": rare}
+        app.command(name, cls=type("Command", (Command,), parts), help=line)(run)
+        return functools.wraps(function)(call)
 
     return register

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from denserk.commands.app import app
-from denserk.commands.console import per_second
-from denserk.commands.options import Given, Overrides, command
+from denserk.commands.options import Given, command
 from denserk.config import encoding, retrieval
 from denserk.config.formats import CorpusSettings
+from denserk.config.options import reject_given
+from denserk.reporting import per_second
 
 logger = logging.getLogger(__name__)
 
@@ -18,23 +19,22 @@ logger = logging.getLogger(__name__)
 @command(
     app,
     "encode",
-    common=(
-        "model corpus topics qrels output output_format resume overwrite shard_id shard_num "
-        "representation l2_norm passage_max_length query_max_length device dtype int8 batch_size"
-    ),
-    examples=(
-        "denserk encode --model minilm --corpus corpus.jsonl --output vectors/",
-        "denserk encode --model minilm --topics queries.tsv --output encoded-queries/",
-    ),
+    common="model corpus topics qrels output output_format resume overwrite shard_id shard_num "
+    "representation l2_norm passage_max_length query_max_length device dtype int8 "
+    "batch_size",
 )
 def encode(
     settings: encoding.EncodeSettings,
     corpus: CorpusSettings,
-    representation: Overrides[encoding.RepresentationSettings],
-    text: Overrides[encoding.TextSettings],
+    representation: Given[encoding.RepresentationSettings],
+    text: Given[encoding.TextSettings],
     compute: encoding.ComputeSettings,
 ) -> Any:
-    """Encode passages or queries into vectors."""
+    """Encode passages or queries into vectors.
+
+    denserk encode --model minilm --corpus corpus.jsonl --output vectors/
+    denserk encode --model minilm --topics queries.tsv --output encoded-queries/
+    """
     from denserk.models.encode import encode as task
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the number of threads is --workers
@@ -53,13 +53,8 @@ def encode(
 @command(
     app,
     "index",
-    common=(
-        "input corpus output type factory engine metric nlist threads device k1 b resume overwrite"
-    ),
-    examples=(
-        "denserk index --input vectors/ --output index/",
-        "denserk index --type bm25 --corpus corpus.jsonl --output bm25/",
-    ),
+    common="input corpus output type factory engine metric nlist threads device k1 b resume "
+    "overwrite",
 )
 def index(
     paths: retrieval.IndexPaths,
@@ -68,7 +63,11 @@ def index(
     corpus: CorpusSettings,
     milvus: retrieval.MilvusIndexSettings,
 ) -> Any:
-    """Build an index from vectors, or from the text of a corpus."""
+    """Build an index from vectors, or from the text of a corpus.
+
+    denserk index --input vectors/ --output index/
+    denserk index --type bm25 --corpus corpus.jsonl --output bm25/
+    """
     result: Any
     if settings.engine is retrieval.Engine.MILVUS:
         from denserk.index.milvus import build_collection
@@ -76,7 +75,7 @@ def index(
         result = build_collection(paths, settings, milvus)
         made = f"{milvus.place}: {result.count:,} passages"
     else:
-        milvus.reject_without_milvus()
+        reject_given(milvus, why="only for Milvus", hint="add --engine milvus")
         from denserk.index.build import build_index
 
         result = build_index(paths, settings, bm25, corpus)
@@ -90,28 +89,26 @@ def index(
 @command(
     app,
     "search",
-    common=(
-        "index topics topics_format qrels model encoded_queries output hits ef_search nprobe "
-        "remove_query output_format overwrite device dtype threads quiet"
-    ),
-    examples=(
-        "denserk search --index index/ --topics queries.tsv --output run.trec",
-        "denserk search --index index/ --encoded-queries queries/ --output run.trec --hits 100",
-    ),
+    common="index topics topics_format qrels model encoded_queries output hits ef_search "
+    "nprobe remove_query output_format overwrite device dtype threads quiet",
 )
 def search(
     paths: retrieval.SearchPaths,
     settings: retrieval.SearchSettings,
-    representation: Overrides[encoding.RepresentationSettings],
-    text: Overrides[encoding.TextSettings],
+    representation: Given[encoding.RepresentationSettings],
+    text: Given[encoding.TextSettings],
     computing: Given[encoding.ComputeSettings],
     milvus: retrieval.CollectionSettings,
 ) -> Any:
-    """Search an index and write a run."""
+    """Search an index and write a run.
+
+    denserk search --index index/ --topics queries.tsv --output run.trec
+    denserk search --index index/ --encoded-queries queries/ --output run.trec --hits 100
+    """
     compute = encoding.ComputeSettings(**computing)
     own_precision = not {"dtype", "fp16", "bf16", "head_dtype"}.isdisjoint(computing)
     if paths.engine is None:
-        milvus.reject_without_milvus()
+        reject_given(milvus, why="only for Milvus", hint="add --engine milvus")
     from denserk.index.search import search as task
 
     result = task(
@@ -127,23 +124,21 @@ def search(
 @command(
     app,
     "rerank",
-    common=(
-        "model run topics corpus output depth hits pair_max_length query_max_length "
-        "passage_max_length fields output_format overwrite device dtype batch_tokens quiet"
-    ),
-    examples=(
-        "denserk rerank --model M --run in.trec --topics q.tsv --corpus c.jsonl --output out.trec",
-        "denserk rerank --model M --run - --depth 100 --topics q.tsv --corpus c.jsonl --output -",
-    ),
+    common="model run topics corpus output depth hits pair_max_length query_max_length "
+    "passage_max_length fields output_format overwrite device dtype batch_tokens quiet",
 )
 def rerank(
     paths: retrieval.RerankPaths,
     settings: retrieval.RerankSettings,
-    text: Overrides[encoding.TextSettings],
+    text: Given[encoding.TextSettings],
     corpus: CorpusSettings,
     compute: encoding.ComputeSettings,
 ) -> Any:
-    """Rerank the hits of a run with a cross-encoder."""
+    """Rerank the hits of a run with a cross-encoder.
+
+    denserk rerank --model M --run in.trec --topics q.tsv --corpus c.jsonl --output out.trec
+    denserk rerank --model M --run - --depth 100 --topics q.tsv --corpus c.jsonl --output -
+    """
     from denserk.index.rerank import rerank as task
 
     result = task(paths, settings, text, compute, corpus)
@@ -157,14 +152,8 @@ def rerank(
 @command(
     app,
     "fuse",
-    common=(
-        "output method weights alpha rrf_k normalization missing depth hits tag output_format "
-        "overwrite quiet"
-    ),
-    examples=(
-        "denserk fuse bm25.trec dense.trec --output fused.trec",
-        "denserk fuse bm25.trec dense.trec --method linear --weights 0.3,0.7 --output fused.trec",
-    ),
+    common="output method weights alpha rrf_k normalization missing depth hits tag "
+    "output_format overwrite quiet",
 )
 def fuse(
     paths: retrieval.RunOutput,
@@ -174,7 +163,11 @@ def fuse(
         list[str], typer.Argument(metavar="RUN", help="Two or more runs; - for standard input.")
     ],
 ) -> Any:
-    """Fuse several runs into one."""
+    """Fuse several runs into one.
+
+    denserk fuse bm25.trec dense.trec --output fused.trec
+    denserk fuse bm25.trec dense.trec --method linear --weights 0.3,0.7 --output fused.trec
+    """
     from denserk.index.fusion import fuse as task
 
     result = task(runs, paths.output, fusion, settings)

@@ -4,13 +4,13 @@ import logging
 from typing import Any
 
 from denserk.commands.app import app
-from denserk.commands.console import print_table
-from denserk.commands.options import Given, Overrides, command
+from denserk.commands.options import Given, command
 from denserk.config import pretraining as config
 from denserk.config import training
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.mining import MiningPaths, MiningSettings
+from denserk.reporting import print_table
 
 logger = logging.getLogger(__name__)
 
@@ -19,15 +19,8 @@ logger = logging.getLogger(__name__)
     app,
     "pretrain",
     config=True,
-    common=(
-        "objective model architecture corpus expansions output max_length spans mlm_probability "
-        "batch_size epochs max_steps lr dtype save_steps seed device resume"
-    ),
-    examples=(
-        "denserk pretrain --objective condenser --model bert-base-uncased --corpus t.txt "
-        "--output m/",
-        "denserk pretrain --objective mlm --architecture tiny --corpus t.txt --output m/",
-    ),
+    common="objective model architecture corpus expansions output max_length spans "
+    "mlm_probability batch_size epochs max_steps lr dtype save_steps seed device resume",
 )
 def pretrain(
     pretraining: config.PretrainSettings,
@@ -37,7 +30,11 @@ def pretrain(
     objective: Given[config.PretrainingObjectiveSettings],
     optimizer: Given[config.PretrainOptimizerSettings],
 ) -> Any:
-    """Pre-train a backbone for retrieval."""
+    """Pre-train a backbone for retrieval.
+
+    denserk pretrain --objective condenser --model bert-base-uncased --corpus t.txt --output m/
+    denserk pretrain --objective mlm --architecture tiny --corpus t.txt --output m/
+    """
     given = {**units, **masking, **objective, **optimizer}
     run = config.resolve_run(pretraining, corpus, given)
     from denserk.training.pretrain import pretrain as task
@@ -49,22 +46,16 @@ def pretrain(
     app,
     "finetune",
     config=True,
-    common=(
-        "preset model train_data corpus output representation objective temperature distillation "
-        "batch_size epochs lr group_size grad_cache dtype dev_data device resume"
-    ),
-    examples=(
-        "denserk finetune --model bert-base-uncased --train-data train.jsonl --output model/",
-        "denserk finetune --model bert-base-uncased --representation agg --train-data t.jsonl "
-        "--output m/",
-    ),
+    common="preset model train_data corpus output representation objective temperature "
+    "distillation batch_size epochs lr group_size grad_cache dtype dev_data device "
+    "resume",
 )
 def finetune(
     presets: training.PresetSettings,
     finetuning: Given[training.FinetuneSettings],
     corpus: CorpusSettings,
-    representation: Overrides[RepresentationSettings],
-    text: Overrides[TextSettings],
+    representation: Given[RepresentationSettings],
+    text: Given[TextSettings],
     sampling: Given[training.SamplingSettings],
     objective: Given[training.ObjectiveSettings],
     optimizer: Given[training.OptimizerSettings],
@@ -72,15 +63,17 @@ def finetune(
     reranking: Given[training.RerankingSettings],
     validation: Given[training.ValidationSettings],
 ) -> Any:
-    """Fine-tune a retriever or a cross-encoder."""
+    """Fine-tune a retriever or a cross-encoder.
+
+    denserk finetune --model bert-base-uncased --train-data train.jsonl --output model/
+    denserk finetune --model bert-base-uncased --representation agg --train-data t.jsonl --output m/
+    """
     if presets.list_presets:
         print_table(training.COLUMNS, training.list_presets())
         return None
     groups = (finetuning, representation, text, sampling, objective, optimizer, cache, reranking)
     given = {name: value for group in (*groups, validation) for name, value in group.items()}
     run = training.resolve_run(presets.preset, corpus, given)
-    for line in run.lines():
-        logger.info(line)
     from denserk.training.finetune import finetune as task
 
     result = task(run)
@@ -97,23 +90,22 @@ def _report(result: Any, output: str, best: str = "") -> Any:
 @command(
     app,
     "mine-negatives",
-    common=(
-        "train topics qrels run corpus output output_format depth num_negatives sampling_strategy "
-        "range_min relative_margin answers teacher skip_missing seed overwrite"
-    ),
-    examples=(
-        "denserk mine-negatives --train t.jsonl --run r.trec --corpus c.jsonl --output mined.jsonl",
-        "denserk mine-negatives --topics q.tsv --qrels qrels.txt --run r.trec --output out.jsonl",
-    ),
+    common="train topics qrels run corpus output output_format depth num_negatives "
+    "sampling_strategy range_min relative_margin answers teacher skip_missing seed "
+    "overwrite",
 )
 def mine_negatives(
     paths: MiningPaths,
     settings: MiningSettings,
     corpus: CorpusSettings,
-    text: Overrides[TextSettings],
+    text: Given[TextSettings],
     compute: ComputeSettings,
 ) -> Any:
-    """Mine hard negatives from runs over training queries."""
+    """Mine hard negatives from runs over training queries.
+
+    denserk mine-negatives --train t.jsonl --run r.trec --corpus c.jsonl --output mined.jsonl
+    denserk mine-negatives --topics q.tsv --qrels qrels.txt --run r.trec --output out.jsonl
+    """
     from denserk.mining.mining import mine_negatives as task
 
     result = task(paths, settings, corpus, text, compute)

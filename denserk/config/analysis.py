@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from denserk.config.options import REQUIRED, OverwriteSettings, option
+from denserk.config.options import REQUIRED, OverwriteSettings, option, setting
 from denserk.errors import UsageError
 from denserk.extras import require
 
@@ -24,8 +24,8 @@ class SeveralModels(OverwriteSettings):
     """Random seed of the sample; a smaller sample is part of a larger one."""
     output: str
     """Output table as CSV."""
-    plot: str | None = option(None, metavar="FILE", shown_default="PNG beside --output")
-    """Output plot as .png, .pdf or .svg."""
+    plot: str | None = option(None, metavar="FILE")
+    """Output plot as .png, .pdf or .svg. [default: PNG beside --output]"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +72,7 @@ class SentenceSimilaritySettings(OverwriteSettings):
     """Model: a short name, a folder or a Hugging Face name; repeatable."""
     data: str = option(REQUIRED, metavar="FILE")
     """Sentence pairs with labels, or triplets (docs/analyze.md)."""
-    output: str | None = option(None, metavar="FILE|-", shown_default="none")
+    output: str | None = option(None, metavar="FILE|-")
     """Also write the table as CSV."""
 
     def __post_init__(self) -> None:
@@ -91,12 +91,10 @@ class AttentionEntropySettings(SeveralModels):
         128, "--passage-max-length", "--p-max-len", "--passage-max-len", at_least=3
     )
     """Maximum tokens of a passage, special tokens included."""
-    fields: tuple[str, ...] = option((), shown_default="the model's own")
-    """Passage fields that are concatenated, in order."""
-    join: str | None = option(
-        None, metavar="TEXT|sep|pair", shown_default="the model's own", rare=True
-    )
-    """Separator between fields."""
+    fields: tuple[str, ...] = ()
+    """Passage fields that are concatenated, in order. [default: the model's own]"""
+    join: str | None = setting(None, metavar="TEXT|sep|pair")
+    """Separator between fields. [default: the model's own]"""
     output: str = option("attention-entropy.csv", metavar="FILE|-")
 
 
@@ -119,11 +117,11 @@ class WinningVectorSettings(SeveralModels):
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Corpus of the passages."""
-    qrels: str | None = option(None, metavar="FILE|NAME|-", shown_default="none")
+    qrels: str | None = option(None, metavar="FILE|NAME|-")
     """Analyse the relevant passages of each query in these qrels."""
     relevance_level: int = option(1, "-l", at_least=1)
     """Minimum grade of a relevant passage."""
-    run: str | None = option(None, metavar="FILE|-", shown_default="none")
+    run: str | None = option(None, metavar="FILE|-")
     """Analyse the top passages of each query in this run."""
     depth: int = option(10, at_least=1)
     """Number of passages per query of --run."""

@@ -7,7 +7,15 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from denserk.config.options import FOLDER, ResumeSettings, Settings, from_json, option, read_yaml
+from denserk.config.options import (
+    FOLDER,
+    ResumeSettings,
+    Settings,
+    from_json,
+    option,
+    read_yaml,
+    setting,
+)
 from denserk.errors import UsageError
 
 # Papers with published figures; condenser: also coCondenser and gradient caching.
@@ -40,7 +48,7 @@ class Corpus:
     passage_max_length: int = 128
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Benchmark:
     """A benchmark: a corpus with topics, and with qrels or answers."""
 
@@ -88,23 +96,23 @@ def _recipe() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def benchmarks() -> Mapping[str, Benchmark]:
     """Return all benchmarks by name."""
-    corpora, found = _recipe()["corpora"], {}
-    for name, row in _recipe()["benchmarks"].items():
-        if name.startswith("beir/"):
-            row = _beir(name, **row)
-        else:
-            corpus = {"name": row["corpus"], **corpora[row["corpus"]]}
-            row = {**row, "corpus": from_json(Corpus, corpus)}
-        found[name] = from_json(Benchmark, {"name": name, **row})
+    rows, corpora = _recipe()["benchmarks"], _recipe()["corpora"]
+    found = {}
+    for name, row in rows.items():
+        own = _beir(name, **row) if name.startswith("beir/") else row
+        if isinstance(corpus := own["corpus"], str):
+            own = {**own, "corpus": {"name": corpus, **corpora[corpus]}}
+        found[name] = from_json(Benchmark, {"name": name, **own})
     return found
 
 
 def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -> dict[str, Any]:
     """Add the corpus, topics and qrels implied by the name of a BEIR dataset."""
     beir = name.replace("/", ":", 1)
-    judged = Source((name,), f"{beir}/{split}", fetched)
-    source = Source((name,), beir, fetched)
-    corpus = Corpus(name, source, query_max_length=512, passage_max_length=512)
+    source = {"paths": [name], "name": beir, "fetched": fetched}
+    judged = {**source, "name": f"{beir}/{split}"}
+    lengths = {"query_max_length": 512, "passage_max_length": 512}
+    corpus = {"name": name, "source": source, **lengths}
     return {**values, "corpus": corpus, "topics": judged, "qrels": judged}
 
 
@@ -118,10 +126,9 @@ def groups() -> Mapping[str, Group]:
 def find_benchmark(name: str) -> Benchmark | Group:
     """Return the benchmark or group of a name; the error of an unknown one has the nearest."""
     known: dict[str, Benchmark | Group] = {**benchmarks(), **groups()}
-    name = name.replace(":", "/") if name.startswith("beir:") else name.rstrip("/")
+    name = name.replace("beir:", "beir/").rstrip("/")
     if name not in known:
         near = get_close_matches(name, known, n=3, cutoff=0.4)
-        near += [other for other in known if other.endswith(f"/{name}") and other not in near]
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise UsageError(
             f"no benchmark is called {name!r}", f"{hint}denserk benchmark --list prints all of them"
@@ -132,20 +139,16 @@ def find_benchmark(name: str) -> Benchmark | Group:
 def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
     """Return the benchmarks of several names: groups resolved, no duplicates, in order."""
     found: dict[str, Benchmark] = {}
-    for name in names:
-        entry = find_benchmark(name)
-        if isinstance(entry, Benchmark):
-            found[entry.name] = entry
-        else:
-            found.update({each.name: each for each in find_benchmarks(entry.members)})
+    for entry in map(find_benchmark, names):
+        members = [entry] if isinstance(entry, Benchmark) else find_benchmarks(entry.members)
+        found.update({each.name: each for each in members})
     return tuple(found.values())
 
 
 def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
     """Return the groups whose members are all among these benchmarks."""
-    present = {each.name for each in find_benchmarks(names)}
-    members = {name: {each.name for each in find_benchmarks([name])} for name in groups()}
-    return tuple(group for name, group in groups().items() if members[name] <= present)
+    present = set(find_benchmarks(names))
+    return tuple(g for g in groups().values() if present.issuperset(find_benchmarks([g.name])))
 
 
 # Columns of `list_benchmarks`.
@@ -159,13 +162,12 @@ def list_benchmarks() -> list[tuple[str, ...]]:
     for entry in entries:
         if isinstance(entry, Benchmark):
             sources = (entry.corpus.source, entry.qrels or entry.answers)
-            source = " + ".join(dict.fromkeys(each.shown for each in sources if each))
+            parts = dict.fromkeys(each.shown for each in sources if each)
         else:
-            short = " ".join(member.removeprefix("beir/") for member in entry.members)
-            source = short if len(entry.members) < 10 else f"{len(entry.members)} datasets"
+            parts = dict.fromkeys(entry.members)
         measures = dict.fromkeys(m for one in find_benchmarks([entry.name]) for m in one.measures)
-        papers = ", ".join(entry.labels)
-        rows.append((entry.name, entry.title, source, " ".join(measures), papers))
+        texts = (" ".join(parts), " ".join(measures), ", ".join(entry.labels))
+        rows.append((entry.name, entry.title, *texts))
     return rows
 
 
@@ -175,15 +177,11 @@ class BenchmarkPaths(Settings):
 
     runs: tuple[str, ...] = option((), "--run", metavar="FILE|DIR", repeat=True)
     """Run file of the benchmark, or folder of runs named by benchmark; repeatable."""
-    model: str | None = option(
-        None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID", shown_default="none"
-    )
+    model: str | None = option(None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
     """Model to encode and search each benchmark with; its runs are written to --output."""
-    output: str | None = option(None, metavar="DIR", shown_default="required with --model")
-    """Folder for the runs of --model."""
-    against: tuple[Paper, ...] = option(
-        (), repeat=True, metavar="|".join(Paper), shown_default="none"
-    )
+    output: str | None = option(None, metavar="DIR")
+    """Folder for the runs of --model. [default: required with --model]"""
+    against: tuple[Paper, ...] = option((), repeat=True, metavar="|".join(Paper))
     """Paper whose published figures are shown for comparison; repeatable."""
     list: bool = False
     """List all benchmarks with sources, measures and papers, and exit."""
@@ -202,9 +200,7 @@ class MakeSettings(ResumeSettings):
 
     hits: int = option(1000, "-k")
     """Passages returned per query."""
-    index_device: str | None = option(
-        None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device", rare=True
-    )
-    """Device of the search."""
-    discard_vectors: bool = option(False, rare=True)
+    index_device: str | None = setting(None, metavar="cpu|cuda|cuda:N")
+    """Device of the search. [default: as --device]"""
+    discard_vectors: bool = setting(False)
     """Delete the vectors and index of a corpus after its runs are made."""

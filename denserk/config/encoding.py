@@ -11,6 +11,7 @@ from denserk.config.options import (
     Settings,
     ShardSettings,
     option,
+    setting,
 )
 from denserk.errors import UsageError
 
@@ -97,33 +98,36 @@ class VectorFormat(StrEnum):
 class RepresentationSettings(Settings):
     """Representation: saved with a model, and recorded with its vectors."""
 
+    own_defaults = "the model's own"
+
     representation: Representation = option(Representation.CLS, "--pooling")
     """Pooling of the token states."""
     l2_norm: bool = option(False, "--normalize")
     """L2-normalise each vector."""
-    agg_kind: AggKind = option(AggKind.STAR, rare=True)
+    agg_kind: AggKind = setting(AggKind.STAR)
     """agg: signed maximum per slice (star), maximum (plus), or other reductions of Table 8."""
     agg_dim: int = option(640, at_least=0)
     """agg: dimensions of the lexical part; 0 leaves it out."""
     cls_dim: int = option(128, "--projection-out-dim", at_least=0)
     """agg: dimensions of the projected [CLS] part; 0 leaves it out."""
-    agg_layout: AggLayout = option(AggLayout.STRIDED, rare=True)
+    agg_layout: AggLayout = setting(AggLayout.STRIDED)
     """agg: slices by round robin, shared with agg* (paired), or random."""
-    agg_seed: int = option(42, rare=True)
+    agg_seed: int = setting(42)
     """agg: seed of the random slices."""
-    term_weight: TermWeight = option(TermWeight.CLAMP, rare=True)
+    term_weight: TermWeight = setting(TermWeight.CLAMP)
     """agg: token weights with negative ones set to 0, as they are, absolute, or all 1."""
-    mlm_head: MlmHead = option(MlmHead.PRETRAINED, rare=True)
+    mlm_head: MlmHead = setting(MlmHead.PRETRAINED)
     """agg: pre-trained or randomly initialised MLM head, or none (Table 8)."""
-    agg_order: AggOrder = option(AggOrder.CLS_AGG, rare=True)
+    agg_order: AggOrder = setting(AggOrder.CLS_AGG)
     """agg: order of the [CLS] and the lexical part."""
     reduction: Reduction = Reduction.SELF_CONTRASTIVE
     """mlr, me-bert, colbert: reduction of a passage's vectors."""
-    layers: tuple[int, ...] = option((), shown_default="the last two")
-    """mlr: layers whose [CLS] states are used; 0 is the embeddings, the last layer is required."""
-    vectors: int = option(8, "--num-vectors", rare=True, at_least=1)
+    layers: tuple[int, ...] = ()
+    """mlr: layers whose [CLS] states are used; 0 is the embeddings, the last layer is required.
+    [default: the last two]"""
+    vectors: int = setting(8, at_least=1)
     """me-bert: number of vectors per passage."""
-    norm_intermediate: bool = option(False, rare=True)
+    norm_intermediate: bool = setting(False)
     """mlr on T5: also apply the final layer norm to the intermediate layers."""
 
     def __post_init__(self) -> None:
@@ -143,9 +147,11 @@ class RepresentationSettings(Settings):
 class TextSettings(Settings):
     """Text: saved with a model."""
 
+    own_defaults = "the model's own"
+
     fields: tuple[str, ...] = option(("title", "text"), nonempty=True)
     """Passage fields that are concatenated, in order; empty fields are skipped."""
-    join: str = option(" ", metavar="TEXT|sep|pair", rare=True)
+    join: str = setting(" ", metavar="TEXT|sep|pair")
     """Separator between fields: a text; sep, the tokenizer's separator; pair, a sentence pair."""
     query_max_length: int = option(32, "--q-max-len", "--query-max-len", at_least=3)
     """Maximum tokens of a query, special tokens included."""
@@ -155,7 +161,7 @@ class TextSettings(Settings):
     """Text in front of each query."""
     passage_prefix: str = ""
     """Text in front of each passage."""
-    normalize_quotes: bool = option(False, rare=True)
+    normalize_quotes: bool = setting(False)
     """Replace the right single quote (U+2019) in queries by an apostrophe, as DPR does."""
 
     def __post_init__(self) -> None:
@@ -204,21 +210,17 @@ class PrecisionSettings(Settings):
 class ComputeSettings(DeviceSettings, PrecisionSettings):
     """Computation."""
 
-    batch_tokens: int | None = option(
-        None, shown_default="8192; 2048 to encode on the CPU", at_least=1
-    )
-    """Tokens per batch, padding included."""
-    batch_size: int | None = option(
-        None, "--per-device-eval-batch-size", shown_default="by --batch-tokens", at_least=1
-    )
-    """Maximum number of texts per batch."""
+    batch_tokens: int | None = option(None, at_least=1)
+    """Tokens per batch, padding included. [default: 8192; 2048 to encode on the CPU]"""
+    batch_size: int | None = option(None, "--per-device-eval-batch-size", at_least=1)
+    """Maximum number of texts per batch. [default: by --batch-tokens]"""
     backend: Backend = Backend.AUTO
     """Library that computes; auto takes OpenVINO on a CPU where it is installed. Search follows the
     index."""
-    threads: int | None = option(None, shown_default="the library's choice", at_least=1)
-    """Number of CPU threads."""
-    head_dtype: Dtype | None = option(None, shown_default="that of --dtype", rare=True)
-    """agg on a CPU: precision of the projection to the vocabulary."""
+    threads: int | None = option(None, at_least=1)
+    """Number of CPU threads. [default: the library's choice]"""
+    head_dtype: Dtype | None = setting(None)
+    """agg on a CPU: precision of the projection to the vocabulary. [default: that of --dtype]"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -250,8 +252,8 @@ class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings):
     """Format of the vectors."""
     vector_dtype: VectorDtype = VectorDtype.FLOAT32
     """Precision of the stored vectors."""
-    block_size: int | None = option(None, shown_default="512 on a CPU, 4,096 on a GPU", at_least=1)
-    """Passages per block; --resume keeps the block size of the folder."""
+    block_size: int | None = option(None, at_least=1)
+    """Passages per block; --resume keeps the block size of the folder. [default: 512; GPU: 4096]"""
     int8: bool = False
     """Quantise the model to int8 on the first passages (CPU, OpenVINO); rejected where its vectors
     are too far from float32."""

@@ -1,13 +1,11 @@
 """Options of evaluation: measures, answer matching, significance tests, output and report."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.config.options import Settings, given_fields, option, spelled
+from denserk.config.options import Settings, option, setting
 from denserk.errors import UsageError
 
 # Default measures: BEIR's two, and MS MARCO's first.
@@ -24,24 +22,17 @@ RunOrder = StrEnum("RunOrder", "SCORE RANK")
 class MeasureSettings(Settings):
     """Measures."""
 
-    measures: tuple[str, ...] = option(
-        (),
-        "-m",
-        repeat=True,
-        metavar="MEASURES",
-        shown_default="nDCG@10 RR@10 R@100, or the benchmark's",
-    )
-    """Measures, separated by spaces, as ir-measures (nDCG@10) or trec_eval (ndcg_cut.10)."""
+    measures: tuple[str, ...] = option((), "-m", repeat=True, metavar="MEASURES")
+    """Measures, separated by spaces, as ir-measures (nDCG@10) or trec_eval (ndcg_cut.10).
+    [default: nDCG@10 RR@10 R@100, or the benchmark's]"""
     relevance_level: int = option(1, "-l", at_least=1)
     """Minimum grade of a relevant passage, for measures without their own; nDCG uses grades."""
     complete: bool = option(True, "-c")
     """Count queries missing from a run as 0 instead of leaving them out of the mean."""
-    order: RunOrder = option(RunOrder.SCORE, rare=True)
+    order: RunOrder = setting(RunOrder.SCORE)
     """Order hits by score (trec_eval) or by rank (MS MARCO)."""
-    max_hits: int | None = option(
-        None, "-M", "--Max-retrieved-per-topic", metavar="N", shown_default="all", at_least=1
-    )
-    """Evaluate only the first N hits of each query."""
+    max_hits: int | None = option(None, "-M", "--Max-retrieved-per-topic", metavar="N", at_least=1)
+    """Evaluate only the first N hits of each query. [default: all]"""
     min: tuple[str, ...] = option((), repeat=True, metavar="MEASURE=VALUE")
     """Exit with status 1 if a run is below this value, e.g. nDCG@10=0.30; repeatable."""
 
@@ -62,10 +53,8 @@ class ReportSettings(Settings):
     """Print the values of each query, too."""
     summary: bool = option(True, " /-n", needs="per_query")
     """With --per-query: also print the mean values."""
-    format: OutputFormat | None = option(
-        None, "-o", shown_default="table on a terminal, tsv elsewhere"
-    )
-    """Output format."""
+    format: OutputFormat | None = option(None, "-o")
+    """Output format. [default: table on a terminal, tsv elsewhere]"""
     places: int = option(4, "-p", at_least=0, at_most=17)
     """Decimal places of table, TSV and Markdown."""
 
@@ -96,11 +85,10 @@ class EvaluationInput(Settings):
     """Run file; repeatable."""
     qrels: str | None = option(None, metavar="QRELS", excludes="answers")
     """Qrels: a file, a BEIR folder, or a dataset name (beir:scifact)."""
-    answers: str | None = option(
-        None, metavar="FILE|DIR|-", shown_default="use the qrels", needs="corpus"
-    )
-    """Questions with answers, instead of qrels: a hit is relevant if it contains an answer."""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", shown_default="none")
+    answers: str | None = option(None, metavar="FILE|DIR|-", needs="corpus")
+    """Questions with answers, instead of qrels: a hit is relevant if it contains an answer.
+    [default: use the qrels]"""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Passages of the runs, for --answers and --report."""
 
 
@@ -108,21 +96,19 @@ class EvaluationInput(Settings):
 class AnswerSettings(Settings):
     """Answers: how they are matched."""
 
-    topk: tuple[int, ...] = option(
-        (), metavar="K,K,...", shown_default="5,20,100", rare=True, at_least=1
-    )
-    """Top-k accuracy at these depths; 5,20 is -m 'Success@5 Success@20'."""
+    topk: tuple[int, ...] = setting((), metavar="K,K,...", at_least=1)
+    """Top-k accuracy at these depths; 5,20 is -m 'Success@5 Success@20'. [default: 5,20,100]"""
     regex: bool = False
     """Answers are regular expressions (CuratedTREC)."""
-    strict_dpr: bool = option(False, rare=True, excludes="regex")
+    strict_dpr: bool = setting(False, excludes="regex")
     """Answers without letters, digits or symbols match every passage, as in DPR's code."""
     skip_missing: bool = False
     """Treat passages missing from the corpus as irrelevant instead of stopping."""
     num_workers: int = option(1, at_least=1)
     """Number of processes for answer matching."""
-    write_dpr_json: str | None = option(None, metavar="FILE", shown_default="none")
+    write_dpr_json: str | None = option(None, metavar="FILE")
     """Also write questions and passages as DPR's reader input."""
-    write_pyserini_json: str | None = option(None, metavar="FILE", shown_default="none")
+    write_pyserini_json: str | None = option(None, metavar="FILE")
     """Also write questions and passages for Pyserini's evaluate_dpr_retrieval."""
 
     def __post_init__(self) -> None:
@@ -140,13 +126,6 @@ class AnswerSettings(Settings):
 MATCHING = AnswerSettings()
 
 
-def reject_unused(settings: Sequence[Any], why: str, hint: str) -> None:
-    """Raise a UsageError that lists the options that differ from their defaults."""
-    given = [spelled(name, type(group)) for group in settings for name in given_fields(group)]
-    if given:
-        raise UsageError(f"{', '.join(given)}: {why}", hint)
-
-
 # Paired significance tests: t-test and randomisation (permutation) test.
 PairedTest = StrEnum("PairedTest", "T RANDOMISATION")
 # Corrections of p-values for multiple tests.
@@ -157,17 +136,17 @@ Correction = StrEnum("Correction", "HOLM BONFERRONI NONE")
 class ComparisonSettings(Settings):
     """Significance tests."""
 
-    baseline: str | None = option(None, metavar="RUN", shown_default="no test")
-    """Run file or run name to test the other runs against."""
+    baseline: str | None = option(None, metavar="RUN")
+    """Run file or run name to test the other runs against. [default: no test]"""
     test: PairedTest = PairedTest.T
     """Paired significance test."""
     correction: Correction = Correction.HOLM
     """Correction of p-values and confidence intervals for multiple tests."""
     alpha: float = option(0.05, above=0, below=1)
     """Significance level; the confidence level of the intervals is 1 - alpha."""
-    permutations: int = option(100_000, rare=True, at_least=1)
+    permutations: int = setting(100_000, at_least=1)
     """randomisation: number of permutations."""
-    test_seed: int = option(42, rare=True)
+    test_seed: int = setting(42)
     """randomisation: random seed."""
 
 
@@ -175,13 +154,13 @@ class ComparisonSettings(Settings):
 class PageSettings(Settings):
     """Report."""
 
-    report: str | None = option(None, metavar="DIR", shown_default="no report")
+    report: str | None = option(None, metavar="DIR")
     """Write an HTML report, DIR/index.html: tables, curves and queries with their hits."""
-    topics: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="those of the runs")
-    """Topics with the query texts for --report and --write-dpr-json."""
-    report_queries: int = option(20, rare=True, at_least=0, needs="report")
+    topics: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Topics with the query texts for --report and --write-dpr-json. [default: see the runs]"""
+    report_queries: int = setting(20, at_least=0, needs="report")
     """--report: number of queries with the largest differences to show hits of."""
-    report_passages: int = option(5, rare=True, at_least=1, needs="report")
+    report_passages: int = setting(5, at_least=1, needs="report")
     """--report: number of passages shown per query and run."""
 
 

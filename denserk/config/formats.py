@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from denserk.config.options import OverwriteSettings, Settings, TagSettings, option
+from denserk.config.options import OverwriteSettings, Settings, TagSettings, option, setting
 
 
 class CorpusFormat(StrEnum):
@@ -52,8 +52,8 @@ class TopicsSettings(Settings):
 
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
-    topics_format: TopicsFormat | None = option(None, shown_default="detected")
-    """Format of --topics."""
+    topics_format: TopicsFormat | None = None
+    """Format of --topics. [default: detected]"""
     qrels: str | None = option(None, metavar="FILE|DIR|NAME", needs="topics")
     """Keep only queries with judgments in these qrels, e.g. one split of BEIR."""
 
@@ -62,11 +62,11 @@ class TopicsSettings(Settings):
 class CorpusSettings(Settings):
     """Corpus."""
 
-    corpus_format: CorpusFormat | None = option(None, shown_default="detected")
-    """Corpus format."""
-    docid_field: str | None = option(None, shown_default="that of the format", rare=True)
-    """JSON key of the passage id."""
-    delimiter: str = option("\\n", rare=True)
+    corpus_format: CorpusFormat | None = None
+    """Corpus format. [default: detected]"""
+    docid_field: str | None = setting(None)
+    """JSON key of the passage id. [default: that of the format]"""
+    delimiter: str = setting("\\n")
     """Separator of the fields inside `contents`, for --fields that are not JSON keys."""
 
 
@@ -104,21 +104,19 @@ Kind = StrEnum("Kind", "CORPUS QUERIES QRELS RUN VECTORS TRAINING MODEL")
 class ConversionSettings(TagSettings, OverwriteSettings):
     """Formats."""
 
-    kind: Kind | None = option(None, shown_default="detected")
-    """What the source contains."""
-    from_format: str | None = option(None, "--from", metavar="FORMAT", shown_default="detected")
-    """Format of the source; an unknown name prints the possible ones."""
-    to_format: str | None = option(
-        None, "--to", metavar="FORMAT", shown_default="from the target's name"
-    )
-    """Format of the target."""
-    expansions: str | None = option(None, metavar="FILE", shown_default="none")
+    kind: Kind | None = None
+    """What the source contains. [default: detected]"""
+    from_format: str | None = option(None, "--from", metavar="FORMAT")
+    """Format of the source; an unknown name prints the possible ones. [default: detected]"""
+    to_format: str | None = option(None, "--to", metavar="FORMAT")
+    """Format of the target. [default: from the target's name]"""
+    expansions: str | None = option(None, metavar="FILE")
     """corpus: generated queries, from `denserk generate`, to append to each passage's text."""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="none")
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME")
     """training: corpus that has the texts of passages given by id."""
-    queries: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="none")
+    queries: str | None = option(None, metavar="FILE|DIR|NAME")
     """training: topics that have the texts of queries given by id."""
-    teacher: str | None = option(None, metavar="DIR|HUB_ID", shown_default="keep the scores")
-    """training: cross-encoder that scores every positive and negative."""
+    teacher: str | None = option(None, metavar="DIR|HUB_ID")
+    """training: cross-encoder that scores every positive and negative. [default: none]"""
     allow_pickle: bool = False
     """vectors: allow pickle files, which can run code; only for trusted files."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from denserk.config.options import REQUIRED, ResumeSettings, ShardSettings, option
+from denserk.config.options import REQUIRED, ResumeSettings, ShardSettings, option, setting
 from denserk.errors import UsageError
 
 
@@ -33,41 +33,36 @@ class GenerateSettings(ShardSettings, ResumeSettings):
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     output: str = option(REQUIRED, metavar="FILE|-")
     """JSON lines with docid, queries and next, in corpus order."""
-    queries_model: str | None = option(None, metavar="DIR|HUB_ID", shown_default="no queries")
+    queries_model: str | None = option(None, metavar="DIR|HUB_ID")
     """Sequence-to-sequence model (T5, mT5, BART) that generates queries (doc2query)."""
     num_queries: int = option(10, "--queries-per-passage", at_least=1, needs="queries_model")
     """Queries per passage, duplicates included."""
-    query_top_k: int = option(10, rare=True, at_least=0, needs="queries_model")
+    query_top_k: int = setting(10, at_least=0, needs="queries_model")
     """Queries: number of most probable tokens to sample from (top-k sampling); 0 is off."""
-    query_top_p: float = option(1.0, rare=True, above=0, at_most=1, needs="queries_model")
+    query_top_p: float = setting(1.0, above=0, at_most=1, needs="queries_model")
     """Queries: cumulative probability of the tokens to sample from (top-p sampling); 1 is off."""
-    query_temperature: float = option(1.0, rare=True, above=0, needs="queries_model")
+    query_temperature: float = setting(1.0, above=0, needs="queries_model")
     """Queries: sampling temperature."""
-    query_max_tokens: int = option(
-        64, "--query-max-length", rare=True, at_least=1, needs="queries_model"
-    )
+    query_max_tokens: int = setting(64, at_least=1, needs="queries_model")
     """Maximum tokens of a query."""
-    query_prompt: str = option("", rare=True, needs="queries_model")
+    query_prompt: str = setting("", needs="queries_model")
     """Prompt in front of each passage, for models trained with one."""
-    continuation_model: str | None = option(
-        None, metavar="DIR|HUB_ID", shown_default="no continuations"
-    )
+    continuation_model: str | None = option(None, metavar="DIR|HUB_ID")
     """Causal language model (GPT-2, Qwen3) that generates continuations."""
     num_continuations: int = option(1, at_least=1, needs="continuation_model")
     """Continuations per passage."""
-    continuation_top_k: int = option(0, rare=True, at_least=0, needs="continuation_model")
+    continuation_top_k: int = setting(0, at_least=0, needs="continuation_model")
     """Continuations: number of most probable tokens to sample from (top-k sampling); 0 is off."""
-    continuation_top_p: float = option(
-        0.9, rare=True, above=0, at_most=1, needs="continuation_model"
-    )
+    continuation_top_p: float = setting(0.9, above=0, at_most=1, needs="continuation_model")
     """Continuations: cumulative probability of the tokens to sample from (top-p sampling)."""
-    continuation_temperature: float = option(1.0, rare=True, above=0, needs="continuation_model")
+    continuation_temperature: float = setting(1.0, above=0, needs="continuation_model")
     """Continuations: sampling temperature."""
-    continuation_max_tokens: int = option(128, rare=True, at_least=1, needs="continuation_model")
+    continuation_max_tokens: int = setting(128, at_least=1, needs="continuation_model")
     """Maximum tokens of a continuation."""
-    fields: tuple[str, ...] | None = option(None, shown_default="title,text", nonempty=True)
-    """Passage fields that are concatenated, in order; empty fields are skipped."""
-    join: str = option(" ", metavar="TEXT", rare=True)
+    fields: tuple[str, ...] | None = option(None, nonempty=True)
+    """Passage fields that are concatenated, in order; empty fields are skipped.
+    [default: title,text]"""
+    join: str = setting(" ", metavar="TEXT")
     """Separator between fields."""
     passage_max_length: int = option(512, "--max-length", at_least=2)
     """Maximum tokens of a passage: its first ones for queries, its last ones for continuations."""

@@ -10,7 +10,7 @@ from denserk.config.formats import (
     TopicsFormat,
     TrainingFormat,
 )
-from denserk.config.options import REQUIRED, OverwriteSettings, ShardSettings, option
+from denserk.config.options import REQUIRED, OverwriteSettings, ShardSettings, option, setting
 from denserk.errors import UsageError
 
 # Selection of negatives from the eligible hits: a seeded random sample or the highest-ranked.
@@ -25,24 +25,24 @@ class MiningPaths(OverwriteSettings):
 
     train: str | None = option(None, "--train-data", metavar="FILE|-")
     """Training data in any format; its queries and positives are used."""
-    train_format: TrainingFormat | None = option(None, shown_default="detected")
-    """Format of --train."""
+    train_format: TrainingFormat | None = None
+    """Format of --train. [default: detected]"""
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
     """Queries, instead of --train or to supply the query texts it lacks."""
-    topics_format: TopicsFormat | None = option(None, shown_default="detected")
-    """Format of --topics."""
+    topics_format: TopicsFormat | None = None
+    """Format of --topics. [default: detected]"""
     qrels: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Relevance judgments: positives of --topics; with --train, further positives to exclude."""
-    qrels_format: QrelsFormat | None = option(None, shown_default="detected", rare=True)
-    """Format of --qrels."""
+    qrels_format: QrelsFormat | None = setting(None)
+    """Format of --qrels. [default: detected]"""
     run: tuple[str, ...] = option(REQUIRED, "--result-path", repeat=True, metavar="FILE|-")
     """Run to mine from; several runs are merged."""
-    run_format: RunFormat | None = option(None, shown_default="detected", rare=True)
-    """Format of the runs."""
+    run_format: RunFormat | None = setting(None)
+    """Format of the runs. [default: detected]"""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Passages of the runs."""
-    answers: str | None = option(None, metavar="FILE|DIR|NAME|-", shown_default="those of --train")
-    """Answers by query id."""
+    answers: str | None = option(None, metavar="FILE|DIR|NAME|-")
+    """Answers by query id. [default: those of --train]"""
     output: str = option(REQUIRED, metavar="FILE|-")
     """Training data with the mined negatives."""
     output_format: TrainingFormat = TrainingFormat.TEVATRON
@@ -73,33 +73,29 @@ class MiningSettings(ShardSettings):
     """Sample negatives at random or take the highest-ranked hits."""
     seed: int = 42
     """Random seed; the sample of a query does not depend on other queries."""
-    min_relevance: int = option(1, rare=True)
+    min_relevance: int = setting(1)
     """Minimum grade of a positive in --qrels."""
     range_min: int = option(0, at_least=0)
     """Skip the top N hits of each query, which often contain unlabelled positives."""
-    max_score: float | None = option(None, rare=True)
+    max_score: float | None = setting(None)
     """Maximum score of a negative."""
-    min_score: float | None = option(None, rare=True)
+    min_score: float | None = setting(None)
     """Minimum score of a negative."""
-    absolute_margin: float | None = option(None, rare=True)
+    absolute_margin: float | None = setting(None)
     """Minimum score difference between the best positive and a negative."""
     relative_margin: float | None = None
     """Minimum relative score difference to the best positive; 0.05: up to 95% of its score."""
-    answer_bearing: AnswerBearing | None = option(
-        None, shown_default="drop with --answers, keep without", rare=True
-    )
-    """Handling of hits whose text contains an answer (DPR's answer matching)."""
+    answer_bearing: AnswerBearing | None = setting(None)
+    """Handling of hits whose text contains an answer (DPR). [default: drop with --answers]"""
     regex: bool = False
     """Answers are regular expressions (CuratedTREC)."""
-    keep_gold: bool = option(True, rare=True)
+    keep_gold: bool = setting(True)
     """With answer-bearing=promote, keep the original positives before the promoted ones."""
-    drop_literal: bool = option(False, rare=True)
+    drop_literal: bool = setting(False)
     """Exclude hits whose text contains a positive's text, or is contained in one."""
-    near_duplicate: float | None = option(
-        None, metavar="SHARE", shown_default="off", rare=True, above=0, at_most=1
-    )
+    near_duplicate: float | None = setting(None, metavar="SHARE", above=0, at_most=1)
     """Exclude hits with at least this Jaccard similarity of word trigrams to a positive."""
-    teacher: str | None = option(None, metavar="DIR|HUB_ID", shown_default="none")
+    teacher: str | None = option(None, metavar="DIR|HUB_ID")
     """Cross-encoder whose scores replace those of the run, for margins and in the output."""
     skip_missing: bool = False
     """Skip and count missing passages, queries without hits and duplicates instead of stopping."""

@@ -3,8 +3,8 @@
 A settings class is a frozen dataclass. Its docstring, up to the first colon or period, is the
 title of its section in the help; the string under a field is the field's help text; `option` adds
 what a type and a default do not say. The command line is built from these classes, so an option
-is declared once. YAML files hold values of options: the package's recipes (`denserk/recipes/`), and
-users' files.
+is declared once. A text may end in its own [default: ...]. YAML files hold values of options: the
+package's recipes (`denserk/recipes/`), and users' files.
 """
 
 import ast
@@ -14,11 +14,14 @@ import operator
 import sys
 import types
 from collections.abc import Mapping
+from contextlib import suppress
+from difflib import get_close_matches
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
+from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from denserk.errors import InputError, UsageError
 
@@ -33,6 +36,7 @@ BOUNDS = {
     "at_most": operator.le,
     "below": operator.lt,
 }
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +46,6 @@ class OptionSpec:
     names: tuple[str, ...] = ()  # aliases ("-m", "--encoder")
     metavar: str | None = None  # shown in the help in place of the type
     repeat: bool = False  # a tuple is a repeated option instead of a comma list
-    shown_default: str | None = None  # shown in the help in place of the default
     rare: bool = False  # no option, but set by `--set name=value`
     # bounds of a number, or of each number of a list
     at_least: float | None = None
@@ -65,15 +68,16 @@ class OptionSpec:
         if self.nonempty and not value:
             raise UsageError(f"{self.flag(name)} is empty: a value is expected")
         bounds = {text: bound for text in BOUNDS if (bound := getattr(self, text)) is not None}
-        expected = ", ".join(f"{text.replace('_', ' ')} {b:g}" for text, b in bounds.items())
         for number in value if isinstance(value, tuple) else (value,):
             if not isinstance(number, int | float):
                 continue
-            is_finite = math.isfinite(number)
-            if not is_finite or not all(BOUNDS[text](number, b) for text, b in bounds.items()):
-                shown = f"{self.flag(name)}{'=' if self.rare else ' '}{number}"
-                wanted = expected if is_finite else "a finite number"
-                raise UsageError(f"{shown}: {wanted} is expected")
+            expected = [f"{text.replace('_', ' ')} {bound:g}" for text, bound in bounds.items()]
+            if not math.isfinite(number):
+                expected = ["a finite number"]
+            elif all(BOUNDS[text](number, bound) for text, bound in bounds.items()):
+                continue
+            shown = f"{self.flag(name)}{'=' if self.rare else ' '}{number}"
+            raise UsageError(f"{shown}: {', '.join(expected)} is expected")
 
 
 def option(default: Any = REQUIRED, *names: str, **spec: Any) -> Any:
@@ -81,17 +85,33 @@ def option(default: Any = REQUIRED, *names: str, **spec: Any) -> Any:
     return dataclasses.field(default=default, metadata={"option": OptionSpec(names, **spec)})
 
 
+# Declares a field without an option of its own, which `--set name=value` sets.
+setting = partial(option, rare=True)
+
+
+def spec_of(field: "dataclasses.Field[Any]") -> OptionSpec:
+    """Return the metadata that `option` added to a field."""
+    return field.metadata.get("option") or OptionSpec()
+
+
+def fields_of(*classes: Any) -> dict[str, "dataclasses.Field[Any]"]:
+    """Return the fields of dataclasses (or of their objects) by name."""
+    return {field.name: field for cls in classes for field in dataclasses.fields(cls)}
+
+
 def spelled(name: str, *classes: type) -> str:
     """Return the spelling of a field on the command line: `--name` or `--set name`."""
-    found = (field for cls in classes for field in dataclasses.fields(cls) if field.name == name)
-    return spec_of(next(found)).flag(name)
+    return spec_of(fields_of(*classes)[name]).flag(name)
 
 
 class Settings:
     """Base of settings classes: checks the rules that `option` declares."""
 
+    # shown in the help in place of every default
+    own_defaults: ClassVar[str] = ""
+
     def __post_init__(self) -> None:
-        specs = {f.name: spec_of(f) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        specs = {name: spec_of(field) for name, field in fields_of(self).items()}
         given = {name: specs[name] for name in given_fields(self)}
         for name, spec in given.items():
             spec.check(name, getattr(self, name))
@@ -110,19 +130,27 @@ class Settings:
 
 def given_fields(settings: Any) -> list[str]:
     """Return the names of the fields that differ from their defaults."""
-    fields = dataclasses.fields(settings)
-    return [field.name for field in fields if getattr(settings, field.name) != field.default]
+    return [name for name, f in fields_of(settings).items() if getattr(settings, name) != f.default]
+
+
+def given_flags(*groups: Any, among: str = "") -> list[str]:
+    """Return the flags of the fields (`among` some names) that differ from their defaults."""
+    names = among.split()
+    given = [(type(group), name) for group in groups for name in given_fields(group)]
+    return [spelled(name, cls) for cls, name in given if not names or name in names]
 
 
 def unused_options(trained: str, *groups: Any) -> list[str]:
     """Return the given options that the training of `trained` does not have (`of`)."""
-    return [
-        spec.flag(name)
-        for settings in groups
-        for name in given_fields(settings)
-        if (spec := spec_of(settings.__dataclass_fields__[name])).of
-        and trained not in spec.of.split()
-    ]
+    of = {name: spec_of(field).of.split() for name, field in fields_of(*groups).items()}
+    others = [name for name in of if of[name] and trained not in of[name]]
+    return given_flags(*groups, among=" ".join(others)) if others else []
+
+
+def reject_given(*groups: Any, why: str, hint: str | None = None, among: str = "") -> None:
+    """Raise a UsageError that lists the given options."""
+    if flags := given_flags(*groups, among=among):
+        raise UsageError(f"{', '.join(flags)}: {why}", hint)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,34 +210,24 @@ class TagSettings(Settings):
             raise UsageError(f"--tag {self.tag!r}: cannot contain white space")
 
 
-def spec_of(field: "dataclasses.Field[Any]") -> OptionSpec:
-    """Return the metadata that `option` added to a field."""
-    return field.metadata.get("option") or OptionSpec()
-
-
 @cache
-def _class_docs(source: Path) -> dict[str, dict[str, str]]:
-    """Read a source file: class name -> field name -> the string under the field."""
-    docs: dict[str, dict[str, str]] = {}
-    classes = (c for c in ast.parse(source.read_text("utf-8")).body if isinstance(c, ast.ClassDef))
-    for cls in classes:
-        for field, doc in pairwise(cls.body):
+def _class_bodies(source: str) -> Mapping[str, list[ast.stmt]]:
+    classes = (c for c in ast.parse(Path(source).read_text()).body if isinstance(c, ast.ClassDef))
+    return {cls.name: cls.body for cls in classes}
+
+
+def field_docs(settings: type) -> Mapping[str, str]:
+    """Return field name -> help text: the strings under the fields of a class and its bases."""
+    docs: dict[str, str] = {}
+    for cls in filter(dataclasses.is_dataclass, reversed(settings.__mro__)):
+        bodies = _class_bodies(str(sys.modules[cls.__module__].__file__))
+        for field, doc in pairwise(bodies.get(cls.__name__, ())):
             match field, doc:
                 case (
                     ast.AnnAssign(target=ast.Name(id=name)),
                     ast.Expr(value=ast.Constant(value=str(text))),
                 ):
-                    docs.setdefault(cls.name, {})[name] = " ".join(text.split())
-    return docs
-
-
-def field_docs(settings: type) -> Mapping[str, str]:
-    """Return field name -> help text, for a settings class and its bases."""
-    docs: dict[str, str] = {}
-    for cls in reversed(settings.__mro__):
-        if dataclasses.is_dataclass(cls):
-            source = Path(str(sys.modules[cls.__module__].__file__))
-            docs |= _class_docs(source).get(cls.__name__, {})
+                    docs[name] = " ".join(text.split())
     return docs
 
 
@@ -220,7 +238,7 @@ def plain(value: Any) -> Any:
 
 def as_json(settings: Any) -> dict[str, Any]:
     """Return settings as a JSON mapping."""
-    return {f.name: plain(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
+    return {name: plain(getattr(settings, name)) for name in fields_of(settings)}
 
 
 def without_none(kind: Any) -> Any:
@@ -230,75 +248,103 @@ def without_none(kind: Any) -> Any:
     return kind
 
 
+_EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
 def as_type(kind: Any, value: Any) -> Any:
-    """Convert a JSON or YAML value to the type of a field; a ValueError if it does not fit."""
-    if value is None and type(None) in get_args(kind):
+    """Convert a value from YAML, JSON or the command line to a type; a ValueError if it is none.
+
+    >>> as_type(float | None, "5e-6"), as_type(tuple[int, ...], "12, 10")
+    (5e-06, (12, 10))
+    """
+    is_optional, kind = type(None) in get_args(kind), without_none(kind)
+    is_choice = isinstance(kind, type) and issubclass(kind, Enum)  # which may have a "none"
+    if is_optional and (value is None or (value == "none" and not is_choice)):
         return None
-    kind = without_none(kind)
     origin, inner = get_origin(kind), get_args(kind)
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(as_type(inner[0], item) for item in value)
-    if origin is Mapping and isinstance(value, Mapping):
+    if origin is tuple:
+        parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+        if isinstance(parts, list | tuple):
+            return tuple(as_type(inner[0], part) for part in parts if part != "")
+    elif origin is Mapping and isinstance(value, Mapping):
         return {as_type(inner[0], k): as_type(inner[1], v) for k, v in value.items()}
-    expected = _EXPECTED.get(origin or kind, str(kind))
-    if isinstance(kind, type):
-        if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-            return from_json(kind, value)
-        if issubclass(kind, Enum):
-            if value in list(kind):
-                return kind(value)
-            expected = " or ".join(str(choice.value) for choice in kind)
-        elif isinstance(value, (int, float) if kind is float else kind) and (
-            kind is bool or not isinstance(value, bool)
-        ):
+    elif origin is None:
+        return _as_class(kind, value)
+    raise ValueError(f"found {value!r}, expected {'a list' if origin is tuple else 'a mapping'}")
+
+
+def _as_class(kind: type[Any], value: Any) -> Any:
+    expected = _EXPECTED.get(kind, "a mapping")
+    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+        return from_json(kind, value)
+    if issubclass(kind, Enum):
+        if value in list(kind):
+            return kind(value)
+        expected = " or ".join(str(choice.value) for choice in kind)
+    elif kind is str and isinstance(value, PathLike):
+        return str(value)
+    elif kind in (int, float) and isinstance(value, str):  # YAML reads 5e-6 as a text
+        with suppress(ValueError):
+            return kind(value)
+    elif isinstance(value, bool):
+        if kind is bool:
             return value
+    elif isinstance(value, (int, float) if kind is float else kind):
+        return value
     raise ValueError(f"found {value!r}, expected {expected}")
-
-
-_EXPECTED = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    tuple: "a list",
-    Mapping: "a mapping",
-}
 
 
 _type_hints = cache(get_type_hints)
 
 
-def typed_values(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert JSON values to the types of the class's fields; a UsageError lists all mistakes."""
-    hints = _type_hints(cls)
+def typed_values(source: str, values: Mapping[str, Any], *classes: type) -> dict[str, Any]:
+    """Convert values by name to the types of the classes' fields.
+
+    A UsageError, which begins with `source`, lists all mistakes.
+    """
+    fields = fields_of(*classes)
+    hints = {name: hint for cls in classes for name, hint in _type_hints(cls).items()}
     typed: dict[str, Any] = {}
     mistakes: list[str] = []
-    for name, value in values.items():
-        if name not in hints:
-            mistakes.append(f"{name} is not a setting of {cls.__name__}")
+    for given, value in values.items():
+        name = given.replace("-", "_")
+        if name not in fields:
+            near = get_close_matches(name, fields, n=1)
+            meant = f" (did you mean {near[0].replace('_', '-')}?)" if near else ""
+            mistakes.append(f"{given} is not a setting{meant}")
             continue
         try:
-            typed[name] = as_type(hints[name], value)
+            is_item = spec_of(fields[name]).repeat and isinstance(value, str | PathLike)
+            typed[name] = as_type(hints[name], [value] if is_item else value)
         except ValueError as error:
-            mistakes.append(f"{name}: {error}")
+            mistakes.append(f"{given}: {error}")
     if mistakes:
-        raise UsageError("; ".join(mistakes))
+        raise UsageError(f"{source}: {'; '.join(mistakes)}")
     return typed
 
 
-T = TypeVar("T")
+def of_class(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values whose names are fields of a class."""
+    return {name: values[name] for name in fields_of(cls) if name in values}
+
+
+def build(cls: type[T], values: Mapping[str, Any], hint: str | None = None) -> T:
+    """Build a settings object from those values that are its fields."""
+    own = of_class(cls, values)
+    required = [name for name, field in fields_of(cls).items() if field.default is REQUIRED]
+    if missing := [spelled(name, cls) for name in required if name not in own]:
+        raise UsageError(f"{' and '.join(missing)} must be given", hint)
+    return cls(**own)
 
 
 def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
     """Build a settings object from the output of `as_json`; a UsageError lists all mistakes."""
-    return cls(**typed_values(cls, values))
+    return cls(**typed_values(cls.__name__, values, cls))
 
 
 @cache
 def _loader() -> Any:
-    """Return PyYAML's safe loader; it also reads 5e-6 as a number and rejects repeated keys."""
-    import re
-
+    """Return PyYAML's safe loader, which rejects repeated keys."""
     import yaml
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -314,8 +360,6 @@ def _loader() -> Any:
             node.checked = True
             super().flatten_mapping(node)
 
-    number = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
     return Loader
 
 
@@ -334,8 +378,7 @@ def read_yaml(path: str | Path) -> Mapping[str, Any]:
         line = mark.line + 1 if mark else None
         raise InputError(path, line, f"invalid YAML ({problem})", expected) from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        kind = "nothing" if values is None else f"a {type(values).__name__}"
-        raise InputError(path, None, kind, expected)
+        raise InputError(path, None, f"{type(values).__name__} in YAML", expected)
     return values
 
 

@@ -3,9 +3,9 @@
 The defaults are Condenser's; `recipe` returns the differences of other objectives.
 """
 
-from collections.abc import Container
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import (
@@ -13,12 +13,12 @@ from denserk.config.options import (
     DeviceSettings,
     ResumeSettings,
     Settings,
-    given_fields,
+    build,
     option,
     paper_sections,
-    spec_of,
-    spelled,
+    setting,
     typed_values,
+    unused_options,
 )
 from denserk.config.training import Given, OptimizerSettings, ResolvedRun, overridden
 from denserk.errors import UsageError
@@ -92,36 +92,26 @@ class PretrainSettings(ResumeSettings, DeviceSettings):
     objective: PretrainingObjective = option(REQUIRED)
     """Pre-training objective."""
     model: str | None = option(
-        None,
-        "--model-name-or-path",
-        metavar="NAME|DIR|HUB_ID",
-        shown_default="none",
-        either="architecture",
+        None, "--model-name-or-path", metavar="NAME|DIR|HUB_ID", either="architecture"
     )
     """Model to start from, including its pre-training head or decoders."""
-    architecture: Architecture | None = option(None, shown_default="the model's")
+    architecture: Architecture | None = None
     """Train a randomly initialised BERT of this size instead of --model (2 x 128 to 12 x 768)."""
-    vocabulary_size: int = option(
-        30522, rare=True, at_least=100, needs="architecture", excludes="tokenizer"
-    )
+    vocabulary_size: int = setting(30522, at_least=100, needs="architecture", excludes="tokenizer")
     """--architecture: size of the vocabulary trained on the corpus."""
     tokenizer: str | None = option(
-        None,
-        "--tokenizer-name",
-        metavar="NAME|DIR|HUB_ID",
-        shown_default="trained on the corpus",
-        needs="architecture",
+        None, "--tokenizer-name", metavar="NAME|DIR|HUB_ID", needs="architecture"
     )
-    """--architecture: existing tokenizer to use."""
+    """--architecture: existing tokenizer to use. [default: trained on the corpus]"""
     corpus: tuple[str, ...] = option(REQUIRED, "--train-dir", metavar="FILE|DIR|NAME", repeat=True)
     """Training text (docs/pretraining-data.md); repeatable."""
-    expansions: str | None = option(None, metavar="FILE", shown_default="none", of=MASTER)
+    expansions: str | None = option(None, metavar="FILE", of=MASTER)
     """master: generated queries and continuations, from `denserk generate`."""
     preset: MasterPreset = option(MasterPreset.PAPER, of=MASTER)
     """master: settings of the paper or of the released code."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
     """Model folder; prepared text, checkpoints and logs are written inside."""
-    tokenize_to: str | None = option(None, metavar="DIR", shown_default="not written", rare=True)
+    tokenize_to: str | None = setting(None, metavar="DIR")
     """Also write the tokenised text as JSON lines."""
 
 
@@ -129,21 +119,16 @@ class PretrainSettings(ResumeSettings, DeviceSettings):
 class TextUnitSettings(Settings):
     """Text: how it becomes training sequences."""
 
-    max_length: int = option(
-        512, "--max-seq-length", shown_default="512; cocondenser and master: 128", at_least=3
-    )
-    """Maximum tokens of a sequence, special tokens included; longer ones are cropped at random."""
+    max_length: int = option(512, "--max-seq-length", at_least=3)
+    """Maximum tokens of a sequence, special tokens included; longer ones are cropped at random.
+    [default: 512; cocondenser and master: 128]"""
     fields: tuple[str, ...] = option(("title", "text"), nonempty=True)
     """Passage fields to read, in order; each starts a new sentence."""
-    raw_text: RawText | None = option(
-        None, shown_default="paragraphs if there are empty lines", rare=True
-    )
-    """Document boundaries in plain text files (.txt)."""
-    spans: Spans | None = option(
-        None, shown_default="sentences; master: whole passages", of=f"cocondenser {MASTER}"
-    )
-    """cocondenser and master: segmentation of documents."""
-    short_blocks: float = option(0.1, rare=True, at_least=0, at_most=1, of="mlm condenser retromae")
+    raw_text: RawText | None = setting(None)
+    """Document boundaries in plain text files (.txt). [default: detected by empty lines]"""
+    spans: Spans | None = option(None, of=f"cocondenser {MASTER}")
+    """cocondenser and master: segmentation of documents. [default: sentences; master: none]"""
+    short_blocks: float = setting(0.1, at_least=0, at_most=1, of="mlm condenser retromae")
     """mlm, condenser and retromae: share of blocks with a random shorter length."""
 
 
@@ -151,50 +136,27 @@ class TextUnitSettings(Settings):
 class MaskingSettings(Settings):
     """Masking."""
 
-    mlm_probability: float = option(
-        0.15,
-        "--encoder-mlm-probability",
-        shown_default="0.15; master and retromae: 0.3",
-        above=0,
-        below=1,
-    )
-    """Share of tokens masked in the encoder's input."""
-    decoder_mlm_probability: float = option(
-        0.5, rare=True, above=0, below=1, of=f"{MASTER} retromae"
-    )
+    mlm_probability: float = option(0.15, "--encoder-mlm-probability", above=0, below=1)
+    """Share of tokens masked in the encoder's input. [default: 0.15; master and retromae: 0.3]"""
+    decoder_mlm_probability: float = setting(0.5, above=0, below=1, of=f"{MASTER} retromae")
     """master: share masked for MKP, NPR, DOR and GOR; retromae: share masked in the decoder."""
-    cmp_encoder_rate: float | None = option(
-        None,
-        shown_default="--mlm-probability; released: 0.5",
-        rare=True,
-        above=0,
-        below=1,
-        of=MASTER,
-    )
-    """master: share masked in the encoder's input for CMP; its decoder predicts the rest."""
-    cmp_pass: bool = option(False, rare=True, of=MASTER)
+    cmp_encoder_rate: float | None = setting(None, above=0, below=1, of=MASTER)
+    """master: share masked in the encoder's input for CMP; its decoder predicts the rest.
+    [default: --mlm-probability; released: 0.5]"""
+    cmp_pass: bool = setting(False, of=MASTER)
     """master: separate encoder pass for CMP, as in --preset released."""
-    masking: Masking = option(Masking.WORD, rare=True)
+    masking: Masking = setting(Masking.WORD)
     """Masking unit: whole words or subword tokens."""
-    all_mask: bool = option(False, rare=True)
+    all_mask: bool = setting(False)
     """Replace all selected tokens by [MASK], instead of 80% (10% random, 10% unchanged)."""
-    keyword_weight: KeywordWeight = option(
-        KeywordWeight.TFIDF,
-        shown_default="tfidf; released: inverse-frequency",
-        rare=True,
-        of=MASTER,
-    )
-    """master: word weights for sampling keywords."""
-    frequency_dict: str | None = option(
-        None, metavar="FILE", shown_default="counted in the corpus", rare=True, of=MASTER
-    )
+    keyword_weight: KeywordWeight = setting(KeywordWeight.TFIDF, of=MASTER)
+    """master: word weights for sampling keywords. [default: tfidf; released: inverse-frequency]"""
+    frequency_dict: str | None = setting(None, metavar="FILE", of=MASTER)
     """master: JSON file of word -> count, instead of corpus counts (for inverse-frequency)."""
-    weigh_fragments: bool = option(True, shown_default="yes; released: no", rare=True, of=MASTER)
-    """master: weight word fragments at crop edges like the whole word, instead of 1."""
-    npr: NprKind = option(
-        NprKind.NEIGHBOUR, shown_default="neighbour; released: half", rare=True, of=MASTER
-    )
-    """master: target of NPR's decoder, the neighbouring passage or the second half."""
+    weigh_fragments: bool = setting(True, of=MASTER)
+    """master: weight word fragments at crop edges like whole words. [default: yes; released: no]"""
+    npr: NprKind = setting(NprKind.NEIGHBOUR, of=MASTER)
+    """master: target of NPR's decoder. [default: neighbour; released: half]"""
     seed: int = 42
     """Random seed of order, crops, masks, initial weights and dropout."""
 
@@ -221,29 +183,23 @@ class MaskingSettings(Settings):
 class PretrainingObjectiveSettings(Settings):
     """Loss."""
 
-    n_head_layers: int = option(
-        2, "--decoder-layers", rare=True, at_least=1, of=f"{HEADED} {MASTER}"
-    )
+    n_head_layers: int = setting(2, at_least=1, of=f"{HEADED} {MASTER}")
     """Layers of Condenser's head or of each MASTER decoder."""
-    skip_from: int | None = option(
-        None, shown_default="half the layers", rare=True, at_least=0, of=HEADED
-    )
-    """condenser: layer whose token states feed the head; 0 is the embeddings."""
-    late_mlm: bool = option(True, rare=True, of=HEADED)
+    skip_from: int | None = setting(None, at_least=0, of=HEADED)
+    """condenser: layer whose token states feed the head; 0 is the embeddings. [default: half]"""
+    late_mlm: bool = setting(True, of=HEADED)
     """condenser: add the MLM loss of the last layer."""
-    tasks: tuple[MasterTask, ...] = option(tuple(MasterTask), rare=True, nonempty=True, of=MASTER)
+    tasks: tuple[MasterTask, ...] = setting(tuple(MasterTask), nonempty=True, of=MASTER)
     """master: decoder tasks."""
-    decoders: Decoders = option(Decoders.SEPARATE, rare=True, of=MASTER)
+    decoders: Decoders = setting(Decoders.SEPARATE, of=MASTER)
     """master: separate or shared decoders."""
-    decoder_init: DecoderInit = option(
-        DecoderInit.NORMAL, shown_default="normal; released: library", rare=True, of=MASTER
-    )
-    """master: initialisation of new decoders: N(0, 0.02) or PyTorch's default."""
-    fresh_heads: bool = option(False, rare=True, of=f"{HEADED} {MASTER} retromae")
+    decoder_init: DecoderInit = setting(DecoderInit.NORMAL, of=MASTER)
+    """master: initialisation, N(0, 0.02) or PyTorch's. [default: normal; released: library]"""
+    fresh_heads: bool = setting(False, of=f"{HEADED} {MASTER} retromae")
     """Randomly initialise the head or decoders, ignoring those of --model."""
-    loss_average: LossAverage = option(LossAverage.UPDATE, rare=True)
+    loss_average: LossAverage = setting(LossAverage.UPDATE)
     """Average token losses over an update, or per chunk as in the released code."""
-    lm_scale: float = option(1.0, rare=True, at_least=0, of="cocondenser")
+    lm_scale: float = setting(1.0, at_least=0, of="cocondenser")
     """cocondenser: weight of the token losses relative to the span loss (released code: 2)."""
 
 
@@ -251,20 +207,21 @@ class PretrainingObjectiveSettings(Settings):
 class PretrainOptimizerSettings(OptimizerSettings):
     """Optimisation."""
 
-    batch_size: int = option(256, shown_default="256; cocondenser and master: 2048", at_least=1)
-    """Sequences per batch, over all processes (cocondenser: documents, two spans each)."""
-    cache_chunk_size: int | None = option(
-        None, "--micro-batch-size", shown_default="all at once", at_least=1
-    )
+    batch_size: int = option(256, at_least=1)
+    """Sequences per batch, over all processes (cocondenser: documents, two spans each).
+    [default: 256; cocondenser and master: 2048]"""
+    cache_chunk_size: int | None = option(None, "--micro-batch-size", at_least=1)
     """Sequences per forward pass and process; smaller needs less memory, with the same result."""
-    chunk_tokens: int | None = option(None, shown_default="all at once", rare=True, at_least=1)
-    """Tokens per forward pass and process, padding included."""
+    chunk_tokens: int | None = setting(None, at_least=1)
+    """Tokens per forward pass and process, padding included. [default: all at once]"""
     epochs: float = option(8.0, "--num-train-epochs", above=0)
     """Number of passes over the prepared text."""
-    max_steps: int | None = option(None, shown_default="by --epochs; master: 120000", at_least=1)
-    lr: float = option(1e-4, "--learning-rate", shown_default="0.0001; master: 0.0003", above=0)
-    weight_decay: float = option(0.01, rare=True)
-    keep_steps: tuple[int, ...] = option((), rare=True)
+    max_steps: int | None = option(None, at_least=1)
+    """Total number of steps; overrides --epochs. [default: by --epochs; master: 120000]"""
+    lr: float = option(1e-4, "--learning-rate", above=0)
+    """Peak learning rate of AdamW. [default: 0.0001; master: 0.0003]"""
+    weight_decay: float = setting(0.01)
+    keep_steps: tuple[int, ...] = setting(())
     """Steps at which the model is saved permanently under steps/."""
 
 
@@ -274,13 +231,6 @@ CLASSES: tuple[type, ...] = (
     PretrainingObjectiveSettings,
     PretrainOptimizerSettings,
 )
-# Settings that only some objectives have.
-OBJECTIVES_OF = {
-    f.name: spec_of(f).of.split()
-    for cls in (PretrainSettings, *CLASSES)
-    for f in fields(cls)
-    if spec_of(f).of
-}
 
 
 def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.PAPER) -> Given:
@@ -289,8 +239,7 @@ def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.
     values = dict(rows[objective][1])
     if objective is PretrainingObjective.MASTER and preset is MasterPreset.RELEASED:
         values |= rows["master-released"][1]
-    owners = {f.name: cls for cls in CLASSES for f in fields(cls)}
-    return {n: typed_values(owners[n], {n: value})[n] for n, value in values.items()}
+    return typed_values(objective, values, *CLASSES)
 
 
 @dataclass(frozen=True)
@@ -304,19 +253,11 @@ class PretrainRun(ResolvedRun):
     objective: PretrainingObjectiveSettings = field(default_factory=PretrainingObjectiveSettings)
     optimizer: PretrainOptimizerSettings = field(default_factory=PretrainOptimizerSettings)
 
-    def unused(self) -> Container[str]:
-        """Return the settings of other objectives."""
-        return {n for n, of in OBJECTIVES_OF.items() if self.pretrain.objective not in of}
-
 
 def resolve_run(pretrain: PretrainSettings, corpus: CorpusSettings, given: Given) -> PretrainRun:
     """Resolve a run's settings: the objective's recipe, with given ones by field name in place."""
-    for name in (*given_fields(pretrain), *given):
-        if pretrain.objective not in (of := OBJECTIVES_OF.get(name, [pretrain.objective])):
-            flag = spelled(name, PretrainSettings, *CLASSES)
-            raise UsageError(f"{flag} is for {', '.join(of)}; --objective is {pretrain.objective}")
     values = overridden(recipe(pretrain.objective, pretrain.preset), given)
-    sections = [
-        cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values}) for cls in CLASSES
-    ]
+    sections: list[Any] = [build(cls, values) for cls in CLASSES]
+    if unused := unused_options(pretrain.objective, pretrain, *sections):
+        raise UsageError(f"{', '.join(unused)}: not used by --objective {pretrain.objective}")
     return PretrainRun(pretrain, corpus, *sections)

@@ -15,9 +15,8 @@ from denserk.config.options import (
     ResumeSettings,
     Settings,
     TagSettings,
-    given_fields,
     option,
-    spelled,
+    setting,
 )
 from denserk.errors import UsageError
 
@@ -45,12 +44,10 @@ class IndexPaths(ResumeSettings):
     """Vectors: folders, files, patterns, - for JSON lines; or indexes to merge; repeatable."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Passages for --type bm25: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
-    output: str = option("", metavar="DIR", shown_default="required, except with --engine milvus")
-    """Index folder to write."""
-    trained_as: str | None = option(
-        None, metavar="DIR", shown_default="train on --input", needs="input"
-    )
-    """Index folder whose training (rotation, centroids) is reused."""
+    output: str = option("", metavar="DIR")
+    """Index folder to write. [default: required, except with --engine milvus]"""
+    trained_as: str | None = option(None, metavar="DIR", needs="input")
+    """Index folder whose training (rotation, centroids) is reused. [default: train on --input]"""
     allow_pickle: bool = False
     """Also read vectors from pickle files, which can run code; only for trusted files."""
     verify: bool = option(False, needs="input")
@@ -65,28 +62,26 @@ class IndexSettings(Settings):
     """Index type."""
     factory: str | None = option(None, excludes="type")
     """faiss factory string instead of --type, e.g. "IVF4096,PQ64"."""
-    engine: Engine | None = option(
-        None, shown_default="faiss, or torch without faiss; bm25s for --type bm25"
-    )
-    """Search library."""
+    engine: Engine | None = None
+    """Search library. [default: faiss, or torch without faiss; bm25s for --type bm25]"""
     metric: Metric = Metric.INNER
     """Similarity: inner product or Euclidean distance."""
-    M: int = option(256, rare=True, at_least=1)
+    M: int = setting(256, at_least=1)
     """hnsw: links per vector."""
-    efC: int = option(256, "--ef-construction", rare=True, at_least=1)
+    efC: int = setting(256, at_least=1)
     """hnsw: search breadth during construction."""
-    pq_m: int = option(192, rare=True, at_least=1)
+    pq_m: int = setting(192, at_least=1)
     """pq: number of sub-quantisers; must divide the dimension."""
-    pq_nbits: int = option(8, rare=True, at_least=1)
+    pq_nbits: int = setting(8, at_least=1)
     """pq: bits per sub-quantiser."""
-    nlist: int | None = option(None, shown_default="4 x sqrt(number of vectors)", at_least=1)
-    """ivf: number of lists."""
-    train_size: int = option(262_144, rare=True, at_least=1)
+    nlist: int | None = option(None, at_least=1)
+    """ivf: number of lists. [default: 4 x sqrt(number of vectors)]"""
+    train_size: int = setting(262_144, at_least=1)
     """Maximum number of vectors to train lists and quantisers on, sampled with --seed."""
     seed: int = 42
     """Seed of the training sample."""
-    threads: int | None = option(None, shown_default="the library's choice", at_least=1)
-    """Number of CPU threads."""
+    threads: int | None = option(None, at_least=1)
+    """Number of CPU threads. [default: the library's choice]"""
     device: str = option("cpu", metavar="cpu|cuda|cuda:N")
     """Device for training lists and quantisers."""
 
@@ -110,15 +105,15 @@ class IndexSettings(Settings):
 class Bm25Settings(Settings):
     """BM25: for --type bm25."""
 
-    fields: tuple[str, ...] | None = option(None, shown_default="title,text", nonempty=True)
-    """Passage fields to index."""
+    fields: tuple[str, ...] | None = option(None, nonempty=True)
+    """Passage fields to index. [default: title,text]"""
     k1: float = option(0.9, at_least=0)
     """bm25: saturation of the term frequency."""
     b: float = option(0.4, at_least=0, at_most=1)
     """bm25: strength of the length normalisation."""
-    stemmer: str = option("porter", metavar="porter|english|...|none", rare=True)
+    stemmer: str = setting("porter", metavar="porter|english|...|none")
     """Snowball stemmer, or none; with --engine lucene: porter, krovetz or none."""
-    stopwords: StopWords = option(StopWords.LUCENE, rare=True)
+    stopwords: StopWords = setting(StopWords.LUCENE)
     """Stop words: Lucene's 33 English ones, or none."""
 
 
@@ -134,24 +129,12 @@ class RunOutput(OverwriteSettings):
 class SearchPaths(TopicsSettings, RunOutput):
     """Input and output."""
 
-    index: tuple[str, ...] = option(
-        (),
-        metavar="DIR|GLOB",
-        repeat=True,
-        shown_default="required, except with --engine milvus",
-        either="engine",
-    )
+    index: tuple[str, ...] = option((), metavar="DIR|GLOB", repeat=True, either="engine")
     """Index folder, or folder of vectors for exact search; repeatable, or a quoted pattern."""
-    engine: Engine | None = option(None, metavar="milvus", shown_default="that of --index")
-    """milvus: search --collection at --uri instead of --index."""
-    model: str | None = option(
-        None,
-        "--encoder",
-        "--model-name-or-path",
-        metavar="NAME|DIR|HUB_ID",
-        shown_default="the model of the index",
-    )
-    """Model that encodes the queries."""
+    engine: Engine | None = option(None, metavar="milvus")
+    """milvus: search --collection at --uri instead of --index. [default: that of --index]"""
+    model: str | None = option(None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
+    """Model that encodes the queries. [default: the model of the index]"""
     encoded_queries: str | None = option(None, "--query-reps", metavar="DIR|FILE", excludes="model")
     """Query vectors instead of --model; with --topics, in the order of that file."""
     allow_pickle: bool = False
@@ -179,8 +162,8 @@ class RerankPaths(RunOutput):
     """Run to rerank."""
     topics: str = option(REQUIRED, "--queries", metavar="FILE|DIR|NAME|-")
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
-    topics_format: TopicsFormat | None = option(None, shown_default="detected")
-    """Format of --topics."""
+    topics_format: TopicsFormat | None = None
+    """Format of --topics. [default: detected]"""
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
 
@@ -195,11 +178,11 @@ class RankingSettings(TagSettings):
     """Drop hits whose id is the query's own (ArguAna, Quora)."""
     max_passage: bool = False
     """Rank documents by their best passage; passage ids are "document<delimiter>part"."""
-    max_passage_delimiter: str = option("#", rare=True, nonempty=True)
+    max_passage_delimiter: str = setting("#", nonempty=True)
     """Delimiter between document and part."""
-    max_passage_hits: int | None = option(None, shown_default="--hits", rare=True, at_least=1)
-    """Documents returned per query under --max-passage."""
-    ties: Ties = option(Ties.BREAK, rare=True)
+    max_passage_hits: int | None = setting(None, at_least=1)
+    """Documents returned per query under --max-passage. [default: --hits]"""
+    ties: Ties = setting(Ties.BREAK)
     """Tied scores: lower to the next float32, so that all tools read one order, or keep."""
     output_format: RunFormat = RunFormat.TREC
     """Format of the run."""
@@ -214,12 +197,10 @@ class RankingSettings(TagSettings):
 class RerankSettings(RankingSettings):
     """Reranking."""
 
-    depth: int | None = option(None, "--rerank-depth", shown_default="all", at_least=1)
-    """Hits per query to rerank, the best first; the rest is dropped."""
-    pair_max_length: int | None = option(
-        None, "--rerank-max-len", shown_default="the cross-encoder's own", at_least=1
-    )
-    """Maximum tokens of query and passage together; the passage is truncated."""
+    depth: int | None = option(None, "--rerank-depth", at_least=1)
+    """Hits per query to rerank, the best first; the rest is dropped. [default: all]"""
+    pair_max_length: int | None = option(None, "--rerank-max-len", at_least=1)
+    """Maximum tokens of query and passage together; [default: the model's own]"""
 
 
 @dataclass(frozen=True)
@@ -227,18 +208,16 @@ class SearchSettings(RankingSettings):
     """Search."""
 
     hits: int = option(1000, "--depth", "-k", at_least=1)
-    ef_search: int | None = option(None, shown_default="the larger of 64 and --hits", at_least=1)
-    """hnsw: search breadth."""
-    nprobe: int | None = option(None, shown_default="1/16 of the lists", at_least=1)
-    """ivf: number of lists to search."""
-    k_factor: float | None = option(None, shown_default="4", rare=True, at_least=1)
-    """--factory with RFlat or Refine(...): candidates rescored per hit."""
-    query_batch: int = option(1024, rare=True, at_least=1)
+    ef_search: int | None = option(None, at_least=1)
+    """hnsw: search breadth. [default: the larger of 64 and --hits]"""
+    nprobe: int | None = option(None, at_least=1)
+    """ivf: number of lists to search. [default: 1/16 of the lists]"""
+    k_factor: float | None = setting(None, at_least=1)
+    """--factory with RFlat or Refine(...): candidates rescored per hit. [default: 4]"""
+    query_batch: int = setting(1024, at_least=1)
     """Queries per search batch; an exact search reads all vectors once per batch."""
-    index_device: str | None = option(
-        None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device", rare=True
-    )
-    """Device of the search."""
+    index_device: str | None = setting(None, metavar="cpu|cuda|cuda:N")
+    """Device of the search. [default: as --device]"""
 
     @property
     def index_options(self) -> Mapping[str, float]:
@@ -273,16 +252,16 @@ class FusionSettings(Settings):
     """Fusion method."""
     rrf_k: int = option(60, "--rrf.k", at_least=0)
     """rrf: constant added to each rank; larger values flatten the differences between ranks."""
-    weights: tuple[float, ...] | None = option(None, shown_default="1 for each run", at_least=0)
-    """Weights of the runs, in the order given."""
+    weights: tuple[float, ...] | None = option(None, at_least=0)
+    """Weights of the runs, in the order given. [default: 1 for each run]"""
     alpha: float | None = option(None, excludes="weights", at_least=0, at_most=1)
     """Weight of the first of two runs, from 0 to 1; the second gets the rest."""
     normalization: Normalization = option(Normalization.MIN_MAX, "--norm")
     """linear: score normalisation, per query and run."""
-    missing: Missing | None = option(None, shown_default="zero; lowest with zmuv")
-    """linear: score of a passage that a run did not return."""
-    depth: int | None = option(None, "--fuse-depth", shown_default="all", at_least=1)
-    """Hits per query used from each run."""
+    missing: Missing | None = None
+    """linear: score of a passage that a run did not return. [default: zero; lowest with zmuv]"""
+    depth: int | None = option(None, "--fuse-depth", at_least=1)
+    """Hits per query used from each run. [default: all]"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -310,13 +289,11 @@ TOKEN = "DENSERK_MILVUS_TOKEN"
 class CollectionSettings(Settings):
     """Milvus: for --engine milvus."""
 
-    uri: str | None = option(
-        None, "--milvus-uri", metavar="FILE.db|http://HOST:PORT", shown_default="no Milvus"
-    )
+    uri: str | None = option(None, "--milvus-uri", metavar="FILE.db|http://HOST:PORT")
     """Local file ending in .db, or server address; credentials come from DENSERK_MILVUS_TOKEN."""
     collection: str | None = option(None, metavar="NAME")
     """Collection name."""
-    milvus_params: tuple[str, ...] | None = option(None, shown_default="Milvus's own", rare=True)
+    milvus_params: tuple[str, ...] | None = setting(None)
     """Index or search parameters by Milvus's names, such as M=32,efConstruction=200."""
 
     def __post_init__(self) -> None:
@@ -360,17 +337,12 @@ class CollectionSettings(Settings):
                 found[name] = text
         return found
 
-    def reject_without_milvus(self) -> None:
-        """Raise a UsageError if an option of Milvus is given for another engine."""
-        for name in given_fields(self):
-            raise UsageError(f"{spelled(name, type(self))} is for Milvus", "add --engine milvus")
-
 
 @dataclass(frozen=True)
 class MilvusIndexSettings(CollectionSettings):
     """Milvus: for --engine milvus."""
 
-    milvus_index: str = option("FLAT", metavar="FLAT|HNSW|IVF_FLAT|...", rare=True)
+    milvus_index: str = setting("FLAT", metavar="FLAT|HNSW|IVF_FLAT|...")
     """Index type by Milvus's name."""
-    milvus_batch: int | None = option(None, shown_default="8 MiB", rare=True, at_least=1)
-    """Passages per insert request."""
+    milvus_batch: int | None = setting(None, at_least=1)
+    """Passages per insert request. [default: 8 MiB]"""

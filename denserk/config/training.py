@@ -1,7 +1,7 @@
 """Options, presets and resolved settings of fine-tuning, and what pre-training shares with it."""
 
-import dataclasses
-from collections.abc import Container, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -17,11 +17,13 @@ from denserk.config.options import (
     ResumeSettings,
     Settings,
     as_json,
+    build,
+    of_class,
     option,
     paper_sections,
     plain,
     read_yaml,
-    spelled,
+    setting,
     typed_values,
 )
 from denserk.errors import UsageError
@@ -79,25 +81,23 @@ class ObjectiveSettings(Settings):
     """Training objective."""
     temperature: float = option(1.0, above=0, of=BI_ENCODER)
     """Temperature by which scores are divided."""
-    contrastive: ContrastiveKind = option(ContrastiveKind.IN_BATCH, rare=True, of=BI_ENCODER)
+    contrastive: ContrastiveKind = setting(ContrastiveKind.IN_BATCH, of=BI_ENCODER)
     """Negatives: passages of the batch, or also its queries (full, as in SimLM)."""
-    cls_weight: float = option(0.5, rare=True, at_least=0, of=BI_ENCODER)
+    cls_weight: float = setting(0.5, at_least=0, of=BI_ENCODER)
     """agg: weight of the loss on the [CLS] part."""
-    agg_weight: float = option(0.5, rare=True, at_least=0, of=BI_ENCODER)
+    agg_weight: float = setting(0.5, at_least=0, of=BI_ENCODER)
     """agg: weight of the loss on the lexical part."""
-    layer_weight: float = option(1.0, "--lambda", rare=True, at_least=0, of=BI_ENCODER)
+    layer_weight: float = setting(1.0, at_least=0, of=BI_ENCODER)
     """Self-contrastive pooling: weight of the loss over the positive's own vectors."""
-    layer_temperature: float = option(1.0, rare=True, above=0, of=BI_ENCODER)
+    layer_temperature: float = setting(1.0, above=0, of=BI_ENCODER)
     """Self-contrastive pooling: temperature of the loss over the positive's own vectors."""
-    distillation: Distillation | None = option(None, shown_default="no teacher", of=BI_ENCODER)
+    distillation: Distillation | None = option(None, of=BI_ENCODER)
     """Knowledge distillation loss on the teacher scores in the training data."""
-    contrastive_weight: float | None = option(
-        None, shown_default="1; 0.2 beside --distillation", rare=True, at_least=0, of=BI_ENCODER
-    )
-    """Weight of the contrastive loss."""
-    label_scale: float = option(1.0, rare=True, above=0, of="cosine-mse")
+    contrastive_weight: float | None = setting(None, at_least=0, of=BI_ENCODER)
+    """Weight of the contrastive loss. [default: 1; 0.2 beside --distillation]"""
+    label_scale: float = setting(1.0, above=0, of="cosine-mse")
     """cosine-mse: label of equal sentences, e.g. 5 for labels from 0 to 5."""
-    margin: float = option(5.0, rare=True, at_least=0, of="triplet")
+    margin: float = setting(5.0, at_least=0, of="triplet")
     """triplet: margin in Euclidean distance."""
 
     @property
@@ -111,12 +111,10 @@ class ObjectiveSettings(Settings):
 class RerankingSettings(Settings):
     """Cross-encoder."""
 
-    r_drop: float = option(0.0, rare=True, at_least=0, of=CROSS_ENCODER)
+    r_drop: float = setting(0.0, at_least=0, of=CROSS_ENCODER)
     """cross-encoder: weight of R-Drop, the consistency loss of two dropout passes; 0 is off."""
-    pair_max_length: int | None = option(
-        None, "--rerank-max-len", shown_default="sum of both limits", at_least=5, of=CROSS_ENCODER
-    )
-    """cross-encoder: maximum tokens of query and passage together; the passage is truncated."""
+    pair_max_length: int | None = option(None, "--rerank-max-len", at_least=5, of=CROSS_ENCODER)
+    """cross-encoder: maximum tokens of query and passage together; [default: sum of both limits]"""
 
 
 @dataclass(frozen=True)
@@ -125,20 +123,18 @@ class SamplingSettings(Settings):
 
     group_size: int = option(8, "--train-group-size", "--train-n-passages", at_least=1, of=RANKING)
     """Passages per query: one positive and hard negatives."""
-    positive: PositiveChoice = option(PositiveChoice.ROTATE, rare=True, of=RANKING)
+    positive: PositiveChoice = setting(PositiveChoice.ROTATE, of=RANKING)
     """Positive of a query: in turn, always the first, or sampled."""
-    negative: NegativeChoice = option(NegativeChoice.WINDOW, rare=True, of=RANKING)
+    negative: NegativeChoice = setting(NegativeChoice.WINDOW, of=RANKING)
     """Hard negatives of a query: moving window, shuffled each time, or the first."""
-    negative_pool: int | None = option(None, shown_default="all", rare=True, at_least=1, of=RANKING)
-    """Use only the first N negatives of each query."""
-    fill_negatives: FillNegatives = option(FillNegatives.MASK, rare=True, of=RANKING)
+    negative_pool: int | None = setting(None, at_least=1, of=RANKING)
+    """Use only the first N negatives of each query. [default: all]"""
+    fill_negatives: FillNegatives = setting(FillNegatives.MASK, of=RANKING)
     """Queries with fewer negatives than --group-size needs: mask the missing or repeat some."""
-    train_queries: int | None = option(None, shown_default="all", at_least=1)
-    """Train on N queries (pairs, triplets), sampled with --seed."""
-    train_fraction: float | None = option(
-        None, shown_default="1", rare=True, above=0, at_most=1, excludes="train_queries"
-    )
-    """Train on this share of the queries, sampled with --seed."""
+    train_queries: int | None = option(None, at_least=1)
+    """Train on N queries (pairs, triplets), sampled with --seed. [default: all]"""
+    train_fraction: float | None = setting(None, above=0, at_most=1, excludes="train_queries")
+    """Train on this share of the queries, sampled with --seed. [default: 1]"""
     seed: int = 42
     """Random seed of sampling, order, initial weights and dropout."""
 
@@ -149,13 +145,11 @@ class CacheSettings(Settings):
 
     grad_cache: bool = False
     """Gradient cache: compute large batches in chunks, with the same result and less memory."""
-    q_chunk: int = option(4, "--gc-q-chunk-size", rare=True, at_least=1, of=BI_ENCODER)
+    q_chunk: int = setting(4, at_least=1, of=BI_ENCODER)
     """Queries per chunk."""
-    p_chunk: int = option(32, "--gc-p-chunk-size", rare=True, at_least=1)
+    p_chunk: int = setting(32, at_least=1)
     """Passages per chunk."""
-    chunk_tokens: int | None = option(
-        None, shown_default="by --q-chunk and --p-chunk", rare=True, at_least=1, needs="grad_cache"
-    )
+    chunk_tokens: int | None = setting(None, at_least=1, needs="grad_cache")
     """Tokens per chunk, padding included, instead of a number of texts."""
 
 
@@ -167,39 +161,35 @@ class OptimizerSettings(PrecisionSettings):
     """Queries per batch, over all processes."""
     epochs: float = option(3.0, "--num-train-epochs", above=0)
     """Number of passes over the training queries."""
-    max_steps: int | None = option(None, shown_default="by --epochs", at_least=1)
-    """Total number of steps; overrides --epochs."""
+    max_steps: int | None = option(None, at_least=1)
+    """Total number of steps; overrides --epochs. [default: by --epochs]"""
     lr: float = option(5e-6, "--learning-rate", above=0)
     """Peak learning rate of AdamW, with linear decay to 0."""
     warmup_ratio: float = option(0.1, at_least=0, at_most=1)
     """Share of steps with linear warm-up."""
-    warmup_steps: int | None = option(None, shown_default="by --warmup-ratio", rare=True)
-    """Number of warm-up steps; overrides --warmup-ratio."""
-    weight_decay: float = option(0.0, rare=True)
+    warmup_steps: int | None = setting(None)
+    """Number of warm-up steps; overrides --warmup-ratio. [default: by --warmup-ratio]"""
+    weight_decay: float = setting(0.0)
     """Weight decay, not applied to biases and layer norms."""
-    max_grad_norm: float = option(1.0, rare=True, at_least=0)
+    max_grad_norm: float = setting(1.0, at_least=0)
     """Maximum gradient norm for clipping; 0 is off."""
-    adam_epsilon: float = option(1e-8, rare=True)
+    adam_epsilon: float = setting(1e-8)
     """AdamW's epsilon (its betas are 0.9 and 0.999)."""
     gradient_accumulation_steps: int = option(1, at_least=1)
     """Batches per step, whose gradients are averaged. In-batch negatives come from one batch:
     more of them in the same memory need --grad-cache (pretrain: --cache-chunk-size) instead."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time, the same result."""
-    report_to: tuple[str, ...] = option((), metavar="tensorboard|wandb|...", shown_default="none")
+    report_to: tuple[str, ...] = option((), metavar="tensorboard|wandb|...")
     """Experiment trackers that get the log, by transformers' names; separated by commas."""
     save_steps: int = option(1000, at_least=1)
     """Steps between checkpoints."""
-    keep_checkpoints: int = option(1, "--save-total-limit", rare=True, at_least=0)
+    keep_checkpoints: int = setting(1, at_least=0)
     """Number of recent checkpoints to keep; 0 keeps all."""
-    logging_steps: int | None = option(
-        None, shown_default="20, fewer in short runs", rare=True, at_least=1
-    )
-    """Steps between log lines."""
-    num_workers: int | None = option(
-        None, "--dataloader-num-workers", shown_default="2 for a GPU, 0 for a CPU", at_least=0
-    )
-    """Worker processes that prepare batches; 0 uses the training process."""
+    logging_steps: int | None = setting(None, at_least=1)
+    """Steps between log lines. [default: 20, fewer in short runs]"""
+    num_workers: int | None = option(None, "--dataloader-num-workers", at_least=0)
+    """Worker processes that prepare batches; 0 uses the training process. [default: 2; CPU: 0]"""
 
 
 class DevMetric(StrEnum):
@@ -224,16 +214,12 @@ class ValidationSettings(Settings):
     """Queries to search in --dev-corpus."""
     dev_qrels: str | None = option(None, metavar="FILE|NAME", of=BI_ENCODER)
     """Relevance judgments (qrels) of --dev-topics."""
-    eval_steps: int | None = option(None, shown_default="once an epoch")
-    """Steps between validations."""
-    best_by: DevMetric | None = option(
-        None, "--metric-for-best-model", shown_default="keep the last", needs="dev_data dev_corpus"
-    )
-    """Keep the weights with the best value of this measure."""
-    early_stopping: int | None = option(
-        None, "--early-stopping-patience", shown_default="never", rare=True, needs="best_by"
-    )
-    """Stop after N validations without improvement of --best-by."""
+    eval_steps: int | None = None
+    """Steps between validations. [default: once an epoch]"""
+    best_by: DevMetric | None = option(None, "--metric-for-best-model", needs="dev_data dev_corpus")
+    """Keep the weights with the best value of this measure. [default: keep the last]"""
+    early_stopping: int | None = setting(None, needs="best_by")
+    """Stop after N validations without improvement of --best-by. [default: never]"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,8 +240,8 @@ class FinetuneSettings(ResumeSettings, DeviceSettings):
         REQUIRED, "--train", "--dataset-path", metavar="FILE", repeat=True
     )
     """Training data in any format (docs/formats/training.md); repeatable."""
-    train_format: TrainingFormat | None = option(None, shown_default="detected", of=RANKING)
-    """Format of the training data."""
+    train_format: TrainingFormat | None = option(None, of=RANKING)
+    """Format of the training data. [default: detected]"""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME", of=RANKING)
     """Corpus with the texts of passages given by id."""
     queries: str | None = option(None, metavar="FILE|DIR|NAME", of=RANKING)
@@ -266,7 +252,7 @@ class FinetuneSettings(ResumeSettings, DeviceSettings):
     """Model folder; checkpoints and logs are written inside."""
     untie: bool = option(False, "--untie-encoder", of=BI_ENCODER)
     """Train separate (untied) query and passage encoders."""
-    negatives_x_device: bool = option(True, rare=True, of=BI_ENCODER)
+    negatives_x_device: bool = setting(True, of=BI_ENCODER)
     """Share in-batch negatives across processes."""
     skip_missing: bool = option(False, of=RANKING)
     """Skip and count passages missing from the corpus instead of stopping."""
@@ -276,7 +262,7 @@ class FinetuneSettings(ResumeSettings, DeviceSettings):
 class PresetSettings:
     """Preset."""
 
-    preset: str | None = option(None, metavar="NAME|FILE", shown_default="none")
+    preset: str | None = option(None, metavar="NAME|FILE")
     """Preset of a paper (see --list-presets) or YAML file; options override it."""
     list_presets: bool = False
     """Print all presets and exit."""
@@ -294,13 +280,6 @@ CLASSES: tuple[type, ...] = (
     ValidationSettings,
     FinetuneSettings,
 )
-OWNERS = {f.name: cls for cls in CLASSES for f in dataclasses.fields(cls)}
-# Fields that depend on the run and are not part of a preset.
-PATHS = frozenset(
-    {"model", "train_data", "train_format", "corpus", "queries", "qrels", "output", "device"}
-    | {"dev_data", "dev_corpus", "dev_topics", "dev_qrels", "skip_missing", "resume"}
-    | {"overwrite"}
-)
 # Given option -> setting of a preset or recipe that it disables, because that one would win.
 RIVALS = {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "train_fraction": "train_queries"}
 
@@ -312,46 +291,42 @@ def overridden(values: Given, given: Given) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Preset:
-    """Settings of a paper, or of a user's own file.
+class Description:
+    """Description of a preset: initial model, training data and notes."""
 
-    `settings` are typed values by field name. `start` (initial model), `data` (training data) and
-    `notes` are descriptions only. `file` is the YAML file, with the sources as comments.
-    """
-
-    name: str
-    file: Path
-    settings: Given
     summary: str = ""
     start: str = ""
     data: str = ""
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Preset(Description):
+    """Settings of a paper, or of a user's own YAML file, which has the sources as comments.
+
+    `settings` are typed values by field name.
+    """
+
+    name: str
+    file: Path
+    settings: Given
+
+    def lines(self, given: Given) -> Iterator[str]:
+        """Describe the preset and the given options that override it."""
+        yield f"preset {self.name}" + (f": {self.summary}" if self.summary else "")
+        yield f"  values from {self.file}: {shown(self.settings)}"
+        if changed := {name: self.settings[name] for name in given if name in self.settings}:
+            yield f"  overridden: {shown(changed)}"
+        texts = (self.start and f"starts from {self.start}", self.data and f"data: {self.data}")
+        yield from (f"  {text}" for text in (*texts, *self.notes) if text)
+
+
 def as_preset(name: str, file: Path, values: Given) -> Preset:
     """Validate the values of a preset's YAML mapping."""
-    described: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-    mistakes: list[str] = []
-    for key, value in values.items():
-        field = key.replace("-", "_")
-        try:
-            if field in ("summary", "start", "data", "notes"):
-                described |= typed_values(Preset, {field: value})
-            elif field in OWNERS:
-                settings |= typed_values(OWNERS[field], {field: value})
-            else:
-                near = get_close_matches(field, OWNERS, n=1)
-                meant = f" (did you mean {near[0]}?)" if near else ""
-                mistakes.append(f"{key} is not a setting of finetune{meant}")
-        except UsageError as error:
-            mistakes.append(error.message)
-    if mistakes:
-        raise UsageError(
-            f"{file}: {'; '.join(mistakes)}",
-            "denserk finetune --help shows the settings; summary, start, data and notes describe",
-        )
-    return Preset(name, file, settings, **described)
+    typed = typed_values(str(file), values, Description, *CLASSES)
+    described = of_class(Description, typed)
+    settings = {n: value for n, value in typed.items() if n not in described}
+    return Preset(name=name, file=file, settings=settings, **described)
 
 
 @cache
@@ -375,22 +350,26 @@ def find_preset(name: str) -> Preset:
     return presets()[name]
 
 
-# Columns of `list_presets`, and the settings in the third one.
-COLUMNS = ("preset", "summary", "settings", "start", "data")
-MAIN = (
-    *("representation", "batch_size", "group_size", "query_max_length", "passage_max_length"),
-    *("pair_max_length", "lr", "warmup_steps", "warmup_ratio", "max_steps", "epochs"),
-)
+# Columns of `list_presets`.
+COLUMNS = ("preset", "summary", "start", "data", "settings")
 
 
 def list_presets() -> list[tuple[str, ...]]:
     """Return all presets as rows of text."""
-    rows: list[tuple[str, ...]] = []
-    for preset in presets().values():
-        chosen = {name: preset.settings[name] for name in MAIN if name in preset.settings}
-        values = ", ".join(f"{name.replace('_', '-')} {v}" for name, v in chosen.items())
-        rows.append((preset.name, preset.summary, values, preset.start, preset.data))
-    return rows
+    return [(p.name, p.summary, p.start, p.data, shown(p.settings)) for p in presets().values()]
+
+
+def shown(values: Given) -> str:
+    """Format values by field name as YAML.
+
+    >>> shown({"batch_size": 8, "fields": ("title", "text"), "l2_norm": True})
+    'batch-size: 8, fields: [title, text], l2-norm: true'
+    """
+    import yaml
+
+    named = {name.replace("_", "-"): plain(value) for name, value in values.items()}
+    text: str = yaml.safe_dump(named, default_flow_style=True, sort_keys=False, width=math.inf)
+    return text.strip()[1:-1]
 
 
 class ResolvedRun:
@@ -401,28 +380,20 @@ class ResolvedRun:
         sections = {name: part for name, part in vars(self).items() if isinstance(part, Settings)}
         return {name: as_json(section) for name, section in sections.items()}
 
-    def unused(self) -> Container[str]:
-        """Return the names of settings that mean nothing in this run."""
-        return ()
-
     def config(self) -> dict[str, Any]:
         """Return the settings as --config reads them, without unset ones and those of one run."""
         sections = (each for each in self.as_json().values() if isinstance(each, dict))
-        unused = self.unused()
         return {
             name.replace("_", "-"): plain(value)
             for section in sections
             for name, value in section.items()
-            if value is not None and name not in OF_ONE_RUN and name not in unused
+            if value is not None and name not in OF_ONE_RUN
         }
 
 
 @dataclass(frozen=True)
 class FinetuneRun(ResolvedRun):
-    """Resolved settings of a run, and overrides of the model's own settings.
-
-    `given` names the settings that were given explicitly; `notes` are messages for the user.
-    """
+    """Resolved settings of a run, overrides of the model's own settings, and notes for the log."""
 
     finetune: FinetuneSettings
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
@@ -434,72 +405,31 @@ class FinetuneRun(ResolvedRun):
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     representation: Given = field(default_factory=dict)
     text: Given = field(default_factory=dict)
-    preset: Preset | None = None
-    given: frozenset[str] = frozenset()
+    preset: str | None = None
     notes: tuple[str, ...] = ()
-
-    def lines(self) -> Iterator[str]:
-        """Describe a run with a preset, one line per setting; * marks overrides."""
-        preset = self.preset
-        if preset is None:
-            return
-        yield f"preset {preset.name}" + (f": {preset.summary}" if preset.summary else "")
-        if preset.start:
-            yield f"  starts from {preset.start}"
-        if preset.data:
-            yield f"  data: {preset.data}"
-        yield f"  values from {preset.file}; * marks overrides"
-        sections = [each for each in self.as_json().values() if isinstance(each, dict)]
-        for name, value in (item for section in sections for item in section.items()):
-            flag, settings = name.replace("_", "-"), preset.settings
-            if name in self.given:
-                instead = f" (preset: {shown(settings[name])})" if name in settings else ""
-                yield f"  * {flag} {shown(value)}{instead}"
-            elif name in settings:
-                yield f"    {flag} {shown(value)}"
-        yield from (f"  {note}" for note in preset.notes)
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON: the preset's name, then by section."""
         overrides = {"representation": dict(self.representation), "text": dict(self.text)}
-        return {"preset": self.preset and self.preset.name, **super().as_json(), **overrides}
-
-
-def shown(value: Any) -> str:
-    """Format a value as typed on the command line."""
-    if isinstance(value, tuple | list):
-        return ",".join(map(str, value)) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value is None else str(value)
+        return {"preset": self.preset, **super().as_json(), **overrides}
 
 
 def resolve_run(preset_name: str | None, corpus: CorpusSettings, given: Given) -> FinetuneRun:
     """Resolve a run's settings: the preset's, overridden by given ones (by field name)."""
-    preset = Preset("", Path(), {}) if preset_name is None else find_preset(preset_name)
-    merged: dict[type, dict[str, Any]] = {cls: {} for cls in CLASSES}
-    for name, value in overridden(preset.settings, given).items():
-        merged[OWNERS[name]][name] = value
-    notes: tuple[str, ...] = ()
-    validation = merged[ValidationSettings]
-    if "best_by" in validation.keys() - given.keys() and not (
-        {"dev_data", "dev_corpus"} & validation.keys()
-    ):
-        metric = validation.pop("best_by")
-        notes = (f"without --dev-data the last weights are kept, not the best by {metric}",)
-    required = ("model", "train_data", "output")
-    missing = [spelled(n, FinetuneSettings) for n in required if n not in merged[FinetuneSettings]]
-    if missing:
-        start = f"; the preset starts from {preset.start}" if preset.start else ""
-        raise UsageError(f"{' and '.join(missing)} must be given{start}", "denserk finetune --help")
+    preset = None if preset_name is None else find_preset(preset_name)
+    values = overridden(preset.settings if preset else {}, given)
+    notes = list(preset.lines(given)) if preset else []
+    if "best_by" in values.keys() - given.keys() and not {"dev_data", "dev_corpus"} & values.keys():
+        metric = values.pop("best_by")
+        notes.append(f"without --dev-data the last weights are kept, not the best by {metric}")
+    start = f"the preset starts from {preset.start}" if preset else "denserk finetune --help"
     hints = get_type_hints(FinetuneRun)
-    sections: Given = {name: cls(**merged[cls]) for name, cls in hints.items() if cls in merged}
+    sections: Given = {n: build(cls, values, start) for n, cls in hints.items() if cls in CLASSES}
     return FinetuneRun(
         **sections,
         corpus=corpus,
-        representation=merged[RepresentationSettings],
-        text=merged[TextSettings],
-        preset=preset if preset_name else None,
-        given=frozenset(given) - PATHS,
-        notes=notes,
+        representation=of_class(RepresentationSettings, values),
+        text=of_class(TextSettings, values),
+        preset=preset_name,
+        notes=tuple(notes),
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from denserk.commands.app import run as command
-from denserk.commands.benchmark import benchmark
+from denserk.commands.evaluate import benchmark
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.benchmarks import evaluate_benchmarks
 from denserk.io.manifest import Kind, beside, read_manifest

@@ -6,9 +6,8 @@ import time
 import pytest
 
 from denserk.commands.app import run
-from denserk.commands.console import ConsoleSettings, configure, show_error
 from denserk.errors import InputError
-from denserk.reporting import track
+from denserk.reporting import ConsoleSettings, configure, show_error, track
 
 logger = logging.getLogger("denserk.test")
 
@@ -31,7 +30,7 @@ def test_messages_go_to_stderr_and_notes_are_shown_once(capsys):
 
 @pytest.mark.parametrize(("total", "of"), [(40, " of 40"), (None, "")])
 def test_progress_in_lines_has_the_rate_and_the_time_left(capsys, monkeypatch, total, of):
-    monkeypatch.setattr("denserk.commands.console.EVERY", 0.05)
+    monkeypatch.setattr("denserk.reporting.EVERY", 0.05)
 
     def next_line():
         while not (printed := capsys.readouterr().err):

@@ -49,14 +49,14 @@ def test_options_override_presets_and_have_familiar_aliases(asked, words, sectio
     assert getattr(getattr(asked[0], section), field) == value
 
 
-def test_a_file_of_ones_own_is_a_preset(asked, capsys, tmp_path):
+def test_a_file_of_ones_own_is_a_preset(asked, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(
         "summary: a first run\nfields: [title, text]\nlr: 5e-6\nmax-steps: 300\n"
         "positive: rotate\nlayers: &layers [12, 8]\nnegative_pool: null\nnormalize_quotes: true\n"
     )
     assert run([*BASIC, "--preset", str(file), "--batch-size", "16"]) == 0
-    assert capsys.readouterr().err.startswith(f"preset {file}: a first run\n  values from {file}")
+    assert asked[0].notes[0] == f"preset {file}: a first run"
     chosen = asked[0].as_json()
     assert chosen["preset"] == str(file)
     assert chosen["text"] == {"fields": ("title", "text"), "normalize_quotes": True}
@@ -69,7 +69,7 @@ def test_a_file_of_ones_own_is_a_preset(asked, capsys, tmp_path):
     ("text", "status", "words"),
     [
         ("lr: fast\n", 2, ["lr: found 'fast', expected a number"]),
-        ("epoch: 3\n", 2, ["epoch is not a setting of finetune (did you mean epochs?)"]),
+        ("epoch: 3\n", 2, ["epoch is not a setting (did you mean epochs?)"]),
         ("lr: 1e-5\nseed: 1\nlr: 2e-5\n", 1, ["line 3", "'lr' is repeated"]),
         ("\0", 1, ["invalid YAML"]),
         (None, 2, ["cannot be read: No such file"]),
@@ -138,7 +138,7 @@ def test_a_terminal_sees_the_bar_and_the_parts(tiny, tmp_path):
         ],
         80,
     )
-    assert "4/4" in shown
+    assert "4 of 4 steps" in shown
     assert "contrastive" in shown
     assert "Writing model shards" not in shown
     told = orjson.loads((tmp_path / "out" / "training.json").read_bytes())

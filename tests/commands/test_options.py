@@ -8,8 +8,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from denserk.commands.options import Overrides, command
-from denserk.config.options import REQUIRED, Settings, as_json, from_json, option
+from denserk.commands.options import Given, command
+from denserk.config.options import REQUIRED, Settings, as_json, from_json, option, setting
 from denserk.errors import UsageError
 
 
@@ -31,9 +31,9 @@ class Paint(Settings):
     """Coats in order."""
     brush: tuple[str, ...] = option((), repeat=True, needs="depth glossy")
     """Brushes."""
-    depth: int | None = option(None, shown_default="that of the wall", at_least=1)
-    """Depth."""
-    shares: tuple[float, ...] = option((), rare=True, above=0, below=1)
+    depth: int | None = option(None, at_least=1)
+    """Depth. [default: that of the wall]"""
+    shares: tuple[float, ...] = setting((), above=0, below=1)
     """Shares."""
     glossy: bool = option(False, excludes="depth")
     """Shine."""
@@ -46,6 +46,8 @@ class Paint(Settings):
 @dataclasses.dataclass(frozen=True)
 class Weather:
     """Weather."""
+
+    own_defaults = "the model's own"
 
     warm: bool = True
     """Is it warm."""
@@ -65,9 +67,9 @@ APP = typer.Typer(
 @command(APP, "paint")
 def paint(
     paint: Paint,
-    weather: Overrides[Weather],
+    weather: Given[Weather],
     names: Annotated[list[str] | None, typer.Argument()] = None,
-) -> tuple[Paint, Overrides[Weather]]:
+) -> tuple[Paint, Given[Weather]]:
     """Paint a wall."""
     typer.echo((as_json(paint), dict(weather), names))
     return paint, weather
@@ -95,7 +97,7 @@ def test_options_by_any_spelling():
     ("arguments", "message"),
     [
         (("--hue", "h"), "--target must be given"),
-        ((*WALL, "--hours", "9,x"), "--hours: found 'x', expected a whole number"),
+        ((*WALL, "--hours", "9,x"), "hours: found 'x', expected a whole number"),
         ((*WALL, "--depth", "0"), "--depth 0: at least 1 is expected"),
         ((*WALL, "--set", "shares=0.5,1"), "--set shares=1.0: above 0, below 1 is expected"),
         ((*WALL, "--set", "shares=nan"), "--set shares=nan: a finite number"),
@@ -118,9 +120,10 @@ def test_lists_from_text_yaml_and_python(shares):
 
 def test_json_mistakes_are_reported_together():
     with pytest.raises(UsageError) as caught:
-        from_json(Paint, {"colour": "pink", "width": 2, "depth": True})
+        from_json(Paint, {"colour": "pink", "width": 2, "depth": True, "brush": 3})
     assert "colour: found 'pink', expected red or blue" in caught.value.message
-    assert "width is not a setting of Paint" in caught.value.message
+    assert "brush: found 3, expected a list" in caught.value.message
+    assert "width is not a setting" in caught.value.message
     assert "depth: found True, expected a whole number" in caught.value.message
 
 

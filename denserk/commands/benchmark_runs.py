@@ -1,6 +1,6 @@
-"""`denserk benchmark`: evaluate runs on benchmarks, and make the runs of a model.
+"""Runs of `denserk benchmark --model`.
 
-With a model, each corpus is encoded and indexed once, and then searched per benchmark:
+Each corpus is encoded and indexed once, and then searched per benchmark:
 
 runs/scifact.trec                       a run per benchmark, its manifest beside it
 runs/corpora/beir-scifact/vectors       the vectors of a corpus, resumable block by block
@@ -12,22 +12,16 @@ import logging
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from denserk.commands.app import app
-from denserk.commands.console import print_table
-from denserk.commands.evaluate import finish, show, with_baseline
-from denserk.commands.options import Given, Overrides, command
-from denserk.config import benchmarks as config
-from denserk.config import encoding, evaluation, retrieval
+from denserk.config import benchmarks, encoding, retrieval
 from denserk.config.benchmarks import Benchmark, Corpus
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import as_json, given_fields, plain
-from denserk.errors import UsageError
+from denserk.config.options import as_json, plain
+from denserk.index.build import build_index
+from denserk.index.search import search
 from denserk.io.blocks import refuse_other_run
 from denserk.io.data_sets import find_parts
 from denserk.io.files import write_errors
@@ -40,6 +34,10 @@ from denserk.io.manifest import (
     read_manifest,
     write_manifest,
 )
+from denserk.io.outputs import refuse_occupied
+from denserk.models.checkpoints import find_model
+from denserk.models.encode import encode
+from denserk.models.stored_model import read_model_folder
 
 logger = logging.getLogger(__name__)
 
@@ -47,128 +45,29 @@ CORPORA = "corpora"  # vectors and indexes, within the folder of runs
 LENGTHS = ("query_max_length", "passage_max_length")
 
 
-@command(
-    app,
-    "benchmark",
-    common=(
-        "list runs model output against measures baseline min per_query format report "
-        "hits resume overwrite device dtype batch_tokens"
-    ),
-    examples=(
-        "denserk benchmark dl19 --runs run.trec --against aggretriever",
-        "denserk benchmark beir-small --model M --output runs/",
-    ),
-)
-def benchmark(
-    paths: config.BenchmarkPaths,
-    measures: evaluation.MeasureSettings,
-    matching: evaluation.AnswerSettings,
-    comparison: evaluation.ComparisonSettings,
-    report: evaluation.ReportSettings,
-    page: evaluation.PageSettings,
-    make: Given[config.MakeSettings],
-    representation: Overrides[encoding.RepresentationSettings],
-    text: Overrides[encoding.TextSettings],
-    corpus: Given[CorpusSettings],
-    computing: Given[encoding.ComputeSettings],
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks or groups (see --list).")
-    ] = None,
-) -> None:
-    """Evaluate runs or a model on named benchmarks."""
-    if paths.list:
-        print_table(config.COLUMNS, config.list_benchmarks())
-        return
-    if not names:
-        raise UsageError("no benchmark given", "denserk benchmark --list shows all")
-    runs = _runs_of(paths, {**make, **representation, **text, **corpus, **computing})
-    asked = config.find_benchmarks(names)
-    if not any(each.answers for each in asked):
-        why = f"for benchmarks with answers; {' and '.join(names)} has qrels"
-        evaluation.reject_unused([matching], why, "leave it out")
-    if page.report is not None:
-        from denserk.evaluation.report import page_in
-
-        page_in(page, runs)
-    folders = paths.output is not None or any(Path(path).is_dir() for path in runs)
-    one = None if folders or len(asked) > 1 else asked[0]
-    if one is None:
-        _reject_single([comparison, measures, report, matching, page])
-    settings = evaluation.EvaluationSettings(**vars(measures))
-    if paths.model is not None and paths.output is not None:
-        _Maker(
-            *(Path(paths.output), paths.model, config.MakeSettings(**make), representation, text),
-            *(CorpusSettings(**corpus), encoding.ComputeSettings(**computing)),
-        ).make(asked)
-    if one is None:
-        from denserk.evaluation.benchmarks import evaluate_benchmarks
-
-        results = evaluate_benchmarks(runs, names, settings, paths.against, matching)
-        show(results, report)
-        if page.report is not None:
-            from denserk.evaluation.report import write_benchmarks_report
-
-            logger.info(f"{write_benchmarks_report(results, page)}: report")
-        return
-    from denserk.evaluation.benchmarks import evaluate_benchmark
-
-    comparison, runs = with_baseline(comparison, runs)
-    result = evaluate_benchmark(runs, one, settings, paths.against, matching)
-    sources = None
-    if page.report is not None:
-        from denserk.evaluation.report import sources_of
-
-        sources = sources_of(one, evaluation.ReportSources(one.title, topics=page.topics))
-        settings = replace(settings, remove_query=one.remove_query)
-    finish(result, runs, settings, comparison, report, page, sources)
-
-
-def _runs_of(paths: config.BenchmarkPaths, making: Mapping[str, Any]) -> list[str]:
-    """Return the runs to evaluate; `making` holds the given options for making runs."""
-    unused = [f"--{name.replace('_', '-')}" for name in making if name != "overwrite"]
-    if paths.model is None and unused:
-        raise UsageError(f"{', '.join(unused)}: only with --model", "add --model and --output")
-    runs = [*paths.runs, *filter(None, [paths.output])]
-    if not runs:
-        raise UsageError("no runs given", "add --runs run.trec, or --model MODEL --output DIR")
-    return runs
-
-
-def _reject_single(groups: Sequence[Any]) -> None:
-    """Raise a UsageError for options that need the runs of one benchmark."""
-    single = ("baseline", "min", "per_query", "topics", "write_dpr_json", "write_pyserini_json")
-    given = [name for group in groups for name in given_fields(group) if name in single]
-    if given:
-        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(f"{flags}: only for run files of one benchmark", "give one benchmark")
-
-
 def _origin(benchmark: Benchmark) -> dict[str, str]:
     """Return the entry of a benchmark in a run's manifest."""
     return {"name": benchmark.name, "corpus": benchmark.corpus.name}
 
 
-@dataclass
-class _Maker:
+class RunMaker:
     """Makes the runs of one model; `representation` and `text` override the model's settings."""
 
-    output: Path
-    model: str
-    choice: config.MakeSettings
-    representation: Mapping[str, Any]
-    text: Mapping[str, Any]
-    corpus: CorpusSettings
-    compute: encoding.ComputeSettings
-
-    def __post_init__(self) -> None:
-        from denserk.models.checkpoints import find_model
-        from denserk.models.stored_model import read_model_folder
-
-        self.model, folder = find_model(self.model)
+    def __init__(
+        self,
+        paths: benchmarks.BenchmarkPaths,
+        choice: benchmarks.MakeSettings,
+        representation: Mapping[str, Any],
+        text: Mapping[str, Any],
+        corpus: CorpusSettings,
+        compute: encoding.ComputeSettings,
+    ) -> None:
+        self.output, self.choice = Path(paths.output or ""), choice
+        self.representation, self.text = representation, text
+        self.corpus, self.compute = corpus, compute
+        self.model, folder = find_model(paths.model or "")
         self.stored = read_model_folder(folder)
-        self.search = retrieval.SearchSettings(
-            hits=self.choice.hits, index_device=self.choice.index_device
-        )
+        self.search = retrieval.SearchSettings(hits=choice.hits, index_device=choice.index_device)
 
     def make(self, asked: Sequence[Benchmark]) -> None:
         """Encode, index and search benchmarks, one after the other."""
@@ -188,9 +87,8 @@ class _Maker:
             later = {other.corpus.name for other in asked[position + 1 :]}
             if self.choice.discard_vectors and benchmark.corpus.name not in later:
                 shutil.rmtree(self._folder_of(benchmark.corpus), ignore_errors=True)
-        finished = sorted(
-            one.name for one in config.benchmarks().values() if self._is_finished(one)
-        )
+        every = benchmarks.benchmarks().items()
+        finished = sorted(name for name, one in every if self._is_finished(one))
         write_manifest(self.output, replace(manifest, complete=True, contents={"runs": finished}))
 
     def _run_of(self, benchmark: Benchmark) -> Path:
@@ -203,9 +101,8 @@ class _Maker:
         """Return the text settings given, else the benchmark's, at most the model's lengths."""
         longest = self.stored.passage.max_length or math.inf
         lengths = {name: min(getattr(corpus, name), longest) for name in LENGTHS}
-        states_join = self.stored.has_settings or "join" in encoding.PUBLISHED_TEXT.get(
-            self.model, {}
-        )
+        published = encoding.PUBLISHED_TEXT.get(self.model, {})
+        states_join = self.stored.has_settings or "join" in published
         return {**lengths, **({} if states_join else {"join": corpus.join}), **self.text}
 
     def _is_finished(self, benchmark: Benchmark) -> bool:
@@ -220,8 +117,6 @@ class _Maker:
 
     def _start(self) -> Manifest:
         """Write the unfinished manifest and return it; other settings are an error."""
-        from denserk.io.outputs import refuse_occupied
-
         settings = {
             "search": as_json(self.search),
             "representation": {name: plain(value) for name, value in self.representation.items()},
@@ -239,7 +134,7 @@ class _Maker:
             read_manifest(self.output, Kind.RUNS, unfinished=True)
             with write_errors(self.output):
                 shutil.rmtree(self.output / CORPORA, ignore_errors=True)
-                for run in map(self._run_of, config.benchmarks().values()):
+                for run in map(self._run_of, benchmarks.benchmarks().values()):
                     if beside(run).is_file():
                         run.unlink(missing_ok=True)
                         beside(run).unlink()
@@ -253,8 +148,6 @@ class _Maker:
     def _search(
         self, benchmark: Benchmark, parts: Mapping[str, str], text: Mapping[str, Any]
     ) -> None:
-        from denserk.index.search import search
-
         index, run = self._index(benchmark, parts["corpus"], text), str(self._run_of(benchmark))
         rules = replace(
             self.search, remove_query=benchmark.remove_query, max_passage=benchmark.max_passage
@@ -269,9 +162,6 @@ class _Maker:
 
     def _index(self, benchmark: Benchmark, source: str, text: Mapping[str, Any]) -> Path:
         """Return the index of a benchmark's corpus, building it if needed."""
-        from denserk.index.build import build_index
-        from denserk.models.encode import encode
-
         folder = self._folder_of(benchmark.corpus)
         vectors, index = folder / "vectors", folder / "index"
         if (index / NAME).is_file() and read_manifest(index, Kind.INDEX, unfinished=True).complete:
