@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.evaluation import EvaluationSettings
 from denserk.config.formats import CorpusFormat, QrelsFormat, TopicsFormat
-from denserk.config.options import from_json, of_class, typed_values
+from denserk.config.options import from_json, select, typed_values
 from denserk.config.retrieval import SearchSettings
 from denserk.extras import require
 from denserk.io.corpus import write_passages
@@ -97,7 +97,7 @@ class Encoder:
 
         classes = (RepresentationSettings, TextSettings, ComputeSettings)
         typed = typed_values("Encoder.load", options, *classes)
-        representation, text, compute = (of_class(each, typed) for each in classes)
+        representation, text, compute = (select(typed, each) for each in classes)
         return cls(TextEncoder.load(str(name), representation, text, ComputeSettings(**compute)))
 
     def encode_queries(self, queries: str | Sequence[str]) -> Vectors:

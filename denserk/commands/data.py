@@ -6,10 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from denserk.commands.app import app
-from denserk.commands.options import Given, command
+from denserk.commands.options import command
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.formats import ConversionSettings, CorpusSettings
 from denserk.config.generate import GenerateSettings
+from denserk.config.options import Given
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +26,8 @@ def convert(
     source: Annotated[str, typer.Argument(help="File, folder, or - for standard input.")],
     target: Annotated[str, typer.Argument(help="File, folder, or - for standard output.")],
     conversion: ConversionSettings,
-    representation: Given[RepresentationSettings],
-    text: Given[TextSettings],
+    representation: Annotated[Given, RepresentationSettings],
+    text: Annotated[Given, TextSettings],
     compute: ComputeSettings,
 ) -> Any:
     """Convert data between formats.

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from denserk.commands.app import app
-from denserk.commands.options import Given, command
+from denserk.commands.options import command
 from denserk.config import benchmarks, encoding
 from denserk.config import evaluation as config
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import OverwriteSettings, reject_given
+from denserk.config.options import Given, OverwriteSettings, fields_of, reject_given
 from denserk.errors import InputError, UsageError
 from denserk.io.data_sets import BEIR, IRDS, knows_irds
 from denserk.io.files import STREAM, read_text_lines
@@ -33,6 +33,7 @@ HOW = (
 )
 
 
+OF_ANSWERS = " ".join(fields_of(config.AnswerSettings))
 # Options of a benchmark that need the runs of one.
 OF_ONE = "baseline min per_query topics write_dpr_json write_pyserini_json"
 
@@ -44,13 +45,9 @@ OF_ONE = "baseline min per_query topics write_dpr_json write_pyserini_json"
     "report topics corpus answers max_hits",
 )
 def evaluate(
-    settings: config.EvaluationSettings,
+    settings: config.EvalSettings,
     inputs: config.EvaluationInput,
-    matching: config.AnswerSettings,
     corpus: CorpusSettings,
-    comparison: config.ComparisonSettings,
-    report: config.ReportSettings,
-    page: config.PageSettings,
     output: OverwriteSettings,
     files: Annotated[
         list[str] | None,
@@ -65,33 +62,32 @@ def evaluate(
     denserk eval bm25.trec dense.trec qrels.txt --baseline bm25.trec
     """
     runs, qrels = [*(files or []), *inputs.run], inputs.qrels
-    if page.topics is not None and page.report is None and not matching.outputs:
+    if settings.topics is not None and settings.report is None and not settings.outputs:
         raise UsageError("--topics is for --report or --write-dpr-json", "add --report DIR")
     if inputs.answers is None:
-        texts = [] if page.report else [config.EvaluationInput(corpus=inputs.corpus), corpus]
-        hint = "add --answers FILE --corpus FILE, or --report DIR"
-        reject_given(matching, *texts, why="only for --answers or --report", hint=hint)
+        why, hint = "only for --answers or --report", "add --answers FILE --corpus FILE"
+        reject_given(settings, among=OF_ANSWERS, why=why, hint=hint)
+        if settings.report is None:
+            reject_given(replace(inputs, run=(), qrels=None), corpus, why=why, hint=hint)
         runs, qrels = sort_inputs(files or [], inputs.run, qrels)
-        if not settings.measures and format_of(report) is config.OutputFormat.TREC_EVAL:
+        if not settings.measures and format_of(settings) is config.OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=config.TREC_EVAL_MEASURES)
-    comparison, runs = with_baseline(comparison, runs)
-    check_page(page, [*runs, *filter(None, [qrels])])
+    settings, runs = with_baseline(settings, runs)
+    check_page(settings, [*runs, *filter(None, [qrels])])
     if inputs.answers is not None and inputs.corpus is not None:
         from denserk.evaluation.answers import evaluate_answers
 
-        texts_of = (inputs.answers, inputs.corpus)
-        result = evaluate_answers(runs, *texts_of, settings, matching, corpus, topics=page.topics)
+        paths = (inputs.answers, inputs.corpus)
+        result = evaluate_answers(runs, *paths, settings, settings, corpus, topics=settings.topics)
     else:
         from denserk.evaluation.evaluator import evaluate as task
 
         assert qrels is not None  # found by sort_inputs
         result = task(runs, qrels, settings)
-    sources = None
-    if page.report is not None:
-        measured_by = qrels or inputs.answers or ""
-        name = Path(measured_by).name if Path(measured_by).exists() else measured_by
-        sources = config.ReportSources(f"Runs on {name}", qrels, page.topics, inputs.corpus, corpus)
-    finish(result, runs, settings, comparison, report, page, sources)
+    by = qrels or inputs.answers or ""
+    title = f"Runs on {Path(by).name if Path(by).exists() else by}"
+    sources = config.ReportSources(title, qrels, settings.topics, inputs.corpus, corpus)
+    finish(result, runs, settings, sources)
 
 
 @command(
@@ -102,14 +98,10 @@ def evaluate(
 )
 def benchmark(
     paths: benchmarks.BenchmarkPaths,
-    measures: config.MeasureSettings,
-    matching: config.AnswerSettings,
-    comparison: config.ComparisonSettings,
-    report: config.ReportSettings,
-    page: config.PageSettings,
+    settings: config.EvalSettings,
     make: benchmarks.MakeSettings,
-    representation: Given[encoding.RepresentationSettings],
-    text: Given[encoding.TextSettings],
+    representation: Annotated[Given, encoding.RepresentationSettings],
+    text: Annotated[Given, encoding.TextSettings],
     corpus: CorpusSettings,
     compute: encoding.ComputeSettings,
     names: Annotated[
@@ -131,12 +123,12 @@ def benchmark(
     if not runs:
         raise UsageError("no runs given", "add --runs run.trec, or --model MODEL --output DIR")
     if not any(each.answers for each in asked):
-        reject_given(matching, why=f"for benchmarks with answers; {' and '.join(names)} has qrels")
+        why = f"for benchmarks with answers; {' and '.join(names)} has qrels"
+        reject_given(settings, among=OF_ANSWERS, why=why)
     several = len(asked) > 1 or paths.output is not None or any(Path(run).is_dir() for run in runs)
     if several:
-        groups, among = (comparison, measures, report, matching, page), OF_ONE
-        reject_given(*groups, among=among, why="only for run files of one benchmark")
-    check_page(page, runs)
+        reject_given(settings, among=OF_ONE, why="only for run files of one benchmark")
+    check_page(settings, runs)
     if paths.model is not None:
         from denserk.commands.benchmark_runs import RunMaker
 
@@ -146,54 +138,45 @@ def benchmark(
         reject_given(replace(make, overwrite=False), corpus, compute, why=why, hint=hint)
         for name in (*representation, *text):
             raise UsageError(f"{name.replace('_', '-')}: {why}", hint)
-    settings = config.EvaluationSettings(**vars(measures))
     if several:
-        _evaluate_several(runs, names, settings, paths.against, matching, report, page)
+        _evaluate_several(runs, names, settings, paths.against)
     else:
-        _evaluate_one(runs, asked[0], settings, paths.against, matching, comparison, report, page)
+        _evaluate_one(runs, asked[0], settings, paths.against)
 
 
 def _evaluate_several(
     runs: list[str],
     names: list[str],
-    settings: config.EvaluationSettings,
+    settings: config.EvalSettings,
     against: Sequence[benchmarks.Paper],
-    matching: config.AnswerSettings,
-    report: config.ReportSettings,
-    page: config.PageSettings,
 ) -> None:
     from denserk.evaluation.benchmarks import evaluate_benchmarks
 
-    results = evaluate_benchmarks(runs, names, settings, against, matching)
-    show(results, report)
-    if page.report is not None:
+    results = evaluate_benchmarks(runs, names, settings, against, settings)
+    show(results, settings)
+    if settings.report is not None:
         from denserk.evaluation.report import write_benchmarks_report
 
-        logger.info(f"{write_benchmarks_report(results, page)}: report")
+        logger.info(f"{write_benchmarks_report(results, settings)}: report")
 
 
 def _evaluate_one(
     runs: list[str],
     benchmark: benchmarks.Benchmark,
-    settings: config.EvaluationSettings,
+    settings: config.EvalSettings,
     against: Sequence[benchmarks.Paper],
-    matching: config.AnswerSettings,
-    comparison: config.ComparisonSettings,
-    report: config.ReportSettings,
-    page: config.PageSettings,
 ) -> None:
     from denserk.evaluation.benchmarks import evaluate_benchmark
 
-    comparison, runs = with_baseline(comparison, runs)
-    result = evaluate_benchmark(runs, benchmark, settings, against, matching)
-    sources = None
-    if page.report is not None:
+    settings, runs = with_baseline(settings, runs)
+    result = evaluate_benchmark(runs, benchmark, settings, against, settings)
+    sources = config.ReportSources(benchmark.title, topics=settings.topics)
+    if settings.report is not None:
         from denserk.evaluation.report import sources_of
 
-        sources = config.ReportSources(benchmark.title, topics=page.topics)
         sources = sources_of(benchmark, sources)
         settings = replace(settings, remove_query=benchmark.remove_query)
-    finish(result, runs, settings, comparison, report, page, sources)
+    finish(result, runs, settings, sources)
 
 
 def content_of(name: str) -> Literal["run", "qrels"] | None:
@@ -237,14 +220,14 @@ def sort_inputs(
 
 
 def with_baseline(
-    comparison: config.ComparisonSettings, runs: list[str]
-) -> tuple[config.ComparisonSettings, list[str]]:
+    settings: config.EvalSettings, runs: list[str]
+) -> tuple[config.EvalSettings, list[str]]:
     """Put the run that --baseline names, a file or a run's name in tables, among the runs."""
-    name = comparison.baseline
+    name = settings.baseline
     if name is None or name in runs:
-        return comparison, runs
+        return settings, runs
     if name == STREAM or Path(name).exists():
-        return comparison, [name, *runs]
+        return settings, [name, *runs]
     from denserk.evaluation.evaluator import short_names
 
     shown = short_names(runs) if runs else []
@@ -255,66 +238,63 @@ def with_baseline(
             f"--baseline {name}: no such file, and {len(called) or 'no'} runs are called so",
             f"the runs are called {', '.join(shown) or 'nothing: name one'}",
         )
-    return replace(comparison, baseline=called[0]), runs
+    return replace(settings, baseline=called[0]), runs
 
 
-def check_page(page: config.PageSettings, inputs: Sequence[str]) -> None:
+def check_page(settings: config.PageSettings, inputs: Sequence[str]) -> None:
     """Raise an error for a report that cannot be written, before the work begins."""
-    if page.report is not None:
+    if settings.report is not None:
         from denserk.evaluation.report import page_in
 
-        page_in(page, inputs)
+        page_in(settings, inputs)
 
 
 def finish(
     result: "EvaluationResult",
     runs: Sequence[str],
-    settings: config.EvaluationSettings,
-    comparison: config.ComparisonSettings,
-    report: config.ReportSettings,
-    page: config.PageSettings,
-    sources: config.ReportSources | None,
+    settings: config.EvalSettings,
+    sources: config.ReportSources,
 ) -> None:
     """Test runs against a baseline, print measures, write the report, check minimum values."""
     from denserk.evaluation.evaluator import check_minimums
 
-    if comparison.baseline is not None:
+    if settings.baseline is not None:
         from denserk.evaluation.significance import compare
 
-        baseline = result.runs[list(runs).index(comparison.baseline)].name
+        baseline = result.runs[list(runs).index(settings.baseline)].name
         values = {run.name: run.per_query for run in result.runs}
-        found = compare(values, result.measures, baseline, comparison)
+        found = compare(values, result.measures, baseline, settings)
         result = replace(result, comparison=found)
-    show(result, report)
-    if sources is not None:
+    show(result, settings)
+    if settings.report is not None:
         from denserk.evaluation.report import write_report
 
-        path = write_report(result, runs, sources, page, settings)
+        path = write_report(result, runs, sources, settings, settings)
         logger.info(f"{path}: report, {path.stat().st_size / 1000:,.0f} kB")
     check_minimums(result, settings)
 
 
-def format_of(report: config.ReportSettings) -> config.OutputFormat:
+def format_of(settings: config.ReportSettings) -> config.OutputFormat:
     """Return the output format; by default a table on a terminal and TSV elsewhere."""
     default = config.OutputFormat.TABLE if sys.stdout.isatty() else config.OutputFormat.TSV
-    return report.format or default
+    return settings.format or default
 
 
-def show(result: "EvaluationResult | BenchmarksResult", report: config.ReportSettings) -> None:
+def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportSettings) -> None:
     """Print a result; control characters are escaped on a terminal."""
     from denserk.evaluation.tables import as_rich, render, tables
 
-    chosen, on_terminal = format_of(report), sys.stdout.isatty()
+    chosen, on_terminal = format_of(settings), sys.stdout.isatty()
     if chosen is config.OutputFormat.TABLE and on_terminal and "NO_COLOR" not in os.environ:
         from rich.console import Console
 
         out = Console(markup=False, highlight=False)
-        for table in tables(result, report):
+        for table in tables(result, settings):
             out.print(as_rich(table, lambda text: printable(text, None)))
             for note in table.legend("green"):
                 out.print(note)
     else:
-        text = render(result, report, chosen)
+        text = render(result, settings, chosen)
         if on_terminal:
             text = "".join(c if c in "\n\t" else printable(c) for c in text)
         sys.stdout.write(text)

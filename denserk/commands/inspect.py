@@ -13,10 +13,11 @@ import typer
 
 from denserk import __version__
 from denserk.commands.app import app
-from denserk.commands.options import Given, command
+from denserk.commands.options import command
 from denserk.config import analysis
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.formats import CorpusSettings
+from denserk.config.options import Given
 from denserk.errors import MissingExtraError
 from denserk.extras import installed
 from denserk.reporting import print_table
@@ -49,8 +50,8 @@ def _print(output: str | None, header: Sequence[str], rows: Sequence[Sequence[st
 )
 def sentence_similarity(
     settings: analysis.SentenceSimilaritySettings,
-    representation: Given[RepresentationSettings],
-    text: Given[TextSettings],
+    representation: Annotated[Given, RepresentationSettings],
+    text: Annotated[Given, TextSettings],
     compute: ComputeSettings,
 ) -> None:
     """Evaluate embeddings on labelled sentence pairs or on triplets.
@@ -94,8 +95,8 @@ def attention_entropy(
 )
 def query_latency(
     settings: analysis.QueryLatencySettings,
-    representation: Given[RepresentationSettings],
-    text: Given[TextSettings],
+    representation: Annotated[Given, RepresentationSettings],
+    text: Annotated[Given, TextSettings],
     compute: ComputeSettings,
     more: MoreModels = None,
 ) -> None:
@@ -118,8 +119,8 @@ def query_latency(
 )
 def winning_vectors(
     settings: analysis.WinningVectorSettings,
-    representation: Given[RepresentationSettings],
-    text: Given[TextSettings],
+    representation: Annotated[Given, RepresentationSettings],
+    text: Annotated[Given, TextSettings],
     corpus: CorpusSettings,
     compute: ComputeSettings,
     more: MoreModels = None,

@@ -1,8 +1,8 @@
 """Construction of typer commands from settings classes.
 
-A command is a function whose parameters are settings classes, or `Given` of one, which holds the
-given options alone. `command` turns their fields into options, and the parsed options back into
-settings objects.
+A command is a function whose parameters are settings classes, or `Annotated[Given, *classes]`: the
+given options of some classes. `command` turns their fields into options, and parsed options back
+into settings objects.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -26,8 +26,8 @@ from denserk.config.options import (
     build,
     field_docs,
     fields_of,
-    of_class,
     read_yaml,
+    select,
     spec_of,
     typed_values,
     without_none,
@@ -103,19 +103,16 @@ class Command(TyperCommand):
                 formatter.write("".join(f"  {example}\n" for example in self.examples))
 
 
-class Given(dict[str, Any], Generic[T]):
-    """Given options of a settings class, by field name: a model or a preset has the others."""
-
-
 class _Option:
     """A field of a settings class as an option; `is_unset`: its default is not passed on."""
 
-    def __init__(self, settings: type, name: str, *, is_unset: bool) -> None:
+    def __init__(self, settings: type, name: str, *, is_unset: bool = False) -> None:
         field, self.name, self._is_unset = fields_of(settings)[name], name, is_unset
         self.spec, self._default = spec_of(field), field.default
         self._kind = without_none(get_type_hints(settings)[name])
         own_defaults = getattr(settings, "own_defaults", "")
-        self._panel = re.split("[.:]", settings.__doc__ or "")[0]
+        owner = next(cls for cls in settings.__mro__ if name in inspect.get_annotations(cls))
+        self._panel = re.split("[.:]", owner.__doc__ or "")[0]
         self._panel += " (overrides the model's)" if own_defaults else ""
         self._text = field_docs(settings)[name]
         if self._default is REQUIRED:
@@ -239,22 +236,19 @@ class _Parsed:
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._source, self._function = f"denserk {name}", function
-        self._groups: dict[str, tuple[type[Any], bool]] = {}
+        self._groups: dict[str, tuple[list[type[Any]], bool]] = {}
         self.plain: list[inspect.Parameter] = []
         hints = get_type_hints(function, include_extras=True)
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
-            is_unset = get_origin(hint) is Given
-            settings = get_args(hint)[0] if is_unset else hint
-            if dataclasses.is_dataclass(settings):
-                self._groups[parameter.name] = cast("type[Any]", settings), is_unset
+            given = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, type)]
+            if given or dataclasses.is_dataclass(hint):
+                self._groups[parameter.name] = given or [hint], bool(given)
             else:
                 self.plain.append(parameter.replace(annotation=hint))
-        groups = self._groups.values()
+        groups = [(cls, unset) for classes, unset in self._groups.values() for cls in classes]
         self._classes = [cls for cls, _ in groups]
-        self.options = [
-            _Option(cls, n, is_unset=unset) for cls, unset in groups for n in fields_of(cls)
-        ]
+        self.options = [_Option(cls, n, is_unset=u) for cls, u in groups for n in fields_of(cls)]
 
     def call(self, given: Mapping[str, Any]) -> Any:
         """Call the function with options by name, which win over those of a --config."""
@@ -269,8 +263,8 @@ class _Parsed:
                 raise UsageError(f"{name.replace('_', '-')}: {value} is above {LARGEST}")
         built: dict[str, Any] = {}
         files = dict(plain)
-        for name, (cls, is_unset) in self._groups.items():
-            built[name] = Given(of_class(cls, typed)) if is_unset else build(cls, typed)
+        for name, (classes, is_unset) in self._groups.items():
+            built[name] = select(typed, *classes) if is_unset else build(classes[0], typed)
             files |= built[name] if is_unset else vars(built[name])
             files |= {"picture": built[name].picture} if hasattr(built[name], "picture") else {}
         with _guard_files(files):
@@ -290,9 +284,7 @@ def command(
 
     def register(function: Callable[..., T]) -> Callable[..., T]:
         parsed = _Parsed(name, function)
-        console = [
-            _Option(ConsoleSettings, each, is_unset=False) for each in fields_of(ConsoleSettings)
-        ]
+        console = [_Option(ConsoleSettings, name) for name in fields_of(ConsoleSettings)]
         rare = {each.name: each.record() for each in parsed.options if each.spec.rare}
         parameters = [*parsed.plain, *(o.parameter() for o in parsed.options if not o.spec.rare)]
         parameters += [CONFIG] * config + [SET] * bool(rare)

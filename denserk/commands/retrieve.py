@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from denserk.commands.app import app
-from denserk.commands.options import Given, command
+from denserk.commands.options import command
 from denserk.config import encoding, retrieval
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import reject_given
+from denserk.config.options import Given, reject_given
 from denserk.reporting import per_second
 
 logger = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 def encode(
     settings: encoding.EncodeSettings,
     corpus: CorpusSettings,
-    representation: Given[encoding.RepresentationSettings],
-    text: Given[encoding.TextSettings],
+    representation: Annotated[Given, encoding.RepresentationSettings],
+    text: Annotated[Given, encoding.TextSettings],
     compute: encoding.ComputeSettings,
 ) -> Any:
     """Encode passages or queries into vectors.
@@ -95,9 +95,9 @@ def index(
 def search(
     paths: retrieval.SearchPaths,
     settings: retrieval.SearchSettings,
-    representation: Given[encoding.RepresentationSettings],
-    text: Given[encoding.TextSettings],
-    computing: Given[encoding.ComputeSettings],
+    representation: Annotated[Given, encoding.RepresentationSettings],
+    text: Annotated[Given, encoding.TextSettings],
+    computing: Annotated[Given, encoding.ComputeSettings],
     milvus: retrieval.CollectionSettings,
 ) -> Any:
     """Search an index and write a run.
@@ -130,7 +130,7 @@ def search(
 def rerank(
     paths: retrieval.RerankPaths,
     settings: retrieval.RerankSettings,
-    text: Given[encoding.TextSettings],
+    text: Annotated[Given, encoding.TextSettings],
     corpus: CorpusSettings,
     compute: encoding.ComputeSettings,
 ) -> Any:

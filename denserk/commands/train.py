@@ -1,15 +1,16 @@
 """`denserk pretrain`, `finetune` and `mine-negatives`."""
 
 import logging
-from typing import Any
+from typing import Annotated, Any
 
 from denserk.commands.app import app
-from denserk.commands.options import Given, command
+from denserk.commands.options import command
 from denserk.config import pretraining as config
 from denserk.config import training
-from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.config.encoding import ComputeSettings, TextSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.mining import MiningPaths, MiningSettings
+from denserk.config.options import Given
 from denserk.reporting import print_table
 
 logger = logging.getLogger(__name__)
@@ -25,17 +26,13 @@ logger = logging.getLogger(__name__)
 def pretrain(
     pretraining: config.PretrainSettings,
     corpus: CorpusSettings,
-    units: Given[config.TextUnitSettings],
-    masking: Given[config.MaskingSettings],
-    objective: Given[config.PretrainingObjectiveSettings],
-    optimizer: Given[config.PretrainOptimizerSettings],
+    given: Annotated[Given, *config.CLASSES],
 ) -> Any:
     """Pre-train a backbone for retrieval.
 
     denserk pretrain --objective condenser --model bert-base-uncased --corpus t.txt --output m/
     denserk pretrain --objective mlm --architecture tiny --corpus t.txt --output m/
     """
-    given = {**units, **masking, **objective, **optimizer}
     run = config.resolve_run(pretraining, corpus, given)
     from denserk.training.pretrain import pretrain as task
 
@@ -52,16 +49,8 @@ def pretrain(
 )
 def finetune(
     presets: training.PresetSettings,
-    finetuning: Given[training.FinetuneSettings],
     corpus: CorpusSettings,
-    representation: Given[RepresentationSettings],
-    text: Given[TextSettings],
-    sampling: Given[training.SamplingSettings],
-    objective: Given[training.ObjectiveSettings],
-    optimizer: Given[training.OptimizerSettings],
-    cache: Given[training.CacheSettings],
-    reranking: Given[training.RerankingSettings],
-    validation: Given[training.ValidationSettings],
+    given: Annotated[Given, *training.CLASSES],
 ) -> Any:
     """Fine-tune a retriever or a cross-encoder.
 
@@ -71,8 +60,6 @@ def finetune(
     if presets.list_presets:
         print_table(training.COLUMNS, training.list_presets())
         return None
-    groups = (finetuning, representation, text, sampling, objective, optimizer, cache, reranking)
-    given = {name: value for group in (*groups, validation) for name, value in group.items()}
     run = training.resolve_run(presets.preset, corpus, given)
     from denserk.training.finetune import finetune as task
 
@@ -98,7 +85,7 @@ def mine_negatives(
     paths: MiningPaths,
     settings: MiningSettings,
     corpus: CorpusSettings,
-    text: Given[TextSettings],
+    text: Annotated[Given, TextSettings],
     compute: ComputeSettings,
 ) -> Any:
     """Mine hard negatives from runs over training queries.

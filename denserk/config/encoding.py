@@ -188,7 +188,7 @@ CPU_BATCH_TOKENS = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionSettings(Settings):
-    """Precision, for all commands that run a model."""
+    """Precision: for all commands that run a model."""
 
     dtype: Dtype = option(Dtype.FLOAT32, "--precision")
     """Precision of the computation; float16 needs a GPU, search follows the index by default."""

@@ -19,7 +19,7 @@ RunOrder = StrEnum("RunOrder", "SCORE RANK")
 
 
 @dataclass(frozen=True)
-class MeasureSettings(Settings):
+class EvaluationSettings(Settings):
     """Measures."""
 
     measures: tuple[str, ...] = option((), "-m", repeat=True, metavar="MEASURES")
@@ -35,12 +35,6 @@ class MeasureSettings(Settings):
     """Evaluate only the first N hits of each query. [default: all]"""
     min: tuple[str, ...] = option((), repeat=True, metavar="MEASURE=VALUE")
     """Exit with status 1 if a run is below this value, e.g. nDCG@10=0.30; repeatable."""
-
-
-@dataclass(frozen=True)
-class EvaluationSettings(MeasureSettings):
-    """Measures: with the rules of a benchmark."""
-
     remove_query: bool = False
     """Drop hits whose id is the query's own (ArguAna, Quora)."""
 
@@ -162,6 +156,13 @@ class PageSettings(Settings):
     """--report: number of queries with the largest differences to show hits of."""
     report_passages: int = setting(5, at_least=1, needs="report")
     """--report: number of passages shown per query and run."""
+
+
+@dataclass(frozen=True)
+class EvalSettings(
+    EvaluationSettings, AnswerSettings, ComparisonSettings, ReportSettings, PageSettings
+):
+    """Options that `eval` and `benchmark` share."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class RunFormat(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TopicsSettings(Settings):
-    """Queries, where a command may do without."""
+    """Queries: where a command may do without."""
 
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""

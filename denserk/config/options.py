@@ -18,7 +18,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache, partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -37,6 +37,8 @@ BOUNDS = {
     "below": operator.lt,
 }
 T = TypeVar("T")
+# Given options by field name; a model or a preset has the values of the others.
+Given = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +157,7 @@ def reject_given(*groups: Any, why: str, hint: str | None = None, among: str = "
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceSettings(Settings):
-    """Device, for all commands that run a model."""
+    """Device: for all commands that run a model."""
 
     device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
     """Device; auto uses a GPU if there is one. For several GPUs use torchrun."""
@@ -171,7 +173,7 @@ class OverwriteSettings(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResumeSettings(OverwriteSettings):
-    """Output of a command that can continue an interrupted run."""
+    """Output: of a command that can continue an interrupted run."""
 
     resume: bool = option(False, excludes="overwrite")
     """Resume an interrupted run; finished work is checked against the input and kept."""
@@ -179,7 +181,7 @@ class ResumeSettings(OverwriteSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardSettings(Settings):
-    """Part of the input that a command processes."""
+    """Shards: the part of the input that a command processes."""
 
     shard_id: int = option(0, "--dataset-shard-index", "--shard-index", at_least=0)
     """Shard to process, from 0."""
@@ -199,7 +201,7 @@ class ShardSettings(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TagSettings(Settings):
-    """Tag of a run."""
+    """Output: the tag of a run."""
 
     tag: str = option("denserk", "--runtag", "--run-tag", nonempty=True)
     """Run tag, the last column of a TREC run."""
@@ -323,14 +325,14 @@ def typed_values(source: str, values: Mapping[str, Any], *classes: type) -> dict
     return typed
 
 
-def of_class(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values whose names are fields of a class."""
-    return {name: values[name] for name in fields_of(cls) if name in values}
+def select(values: Given, *classes: type) -> dict[str, Any]:
+    """Return the values whose names are fields of the classes."""
+    return {name: values[name] for name in fields_of(*classes) if name in values}
 
 
 def build(cls: type[T], values: Mapping[str, Any], hint: str | None = None) -> T:
     """Build a settings object from those values that are its fields."""
-    own = of_class(cls, values)
+    own = select(values, cls)
     required = [name for name, field in fields_of(cls).items() if field.default is REQUIRED]
     if missing := [spelled(name, cls) for name in required if name not in own]:
         raise UsageError(f"{' and '.join(missing)} must be given", hint)
@@ -342,43 +344,29 @@ def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
     return cls(**typed_values(cls.__name__, values, cls))
 
 
-@cache
-def _loader() -> Any:
-    """Return PyYAML's safe loader, which rejects repeated keys."""
-    import yaml
-
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        def flatten_mapping(self, node: Any) -> None:
-            # Called before `<<:` is resolved, and again for each mapping that merges this one.
-            seen: set[str] = set()
-            for key, _ in () if hasattr(node, "checked") else node.value:
-                if str(key.value) in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"the key {key.value!r} is repeated", problem_mark=key.start_mark
-                    )
-                seen.add(str(key.value))
-            node.checked = True
-            super().flatten_mapping(node)
-
-    return Loader
-
-
 def read_yaml(path: str | Path) -> Mapping[str, Any]:
-    """Read a YAML file, which must have a mapping of names at the top level."""
+    """Read a YAML file: a mapping of names, without repeated ones."""
     import yaml
 
     expected = "lines of the form 'name: value'"
     try:
-        values = yaml.load(Path(path).read_text("utf-8"), _loader())
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(Path(path).read_text("utf-8"))
+        node = loader.get_single_node()
+        keys = [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+        for key, other in combinations(keys, 2):
+            if key.value == other.value:
+                problem = f"the key {other.value!r} is repeated"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=other.start_mark)
+        values = loader.construct_document(node) if keys else node
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or error
+        problem = getattr(error, "problem", None) or str(error)
         line = mark.line + 1 if mark else None
         raise InputError(path, line, f"invalid YAML ({problem})", expected) from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise InputError(path, None, f"{type(values).__name__} in YAML", expected)
+        raise InputError(path, None, "no mapping", expected)
     return values
 
 

@@ -11,6 +11,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import (
     REQUIRED,
     DeviceSettings,
+    Given,
     ResumeSettings,
     Settings,
     build,
@@ -20,7 +21,7 @@ from denserk.config.options import (
     typed_values,
     unused_options,
 )
-from denserk.config.training import Given, OptimizerSettings, ResolvedRun, overridden
+from denserk.config.training import OptimizerSettings, ResolvedRun, overridden
 from denserk.errors import UsageError
 
 # Pre-training objectives; their losses are in `denserk.losses.pretraining`.

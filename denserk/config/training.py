@@ -14,21 +14,20 @@ from denserk.config.formats import CorpusSettings, TrainingFormat
 from denserk.config.options import (
     REQUIRED,
     DeviceSettings,
+    Given,
     ResumeSettings,
     Settings,
     as_json,
     build,
-    of_class,
     option,
     paper_sections,
     plain,
     read_yaml,
+    select,
     setting,
     typed_values,
 )
 from denserk.errors import UsageError
-
-Given = Mapping[str, Any]
 
 # Settings of one run, which its configuration does not record.
 OF_ONE_RUN = ("output", "resume", "overwrite", "preset", "fp16", "bf16")
@@ -270,6 +269,7 @@ class PresetSettings:
 
 # Classes of the settings that a preset can have; field names are unique over them.
 CLASSES: tuple[type, ...] = (
+    FinetuneSettings,
     RepresentationSettings,
     TextSettings,
     SamplingSettings,
@@ -278,7 +278,6 @@ CLASSES: tuple[type, ...] = (
     CacheSettings,
     RerankingSettings,
     ValidationSettings,
-    FinetuneSettings,
 )
 # Given option -> setting of a preset or recipe that it disables, because that one would win.
 RIVALS = {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "train_fraction": "train_queries"}
@@ -324,7 +323,7 @@ class Preset(Description):
 def as_preset(name: str, file: Path, values: Given) -> Preset:
     """Validate the values of a preset's YAML mapping."""
     typed = typed_values(str(file), values, Description, *CLASSES)
-    described = of_class(Description, typed)
+    described = select(typed, Description)
     settings = {n: value for n, value in typed.items() if n not in described}
     return Preset(name=name, file=file, settings=settings, **described)
 
@@ -428,8 +427,8 @@ def resolve_run(preset_name: str | None, corpus: CorpusSettings, given: Given) -
     return FinetuneRun(
         **sections,
         corpus=corpus,
-        representation=of_class(RepresentationSettings, values),
-        text=of_class(TextSettings, values),
+        representation=select(values, RepresentationSettings),
+        text=select(values, TextSettings),
         preset=preset_name,
         notes=tuple(notes),
     )

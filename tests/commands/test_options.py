@@ -8,8 +8,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from denserk.commands.options import Given, command
-from denserk.config.options import REQUIRED, Settings, as_json, from_json, option, setting
+from denserk.commands.options import command
+from denserk.config.options import REQUIRED, Given, Settings, as_json, from_json, option, setting
 from denserk.errors import UsageError
 
 
@@ -67,9 +67,9 @@ APP = typer.Typer(
 @command(APP, "paint")
 def paint(
     paint: Paint,
-    weather: Given[Weather],
+    weather: Annotated[Given, Weather],
     names: Annotated[list[str] | None, typer.Argument()] = None,
-) -> tuple[Paint, Given[Weather]]:
+) -> tuple[Paint, Annotated[Given, Weather]]:
     """Paint a wall."""
     typer.echo((as_json(paint), dict(weather), names))
     return paint, weather

@@ -3,7 +3,7 @@
 import pytest
 
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import fields_of, of_class, typed_values
+from denserk.config.options import fields_of, select, typed_values
 from denserk.config.training import (
     CLASSES,
     DevMetric,
@@ -57,7 +57,7 @@ def test_a_given_option_disables_its_rival(name, cls, given, gone):
     applied = overridden(preset.settings, given)
     assert applied.items() >= given.items()
     assert applied.keys() == (preset.settings.keys() | given.keys()) - {gone}
-    assert cls(**of_class(cls, applied))
+    assert cls(**select(applied, cls))
 
 
 def test_an_unknown_preset_is_answered_with_the_nearest():
