@@ -18,7 +18,10 @@ def complete(monkeypatch):
     lines = list(PROJECT["dependencies"])
     lines += [f'{line}; extra == "{extra}"' for extra, group in EXTRAS.items() for line in group]
     wanted = {Requirement(line).name: Requirement(line).specifier for line in lines}
-    versions = {name: next((s.version for s in specs), "1.0") for name, specs in wanted.items()}
+    versions = {
+        name: next((s.version for s in specs if s.operator == ">="), "1.0")
+        for name, specs in wanted.items()
+    }
     del versions["faiss-gpu"]
 
     def version(name):
