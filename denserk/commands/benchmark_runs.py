@@ -139,7 +139,7 @@ class RunMaker:
                         run.unlink(missing_ok=True)
                         beside(run).unlink()
         else:
-            refuse_occupied(self.output, overwrite=False, resumable=exists)
+            refuse_occupied(self.output, overwrite=False)
         with write_errors(self.output):
             self.output.mkdir(parents=True, exist_ok=True)
         write_manifest(self.output, manifest)

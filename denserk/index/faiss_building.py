@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from denserk.index.faiss_index import (
     read_index,
 )
 from denserk.index.folder import DOCID, INDEX, passage_of
-from denserk.index.inputs import require_same, written_id
+from denserk.index.inputs import require_same
 from denserk.index.searcher import Rows, StoredVectors
 from denserk.io.corpus import IdLedger
 from denserk.io.files import read_text_lines, temporary_beside, whole_binary, whole_text
@@ -429,15 +429,22 @@ def open_parts(names: Sequence[str]) -> list[Template]:
 
 def merge_folders(parts: Sequence[Template], folder: Path) -> None:
     """Merge index folders into the first one's template: write the files `docid` and `index`."""
-    size = vectors_per_passage(parts[0].manifest)
-    ids = IdLedger()
+    size, ids = vectors_per_passage(parts[0].manifest), IdLedger()
+
+    def read(part: Template) -> Iterator[str]:
+        return (line.rstrip() for _, line in read_text_lines(Path(part.name) / DOCID))
+
+    def id_at(position: int) -> str:
+        lines = chain.from_iterable(map(read, parts))
+        return passage_of(next(islice(lines, position * size, None)), size)
+
     with whole_text(folder / DOCID) as out, track("merging ids", None, "passages") as progress:
         for part in parts:
             ids.start(part.name)
-            lines = (line.rstrip() for _, line in read_text_lines(Path(part.name) / DOCID))
+            lines = read(part)
             while block := list(islice(lines, IDS_AT_ONCE * size)):
                 out.write("\n".join([*block, ""]))
                 ids.extend([passage_of(line, size) for line in block[::size]])
                 progress.advance(len(block) // size)
-        ids.refuse_repeat(lambda position: written_id(out, position, size))
+        ids.refuse_repeat(id_at)
     merge_files(parts[0].index, [Path(part.name) / INDEX for part in parts], folder / INDEX)

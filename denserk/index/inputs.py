@@ -4,16 +4,16 @@ import glob
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from denserk.config.retrieval import Metric
 from denserk.errors import MismatchError, UsageError
-from denserk.index.folder import DOCID, part_names, passage_of
+from denserk.index.folder import part_names
 from denserk.io.corpus import IdLedger
-from denserk.io.files import STREAM, whole_binary, whole_text
-from denserk.io.flat_file import write_flat_rows
+from denserk.io.files import STREAM
+from denserk.io.flat_file import write_flat
 from denserk.io.manifest import Manifest
 from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension
 from denserk.io.vectors import VectorSource, read_vector_blocks
@@ -109,29 +109,27 @@ def checked_blocks(sources: Sequence[VectorSource], ids: IdLedger) -> Iterator[V
             yield block
 
 
-def written_id(lines: TextIO, position: int, size: int) -> str:
-    """Return the id of a passage whose `size` lines were written."""
-    lines.flush()
-    with Path(lines.name).open(encoding="utf-8") as written:
-        return passage_of(next(islice(written, position * size, None)).rstrip(), size)
+def refuse_repeated(ids: IdLedger, sources: Sequence[VectorSource]) -> None:
+    """Raise an InputError if an id of the sources, which are read again for it, repeats."""
+
+    def id_at(position: int) -> str:
+        read = chain.from_iterable(source.read() for source in sources)
+        return next(islice((docid for block in read for docid in block.ids), position, None))
+
+    ids.refuse_repeat(None if STREAM in [source.name for source in sources] else id_at)
 
 
 def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> dict[str, int]:
     """Stream vectors into a flat file, and ids into `docid` beside it; return what is there."""
     size, ids = sources[0].vectors_per_passage, IdLedger()
-    with (
-        whole_text(vectors.with_name(DOCID)) as lines,
-        whole_binary(vectors) as rows,
-        track("reading vectors", known_count(sources), "passages") as progress,
-    ):
+    with track("reading vectors", known_count(sources), "passages") as progress:
 
-        def blocks() -> Iterator[Vectors]:
+        def blocks() -> Iterator[tuple[list[str], Vectors]]:
             for block in checked_blocks(sources, ids):
-                yield block.vectors
-                names = (name for docid in block.ids for name in part_names(docid, size))
-                lines.writelines(f"{name}\n" for name in names)
+                names = [name for docid in block.ids for name in part_names(docid, size)]
+                yield names, block.vectors
                 progress.advance(len(block.ids))
+            refuse_repeated(ids, sources)
 
-        dimension = write_flat_rows(rows, metric, blocks())
-        ids.refuse_repeat(lambda position: written_id(lines, position, size))
-        return {"count": ids.count, "vectors_per_passage": size, "dimension": dimension}
+        dimension = write_flat(vectors, metric, blocks())
+    return {"count": ids.count, "vectors_per_passage": size, "dimension": dimension}

@@ -1,12 +1,11 @@
-"""Long inputs in numbered blocks, and outputs that are written block by block and can be resumed.
+"""Inputs in numbered blocks, and folders that are written block by block and can be resumed.
 
-The journal has one JSON line per finished block. A file of lines stays in a folder beside it,
-NAME.unfinished, until it is complete: `lines`, the journal, and manifest.json. A kill costs the
-block that was being written.
+A folder holds the files of each block, a journal with one JSON line per finished block, and
+manifest.json. A kill costs the block that was being written. A file of lines is built from such a
+folder beside it, NAME.unfinished.
 """
 
 import logging
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +20,7 @@ from denserk.config.options import from_json
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM, read_file, whole_binary, write_errors
-from denserk.io.manifest import Manifest, beside, differences, write_manifest
+from denserk.io.manifest import Manifest, beside, differences, file_sha256, write_manifest
 from denserk.io.outputs import unfinished_folder
 from denserk.reporting import track
 
@@ -29,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 JOURNAL = "blocks.jsonl"
 OTHERS = "blocks-*.jsonl"  # of ranks 1, 2, ... until their lines are copied into the first journal
-LINES = "lines"
 
 
 @dataclass(frozen=True)
@@ -106,17 +104,12 @@ def refuse_other_run(
 ) -> None:
     """Raise a MismatchError if an output was started with other settings or another model.
 
-    `models` are the keys of `made_from` that describe models; their names do not count.
+    `models` are the keys of `made_from` that describe models; their names do not count, because a
+    folder may have moved.
     """
     found = differences(started.settings, now.settings)
     for key in models:
-        old, new = dict(started.made_from.get(key) or {}), dict(now.made_from.get(key) or {})
-        for described in (old, new):
-            described.pop("name", None)  # a folder may have moved
-            if described.get("plain") is False:  # written by earlier versions
-                del described["plain"]
-        if "backend" in new:
-            old.setdefault("backend", "torch")  # of earlier versions
+        old, new = ({**(each.made_from.get(key) or {}), "name": None} for each in (started, now))
         found += differences(old, new, f"{key}.")
     if found:
         raise MismatchError(
@@ -136,8 +129,6 @@ class Block:
     input_sha256: str
     # SHA-256 of its files by suffix; empty in journals of older versions
     sha256: Mapping[str, str] = field(default_factory=dict, compare=False, kw_only=True)
-    # in a file of lines, the byte behind the last line
-    end: int | None = field(default=None, compare=False, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -156,9 +147,8 @@ def read_journal(folder: Path) -> dict[int, Block]:
     A last line cut short by a kill is no block.
     """
     found: dict[int, Block] = {}
-    for where in [folder / JOURNAL, *folder.glob(OTHERS)]:
-        lines = read_file(where).splitlines(keepends=True) if os.path.lexists(where) else []
-        for number, line in enumerate(lines, start=1):
+    for where in [path for path in (folder / JOURNAL, *folder.glob(OTHERS)) if path.exists()]:
+        for number, line in enumerate(read_file(where).splitlines(keepends=True), start=1):
             if not line.endswith(b"\n"):
                 break
             try:
@@ -172,7 +162,21 @@ def read_journal(folder: Path) -> dict[int, Block]:
     return dict(sorted(found.items()))
 
 
-def write_journal(folder: Path, blocks: Mapping[int, Block]) -> None:
+def _line(block: Block) -> bytes:
+    return orjson.dumps(asdict(block), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def start_folder(folder: Path, manifest: Manifest) -> dict[int, Block]:
+    """Prepare a folder for writing or resuming; return its finished blocks by number."""
+    finished = read_journal(folder)
+    for left_behind in folder.glob(".*.part"):
+        left_behind.unlink()
+    write_manifest(folder, manifest)
+    _write_journal(folder, finished)  # a line cut short by a kill must not be continued
+    return finished
+
+
+def _write_journal(folder: Path, blocks: Mapping[int, Block]) -> None:
     """Write the journal, sorted by block number, and remove those of other processes."""
     with whole_binary(folder / JOURNAL) as handle:
         handle.writelines(_line(blocks[number]) for number in sorted(blocks))
@@ -181,60 +185,70 @@ def write_journal(folder: Path, blocks: Mapping[int, Block]) -> None:
             other.unlink()
 
 
-def append_to_journal(folder: Path, block: Block, name: str = JOURNAL) -> None:
-    """Add a finished block."""
-    with write_errors(folder), (folder / name).open("ab") as journal:
-        journal.write(_line(block))
+class BlockFolder:
+    """Writes the files of blocks, each renamed when complete, and records finished blocks.
+
+    With several processes, rank 0 calls `start_folder` before the others create their writers, and
+    finishes the folder after their blocks were added to its `finished`. The manifest is that of an
+    unfinished folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        finished: Mapping[int, Block] | None = None,
+        rank: int = 0,
+    ) -> None:
+        self._folder, self._manifest = folder, manifest
+        self._journal = folder / journal_of(rank)
+        self.finished = dict(start_folder(folder, manifest) if finished is None else finished)
+
+    def write_files(self, block: Block, files: Mapping[str, bytes]) -> None:
+        """Write the files of a block, by suffix, and add it to the journal."""
+        for suffix, data in files.items():
+            with whole_binary(self._folder / f"{block.name}.{suffix}") as handle:
+                handle.write(data)
+        digests = {suffix: sha256(data).hexdigest() for suffix, data in files.items()}
+        self.finished[block.number] = replace(block, sha256=digests)
+        with write_errors(self._folder), self._journal.open("ab") as journal:
+            journal.write(_line(self.finished[block.number]))
+
+    def complete(self, contents: Mapping[str, Any]) -> Manifest:
+        """Write the journal in order and the manifest; return it."""
+        _write_journal(self._folder, self.finished)
+        digest = file_sha256(self._folder / JOURNAL)
+        contents = {"journal_sha256": digest, **contents}
+        manifest = replace(self._manifest, complete=True, contents=contents)
+        write_manifest(self._folder, manifest)
+        return manifest
 
 
-def _line(block: Block) -> bytes:
-    values = {name: value for name, value in asdict(block).items() if value not in ({}, None)}
-    return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
+class ResumableLines(BlockFolder):
+    """Writes blocks of lines, and the file of all of them when it is complete.
 
-
-class ResumableLines:
-    """Writes blocks of lines in order, and renames the file when it is complete.
-
-    `.gz` is compressed at the end. `overwrite` discards an unfinished output.
+    `.gz` is compressed. `overwrite` discards an unfinished output.
     """
 
     def __init__(self, output: str | Path, manifest: Manifest, *, overwrite: bool) -> None:
-        self._output, self._manifest = Path(output), manifest
-        self._folder = unfinished_folder(output)
-        self._lines = self._folder / LINES
+        self._output, folder = Path(output), unfinished_folder(output)
         with write_errors(output):
             if overwrite:
-                shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder.mkdir(parents=True, exist_ok=True)
-            blocks = read_journal(self._folder)
-            if blocks and not self._lines.exists() and self._output.exists():
-                self._output.replace(self._lines)  # killed between renaming and manifest
-            with self._lines.open("ab") as lines:
-                size = lines.tell()
-                self.finished = {n: b for n, b in blocks.items() if (b.end or 0) <= size}
-                lines.truncate(max((b.end or 0 for b in self.finished.values()), default=0))
-        write_manifest(self._folder, manifest)
-        write_journal(self._folder, self.finished)
+                shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(folder, manifest)
 
     def write(self, block: Block, lines: bytes) -> None:
-        """Add a block; it is finished when its lines are on the disk."""
-        with write_errors(self._output), self._lines.open("ab") as out:
-            out.write(lines)
-            out.flush()
-            os.fsync(out.fileno())
-            block = replace(block, end=out.tell())
-        append_to_journal(self._folder, block)
-        self.finished[block.number] = block
+        """Add a block."""
+        self.write_files(block, {"jsonl": lines})
 
     def finish(self, contents: Mapping[str, Any]) -> None:
-        """Rename the file, and write its manifest beside it."""
-        with write_errors(self._output):
-            if self._output.suffix == ".gz":
-                with whole_binary(self._output) as packed, self._lines.open("rb") as lines:
-                    shutil.copyfileobj(lines, packed, 1 << 20)
-            else:
-                self._lines.replace(self._output)
-            write_manifest(self._output, replace(self._manifest, complete=True, contents=contents))
+        """Write the file, and its manifest beside it."""
+        with whole_binary(self._output) as out:
+            for _, block in sorted(self.finished.items()):
+                out.write(read_file(self._folder / f"{block.name}.jsonl"))
+        write_manifest(self._output, replace(self._manifest, complete=True, contents=contents))
+        with write_errors(self._folder):
             shutil.rmtree(self._folder)
 
 

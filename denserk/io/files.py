@@ -1,7 +1,6 @@
 """Files: gzip by suffix, "-" for streams, lines and columns, outputs renamed when complete."""
 
 import csv
-import errno
 import gzip
 import io
 import os
@@ -11,7 +10,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -23,10 +22,24 @@ STREAM = "-"
 BOM = b"\xef\xbb\xbf"
 # bytes of a line from which on a file is rejected: it is not a text file, or a gzip bomb
 LONGEST_LINE = 1 << 28
-READ_FAILURES = (EOFError, OSError, zlib.error)  # of damaged or unreadable inputs
 
 T = TypeVar("T")
 Lines = Iterable[tuple[int, str]]  # numbered from 1, without line ends
+
+
+@contextmanager
+def read_errors(path: str | Path) -> Iterator[None]:
+    """Turn a failed read of a file into an `InputError`, also where an output is being written."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(path, None, "nothing", "a file") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        found, hint = f"a compressed file that breaks off ({error})", "fetch or write it again"
+        raise InputError(path, None, found, "a whole gzip file", hint) from None
+    except OSError as error:
+        found = f"a file that cannot be read ({error.strerror or error})"
+        raise InputError(path, None, found, "a readable file") from None
 
 
 @contextmanager
@@ -36,50 +49,27 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     opener: Callable[..., Any] = gzip.open if str(path).endswith(".gz") else open
-    try:
+    with read_errors(path):
+        if Path(path).is_dir():
+            raise UsageError(f"{path} is a folder; a file is expected")
+        if not os.path.lexists(path):
+            raise UsageError(f"{path}: no such file")
         opened = opener(path, "rb")
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UsageError(f"{path} is a folder; a file is expected") from None
-    except OSError as error:
-        raise read_failure(path, None, error) from None
     with opened as handle:
         yield cast(BinaryIO, handle)
 
 
-def read_failure(path: str | Path, line: int | None, error: BaseException) -> InputError:
-    """Return the error about an input that raised one of `READ_FAILURES`."""
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return InputError(path, line, "nothing", "a file")
-    if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
-        reason = error.strerror or str(error)
-        return InputError(path, line, f"a file that cannot be read ({reason})", "a readable file")
-    found, hint = f"a compressed file that breaks off ({error})", "fetch or write the file again"
-    return InputError(path, line, found, "a whole gzip file", hint)
-
-
-@contextmanager
-def read_errors(path: str | Path) -> Iterator[None]:
-    """Turn a failed read of a file into an `InputError`, also where an output is being written."""
-    try:
-        yield
-    except READ_FAILURES as error:
-        raise read_failure(path, None, error) from None
-
-
 def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of an open input like `read_lines`; `path` names it in errors."""
-    number = 0
-    try:
-        for number, line in enumerate(iter(partial(handle.readline, LONGEST_LINE), b""), start=1):
+    """Yield (line number from 1, line) of an open input, without line ends and byte-order mark.
+
+    `path` names it in errors.
+    """
+    lines = iter(partial(handle.readline, LONGEST_LINE), b"")
+    with read_errors(path):
+        for number, line in enumerate(lines, start=1):
             if len(line) == LONGEST_LINE:
                 raise endless_line(path, number)
-            if number == 1 and line.startswith(BOM):
-                line = line[len(BOM) :]
-            yield number, line.rstrip(b"\r\n")
-    except READ_FAILURES as error:
-        raise read_failure(path, number + 1, error) from None
+            yield number, (line.removeprefix(BOM) if number == 1 else line).rstrip(b"\r\n")
 
 
 def endless_line(path: str | Path, line: int | None) -> InputError:
@@ -87,13 +77,9 @@ def endless_line(path: str | Path, line: int | None) -> InputError:
     return InputError(path, line, f"a line of {LONGEST_LINE:,} bytes or more", "shorter lines")
 
 
-def read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, line), without line ends and byte-order mark."""
-    with open_binary(path) as handle:
-        yield from number_lines(handle, path)
-
-
 class _Rewound(io.RawIOBase):
+    """An input that starts with bytes that were already read from it."""
+
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
         self._head, self._rest = memoryview(head), rest
 
@@ -107,17 +93,12 @@ class _Rewound(io.RawIOBase):
         return len(data)
 
 
-def rewound(head: bytes, rest: BinaryIO) -> BinaryIO:
-    """Return an input that starts with bytes that were already read from it."""
-    return io.BufferedReader(_Rewound(head, rest), 1 << 16)
-
-
 @contextmanager
 def open_ahead(path: str | Path, size: int = 1 << 20) -> Iterator[tuple[bytes, BinaryIO]]:
     """Yield the first bytes of an input, and the input from its start; without byte-order mark."""
     with open_binary(path) as handle:
         head = read_all(handle, path, size).removeprefix(BOM)
-        yield head, rewound(head, handle)
+        yield head, io.BufferedReader(_Rewound(head, handle), 1 << 16)
 
 
 def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:
@@ -127,8 +108,12 @@ def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:
 
 
 def read_text_lines(path: str | Path, handle: BinaryIO | None = None) -> Iterator[tuple[int, str]]:
-    """`read_lines`, or `number_lines` of an open input, decoded from UTF-8."""
-    return decode_lines(read_lines(path) if handle is None else number_lines(handle, path), path)
+    """Yield the numbered lines of a file, or of an open input, decoded from UTF-8."""
+    if handle is not None:
+        yield from decode_lines(number_lines(handle, path), path)
+        return
+    with open_binary(path) as opened:
+        yield from decode_lines(number_lines(opened, path), path)
 
 
 def decode_lines(
@@ -143,15 +128,6 @@ def decode_lines(
             raise InputError(path, number, found, "UTF-8 text") from None
 
 
-AGAIN, ELSEWHERE = "make room and run the command again", "choose another --output"
-WRITE_FAILURES = {
-    errno.ENOSPC: ("no room left on the disk", AGAIN),
-    errno.EDQUOT: ("the disk quota is used up", AGAIN),
-    errno.EFBIG: ("the file would grow past its size limit", "raise the limit (ulimit -f)"),
-    errno.EACCES: ("no permission to write there", ELSEWHERE),
-}
-
-
 @contextmanager
 def write_errors(path: str | Path) -> Iterator[None]:
     """Turn a failed write into an `OutputError`; a closed pipe passes through."""
@@ -160,8 +136,8 @@ def write_errors(path: str | Path) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        unknown = error.strerror or str(error), ELSEWHERE
-        reason, hint = WRITE_FAILURES.get(error.errno or 0, unknown)
+        reason = error.strerror or str(error)
+        hint = "run the command again with room on the disk, or with another --output"
         raise OutputError(f"{path} cannot be written: {reason}", hint) from error
 
 
@@ -202,11 +178,10 @@ def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
                     yield special
                 return
             with temporary.open("xb") as raw:
-                if target.suffix == ".gz":
-                    with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
-                        yield cast(BinaryIO, packed)
-                else:
-                    yield raw
+                is_packed = target.suffix == ".gz"
+                packed = gzip.GzipFile("", "wb", 6, raw, mtime=0) if is_packed else nullcontext(raw)
+                with packed as out:
+                    yield cast(BinaryIO, out)
                 raw.flush()
                 os.fsync(raw.fileno())
             temporary.replace(target)
@@ -229,13 +204,9 @@ def whole_text(path: str | Path) -> Iterator[TextIO]:
 
 def write_lines(path: str | Path, lines: Iterable[str], header: str = "") -> int:
     """Write a header and lines, which include their line ends; return the number of lines."""
-    count = 0
     with whole_text(path) as out:
         out.write(header)
-        for line in lines:
-            out.write(line)
-            count += 1
-    return count
+        return sum(1 for _ in map(out.write, lines))
 
 
 def read_file(path: str | Path) -> bytes:
@@ -246,13 +217,9 @@ def read_file(path: str | Path) -> bytes:
 
 def write_rows(path: str | Path, rows: Iterable[Sequence[str]], delimiter: str = ",") -> int:
     """Write rows of CSV; return their number."""
-    count = 0
     with whole_text(path) as out:
         writer = csv.writer(out, delimiter=delimiter, lineterminator="\n")
-        for row in rows:
-            writer.writerow(row)
-            count += 1
-    return count
+        return sum(1 for _ in map(writer.writerow, rows))
 
 
 def first_line(head: bytes) -> bytes:
@@ -267,11 +234,10 @@ def is_json(start: bytes) -> bool:
 
 def is_number(text: str) -> bool:
     """Return whether a column is a number; "nan" is one."""
-    try:
+    with suppress(ValueError):
         float(text)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def peek(items: Iterator[T]) -> tuple[T | None, Iterator[T]]:

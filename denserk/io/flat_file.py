@@ -6,7 +6,7 @@
     N * D, the number of floats, uint64                8
 
 faiss writes an index only from memory. Written here, a flat index of any size needs the memory of
-one block, and can be built and searched without faiss.
+one block, and can be built and searched without faiss. Ids are lines of the file `docid` beside it.
 """
 
 import mmap
@@ -14,15 +14,15 @@ import struct
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import Metric
 from denserk.errors import InputError
-from denserk.io.files import read_errors
+from denserk.io.files import read_errors, whole_binary, whole_text
 
+DOCID = "docid"
 HEADER = struct.Struct("<4siqqq?iQ")
 FILLER = 1 << 20
 NO_RESERVE = 0x4000  # Linux's MAP_NORESERVE, which Python names from 3.12 on
@@ -36,20 +36,19 @@ def flat_header(metric: Metric, dimension: int, count: int) -> bytes:
     return HEADER.pack(MAGIC[metric], *sizes)
 
 
-def write_flat_rows(
-    handle: BinaryIO, metric: Metric, blocks: Iterable[NDArray[np.floating]]
+def write_flat(
+    path: Path, metric: Metric, blocks: Iterable[tuple[Iterable[str], NDArray[np.floating]]]
 ) -> int:
-    """Write (n, D) blocks of vectors to an open, empty, seekable file; return D."""
+    """Write blocks of ids and (n, D) vectors to `path` and to `docid` beside it; return D."""
     count = dimension = 0
-    handle.write(bytes(HEADER.size))
-    for block in blocks:
-        dimension = dimension or block.shape[1]
-        assert block.shape[1] == dimension, (block.shape, dimension)
-        handle.write(np.ascontiguousarray(block, dtype="<f4").data)
-        count += len(block)
-    handle.seek(0)
-    handle.write(flat_header(metric, dimension, count))
-    handle.seek(0, 2)
+    with whole_binary(path) as rows, whole_text(path.with_name(DOCID)) as lines:
+        rows.write(bytes(HEADER.size))
+        for ids, vectors in blocks:
+            count, dimension = count + len(vectors), vectors.shape[1]
+            rows.write(np.ascontiguousarray(vectors, dtype="<f4").data)
+            lines.writelines(f"{docid}\n" for docid in ids)
+        rows.seek(0)
+        rows.write(flat_header(metric, dimension, count))
     return dimension
 
 
@@ -87,8 +86,7 @@ class FlatRows:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        rows, _ = map_flat(path)
-        self.shape: tuple[int, int] = rows.shape[0], rows.shape[1]
+        self.shape: tuple[int, int] = map_flat(path)[0].shape
 
     def __len__(self) -> int:
         return self.shape[0]

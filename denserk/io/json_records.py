@@ -23,9 +23,9 @@ from denserk.io.files import (
     first_line,
     is_json,
     number_lines,
+    open_binary,
     peek,
     read_all,
-    read_lines,
     whole_binary,
 )
 from denserk.records import NO_FIELDS
@@ -52,29 +52,27 @@ def dump_json(value: Any) -> bytes:
 
 def read_objects(path: str | Path) -> Iterator[Numbered]:
     """Yield (line number, object) of JSON lines; blank lines are skipped."""
-    return parse_objects(read_lines(path), path)
+    with open_binary(path) as handle:
+        yield from parse_objects(number_lines(handle, path), path)
 
 
 def parse_objects(numbered: Iterable[tuple[int, bytes]], path: str | Path) -> Iterator[Numbered]:
     """`read_objects` of numbered lines; `path` names the file in errors."""
+    import jsonlines  # only where JSON lines are read: `eval` starts without
+
     line = 0
 
     def lines() -> Iterator[bytes]:
         nonlocal line
-        for number, text in numbered:
-            line = number
+        for line, text in numbered:  # noqa: B007
             yield text
 
-    import jsonlines  # only where JSON lines are read: `eval` starts without
-
-    reader = jsonlines.Reader(lines(), loads=orjson.loads)
     try:
-        for value in reader.iter(allow_none=True, skip_empty=True):
-            if not isinstance(value, dict):
-                raise InputError(path, line, f"JSON {type(value).__name__}", ONE_A_LINE)
+        for value in jsonlines.Reader(lines(), loads=orjson.loads).iter(type=dict, skip_empty=True):
             yield line, value
     except jsonlines.InvalidLineError as error:
-        found = f"a line that is not JSON ({error.__cause__})"
+        cause = error.__cause__
+        found = f"a line that is not JSON ({cause})" if cause else "JSON that is no object"
         raise InputError(path, line, found, ONE_A_LINE) from None
 
 
@@ -110,19 +108,27 @@ def first_record(head: bytes) -> dict[str, Any] | None:
 
 def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
     """Yield (line number, object) of a JSON array, which may be larger than the memory."""
+    decode = json.JSONDecoder().raw_decode
     chunks = _characters(handle, path)
     text, at, line, before = "", 0, 1, FIRST
     while True:
         try:
-            start, end, value = _next_object(text, at, before)
-        except ValueError as error:  # the text ends too early, or is broken
-            more = next(chunks, "") if len(text) - at <= LONGEST else ""
-            if not more:
-                rest = text[at:]
-                line += rest[: len(rest) - len(rest.lstrip(" \t\r\n,"))].count("\n")
-                raise InputError(path, line, str(error), ONE_ARRAY) from None
-            text, at = text[at:] + more, 0
-            continue
+            place = before.match(text, at)
+            if place is None:
+                raise json.JSONDecodeError("no object, or end of the array", text, at)
+            start = end = place.end()
+            if text[end - 1] != "]":
+                _, end = decode(text, start)
+                value = orjson.loads(text[start:end])  # rejects NaN and lone surrogates
+        except (json.JSONDecodeError, RecursionError) as error:
+            # the text ends too early, or is broken
+            if len(text) - at <= LONGEST and (more := next(chunks, "")):
+                text, at = text[at:] + more, 0
+                continue
+            rest = text[at:].lstrip(" \t\r\n,[")
+            line += text.count("\n", at, len(text) - len(rest))
+            reason = getattr(error, "msg", "nested too deeply")
+            raise InputError(path, line, f"{rest[:20]!r} ({reason})", ONE_ARRAY) from None
         line += text.count("\n", at, start)
         if start == end:
             break
@@ -139,27 +145,6 @@ def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
         yield from codecs.iterdecode(chunks, "utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(path, None, "a byte that is not UTF-8", "UTF-8 text") from None
-
-
-def _next_object(text: str, at: int, before: re.Pattern[str]) -> tuple[int, int, Any]:
-    """Return where the next object of an array begins and ends (equal without one), and its value.
-
-    A ValueError says what is wrong, perhaps because the text is cut off.
-    """
-    place = before.match(text, at)
-    if place is None:
-        rest = text[at:].lstrip()
-        raise ValueError(f"{rest[:20]!r}" if rest else "an array that breaks off")
-    start = place.end()
-    if text[start - 1] == "]":
-        return start, start, None
-    try:
-        _, end = json.JSONDecoder().raw_decode(text, start)
-        return start, end, orjson.loads(text[start:end])  # rejects NaN and lone surrogates
-    except json.JSONDecodeError as error:
-        raise ValueError(f"an object that is not JSON ({error.msg})") from None
-    except RecursionError:
-        raise ValueError("an object that is nested too deeply") from None
 
 
 class RecordKeys(NamedTuple):

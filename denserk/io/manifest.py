@@ -7,7 +7,7 @@ vectors -> index -> run, so each step can reject what does not match.
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -60,78 +60,59 @@ class Manifest:
     version: str = __version__
 
 
-# What a JSON value must be: a type; [dict], an array of objects; a range of whole numbers; a tuple
-# of strings to choose from; or the rules of an object's fields, `...` for a rule of all of them.
+# What a JSON value must be: a type; a range of whole numbers; a tuple of strings to choose from; a
+# list with the rule of its items; or the rules of an object's fields, `...` for a rule of all of
+# them. A field whose name ends in "?" may be absent or null.
 Rule = Any
-WORDS = {str: "a string", bool: "true or false", dict: "a JSON object"}
+WORDS = {str: "a string", bool: "true or false", dict: "a JSON object", list: "a JSON array"}
 COUNT, SIZE = range(2**63), range(1, 2**63)
-NULLABLE = ("settings.factory", "made_from.model")
-_MODEL = {"name": str, "fingerprint": str, "representation": dict, "text": dict}
-_SIZES = {"count": COUNT, "dimension": SIZE, "vectors_per_passage": SIZE}
-_BLOCKS = {"dtype": DTYPES, "blocks": COUNT, "journal_sha256": str}
-_FILES = {"sha256": {...: str}, "bytes": {...: COUNT}}
-_ENGINE = {"engine": tuple(Engine), "type": str, "metric": tuple(Metric)}
-# fields of manifests, by kind; none is required
-_SETTINGS: dict[Kind, Rule] = {
-    Kind.VECTORS: {"shard_id": COUNT, "shard_num": SIZE, "block_size": SIZE},
-    Kind.INDEX: {**_ENGINE, "factory": str, "bm25": dict},
+_MODEL = {"name?": str, "fingerprint?": str, "representation?": dict, "text?": dict}
+_SIZES = {"count?": COUNT, "dimension?": SIZE, "vectors_per_passage?": SIZE}
+_ENGINE = {"engine?": tuple(Engine), "type?": str, "metric?": tuple(Metric)}
+# rules of settings and of contents, by kind
+_FIELDS: dict[Kind, tuple[Rule, Rule]] = {
+    Kind.VECTORS: (
+        {"shard_id?": COUNT, "shard_num?": SIZE, "block_size?": SIZE},
+        {**_SIZES, "dtype?": DTYPES, "blocks?": COUNT, "journal_sha256?": str},
+    ),
+    Kind.INDEX: (
+        {**_ENGINE, "factory?": str, "bm25?": dict},
+        {**_SIZES, "factory?": str, "sha256?": {...: str}, "bytes?": {...: COUNT}},
+    ),
+    Kind.RUN: (dict, {"sha256?": str}),
 }
-_CONTENTS: dict[Kind, Rule] = {
-    Kind.VECTORS: {**_SIZES, **_BLOCKS},
-    Kind.INDEX: {**_SIZES, **_FILES, "factory": str},
-    Kind.RUN: {"sha256": str},
-}
-
-
-def allowed(value: Any, rule: Rule) -> tuple[bool, str]:
-    """Return whether a value obeys a rule, its fields apart, and the rule in words."""
-    if isinstance(rule, range):
-        return type(value) is int and value in rule, f"a whole number of at least {rule.start:,}"
-    if isinstance(rule, tuple):
-        return isinstance(value, str) and value in rule, ", ".join(rule)
-    if isinstance(rule, list):
-        fits = isinstance(value, list) and all(isinstance(item, rule[0]) for item in value)
-        return fits, "a JSON array of objects"
-    of_type = dict if isinstance(rule, dict) else rule
-    return isinstance(value, of_type), WORDS[of_type]
+EXPECTED, HINT = "a manifest that denserk wrote", "make it again with --overwrite"
 
 
 def check(
-    value: Any,
-    rule: Rule,
-    path: str | Path,
-    hint: str | None = None,
-    *,
-    required: Collection[str] = (),
-    name: str = "",
+    value: Any, rule: Rule, path: str | Path, hint: str | None = None, name: str = ""
 ) -> None:
-    """Raise an InputError that names the first field of a value that does not obey its rule.
-
-    Only fields of the outermost object can be `required`; `name` is the place of an inner value.
-    """
-    fits, expected = allowed(value, rule)
-    null = ", or null" * (name in NULLABLE)
-    if not fits and not (null and value is None):
-        shown = "null" if value is None else f"{value!r}"[:SHOWN]
-        found = f"{name} that is {shown}" if name else shown
-        raise InputError(path, None, found, expected + null, hint)
-    rules = rule if isinstance(rule, dict) and value is not None else {}
-    for key, inner in (dict.fromkeys(value, rules[...]) if ... in rules else rules).items():
-        if key in value:
-            place = f"{name}.{key}" if name else key
-            check(value[key], inner, path, hint, name=place[:SHOWN])
-        elif key in required:
-            raise InputError(path, None, f"no {key}", allowed(None, inner)[1], hint)
-
-
-EXPECTED, HINT = "a manifest that denserk wrote", "make it again with --overwrite"
+    """Raise an InputError that names the first field of a value that does not obey its rule."""
+    if isinstance(rule, range):
+        fits, expected = type(value) is int and value in rule, f"a number from {rule.start:,} on"
+    elif isinstance(rule, tuple):
+        fits, expected = value in rule, ", ".join(rule)
+    else:
+        kind = type(rule) if isinstance(rule, dict | list) else rule
+        fits, expected = isinstance(value, kind), WORDS.get(kind, "")
+    if not fits:
+        shown = repr(value)[:SHOWN]
+        raise InputError(path, None, f"{name} that is {shown}" if name else shown, expected, hint)
+    if isinstance(rule, list):
+        value, rule = {str(n): item for n, item in enumerate(value)}, {...: rule[0]}
+    if isinstance(rule, dict):
+        for key, inner in (dict.fromkeys(value, rule[...]) if ... in rule else rule).items():
+            field = key.removesuffix("?")
+            place = f"{name}.{field}"[:SHOWN] if name else field
+            if value.get(field) is not None:
+                check(value[field], inner, path, hint, place)
+            elif field == key:
+                raise InputError(path, None, f"no {place}", "this field", hint)
 
 
 def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str) -> None:
     """Raise an InputError if a part of a folder's manifest lacks a field."""
-    for name in names:
-        if name not in getattr(manifest, part):
-            raise InputError(beside(path), None, f"no {part}.{name}", EXPECTED, HINT)
+    check(getattr(manifest, part), dict.fromkeys(names, object), beside(path), HINT, part)
 
 
 def beside(path: str | Path) -> Path:
@@ -151,19 +132,12 @@ def decoded(data: bytes | str, where: str | Path) -> Manifest:
         values = orjson.loads(data)
     except ValueError as error:
         raise InputError(where, None, f"text that is not JSON ({error})", EXPECTED, HINT) from None
-    always = {"kind": tuple(Kind), "complete": bool}
-    check(values, always, where, HINT, required=always)
-    kind = Kind(values["kind"])
-    parts = {
-        "settings": _SETTINGS.get(kind, {}),
-        "made_from": {"model": _MODEL},
-        "contents": _CONTENTS.get(kind, {}),
-        "version": str,
-    }
-    check(values, parts, where, HINT, required=parts)
-    if others := sorted(values.keys() - {field.name for field in fields(Manifest)}):
-        raise InputError(where, None, f"the field {others[0][:60]}", EXPECTED, HINT)
-    return Manifest(**{**values, "kind": kind})
+    check(values, {"kind": tuple(Kind), "complete": bool, "version": str}, where, HINT)
+    settings, contents = _FIELDS.get(values["kind"], (dict, dict))
+    parts = {"settings": settings, "made_from": {"model?": _MODEL}, "contents": contents}
+    check(values, parts, where, HINT)
+    known = {field.name: values[field.name] for field in fields(Manifest)}
+    return Manifest(**known | {"kind": Kind(values["kind"])})
 
 
 def write_manifest(path: str | Path, manifest: Manifest) -> None:
@@ -247,7 +221,7 @@ def queries_sha256(queries: Iterable[Query]) -> str:
 
 def vectors_per_passage(manifest: Manifest | None) -> int:
     """Return how many consecutive rows belong to one passage."""
-    return 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
+    return 1 if manifest is None else manifest.contents.get("vectors_per_passage") or 1
 
 
 def model_of(manifest: Manifest | None) -> Description | None:

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import socket
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
@@ -32,6 +31,10 @@ from denserk.io.files import (
 MANIFEST, TRAINING, MODEL = "manifest.json", "training.json", "denserk.json"
 EXPORT = ".denserk"  # lists the files of a folder in another tool's format
 SCRATCH = "denserk-"  # prefix of temporary folders
+TAKEN = (
+    "add --overwrite to replace it, --resume to continue it if the command was interrupted, "
+    "or choose another output"
+)
 MODEL_FILES = """
     denserk.json config.json generation_config.json README.md modules.json model.pt
     *.safetensors *.safetensors.index.json pytorch_model*.bin
@@ -40,7 +43,7 @@ MODEL_FILES = """
     config_sentence_transformers.json sentence_bert_config.json
 """
 # patterns of files that denserk writes into a folder, by the file that marks such a folder
-FILES = {
+FILES: dict[str | None, str] = {
     MANIFEST: """
         manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid tokens.jsonl
         word-frequencies.json index docid vectors *.index.npy *.index.json
@@ -60,6 +63,15 @@ FOLDERS = """
 """
 
 
+# keys of the JSON object in the file that marks a folder of denserk's
+MARKS = {
+    EXPORT: {"files"},
+    MANIFEST: {"kind", "complete", "settings"},
+    TRAINING: {"versions"},
+    MODEL: {"denserk_version"},
+}
+
+
 def _json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
@@ -70,14 +82,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _marker(folder: Path) -> str | None:
     """Return the file that marks a folder of denserk's, or None."""
-    versions = _json(folder / TRAINING).get("versions")
-    marks = {
-        EXPORT: isinstance(_json(folder / EXPORT).get("files"), list),
-        MANIFEST: {"kind", "complete", "settings"} <= _json(folder / MANIFEST).keys(),
-        TRAINING: isinstance(versions, dict) and "denserk" in versions,
-        MODEL: "denserk_version" in _json(folder / MODEL),
-    }
-    return next((name for name, is_there in marks.items() if is_there), None)
+    return next((name for name, keys in MARKS.items() if keys <= _json(folder / name).keys()), None)
 
 
 def foreign_items(folder: Path) -> Iterator[Path]:
@@ -87,29 +92,22 @@ def foreign_items(folder: Path) -> Iterator[Path]:
     list of an export; in it, only files and folders with names that denserk uses are denserk's.
     """
     marker = _marker(folder)
-    listed = map(Path, _json(folder / EXPORT)["files"] if marker == EXPORT else [])
-    own = {path for name in [Path(EXPORT), *listed] for path in (name, *name.parents)}
+    files = FILES.get(marker, "").split()
+    folders = FOLDERS.split() if marker in (TRAINING, MODEL) else []
+    if marker == EXPORT:
+        files = [EXPORT, *_json(folder / EXPORT)["files"]]
+        folders = [parent.as_posix() for name in files for parent in Path(name).parents]
     for item in sorted(folder.rglob("*") if marker else folder.iterdir()):
         name = item.relative_to(folder)
         if any(is_temporary(Path(part)) for part in name.parts):
             continue
-        if marker in (None, EXPORT):
-            is_known = marker == EXPORT and name in own
-        elif item.is_dir() and not item.is_symlink():
-            is_known = marker != MANIFEST and _matches(item.name, FOLDERS)
-        else:
-            is_known = _matches(item.name, FILES[marker])
-        if not is_known:
+        compared = name.as_posix() if marker == EXPORT else item.name
+        patterns = folders if item.is_dir() and not item.is_symlink() else files
+        if not any(fnmatchcase(compared, pattern) for pattern in patterns):
             yield item
 
 
-def _matches(name: str, patterns: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns.split())
-
-
-def refuse_occupied(
-    folder: str | Path, *, overwrite: bool, resume: bool = False, resumable: bool = True
-) -> None:
+def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False) -> None:
     """Raise a UsageError for an output folder whose content may not be replaced or continued."""
     path = Path(folder)
     if path.exists() and not path.is_dir():
@@ -119,11 +117,8 @@ def refuse_occupied(
     if not present or (failed_at_its_start and [item.name for item in present] == [TRAINING]):
         return
     if not (overwrite or resume):
-        raise UsageError(
-            f"{folder} is not empty (it holds {min(present).name})",
-            f"add --overwrite to replace it, {'--resume to continue it, ' * resumable}"
-            "or choose another output",
-        )
+        found = f"{folder} is not empty (it holds {min(present).name})"
+        raise UsageError(found, TAKEN)
     foreign = None if resume and _marker(path) else next(foreign_items(path), None)
     if foreign is not None:
         raise UsageError(
@@ -142,17 +137,10 @@ def _refuse_occupied_file(output: Path, *, overwrite: bool, resume: bool) -> Non
     unfinished = unfinished_folder(output)
     if output.exists() and not output.is_file():
         raise UsageError(f"{output} is no file; a file is expected", "choose another --output")
-    if overwrite or resume:
-        return
-    if unfinished.exists():
-        raise UsageError(
-            f"{output} was started and not finished (its part is in {unfinished})",
-            "add --resume to continue it, --overwrite to start over, or choose another output",
-        )
-    if output.exists():
-        raise UsageError(
-            f"{output} exists", "add --overwrite to replace it, or choose another output"
-        )
+    if not (overwrite or resume) and unfinished.exists():
+        raise UsageError(f"{output} was started and not finished (it is in {unfinished})", TAKEN)
+    if not (overwrite or resume) and output.exists():
+        raise UsageError(f"{output} exists", TAKEN)
 
 
 def _clear(folder: Path) -> None:
@@ -186,7 +174,7 @@ def whole_folder(
     without a check; `export` records the names of files in another tool's format.
     """
     if not own:
-        refuse_occupied(folder, overwrite=overwrite, resumable=False)
+        refuse_occupied(folder, overwrite=overwrite)
     target = Path(folder)
     temporary = temporary_beside(target)
     try:
@@ -286,25 +274,20 @@ def _locked(target: Path) -> Iterator[None]:
     whole = target.absolute()
     inside = whole.is_dir() and not os.access(whole.parent, os.W_OK)
     place = (whole if inside else whole.parent) / f".{whole.name}.lock"
+    lock = FileLock(place, blocking=False)
     with write_errors(target):
         place.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(place, blocking=False)
         try:
             lock.acquire()
         except Timeout:
-            holder = ""
-            with suppress(OSError):
-                holder = place.read_text("utf-8", "replace").strip()
+            holder = place.read_text("utf-8", "replace").strip() or "another denserk"
             raise OutputError(
-                f"{target} is being written by {holder or 'another denserk'}",
+                f"{target} is being written by {holder}",
                 "wait for it to end, or choose another output",
             ) from None
     try:
         with suppress(OSError):  # for the message above
-            started = time.strftime("%H:%M:%S")
-            place.write_text(
-                f"process {os.getpid()} on {socket.gethostname()}, started at {started}\n", "utf-8"
-            )
+            place.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", "utf-8")
         yield
     finally:
         place.unlink(missing_ok=True)  # before the release: FileLock takes no lock without a name
@@ -332,9 +315,8 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
     root = Path(gettempdir())
     for lock in root.glob(f"{SCRATCH}*/lock"):
         with suppress(OSError), lock.open("r+b") as handle:
-            if lock.stat().st_uid == os.getuid():
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(lock.parent, ignore_errors=True)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)
     with write_errors(root):
         folder = Path(mkdtemp(prefix=f"{SCRATCH}{purpose}-"))
     try:

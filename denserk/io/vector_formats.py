@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -39,8 +40,8 @@ from denserk.io.files import (
     read_text_lines,
     whole_binary,
 )
-from denserk.io.flat_file import map_flat, write_flat_rows
-from denserk.io.json_records import dump_json, identifier, parse_objects
+from denserk.io.flat_file import DOCID, map_flat, write_flat
+from denserk.io.json_records import dump_json, identifier, list_keys, parse_objects
 from denserk.io.manifest import Manifest, decoded
 from denserk.io.outputs import whole_folder
 
@@ -48,7 +49,6 @@ logger = logging.getLogger(__name__)
 
 Vectors = NDArray[np.floating[Any]]
 ROWS = 4096  # rows of a block where the file itself has no blocks
-JSON_LINES = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
 FOR_LUCENE = (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
 UNIT_NORM = 1e-3  # how far the norm of a unit vector may be from 1
 
@@ -98,13 +98,11 @@ def checked_block(
     return VectorBlock(names, vectors, texts)
 
 
-def joined(blocks: Sequence[VectorBlock]) -> VectorBlock:
-    """Join blocks into one; it has texts if all of them have texts."""
-    texts = [text for block in blocks for text in block.texts or ()]
-    ids = [docid for block in blocks for docid in block.ids]
-    has_texts = all(block.texts is not None for block in blocks)
-    vectors = np.concatenate([block.vectors for block in blocks])
-    return VectorBlock(ids, vectors, texts if has_texts else None)
+def _joined(blocks: Iterable[VectorBlock]) -> tuple[Vectors, list[str]]:
+    """Return all vectors and ids, for a format that is written from memory."""
+    whole = list(blocks)
+    ids = [docid for block in whole for docid in block.ids]
+    return np.concatenate([block.vectors for block in whole]), ids
 
 
 # JSON lines
@@ -139,34 +137,28 @@ def read_json_lines(handle: BinaryIO, path: str | Path) -> Iterator[VectorBlock]
         yield checked_block(ids, np.stack(vectors), list(texts), path)
 
 
-def _json_rows(
-    handle: BinaryIO, path: str | Path
-) -> Iterator[tuple[Any, NDArray[np.float32], str]]:
+def _json_rows(handle: BinaryIO, path: str | Path) -> Iterator[tuple[Any, NDArray[Any], str]]:
     """Yield (id, (D,) vector, contents); the first line determines D and the key of ids."""
     key, dimension = "", 0
     for line, record in parse_objects(number_lines(handle, path), path):
         key = key or next((name for name in ID_KEYS if name in record), "")
         if key not in record or "vector" not in record:
-            found = f"the keys {', '.join(list(record)[:8])}"
+            found = f"the keys {list_keys(record)}"
             raise InputError(path, line, found, f"{key or 'id, docid or qid'} and vector")
         try:
             vector = np.array(record["vector"])
-        except (ValueError, OverflowError):  # lists inside
+        except (ValueError, OverflowError):  # lists inside, or numbers past 64 bits
             vector = np.array([])
-        if vector.ndim != 1 or not len(vector) or vector.dtype.kind not in "fiu":
-            raise InputError(path, line, "a vector that is no list of numbers", "a list of numbers")
-        dimension = dimension or len(vector)
-        if len(vector) != dimension:
-            found = f"a vector of {len(vector)} numbers"
-            raise InputError(path, line, found, f"{dimension}, as in the lines before")
+        dimension = dimension or vector.size
+        if vector.dtype.kind not in "fiu" or not dimension or vector.shape != (dimension,):
+            found = f"the vector {str(record['vector'])[:40]}"
+            raise InputError(path, line, found, f"a list of {dimension or 'some'} numbers")
         contents = record.get("contents")
-        with np.errstate(over="ignore"):
-            row = vector.astype(np.float32)
-        yield record[key], row, contents if isinstance(contents, str) else ""
+        yield record[key], vector, contents if isinstance(contents, str) else ""
 
 
 def _write_json_lines(
-    path: str, blocks: Iterable[VectorBlock], key: str, manifest: Manifest | None
+    blocks: Iterable[VectorBlock], path: str, key: str, manifest: Manifest | None
 ) -> None:
     """Write ids as `key`, vectors, and texts of passages; the first record has the manifest."""
     extra = {} if manifest is None else {MANIFEST: asdict(replace(manifest, contents={}))}
@@ -199,10 +191,7 @@ def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
                 raise InputError(path, None, f"columns {', '.join(names)}", "docid and vector")
             texts = ["contents"] if "contents" in names else []
             for batch in file.iter_batches(ROWS, columns=[key, "vector", *texts]):
-                rows = batch.column("vector")
-                width = len(rows[0])
-                lists = rows.cast(arrow.list_(rows.type.value_type, width))  # of one length
-                vectors = lists.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+                vectors = np.stack(batch.column("vector").to_numpy(zero_copy_only=False))
                 held = batch.column("contents").to_pylist() if texts else None
                 yield checked_block(batch.column(key).to_pylist(), vectors, held, path)
     except (arrow.ArrowException, OSError, TypeError, ValueError) as error:
@@ -210,7 +199,7 @@ def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
         raise InputError(path, None, found, "Parquet with vectors of one length") from None
 
 
-def _write_parquet(folder: Path, blocks: Iterable[VectorBlock]) -> None:
+def _write_parquet(blocks: Iterable[VectorBlock], folder: Path) -> None:
     """Write files of at most `ROWS_A_FILE` rows, or of one block that has more."""
     import pyarrow as arrow
     from pyarrow import parquet
@@ -222,19 +211,17 @@ def _write_parquet(folder: Path, blocks: Iterable[VectorBlock]) -> None:
             if len(ids) > room:
                 files.close()
                 where = folder / f"part-{number:05d}.parquet"
-                writer = files.enter_context(
-                    parquet.ParquetWriter(where, schema, use_dictionary=False)
-                )
+                writer = parquet.ParquetWriter(where, schema, use_dictionary=False)
+                files.enter_context(writer)
                 number, room = number + 1, ROWS_A_FILE
             columns = {"docid": ids, "vector": list(vectors.astype(np.float32, copy=False))}
-            table = arrow.Table.from_pydict(columns, schema=schema)
-            writer.write_table(table, row_group_size=ROW_GROUP)
+            writer.write_table(arrow.table(columns, schema=schema), row_group_size=ROW_GROUP)
             room -= len(ids)
 
 
 # flat faiss
 
-INDEX, IDS = "index", "docid"
+INDEX = "index"
 
 
 def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
@@ -244,7 +231,7 @@ def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
     not flat is an InputError: it does not hold the original vectors.
     """
     rows, _ = map_flat(folder / INDEX)
-    lines = read_text_lines(folder / IDS)
+    lines = read_text_lines(folder / DOCID)
     for start in range(0, len(rows), ROWS * size):
         some = rows[start : start + ROWS * size]
         ids = [line.rstrip() for _, line in islice(lines, len(some))]
@@ -254,21 +241,11 @@ def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
         yield block
     if next(lines, None) is not None:
         found = f"more than {len(rows):,} ids"
-        raise InputError(folder / IDS, None, found, "one for each vector")
+        raise InputError(folder / DOCID, None, found, "one for each vector")
 
 
-def _write_flat(folder: Path, blocks: Iterable[VectorBlock]) -> None:
-    with (
-        (folder / INDEX).open("wb") as rows,
-        (folder / IDS).open("w", encoding="utf-8", newline="\n") as ids,
-    ):
-
-        def vectors() -> Iterator[Vectors]:
-            for block in blocks:
-                ids.writelines(f"{docid}\n" for docid in block.ids)
-                yield block.vectors
-
-        write_flat_rows(rows, Metric.INNER, vectors())
+def _write_flat(blocks: Iterable[VectorBlock], folder: Path) -> None:
+    write_flat(folder / INDEX, Metric.INNER, (block[:2] for block in blocks))
 
 
 # pickles
@@ -316,61 +293,50 @@ def read_pickle(path: str | Path) -> Iterator[VectorBlock]:
     """Read blocks of vectors; a pickle that calls a name that is not allowed is an InputError."""
     try:
         with open_binary(path) as handle:
-            value = _Unpickler(handle).load()
+            ids, vectors, texts = _pickled(_Unpickler(handle).load())
+        if not isinstance(vectors, np.ndarray):
+            vectors = np.stack([np.asarray(row) for row in vectors])
     except DenserkError:
         raise
     except Exception as error:  # noqa: BLE001 - a broken pickle raises anything
         found = f"a broken pickle ({type(error).__name__}: {error})"
         raise InputError(path, None, found, EXPECTED) from None
-    ids, vectors, texts = _pickled(value, path)
-    try:
-        if not isinstance(vectors, np.ndarray):
-            vectors = np.stack([np.asarray(row) for row in vectors])
-    except (ValueError, TypeError) as error:
-        found = f"vectors that do not fit together ({error})"
-        raise InputError(path, None, found, EXPECTED) from None
     names = [docid.item() if isinstance(docid, np.generic) else docid for docid in ids]
-    for start in range(0, len(names), ROWS):
+    for start in range(0, max(len(names), len(vectors)), ROWS):
         some = slice(start, start + ROWS)
         yield checked_block(names[some], vectors[some], texts and texts[some], path)
 
 
-def _pickled(value: Any, path: str | Path) -> tuple[Sequence[Any], Any, list[str] | None]:
+def _pickled(value: Any) -> tuple[Sequence[Any], Any, list[str] | None]:
     """Return (ids, vectors, texts) of any of the three formats."""
-    if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], np.ndarray):
-        ids = np.asarray(value[1], dtype=object).reshape(-1).tolist()
-        if len(ids) == len(value[0]):
-            return ids, value[0], None
-    elif isinstance(value, list) and all(
-        isinstance(v, tuple | list) and len(v) >= 2 for v in value
-    ):
-        return [pair[0] for pair in value], [pair[1] for pair in value], None
-    elif type(value).__name__ == "DataFrame" and {"id", "embedding"} <= set(value.columns):
+    if type(value).__name__ == "DataFrame":
         texts = list(map(str, value["text"])) if "text" in value.columns else None
         return list(value["id"]), list(value["embedding"]), texts
-    raise InputError(path, None, f"a pickled {type(value).__name__}", EXPECTED)
+    if isinstance(value, tuple | list) and isinstance(value[0], np.ndarray):
+        vectors, ids = value
+        return np.asarray(ids, dtype=object).reshape(-1).tolist(), vectors, None
+    return [pair[0] for pair in value], [pair[1] for pair in value], None
 
 
-def _write_pyserini_queries(folder: Path, blocks: Iterable[VectorBlock]) -> None:
+def _write_tevatron(blocks: Iterable[VectorBlock], path: str) -> None:
+    with whole_binary(path) as handle:
+        pickle.dump(_joined(blocks), handle, protocol=4)
+
+
+def _write_pyserini_queries(blocks: Iterable[VectorBlock], folder: Path) -> None:
     """Write queries with their texts, by which Pyserini finds them."""
     pandas = require("pandas", "Pyserini's folder of encoded queries")
-    whole = joined(list(blocks))
-    if whole.texts is None or not all(whole.texts):
+    rows: list[tuple[str, str, Vectors]] = []
+    for ids, vectors, texts in blocks:
+        rows += zip(ids, texts or [""] * len(ids), vectors, strict=True)
+    if not all(text for _, text, _ in rows):
         raise UsageError(
             "Pyserini finds encoded queries by their text; these vectors come without texts",
             "encode --topics Q --output-format pyserini-queries",
         )
-    columns = {"id": whole.ids, "text": whole.texts, "embedding": list(whole.vectors)}
-    frame = pandas.DataFrame(columns, dtype=object)
-    frame.columns = pandas.Index(list(columns), dtype=object)  # what older pandas reads
+    columns = pandas.Index(["id", "text", "embedding"], dtype=object)  # what older pandas reads
+    frame = pandas.DataFrame(rows, columns=columns, dtype=object)
     frame.to_pickle(folder / QUERIES_FILE, protocol=4)
-
-
-FOLDERS = {
-    VectorFormat.PARQUET: _write_parquet,
-    VectorFormat.PYSERINI_FAISS: _write_flat,
-    VectorFormat.PYSERINI_QUERIES: _write_pyserini_queries,
-}
 
 
 # arrays
@@ -405,6 +371,14 @@ def read_array(path: str | Path) -> Iterator[VectorBlock]:
 
 # any format
 
+JSON_KEYS = {VectorFormat.JSONL: "id", VectorFormat.ANSERINI_JSONL: "docid"}
+FILES = {VectorFormat.TEVATRON: _write_tevatron}
+FOLDERS = {
+    VectorFormat.PARQUET: _write_parquet,
+    VectorFormat.PYSERINI_FAISS: _write_flat,
+    VectorFormat.PYSERINI_QUERIES: _write_pyserini_queries,
+}
+
 
 def write_vectors(
     output: str,
@@ -420,44 +394,38 @@ def write_vectors(
     JSON lines, which "-" needs, carry the `manifest` of what encoded the vectors; Anserini's call
     the id of `queries` `qid`.
     """
-    if output == STREAM and form not in JSON_LINES:
+    if output == STREAM and form not in JSON_KEYS:
         raise UsageError(
             f"{form} cannot be written to standard output", "name a file, or write jsonl"
         )
-    count = 0
+    count, for_lucene = 0, form in FOR_LUCENE
 
     def checked() -> Iterator[VectorBlock]:
-        nonlocal count
-        dimension, for_lucene = 0, form in FOR_LUCENE
-        for block in blocks:
-            if block.ids:
-                block = checked_block(*block, output)
-                dimension = check_dimension(block, dimension, output)
-                for_lucene = for_lucene and not _warn_of_norms(block)
-                count += len(block.ids)
-                yield block
+        nonlocal count, for_lucene
+        for block in filter(attrgetter("ids"), blocks):
+            yield checked_block(*block, output)
+            for_lucene = for_lucene and _has_unit_norms(block)  # one warning is enough
+            count += len(block.ids)
 
-    if form in JSON_LINES:
-        key = "id" if form is VectorFormat.JSONL else "qid" if queries else "docid"
-        _write_json_lines(output, checked(), key, manifest)
-    elif form is VectorFormat.TEVATRON:
-        with whole_binary(output) as handle:
-            whole = joined(list(checked()))  # a pickle is written from memory
-            pickle.dump((whole.vectors, whole.ids), handle, protocol=4)
+    if form in JSON_KEYS:
+        is_qid = queries and form is VectorFormat.ANSERINI_JSONL
+        _write_json_lines(checked(), output, "qid" if is_qid else JSON_KEYS[form], manifest)
+    elif form in FILES:
+        FILES[form](checked(), output)
     else:
         with whole_folder(output, overwrite=overwrite, export=True) as folder:
-            FOLDERS[form](folder, checked())
+            FOLDERS[form](checked(), folder)
     return count
 
 
-def _warn_of_norms(block: VectorBlock) -> bool:
-    """Warn of the first vector that is not L2-normalised; return whether there is one."""
+def _has_unit_norms(block: VectorBlock) -> bool:
+    """Return whether vectors are L2-normalised; warn of the one that is least so."""
     norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
-    far = np.abs(norms - 1) > UNIT_NORM
-    if far.any():
-        first = int(np.argmax(far))
-        logger.warning(
-            f"{block.ids[first]} has a vector of length {norms[first]:.4g}; Lucene's inner "
-            "product needs length 1: encode with --l2-norm"
-        )
-    return bool(far.any())
+    worst = int(np.argmax(np.abs(norms - 1)))
+    if abs(norms[worst] - 1) <= UNIT_NORM:
+        return True
+    logger.warning(
+        f"{block.ids[worst]} has a vector of length {norms[worst]:.4g}; Lucene's inner product "
+        "needs length 1: encode with --l2-norm"
+    )
+    return False

@@ -13,17 +13,16 @@ Blocks hold `block_size` passages in corpus order and are numbered through the w
 folders of shards 0..N-1 together have the blocks of one unsharded run.
 
 Whenever a folder is opened, the journal and every file of ids are compared with their checksums
-(files without one are checked id by id), and the sizes of all other files. `verify_folders` also
+(folders of older versions have none), and the sizes of all other files. `verify_folders` also
 reads the vectors and the index, and compares their checksums.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from io import BytesIO
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +31,10 @@ from numpy.typing import NDArray
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io import vector_formats as formats
-from denserk.io.blocks import (
-    JOURNAL,
-    Block,
-    append_to_journal,
-    journal_of,
-    read_journal,
-    write_journal,
-)
+from denserk.io.blocks import JOURNAL, Block, BlockFolder, read_journal
 from denserk.io.corpus import IdLedger
-from denserk.io.files import (
-    STREAM,
-    number_lines,
-    open_binary,
-    read_errors,
-    read_file,
-    read_text_lines,
-    rewound,
-    whole_binary,
-)
-from denserk.io.flat_file import map_flat
+from denserk.io.files import STREAM, first_line, open_ahead, read_errors, read_file, read_text_lines
+from denserk.io.flat_file import DOCID, map_flat
 from denserk.io.json_records import identifier
 from denserk.io.manifest import (
     NAME,
@@ -63,20 +46,12 @@ from denserk.io.manifest import (
     read_manifest,
     require_fields,
     vectors_per_passage,
-    write_manifest,
 )
-from denserk.io.vector_formats import (
-    VectorBlock,
-    Vectors,
-    check_dimension,
-    map_array,
-    refuse_non_finite,
-)
+from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension, map_array
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-DOCID = "docid"
 DAMAGED = "the file was changed or damaged: copy it again, or make the folder again"
 
 # The int8 model of `encode --int8`, in OpenVINO's own format.
@@ -91,23 +66,8 @@ FILES: dict[str, tuple[bytes, Callable[[Any], Iterator[VectorBlock]]]] = {
 }
 
 
-def start_folder(folder: Path, manifest: Manifest) -> dict[int, Block]:
-    """Prepare a folder for writing or resuming; return its finished blocks by number."""
-    finished = read_journal(folder)
-    for left_behind in folder.glob(".*.part"):
-        left_behind.unlink()
-    write_manifest(folder, manifest)
-    write_journal(folder, finished)  # a line cut short by a kill must not be continued
-    return finished
-
-
-class VectorFolderWriter:
-    """Writes blocks, each to temporary files that are renamed, and records the finished ones.
-
-    With several processes, rank 0 calls `start_folder` before the others create their writers, and
-    finishes the folder after their blocks were added to its `finished`. The manifest is that of an
-    unfinished folder; the dtype float32 or float16.
-    """
+class VectorFolderWriter(BlockFolder):
+    """Writes blocks of vectors in float32 or float16; see `BlockFolder`."""
 
     def __init__(
         self,
@@ -117,39 +77,48 @@ class VectorFolderWriter:
         finished: Mapping[int, Block] | None = None,
         rank: int = 0,
     ) -> None:
-        self._folder, self._manifest, self._dtype = folder, manifest, np.dtype(dtype)
-        self._journal = journal_of(rank)
-        self.finished = dict(start_folder(folder, manifest) if finished is None else finished)
+        super().__init__(folder, manifest, finished, rank)
+        self._dtype = np.dtype(dtype)
 
     def write(self, block: Block, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
         """Write n ids and (n, D) vectors; float16 storage rounds to nearest."""
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)
-        refuse_non_finite(self._folder, ids, stored)
+        formats.refuse_non_finite(self._folder, ids, stored)
         array = BytesIO()  # np.save writes a file through C, which loses the error of a full disk
         np.save(array, stored)
         lines = "".join(f"{docid}\n" for docid in ids).encode("utf-8")
-        digests = {}
-        for suffix, data in (("npy", array.getvalue()), ("docid", lines)):
-            with whole_binary(self._folder / f"{block.name}.{suffix}") as handle:
-                handle.write(data)
-            digests[suffix] = sha256(data).hexdigest()
-        block = replace(block, sha256=digests)
-        append_to_journal(self._folder, block, self._journal)
-        self.finished[block.number] = block
+        self.write_files(block, {"npy": array.getvalue(), DOCID: lines})
 
     def finish(self, contents: Mapping[str, Any]) -> Manifest:
         """Mark the folder complete; `contents` adds to the counts in its manifest."""
-        write_journal(self._folder, self.finished)
-        counts = {
-            "count": sum(block.count for block in self.finished.values()),
-            "blocks": len(self.finished),
-            "dtype": self._dtype.name,
-            "journal_sha256": file_sha256(self._folder / JOURNAL),
-        }
-        manifest = replace(self._manifest, complete=True, contents={**counts, **contents})
-        write_manifest(self._folder, manifest)
-        return manifest
+        count = sum(block.count for block in self.finished.values())
+        counts = {"count": count, "blocks": len(self.finished), "dtype": self._dtype.name}
+        return self.complete({**counts, **contents})
+
+
+@dataclass(frozen=True)
+class VectorSource:
+    """Vectors of any format that are read block by block; a stream can be read once."""
+
+    name: str  # as it was given
+    form: str
+    read: Callable[[], Iterator[VectorBlock]]
+    manifest: Manifest | None = None  # if denserk made the source
+
+    @property
+    def vectors_per_passage(self) -> int:
+        """How many consecutive rows belong to one id."""
+        return vectors_per_passage(self.manifest)
+
+    def blocks(self) -> Iterator[VectorBlock]:
+        """Yield blocks of n ids and (n * vectors_per_passage, D) vectors, of one dimension."""
+        dimension = 0
+        for block in self.read():
+            dimension = check_dimension(block, dimension, self.name)
+            yield block
+        if not dimension:
+            raise InputError(self.name, None, "no vectors", "at least one")
 
 
 @dataclass(frozen=True)
@@ -180,7 +149,7 @@ class VectorFolder:
         for block in self.finished:
             ids = [line.rstrip() for _, line in read_text_lines(self.ids_of(block))]
             vectors = self.map_block(block)
-            refuse_non_finite(self.folder, ids, vectors)
+            formats.refuse_non_finite(self.folder, ids, vectors)
             yield VectorBlock(ids, vectors)
 
     def ids_of(self, block: Block) -> Path:
@@ -205,50 +174,16 @@ def open_vectors(name: str | Path) -> VectorFolder:
     manifest = read_manifest(path, Kind.VECTORS)
     require_fields(path, manifest, "contents", "count", "dimension", "dtype")
     folder = VectorFolder(path, manifest, tuple(read_journal(path).values()))
-    contents, blocks = manifest.contents, folder.finished
-    if "journal_sha256" in contents:
-        _compare(path / JOURNAL, contents["journal_sha256"])
-    if blocks and blocks[-1].number - blocks[0].number + 1 != len(blocks):
+    sums = {folder.ids_of(block): block.sha256.get(DOCID) for block in folder.finished}
+    for file, digest in {path / JOURNAL: manifest.contents.get("journal_sha256"), **sums}.items():
+        _compare(file, digest)
+    counted, expected = sum(b.count for b in folder.finished), manifest.contents["count"]
+    if counted != expected:
         raise MismatchError(
-            f"{path} lacks blocks between {blocks[0].number} and {blocks[-1].number}",
-            "encode with --resume",
+            f"{path} holds {counted:,} passages by its journal, {expected:,} by its {NAME}",
+            "encode again with --overwrite",
         )
-    for what, expected, found in (
-        ("blocks", contents.get("blocks", len(blocks)), len(blocks)),
-        ("passages", contents["count"], sum(block.count for block in blocks)),
-    ):
-        if expected != found:
-            raise MismatchError(
-                f"{path} holds {found:,} {what} by its journal, {expected:,} by its {NAME}",
-                "encode again with --overwrite",
-            )
-    for block in blocks:
-        _check_ids(folder.ids_of(block), block.count, block.sha256.get(DOCID), unique=False)
     return folder
-
-
-@dataclass(frozen=True)
-class VectorSource:
-    """Vectors of any format that are read block by block; a stream can be read once."""
-
-    name: str  # as it was given
-    form: str
-    read: Callable[[], Iterator[VectorBlock]]
-    manifest: Manifest | None = None  # if denserk made the source
-
-    @property
-    def vectors_per_passage(self) -> int:
-        """How many consecutive rows belong to one id."""
-        return vectors_per_passage(self.manifest)
-
-    def blocks(self) -> Iterator[VectorBlock]:
-        """Yield blocks of n ids and (n * vectors_per_passage, D) vectors, of one dimension."""
-        dimension = 0
-        for block in self.read():
-            dimension = check_dimension(block, dimension, self.name)
-            yield block
-        if not dimension:
-            raise InputError(self.name, None, "no vectors", "at least one")
 
 
 def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSource:
@@ -270,7 +205,7 @@ def _open_folder(folder: Path) -> VectorSource:
     if (folder / NAME).exists() and not index.exists():
         own = open_vectors(folder)
         return VectorSource(name, "npy", own.blocks, own.manifest)
-    if index.exists() and (folder / formats.IDS).exists():
+    if index.exists() and (folder / DOCID).exists():
         # denserk's own has a manifest, Pyserini's has none
         manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
         check_index(folder, manifest)
@@ -289,38 +224,30 @@ def _open_folder(folder: Path) -> VectorSource:
             f"{folder} holds no vectors",
             f"a folder that denserk wrote, `index` beside `docid`, or files {', '.join(SUFFIXES)}",
         )
-    found = sorted({_detect(path) for path in paths})
+    sources = [_open_file(str(path)) for path in paths]
+    found = sorted({source.form for source in sources})
     if len(found) > 1:
         raise InputError(folder, None, f"files of {' and '.join(found)}", "one format")
-    _, read_file = FILES[found[0]]
-    return VectorSource(name, found[0], lambda: (b for path in paths for b in read_file(path)))
+    return VectorSource(
+        name, found[0], lambda: chain.from_iterable(source.read() for source in sources)
+    )
 
 
 def _open_file(source: str) -> VectorSource:
     """Open a file, or JSON lines from standard input, whose first record may have a manifest."""
-    form = "JSON lines" if source == STREAM else _detect(Path(source))
-    if form != "JSON lines":
-        return VectorSource(source, form, partial(FILES[form][1], Path(source)))
-    with open_binary(source) as handle:
-        _, line = next(number_lines(handle, source), (1, b""))
-        read = partial(formats.read_json_file, source)
-        if source == STREAM:
-            read = partial(formats.read_json_lines, rewound(line + b"\n", handle), source)
-    return VectorSource(source, form, read, formats.json_manifest(line, source))
-
-
-def _detect(path: Path) -> str:
-    """Return the format of a file."""
-    with open_binary(path) as handle:
-        head = handle.read(64)
-    for form, (magic, _) in FILES.items():
-        if head.lstrip().startswith(magic):
-            return form
-    if path.suffix in (".pkl", ".pickle"):
-        return "pickle"
-    found = f"a file that begins {head[:12]!r}" if head else "an empty file"
-    expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"
-    raise InputError(path, None, found, expected)
+    with open_ahead(source, 1 << 18) as (head, handle):
+        start = (form for form, (magic, _) in FILES.items() if head.lstrip().startswith(magic))
+        form = next(start, "pickle" if source.endswith((".pkl", ".pickle")) else None)
+    if source == STREAM:
+        form, read = "JSON lines", partial(formats.read_json_lines, handle, source)
+    elif form is None:
+        found = f"a file that begins {head[:12]!r}" if head else "an empty file"
+        expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"
+        raise InputError(source, None, found, expected)
+    else:
+        read = partial(FILES[form][1], source)
+    manifest = formats.json_manifest(first_line(head), source) if form == "JSON lines" else None
+    return VectorSource(source, form, read, manifest)
 
 
 def check_index(folder: Path, manifest: Manifest | None) -> None:
@@ -333,11 +260,25 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
             found = (folder / name).stat().st_size
         if found != size:
             raise InputError(folder / name, None, f"{found:,} bytes", f"{size:,} bytes", DAMAGED)
-    path = folder / DOCID
-    if path.exists():
+    path, digest = folder / DOCID, contents.get("sha256", {}).get(DOCID)
+    if digest is not None:
+        _compare(path, digest)
+    elif path.exists():
         count = contents.get("count")
-        lines = None if count is None else count * vectors_per_passage(manifest)
-        _check_ids(path, lines, contents.get("sha256", {}).get(DOCID), unique=True)
+        _check_ids(path, count and count * vectors_per_passage(manifest))
+
+
+def _check_ids(path: Path, count: int | None) -> None:
+    """Check a file of `count` ids that has no checksum."""
+    ids = IdLedger()
+    ids.start(path)
+    lines = read_text_lines(path)
+    ids.extend(identifier(name.rstrip(), path, line, "passage") for line, name in lines)
+    if count is not None and ids.count != count:
+        raise InputError(path, None, f"{ids.count:,} ids", f"{count:,} ids", DAMAGED)
+    ids.refuse_repeat(
+        lambda position: next(islice(read_text_lines(path), position, None))[1].rstrip(), "lines"
+    )
 
 
 def verify_folders(names: Iterable[str]) -> None:
@@ -368,26 +309,8 @@ def _checksums(folder: Path) -> Mapping[str, str]:
     return {f"{b.name}.{suffix}": digest for b in blocks for suffix, digest in b.sha256.items()}
 
 
-def _compare(path: Path, digest: str) -> None:
-    if file_sha256(path) != digest:
+def _compare(path: Path, digest: str | None) -> None:
+    """Compare a file with its checksum, if it has one."""
+    if digest is not None and file_sha256(path) != digest:
         found = "bytes that differ from the checksum written with them"
         raise InputError(path, None, found, digest[:12], DAMAGED)
-
-
-def _check_ids(path: Path, count: int | None, sha256: str | None, *, unique: bool) -> None:
-    """Check a file of `count` ids: by its checksum if it has one, else id by id."""
-    if sha256 is not None:
-        _compare(path, sha256)
-        return
-    ledger = IdLedger()
-    ledger.start(path)
-    lines = read_text_lines(path)
-    ledger.extend(identifier(name.rstrip(), path, line, "passage") for line, name in lines)
-    if count is not None and ledger.count != count:
-        raise InputError(path, None, f"{ledger.count:,} ids", f"{count:,} ids", DAMAGED)
-
-    def id_at(position: int) -> str:
-        return next(islice(read_text_lines(path), position, None))[1].rstrip()
-
-    if unique:
-        ledger.refuse_repeat(id_at, "lines")

@@ -24,7 +24,7 @@ from denserk.config.encoding import PUBLISHED, WITHOUT_WEIGHTS
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import read_errors, read_file, whole_binary
-from denserk.io.manifest import Rule, allowed, check, file_sha256
+from denserk.io.manifest import Rule, check, file_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -108,9 +108,8 @@ def read_json(path: Path, rule: Rule = dict) -> Any:
     try:
         value = json.loads(read_file(path))
     except (ValueError, RecursionError) as error:
-        found, (_, expected) = f"text that is not JSON ({error})", allowed(None, rule)
-        raise InputError(path, None, found, expected) from None
-    check(value, rule, path, required=rule if isinstance(rule, dict) else ())
+        raise InputError(path, None, f"text that is not JSON ({error})", "JSON") from None
+    check(value, rule, path)
     return value
 
 

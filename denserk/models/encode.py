@@ -28,14 +28,21 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
 from denserk.data.batches import PlannedTexts
 from denserk.errors import MismatchError, UsageError
-from denserk.io.blocks import Block, Texts, refuse_other_run, shard_bounds, texts_sha256
+from denserk.io.blocks import (
+    Block,
+    Texts,
+    refuse_other_run,
+    shard_bounds,
+    start_folder,
+    texts_sha256,
+)
 from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.io.outputs import prepare_folder, refuse_occupied
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, write_vectors
-from denserk.io.vectors import INT8_WEIGHTS, VectorFolderWriter, start_folder
+from denserk.io.vectors import INT8_WEIGHTS, VectorFolderWriter
 from denserk.models.devices import choose_device
 from denserk.models.distributed import (
     device_of_rank,

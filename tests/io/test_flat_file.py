@@ -1,4 +1,3 @@
-import io
 from pathlib import Path
 
 import numpy as np
@@ -6,15 +5,16 @@ import pytest
 
 from denserk.config.retrieval import Metric
 from denserk.errors import InputError
-from denserk.io.flat_file import FlatRows, flat_header, is_flat, map_flat, write_flat_rows
+from denserk.io.flat_file import FlatRows, flat_header, is_flat, map_flat, write_flat
 
+IDS = [f"d{n}" for n in range(10)]
 ROWS = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
 
 
 def test_rows_come_back_and_their_file_does_not_stay_mapped(tmp_path):
     path = tmp_path / "index"
-    with path.open("wb") as handle:
-        write_flat_rows(handle, Metric.L2, [ROWS[:3], ROWS[3:]])
+    assert write_flat(path, Metric.L2, [(IDS[:3], ROWS[:3]), (IDS[3:], ROWS[3:])]) == 4
+    assert (tmp_path / "docid").read_text().split() == IDS
     assert is_flat(path)
     assert map_flat(path)[1] is Metric.L2
     stored = FlatRows(path)
@@ -25,13 +25,12 @@ def test_rows_come_back_and_their_file_does_not_stay_mapped(tmp_path):
 
 
 @pytest.mark.parametrize("metric", Metric)
-def test_it_is_faiss_own_byte_for_byte(metric):
+def test_it_is_faiss_own_byte_for_byte(metric, tmp_path):
     faiss = pytest.importorskip("faiss")
-    memory = io.BytesIO()
-    write_flat_rows(memory, metric, [ROWS[:3], ROWS[3:]])
+    write_flat(tmp_path / "index", metric, [(IDS[:3], ROWS[:3]), (IDS[3:], ROWS[3:])])
     index = faiss.IndexFlatIP(4) if metric is Metric.INNER else faiss.IndexFlatL2(4)
     index.add(ROWS)
-    assert memory.getvalue() == faiss.serialize_index(index).tobytes()
+    assert (tmp_path / "index").read_bytes() == faiss.serialize_index(index).tobytes()
 
 
 @pytest.mark.parametrize("data", [b"IxFI", b"IHNf" + bytes(60)])

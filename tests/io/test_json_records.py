@@ -1,5 +1,6 @@
 import io
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from denserk.io.json_records import identifier, read_array, read_objects
     ("line", "found"),
     [
         (b'{"a": 1', "not JSON"),
-        (b"[1]", "JSON list"),
+        (b"[1]", "JSON that is no object"),
         (b'{"a": NaN}', "not JSON"),
         (b'{"a": "\\ud800"}', "not JSON"),
         (b"[" * 100_000, "not JSON"),
@@ -64,19 +65,18 @@ def test_lines_are_where_objects_begin():
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        (b"", "line 1: found an array that breaks off"),
-        (b'[{"a": 1}\n{"b": 2}]', "line 2: found '{\"b\": 2}]'; expected one JSON array"),
-        (b'[{"a": 1}, 2]', "line 1: found ', 2]'"),
-        (b'[{"a": 1},\n{"b": "text', "line 2: found an object that is not JSON (Unterminated"),
+        (b"", "line 1: found ''"),
+        (b'[{"a": 1}\n{"b": 2}]', "line 2: found '{\"b\": 2}]' (no object"),
+        (b'[{"a": 1}, 2]', "line 1: found '2]'"),
+        (b'[{"a": 1},\n{"b": "text', "(Unterminated string starting at); expected one JSON array"),
         (b'[{"a": 1}] x', "line 1: found more after the array's end"),
-        (b'[{"a": NaN}]', "line 1: found an object that is not JSON"),
+        (b'[{"a": NaN}]', "line 1: found '{\"a\": NaN}]' ("),
         (b'[{"a": "\xff"}]', "x.json: found a byte that is not UTF-8"),
     ],
 )
 def test_errors_of_arrays_name_the_line(data, found):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=re.escape(found)):
         read(data)
-    assert found in str(caught.value)
 
 
 def test_a_quote_that_never_closes_is_rejected_before_the_memory_is_full(monkeypatch):

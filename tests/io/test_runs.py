@@ -72,7 +72,7 @@ def test_formats(tmp_path, caplog, text, format, expected):
         ("q Q0 d 1 2 t\n\nq Q0 d 2 1 t", "r, line 3: found passage d twice for query q"),
         ('{"qid": "q", "docid": "d"}\n', "r, line 1: found the keys qid, docid; expected JSON"),
         ('{"qid": "q", "docid": "d e", "score": 1}\n', "r, line 1: found the passage id 'd e'"),
-        ('{"qid": "q", "docid": "d", "score": 1}\n[]\n', "line 2: found JSON list"),
+        ('{"qid": "q", "docid": "d", "score": 1}\n[]\n', "line 2: found JSON that is no object"),
         (LINE + "q1 Q0 d2", r"line 2: found a last line that is cut off \(3 columns\); expected"),
         (LINE + "q1 Q0 d\x001 2 1.5 tag\nq1 d2\n", "line 3: found 2 columns; expected 6 columns"),
         ("q Q0 d 1 2 t\nq Q0 \udcff 1 2 t\n", r"r, line 2: found a byte that is not UTF-8"),

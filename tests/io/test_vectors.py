@@ -63,7 +63,7 @@ def test_one_warning_of_vectors_for_lucene_that_are_not_normalised(tmp_path):
     write(tmp_path / "unit", VectorFormat.ANSERINI_JSONL, unit)
     write(tmp_path / "v", VectorFormat.ANSERINI_JSONL, 3 * unit)
     assert len(heard.warnings) == 1
-    assert "d0 has a vector of length 3; " in heard.warnings[0]
+    assert "has a vector of length 3; " in heard.warnings[0]
 
 
 def test_json_lines_go_through_pipes(monkeypatch):
@@ -76,12 +76,6 @@ def test_json_lines_go_through_pipes(monkeypatch):
     np.testing.assert_array_equal(vectors, VECTORS)
     with pytest.raises(UsageError, match="parquet cannot be written to standard output"):
         write("-", VectorFormat.PARQUET)
-
-
-def test_a_writer_checks_dimensions(tmp_path):
-    blocks = [VectorBlock(IDS[:2], VECTORS[:2]), VectorBlock(["x"], np.ones((1, 3), np.float32))]
-    with pytest.raises(InputError, match="3 dimensions from x on; expected 4"):
-        write_vectors(str(tmp_path / "v"), VectorFormat.JSONL, blocks)
 
 
 def test_several_files_of_one_format_are_read_by_name(tmp_path):
@@ -163,9 +157,8 @@ ABC = ["a", "b", "c"]
     ],
 )
 def test_invalid_blocks_are_rejected(ids, vectors, said, tmp_path):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=said):
         write_vectors(str(tmp_path / "v"), VectorFormat.JSONL, [VectorBlock(ids, vectors)])
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -195,48 +188,42 @@ def test_every_float32_survives_the_decimal_digits(tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b'{"id": "b"}', "line 2: found the keys id; expected id and vector"),
-        (b'{"docid": "b", "vector": [1, 2]}', "line 2: found the keys docid, vector"),
-        (b'{"id": "b", "vector": [1]}', "found a vector of 1 numbers; expected 2"),
-        (b'{"id": "b", "vector": [1, null]}', "no list of numbers"),
-        (b'{"id": "b", "vector": [[1], [2, 3]]}', "no list of numbers"),
-        (b'{"id": "b", "vector": "AAAA"}', "no list of numbers"),
+        (b'{"docid": "b", "vector": [1, 2]}', "line 2: found the keys docid, vector; expected id"),
+        (b'{"id": "b", "vector": [1]}', r"line 2: found the vector \[1\]; expected a list of 2"),
+        (b'{"id": "b", "vector": [1, null]}', "expected a list of 2 numbers"),
+        (b'{"id": "b", "vector": [[1], [2, 3]]}', "expected a list of 2 numbers"),
+        (b'{"id": "b", "vector": "AAAA"}', "expected a list of 2 numbers"),
         (b'{"id": "b", "vector": [1e39, 1]}', "a vector of b that is not finite"),
     ],
 )
 def test_broken_json_lines(line, said, tmp_path):
     (tmp_path / "v").write_bytes(b'{"id": "a", "vector": [1, 2]}\n' + line)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=said):
         list(read_vector_blocks(str(tmp_path / "v")).blocks())
-    assert said in str(caught.value)
 
 
 def test_parquet_files_have_anserinis_columns(tmp_path):
     write(tmp_path / "v", VectorFormat.PARQUET, VECTORS.astype(np.float16))
     schema = parquet.read_table(tmp_path / "v" / "part-00000.parquet").schema
-    assert [(field.name, str(field.type)) for field in schema] == [
-        ("docid", "string"),
-        ("vector", "list<element: float>"),
-    ]
+    found = [(field.name, str(field.type)) for field in schema]
+    assert found == [("docid", "string"), ("vector", "list<element: float>")]
 
 
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
         ({"docid": ["a"], "text": ["b"]}, "found columns docid, text; expected docid and vector"),
-        ({"docid": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}, "all the expected size"),
-        ({"docid": ["a", "b"], "vector": [[1.0], None]}, "with 2 ids"),
-        ({"docid": ["a", "b"], "vector": [None, [1.0]]}, "expected Parquet with vectors"),
+        ({"docid": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}, "vectors of one length"),
+        ({"docid": ["a", "b"], "vector": [None, [1.0]]}, "vectors of one length"),
         ({"docid": ["a"], "vector": [[1.0, None]]}, "not finite"),
         ({"docid": ["a"], "vector": [["x"]]}, "vectors of object"),
-        ({"docid": ["a"], "vector": [1.0]}, "expected Parquet with vectors"),
+        ({"docid": ["a"], "vector": [1.0]}, "one vector an id"),
     ],
 )
 def test_other_columns_are_rejected(columns, said, tmp_path):
     parquet.write_table(arrow.table(columns), tmp_path / "v.parquet")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=said):
         list(formats.read_parquet(tmp_path / "v.parquet"))
-    assert said in str(caught.value)
 
 
 def test_doubles_are_read_and_a_cut_file_is_rejected(tmp_path):
@@ -377,9 +364,3 @@ def test_what_float16_cannot_hold_is_rejected(tmp_path):
     writer = VectorFolderWriter(tmp_path, MANIFEST, "float16")
     with pytest.raises(InputError, match="vector of a that is not finite in float16"):
         writer.write(Block(0, 1, ""), ["a"], np.array([[1e6]], np.float32))
-
-
-def test_a_gap_is_reported(tmp_path):
-    folder = write_folder(tmp_path / "v", (0, 2))
-    with pytest.raises(MismatchError, match="lacks blocks between 0 and 2"):
-        open_vectors(folder)
