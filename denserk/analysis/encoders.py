@@ -8,16 +8,15 @@ is nearer to the anchor than the negative, by Euclidean distance. Axes: B exampl
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from denserk.config.analysis import QueryLatencySettings, SentenceSimilaritySettings
+from denserk.config.analysis import QueryLatencySettings, SentenceSimilaritySettings, SeveralModels
 from denserk.config.encoding import ComputeSettings
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError
@@ -32,30 +31,24 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.floating]
+Row = dict[str, Any]  # a result: column of the table -> value
 
 BLOCK = 1024  # examples encoded at once
-SIMILARITY_HEADER = ("model", "data", "kind", "count", "measure", "value")
 PERCENTILES = (1, 50, 99)
-LATENCY_HEADER = (
-    *("label", "model", "topics", "queries", "seed", "warm_up", "batch_size"),
-    *("device", "threads", "dtype", "dimension", *(f"p{p}_ms" for p in PERCENTILES), "mean_ms"),
-)
 
 
-@dataclass(frozen=True)
-class SentenceSimilarity:
-    """The result of one model: `kind` is pairs or triplets, `measure` spearman or accuracy."""
+def as_table(found: Sequence[Row], names: Sequence[str] = (), digits: int = 6) -> list[list[str]]:
+    """Return the header and the rows of a table of results: named columns, by default all."""
+    names = list(names or found[0])
+    values = ([row[name] for name in names] for row in found)
+    shown = [[f"{v:.{digits}f}" if isinstance(v, float) else str(v) for v in row] for row in values]
+    return [names, *shown]
 
-    model: str
-    data: str
-    kind: str
-    count: int
-    measure: str
-    value: float
 
-    def row(self) -> list[str]:
-        """Return the result under `SIMILARITY_HEADER`, as text."""
-        return [*map(str, astuple(self)[:-1]), f"{self.value:.4f}"]
+def save(found: Sequence[Row], draw: Callable[[], Any], settings: SeveralModels) -> None:
+    """Write the results as CSV, and their plot."""
+    write_rows(settings.output, as_table(found))
+    save_if_installed(draw, "the results", settings.picture)
 
 
 def sentence_similarity(
@@ -63,7 +56,7 @@ def sentence_similarity(
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
-) -> list[SentenceSimilarity]:
+) -> list[Row]:
     """Measure models on pairs or triplets of sentences; write the table if asked to.
 
     The text settings of passages apply to sentences.
@@ -73,7 +66,7 @@ def sentence_similarity(
         encoder = TextEncoder.load(name, representation, text, compute)
         found.append(_measure_similarity(name, encoder, settings.data))
     if settings.output is not None:
-        write_rows(settings.output, [SIMILARITY_HEADER, *(each.row() for each in found)])
+        write_rows(settings.output, as_table(found))
     return found
 
 
@@ -112,7 +105,7 @@ def figure_of(scores: Floats, labels: Floats | None) -> tuple[str, float]:
     return "spearman", 0.0 if constant else float(spearmanr(scores, labels).statistic)
 
 
-def _measure_similarity(name: str, encoder: TextEncoder, data: str) -> SentenceSimilarity:
+def _measure_similarity(name: str, encoder: TextEncoder, data: str) -> Row:
     """Measure one model, keeping one number per example in memory."""
     scores, labels, size = [], [], 2
     examples = read_sentences(data)
@@ -130,22 +123,9 @@ def _measure_similarity(name: str, encoder: TextEncoder, data: str) -> SentenceS
         found = f"only the label {labels[0]:g}"
         raise InputError(data, None, found, "labels that differ, to correlate with")
     measure, value = figure_of(together, np.array(labels) if size == 2 else None)
-    kind = "pairs" if size == 2 else "triplets"
-    return SentenceSimilarity(name, data, kind, len(together), measure, value)
-
-
-class QueryLatency(NamedTuple):
-    """The times of one model's batches, (N,) milliseconds, on a device and so many CPU threads."""
-
-    label: str
-    device: str
-    threads: int
-    times: NDArray[np.float64]
-
-    @property
-    def percentiles(self) -> tuple[float, ...]:
-        """The 1st, 50th and 99th percentile by nearest rank: each was measured."""
-        return tuple(np.percentile(self.times, PERCENTILES, method="inverted_cdf").tolist())
+    kind, count = "pairs" if size == 2 else "triplets", len(together)
+    row = {"model": name, "data": data, "kind": kind, "count": count}
+    return row | {"measure": measure, "value": value}
 
 
 def query_latency(
@@ -153,7 +133,7 @@ def query_latency(
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
-) -> list[QueryLatency]:
+) -> list[Row]:
     """Measure models on the same queries, one model after the other; write table and plot.
 
     A time runs from the text of a query to its embedding in CPU memory, tokenization included.
@@ -165,73 +145,57 @@ def query_latency(
     # an incomplete last batch counts only if it is the only one
     full = range(0, len(queries) - size + 1, size)
     batches = [queries[first : first + size] for first in full] or [queries]
-    found: list[QueryLatency] = []
-    rows: list[Sequence[str]] = [LATENCY_HEADER]
+    found, times = [], []
     for label, model, encoder in models:
-        each = _measure_latency(label, encoder, batches, settings.warm_up)
-        source = (label, model, settings.topics, len(each.times) * size)
-        chosen = (settings.seed, settings.warm_up, size, each.device, each.threads)
-        measured = (f"{value:.4f}" for value in (*each.percentiles, each.times.mean()))
-        made = (compute.precision, encoder.dimension)
-        rows.append((*map(str, (*source, *chosen, *made)), *measured))
-        found.append(each)
-    write_rows(settings.output, rows)
-    what = "a query" if size == 1 else f"{size} queries"
-    quantity = f"milliseconds to encode {what}, tokenization included"
-    save_if_installed(lambda: plot_times(found, quantity), "the times", settings.picture)
+        milliseconds = _time_batches(label, encoder, batches, settings.warm_up)
+        device = str(encoder.device)
+        if encoder.device.type == "cuda":
+            device += f" ({torch.cuda.get_device_name(encoder.device)})"
+        row: Row = {"label": label, "model": model, "topics": settings.topics}
+        row |= {"queries": len(batches) * len(batches[0]), "seed": settings.seed}
+        row |= {"warm_up": settings.warm_up, "batch_size": size, "device": device}
+        row |= {"threads": encoder.threads_for(len(batches[0])), "dtype": compute.precision}
+        row |= {"dimension": encoder.dimension}
+        for percent in PERCENTILES:  # by nearest rank: each was measured
+            value = np.percentile(milliseconds, percent, method="inverted_cdf")
+            row[f"p{percent}_ms"] = float(value)
+        found.append(row | {"mean_ms": float(milliseconds.mean())})
+        times.append(milliseconds)
+    save(found, lambda: plot_times(found, times), settings)
     return found
 
 
-def latency_table(found: Sequence[QueryLatency]) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of a table of percentiles in milliseconds, one row per model."""
-    header = ["model", "device", "threads", *(f"p{p} ms" for p in PERCENTILES)]
-    rows = [
-        [each.label, each.device, str(each.threads), *(f"{p:.2f}" for p in each.percentiles)]
-        for each in found
-    ]
-    return header, rows
-
-
-def plot_times(found: Sequence[QueryLatency], quantity: str) -> Any:
-    """Draw a row per model: a dot per time, a line per percentile; the slowest are counted."""
-    axes = new_axes(6, 0.75 * len(found) + 0.8)
-    limit = 1.15 * max(each.percentiles[-1] for each in found)
-    labels = []
-    for row, each in enumerate(found):
-        marks, slower = each.percentiles, int((each.times > limit).sum())
-        # multiples of the golden ratio spread the dots evenly, however many there are
-        heights = row + 0.5 * (np.arange(len(each.times)) * 0.618034 % 1) - 0.25
-        axes.plot(each.times, heights, ls="", marker="o", ms=2.2, mew=0, color="0.25", alpha=0.3)
-        axes.vlines(marks, row - 0.35, row + 0.35, color="black", lw=(0.9, 1.8, 0.9))
-        more = f"\n{slower} slower, up to {each.times.max():.3g}" if slower else ""
-        labels.append(f"{each.label}\n{' | '.join(f'{m:.3g}' for m in marks)}{more}")
-    axes.set_yticks(range(len(found)), labels)
-    axes.set(ylim=(len(found) - 0.5, -0.5), xlim=(0, limit), xlabel=quantity)
-    axes.grid(visible=False, axis="y")
-    return axes
-
-
-def _measure_latency(
+def _time_batches(
     label: str, encoder: TextEncoder, batches: Sequence[Sequence[Query]], warm_up: int
-) -> QueryLatency:
-    device = encoder.device
-    on_gpu = device.type == "cuda"
+) -> NDArray[np.float64]:
+    """Return the milliseconds of each batch."""
     for batch in islice(cycle(batches), warm_up):
         encoder.encode_queries(batch)
+    milliseconds = []
     with track(f"encoding with {label}", len(batches), "batches") as progress:
-        milliseconds = []
         for batch in batches:
-            if on_gpu:
-                torch.cuda.synchronize(device)
+            if encoder.device.type == "cuda":
+                torch.cuda.synchronize(encoder.device)
             start = time.perf_counter()
             encoder.encode_queries(batch)  # ends with vectors in CPU memory
             milliseconds.append(1000 * (time.perf_counter() - start))
         progress.advance(len(batches))
-    name = f"{device} ({torch.cuda.get_device_name(device)})" if on_gpu else str(device)
-    threads = encoder.threads_for(len(batches[0]))
-    logger.info(
-        f"{label}: {len(batches):,} times after {warm_up} to warm up, on {name}, "
-        f"{threads} thread{'' if threads == 1 else 's'}, {encoder.compute.precision}; "
-        "tokenization included"
-    )
-    return QueryLatency(label, name, threads, np.array(milliseconds))
+    return np.array(milliseconds)
+
+
+def plot_times(found: Sequence[Row], times: Sequence[Floats]) -> Any:
+    """Draw a row per model: a dot per time, a line per percentile."""
+    axes = new_axes(6, 0.75 * len(found) + 0.8)
+    labels = []
+    for row, (each, milliseconds) in enumerate(zip(found, times, strict=True)):
+        marks = [each[f"p{percent}_ms"] for percent in PERCENTILES]
+        # multiples of the golden ratio spread the dots evenly, however many there are
+        heights = row + 0.5 * (np.arange(len(milliseconds)) * 0.618034 % 1) - 0.25
+        axes.plot(milliseconds, heights, ls="", marker="o", ms=2.2, mew=0, color="0.25", alpha=0.3)
+        axes.vlines(marks, row - 0.35, row + 0.35, color="black", lw=(0.9, 1.8, 0.9))
+        labels.append(f"{each['label']}\n{' | '.join(f'{mark:.3g}' for mark in marks)}")
+    axes.set_yticks(range(len(found)), labels)
+    axes.set(xscale="log", ylim=(len(found) - 0.5, -0.5))
+    axes.set_xlabel(f"milliseconds (batches of {found[0]['batch_size']}), tokenization included")
+    axes.grid(visible=False, axis="y")
+    return axes

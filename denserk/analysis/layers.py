@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from denserk.analysis.encoders import Row, save
 from denserk.config.analysis import AttentionEntropySettings, WinningVectorSettings
 from denserk.config.encoding import Backend, ComputeSettings, Reduction, Representation
 from denserk.config.formats import DETECTED, CorpusSettings
@@ -28,8 +29,8 @@ from denserk.data.batches import TokenBatch, plan, to_device
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError, MismatchError, ModelError
 from denserk.io.corpus import find_records, read_passages
-from denserk.io.files import some, write_rows
-from denserk.io.plots import draw_lines, new_axes, save_if_installed
+from denserk.io.files import some
+from denserk.io.plots import draw_lines, new_axes
 from denserk.io.qrels import read_qrels
 from denserk.io.runs import read_run
 from denserk.io.topics import read_queries
@@ -41,36 +42,22 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-ENTROPY_HEADER = (
-    *("label", "model", "corpus", "passages", "seed", "max_length"),
-    *("layer", "entropy", "deviation"),
-)
 # attention maps in memory at once; they grow with the square of the length, in every layer
 MAP_BYTES = 1 << 28
-SHARE_HEADER = (
-    *("label", "model", "passages", "queries", "pairs"),
-    *("kind", "vector", "wins", "share"),
-)
 # reductions that keep several vectors apart, at least in training
 KEPT_APART = (Reduction.SELF_CONTRASTIVE, Reduction.MULTI_VECTOR)
-
-
-class AttentionEntropy(NamedTuple):
-    """The curve of one model, in nats, one value per layer from the first to the last."""
-
-    label: str
-    entropy: list[float]  # mean over heads and passages
-    deviation: list[float]  # standard deviation over passages of the mean over heads
 
 
 def attention_entropy(
     settings: AttentionEntropySettings,
     corpus: CorpusSettings = DETECTED,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
-) -> list[AttentionEntropy]:
+) -> list[Row]:
     """Measure models on the same passages; write the table and the plot.
 
-    With untied query and passage encoders, the passage encoder is measured. It must have a [CLS].
+    A row is a layer: its mean entropy in nats over heads and passages, and the standard deviation
+    over passages of the mean over heads. With untied query and passage encoders, the passage
+    encoder is measured. It must have a [CLS].
     """
     text: dict[str, Any] = {"passage_max_length": settings.max_length}
     text |= {"fields": settings.fields} if settings.fields else {}
@@ -79,36 +66,43 @@ def attention_entropy(
     compute = replace(compute, backend=Backend.TORCH)  # whose attention weights can be read
     models = load_models(settings.labelled, pooling, text, compute)
     passages = _sample(settings, corpus)
-    found: list[AttentionEntropy] = []
-    rows: list[Sequence[str]] = [ENTROPY_HEADER]
+    source = {"corpus": settings.corpus, "passages": len(passages), "seed": settings.seed}
+    source |= {"max_length": settings.max_length}
+    found: list[Row] = []
     for label, model, encoder in models:
         values = _entropies(label, encoder, passages, settings.max_length)
         if not np.isfinite(values).all():
             raise DenserkError(
                 f"{model}: the attention is not a number (NaN)", "use --dtype float32"
             )
-        curve = AttentionEntropy(label, values.mean(0).tolist(), values.std(0).tolist())
-        source = (label, model, settings.corpus, len(passages), settings.seed, settings.max_length)
-        for layer, numbers in enumerate(zip(*curve[1:], strict=True), start=1):
-            rows.append((*map(str, (*source, layer)), *(f"{number:.6f}" for number in numbers)))
-        found.append(curve)
-    write_rows(settings.output, rows)
-    save_if_installed(lambda: plot_entropy(found), "the curves", settings.picture)
+        for layer, column in enumerate(values.T, start=1):
+            numbers = {"entropy": float(column.mean()), "deviation": float(column.std())}
+            found.append({"label": label, "model": model, **source, "layer": layer, **numbers})
+    save(found, lambda: plot_entropy(found), settings)
     return found
 
 
-def layer_table(found: Sequence[AttentionEntropy]) -> tuple[list[str], list[list[str]]]:
+def _curves(found: Sequence[Row]) -> dict[str, list[float]]:
+    """Return the entropy of each layer, by the label of the model."""
+    curves: dict[str, list[float]] = {}
+    for row in found:
+        curves.setdefault(row["label"], []).append(row["entropy"])
+    return curves
+
+
+def layer_table(found: Sequence[Row]) -> list[list[str]]:
     """Return header and rows of a table with one row per layer and one column per model."""
-    columns = ([f"{value:.4f}" for value in curve.entropy] for curve in found)
+    curves = _curves(found)
+    columns = ([f"{value:.4f}" for value in curve] for curve in curves.values())
     layers = enumerate(zip_longest(*columns, fillvalue=""), start=1)
-    header = ["layer", *(curve.label for curve in found)]
-    return header, [[str(layer), *values] for layer, values in layers]
+    return [["layer", *curves], *([str(layer), *values] for layer, values in layers)]
 
 
-def plot_entropy(found: Sequence[AttentionEntropy]) -> Any:
+def plot_entropy(found: Sequence[Row]) -> Any:
     """Draw one curve per model over the layers."""
-    axes = new_axes(5.5, max(3.2, 0.2 * len(found)))
-    draw_lines(axes, {c.label: list(enumerate(c.entropy, start=1)) for c in found})
+    curves = _curves(found)
+    axes = new_axes(5.5, max(3.2, 0.2 * len(curves)))
+    draw_lines(axes, {label: list(enumerate(curve, start=1)) for label, curve in curves.items()})
     axes.set(xlabel="layer", ylabel="entropy of [CLS] attention (nats)")
     axes.locator_params(axis="x", nbins=13, integer=True, min_n_ticks=1)
     return axes
@@ -138,23 +132,19 @@ def layer_entropies(backbone: Backbone, batch: TokenBatch) -> NDArray[np.float64
 
 
 def _sample(settings: AttentionEntropySettings, corpus: CorpusSettings) -> list[Passage]:
-    """Draw the passages that every model reads."""
-    count, fields = 0, settings.fields or ("title", "text")
+    """Draw the passages that every model reads, of those with text."""
+    fields = settings.fields or ("title", "text")
 
     def with_text() -> Iterator[Passage]:
-        nonlocal count
-        source = read_passages(settings.corpus, corpus, settings.fields or None)
         with track(f"drawing from {settings.corpus}", None, "passages") as progress:
-            for passage in source:
-                if any(passage.field(name).strip() for name in fields):
-                    count += 1
-                    yield passage
+            for passage in read_passages(settings.corpus, corpus, settings.fields or None):
                 progress.advance()
+                if any(passage.field(name).strip() for name in fields):
+                    yield passage
 
     drawn = choose_records(with_text(), settings.sample, settings.seed)
     if not drawn:
         raise InputError(settings.corpus, None, "only passages without text", "some text")
-    logger.info(f"{len(drawn):,} of {count:,} passages with text, drawn by seed {settings.seed}")
     return drawn
 
 
@@ -182,39 +172,22 @@ def _entropies(
     return entropies
 
 
-class WinningVectors(NamedTuple):
-    """How often each vector of one model won in query-passage pairs."""
-
-    label: str
-    model: str
-    passages: str  # `positive` or `retrieved`
-    queries: int
-    pairs: int
-    kind: str  # what a vector stands for: `layer` or `token`
-    wins: Mapping[str, int]  # vector -> number of pairs that it won; layers ascending
-
-
 def winning_vectors(
     settings: WinningVectorSettings,
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     corpus: CorpusSettings = DETECTED,
-) -> list[WinningVectors]:
+) -> list[Row]:
     """Count which vector wins, for models on the same pairs; write table and plot.
 
-    Memory grows with the pairs, not with the corpus. A model must give a passage several vectors.
+    A row is a layer or token: in how many pairs its vector won. Memory grows with the pairs, not
+    with the corpus. A model must give a passage several vectors.
     """
     models = load_models(settings.labelled, representation, text, compute)
     pairs = choose_pairs(settings, text.get("fields"), corpus)
-    found = [each for one in models for each in _count_wins(*one, pairs)]
-    rows = [
-        [*map(str, (*each[:-1], name, wins)), f"{wins / each.pairs:.6f}"]
-        for each in found
-        for name, wins in each.wins.items()
-    ]
-    write_rows(settings.output, [SHARE_HEADER, *rows])
-    save_if_installed(lambda: plot_shares(found), "the shares", settings.picture)
+    found = [row for one in models for row in _count_wins(*one, pairs)]
+    save(found, lambda: plot_shares(found), settings)
     return found
 
 
@@ -242,75 +215,51 @@ def choose_pairs(
         for hits in read_run(settings.run):
             ranked = best_first(zip(hits.docids, hits.scores, strict=True))
             retrieved[hits.qid] = [docid for docid, _ in ranked[: settings.depth]]
-    where = " and ".join(name for name in (settings.qrels, settings.run) if name)
-    asked = (
-        query
-        for query in read_queries(settings.topics)
-        if all(query.qid in docids for docids in named.values())
-    )
+    asked = (q for q in read_queries(settings.topics) if all(q.qid in of for of in named.values()))
     queries = choose_records(asked, settings.sample, settings.seed)
-    if not queries:
-        raise MismatchError(
-            f"no query of {settings.topics} has a passage in {where}",
-            "are the queries those of another split?",
-        )
     wanted = {d for docids in named.values() for query in queries for d in docids[query.qid]}
     source = read_passages(settings.corpus, corpus, fields)
     passages = find_records(source, wanted, settings.corpus)
+    row_of = {docid: row for row, docid in enumerate(passages)}
+    sets = {}
+    for name, docids in named.items():
+        pairs = [(row, d) for row, query in enumerate(queries) for d in docids[query.qid]]
+        rows = [(row, row_of[docid]) for row, docid in pairs if docid in row_of]
+        if not rows:
+            raise MismatchError(
+                f"no query of {settings.topics} has a {name} passage in {settings.corpus}",
+                "are queries and passages those of the same collection and split?",
+            )
+        sets[name] = np.array(rows, dtype=np.int64)
     if lacking := wanted - passages.keys():
         logger.warning(
             f"passages that {settings.corpus} does not hold are left out: {len(lacking):,} of "
             f"{len(wanted):,} ({some(sorted(lacking))})"
         )
-    row_of = {docid: row for row, docid in enumerate(passages)}
-    sets = {}
-    for name, docids in named.items():
-        rows = [
-            (row, row_of[docid])
-            for row, query in enumerate(queries)
-            for docid in docids[query.qid]
-            if docid in row_of
-        ]
-        if not rows:
-            raise MismatchError(
-                f"{settings.corpus} holds none of the {name} passages of {where}",
-                f"it should hold {some(sorted(wanted))}",
-            )
-        sets[name] = np.array(rows, dtype=np.int64)
     return Pairs(queries, list(passages.values()), sets)
 
 
-def share_table(found: Sequence[WinningVectors]) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of a table of shares, one row per vector."""
-    header = ["model", "passages", "pairs", "vector", "wins", "share"]
-    rows = [
-        [
-            *(each.label, each.passages, str(each.pairs), f"{each.kind} {name}", str(wins)),
-            f"{wins / each.pairs:.4f}",
-        ]
-        for each in found
-        for name, wins in each.wins.items()
-    ]
-    return header, rows
-
-
-def plot_shares(found: Sequence[WinningVectors]) -> Any:
+def plot_shares(found: Sequence[Row]) -> Any:
     """Draw the shares as bars, one row of bars per model and set of passages."""
-    names = {name for each in found for name in each.wins}
+    panels: dict[str, dict[str, float]] = {}
+    for row in found:
+        title = f"{row['label']}, {row['passages']}: {row['pairs']:,} pairs"
+        panels.setdefault(title, {})[row["vector"]] = 100 * row["share"]
+    names = {name for shares in panels.values() for name in shares}
     order = sorted(names, key=lambda name: (name.isdecimal(), name.zfill(9)))
-    axes = new_axes(min(max(4, 0.42 * len(order) + 0.8), 9), 1.15 * len(found) + 0.5, len(found))
-    for row, each in zip(np.atleast_1d(axes), found, strict=True):
-        heights = [100 * each.wins.get(name, 0) / each.pairs for name in order]
-        bars = row.bar(range(len(order)), heights, width=0.7, color="0.35")
+    axes = new_axes(min(max(4, 0.42 * len(order) + 0.8), 9), 1.15 * len(panels) + 0.5, len(panels))
+    for panel, (title, shares) in zip(np.atleast_1d(axes), panels.items(), strict=True):
+        heights = [shares.get(name, 0) for name in order]
+        bars = panel.bar(range(len(order)), heights, width=0.7, color="0.35")
         if len(order) <= 16:
-            row.bar_label(bars, [f"{h:.1f}" if h else "" for h in heights], fontsize=7)
-        row.set_title(f"{each.label}, {each.passages}: {each.pairs:,} pairs", loc="left")
-        row.margins(y=0.18)
-        row.yaxis.set_major_formatter("{x:g} %")
+            panel.bar_label(bars, [f"{h:.1f}" if h else "" for h in heights], fontsize=7)
+        panel.set_title(title, loc="left")
+        panel.margins(y=0.18)
+        panel.yaxis.set_major_formatter("{x:g} %")
     last = np.atleast_1d(axes)[-1]
     step = -(-len(order) // 24)  # at most 24 names below the bars
     last.set_xticks(range(0, len(order), step), order[::step])
-    kinds = " or ".join(dict.fromkeys(each.kind for each in found))
+    kinds = " or ".join(dict.fromkeys(row["kind"] for row in found))
     last.set_xlabel(f"{kinds} with the highest product")
     return last
 
@@ -329,7 +278,7 @@ def winners(queries: Tensor, passages: PassageVectors) -> Tensor:
 
 
 @torch.inference_mode()
-def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list[WinningVectors]:
+def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list[Row]:
     """Count for one model, for each set of pairs."""
     single = ModelError(
         f"{label} gives a passage one vector: there is no maximum to win",
@@ -368,9 +317,10 @@ def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> l
         kind, names = "layer", list(map(str, pooling.layers))
     found = []
     for name, each in won.items():
-        queries_here = len(np.unique(pairs.sets[name][:, 0]))
-        wins = dict(zip(names, np.bincount(each, minlength=longest).tolist(), strict=True))
-        if kind == "layer":
-            wins = dict(reversed(wins.items()))
-        found.append(WinningVectors(label, model, name, queries_here, len(each), kind, wins))
+        counted = len(np.unique(pairs.sets[name][:, 0]))
+        row = {"label": label, "model": model, "passages": name, "queries": counted}
+        row |= {"pairs": len(each), "kind": kind}
+        counts = zip(names, np.bincount(each, minlength=longest).tolist(), strict=True)
+        ordered = reversed(list(counts)) if kind == "layer" else counts  # layers ascending
+        found += [row | {"vector": v, "wins": n, "share": n / len(each)} for v, n in ordered]
     return found

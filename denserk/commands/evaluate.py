@@ -1,7 +1,6 @@
 """`denserk eval` and `denserk benchmark`."""
 
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from denserk.evaluation.evaluator import EvaluationResult
 
 logger = logging.getLogger(__name__)
+
+LONGEST_ROW = 1 << 20  # characters of a table that is not for a terminal
 
 HOW = (
     "for example: denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
@@ -285,13 +286,16 @@ def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportS
     from denserk.evaluation.tables import as_rich, render, tables
 
     chosen, on_terminal = format_of(settings), sys.stdout.isatty()
-    if chosen is config.OutputFormat.TABLE and on_terminal and "NO_COLOR" not in os.environ:
+    if chosen is config.OutputFormat.TABLE:
         from rich.console import Console
 
-        out = Console(markup=False, highlight=False)
-        for table in tables(result, settings):
+        width = None if on_terminal else LONGEST_ROW
+        out = Console(width=width, markup=False, highlight=False, soft_wrap=True)
+        for number, table in enumerate(tables(result, settings)):
+            if number:
+                out.print()
             out.print(as_rich(table, lambda text: printable(text, None)))
-            for note in table.legend("green"):
+            for note in table.legend("*"):
                 out.print(note)
     else:
         text = render(result, settings, chosen)

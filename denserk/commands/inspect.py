@@ -36,10 +36,10 @@ def _with(settings: Several, more: list[str] | None) -> Several:
     return replace(settings, model=(*settings.model, *(more or ())))
 
 
-def _print(output: str | None, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, unless standard output has it as CSV."""
+def _print(output: str | None, table: Sequence[Sequence[str]]) -> None:
+    """Print a header and rows, unless standard output has the results as CSV."""
     if output != "-":
-        print_table(header, rows)
+        print_table(table[0], table[1:])
 
 
 @command(
@@ -62,7 +62,7 @@ def sentence_similarity(
     from denserk.analysis import encoders
 
     found = encoders.sentence_similarity(settings, representation, text, compute)
-    _print(settings.output, encoders.SIMILARITY_HEADER, [each.row() for each in found])
+    _print(settings.output, encoders.as_table(found, digits=4))
 
 
 @command(
@@ -84,7 +84,7 @@ def attention_entropy(
     from denserk.analysis import layers
 
     found = layers.attention_entropy(_with(settings, more), corpus, compute)
-    _print(settings.output, *layers.layer_table(found))
+    _print(settings.output, layers.layer_table(found))
 
 
 @command(
@@ -108,7 +108,8 @@ def query_latency(
     from denserk.analysis import encoders
 
     found = encoders.query_latency(_with(settings, more), representation, text, compute)
-    _print(settings.output, *encoders.latency_table(found))
+    columns = ("label", "device", "threads", "p1_ms", "p50_ms", "p99_ms")
+    _print(settings.output, encoders.as_table(found, columns, digits=2))
 
 
 @command(
@@ -130,11 +131,12 @@ def winning_vectors(
     denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --qrels qrels.txt
     denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --run run.trec
     """
-    from denserk.analysis import layers
+    from denserk.analysis import encoders, layers
 
     several = _with(settings, more)
     found = layers.winning_vectors(several, representation, text, compute, corpus)
-    _print(settings.output, *layers.share_table(found))
+    columns = ("label", "passages", "pairs", "kind", "vector", "wins", "share")
+    _print(settings.output, encoders.as_table(found, columns, digits=4))
 
 
 # Purposes of the extras, without those for developers and alternatives.

@@ -24,7 +24,6 @@ from functools import partial
 from itertools import chain, islice
 from multiprocessing import get_context
 from statistics import fmean
-from typing import NamedTuple
 from unicodedata import normalize
 
 import regex
@@ -34,7 +33,6 @@ from denserk.config.evaluation import (
     MATCHING,
     AnswerSettings,
     EvaluationSettings,
-    RunOrder,
     parse_bound,
 )
 from denserk.config.formats import DETECTED, CorpusSettings
@@ -42,17 +40,16 @@ from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation.evaluator import (
     EvaluationResult,
     Evaluator,
-    Needed,
     first_hits,
     prune_hits,
+    read_hits,
     short_names,
 )
 from denserk.evaluation.measures import Measure, parse_measures
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import display_name, some
 from denserk.io.outputs import scratch_folder
-from denserk.io.runs import read_run
-from denserk.io.topics import Context, Write, contexts_writer, read_queries, read_questions
+from denserk.io.topics import Context, contexts_writer, read_queries, read_questions
 from denserk.records import Query
 from denserk.reporting import track
 
@@ -60,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 _SPLIT = "\0"  # between tokens; a control character, and so in none of them
-_CHUNK = 8  # questions that a worker process takes at a time
+CHUNK = 8  # questions that a worker process takes at a time
 BATCH = 256  # questions whose texts are in memory at once
 # measures that need nothing but to know which of the first hits hold an answer
 POSSIBLE = ("Success", "RR", "P")
@@ -78,39 +75,33 @@ def tokens_of(text: str) -> list[str]:
     return [token.lower() for token in found]
 
 
-class Verdict(NamedTuple):
-    """Which texts hold an answer, and the answers that cannot be looked for."""
-
-    matches: list[bool]
-    unusable: list[str]  # without a token (only blanks, say), or invalid regular expressions
-
-
 def match_answers(
     answers: Sequence[str], texts: Sequence[str], *, regex: bool = False, strict: bool = False
-) -> Verdict:
-    r"""Look for the answers of one question in some texts; any of them is a match.
+) -> tuple[list[bool], list[str]]:
+    r"""Return which texts hold an answer of a question, and the answers that cannot be looked for.
 
-    With `regex`, answers are regular expressions; an invalid one matches nothing. With `strict`, an
-    answer without a token matches every text, as in DPR's own code.
+    Those have no token (only blanks, say). With `regex`, answers are regular expressions, and an
+    invalid one matches nothing. With `strict`, an answer without a token matches every text, as in
+    DPR's own code.
 
-    >>> match_answers(["New York", "NYC"], ["in new\nyork, 1990", "a newer york"]).matches
-    [True, False]
+    >>> match_answers(["New York", "NYC"], ["in new\nyork, 1990", "a newer york"])
+    ([True, False], [])
     >>> match_answers([r"19\d\d", "("], ["in 1990"], regex=True)
-    Verdict(matches=[True], unusable=['('])
+    ([True], ['('])
     """
     normal = [normalize("NFD", text) for text in texts]
     if regex:
         patterns = {answer: _pattern(answer) for answer in answers}
         known = [pattern for pattern in patterns.values() if pattern]
         unusable = [answer for answer, pattern in patterns.items() if pattern is None]
-        return Verdict([any(p.search(text) for p in known) for text in normal], unusable)
+        return [any(p.search(text) for p in known) for text in normal], unusable
     sequences = {answer: tokens_of(answer) for answer in answers}
     unusable = [answer for answer, tokens in sequences.items() if not tokens]
     if strict and unusable:
-        return Verdict([True] * len(texts), unusable)
+        return [True] * len(texts), unusable
     # a passage without an answer's longest token need not be tokenized
     sought = [(_joined(t), _folded(max(t, key=len))) for t in sequences.values() if t]
-    return Verdict([_holds(text, sought) for text in normal], unusable)
+    return [_holds(text, sought) for text in normal], unusable
 
 
 def _pattern(answer: str) -> re.Pattern[str] | None:
@@ -136,7 +127,8 @@ def _folded(normal: str) -> str:
     return normal.lower().replace("ς", "σ")
 
 
-Judge = Callable[[Sequence[Sequence[str]], Sequence[Sequence[str]]], list[Verdict]]
+Texts = Sequence[Sequence[str]]  # of each question
+Judge = Callable[[Texts, Texts], Iterable[tuple[list[bool], list[str]]]]
 
 
 @contextmanager
@@ -144,7 +136,7 @@ def judging(settings: AnswerSettings) -> Iterator[Judge]:
     """Yield `match_answers` for many questions (answers, texts), in `num_workers` processes."""
     one = partial(match_answers, regex=settings.regex, strict=settings.strict_dpr)
     if settings.num_workers == 1:
-        yield lambda answers, texts: list(map(one, answers, texts))
+        yield partial(map, one)
         return
     # a fork would not survive other threads; Ctrl-C is for this process, which ends the others
     pool = ProcessPoolExecutor(
@@ -152,9 +144,8 @@ def judging(settings: AnswerSettings) -> Iterator[Judge]:
     )
     try:
         with pool:
-            for _ in range(settings.num_workers):  # a pool that breaks while it starts one hangs
-                pool.submit(int)
-            yield lambda answers, texts: list(pool.map(one, answers, texts, chunksize=_CHUNK))
+            pool.submit(int).result()  # a pool that breaks while it starts would hang
+            yield partial(pool.map, one, chunksize=CHUNK)
     except BrokenProcessPool:
         raise DenserkError(
             "a process that looks for answers was killed",
@@ -204,49 +195,38 @@ def evaluate_answers(
     `answers` lacks them and they are written. Top-k accuracy at 5, 20 and 100 is the default.
     """
     settings = settings or EvaluationSettings()
-    asked = [*settings.measures, *(f"Success@{depth}" for depth in matching.topk)]
+    named = [*settings.measures, *(f"Success@{depth}" for depth in matching.topk)]
     bounded = [parse_bound(text)[0] for text in settings.min]
-    measures = choose_answer_measures([*(asked or DEFAULT_ANSWER_MEASURES), *bounded])
+    measures = choose_answer_measures([*(named or DEFAULT_ANSWER_MEASURES), *bounded])
     depth = max(int(measure["cutoff"]) for measure in measures)
     if not runs:
         raise UsageError("no run is named", "denserk eval run.trec --answers FILE --corpus FILE")
     if settings.relevance_level != 1:
         raise UsageError("--relevance-level: a passage holds an answer or not, without grades")
     if matching.outputs and len(runs) > 1:
-        raise UsageError(
-            f"{' and '.join(matching.outputs)}: the passages of one run are written, and "
-            f"{len(runs)} runs are named",
-            "name one run",
-        )
-    questions = list(read_questions(answers))
-    if topics is not None:
-        known = {query.qid: query.text for query in read_queries(topics)}
-        questions = [query._replace(text=known.get(query.qid, query.text)) for query in questions]
-    if matching.outputs and (lacking := [query.qid for query in questions if not query.text]):
-        raise UsageError(
-            f"{topics or answers} lacks the text of {len(lacking):,} of {len(questions):,} "
-            f"questions ({some(lacking)}), which {' and '.join(matching.outputs)} would hold",
-            "add --topics FILE, the queries with these ids",
-        )
-    read = [_read_hits(run, questions, depth, settings) for run in runs]
-    found = [hits for hits, _ in read]
-    with scratch_folder("answers") as scratch, ExitStack() as files:
-        texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
-        _find_texts(texts, found, corpus, shape, matching.skip_missing)
-        writers = [
-            files.enter_context(contexts_writer(path, pyserini=pyserini))
-            for path, pyserini in (
-                (matching.write_dpr_json, False),
-                (matching.write_pyserini_json, True),
-            )
-            if path is not None
-        ]
-        judged = _judge(questions, found, texts, matching, writers, depth)
+        raise UsageError(f"{' and '.join(matching.outputs)}: takes one run, {len(runs)} are given")
+    questions = _read_questions(answers, topics, matching.outputs)
+    read = [read_hits(run, settings, partial(prune_hits, depth=depth)) for run in runs]
+    found = [{q.qid: run[q.qid] for q in questions if q.qid in run} for run in read]
+    if not all(found):
+        unanswered = display_name(runs[[bool(hits) for hits in found].index(False)])
+        asked = some(query.qid for query in questions)
+        raise MismatchError(f"{unanswered} has no hits for the questions {asked}")
+    with scratch_folder("answers") as scratch, closing(PassageTexts(scratch / "texts")) as texts:
+        for hits in found:
+            texts.refer(chain(*hits.values()))
+        texts.find(read_passages(corpus, shape), corpus)
+        if not matching.skip_missing:
+            hint = "add --skip-missing to count such passages as holding no answer"
+            texts.require_all(corpus, "the runs", hint)
+        elif missing := len(texts.missing):
+            logger.warning(f"passages missing in {corpus}, which hold no answer: {missing:,}")
+        judged = _judge(questions, found, texts, matching, depth)
     evaluator = Evaluator(measures, judged, complete=settings.complete)
     relations = {q.qid: str(q.extra["relation"]) for q in questions if "relation" in q.extra}
     results = []
-    for name, (hits, unanswered) in zip(short_names(runs), read, strict=True):
-        result = replace(evaluator.evaluate(name, hits), unjudged=tuple(unanswered))
+    for name, whole in zip(short_names(runs), read, strict=True):
+        result = evaluator.evaluate(name, whole)
         if relations:
             means = {m: mean_of_means(of, relations) for m, of in result.per_query.items()}
             result = replace(result, over_relations=means)
@@ -254,41 +234,19 @@ def evaluate_answers(
     return evaluator.result(results)
 
 
-def _read_hits(
-    run: str, questions: Sequence[Query], depth: int, settings: EvaluationSettings
-) -> tuple[Hits, list[str]]:
-    asked = {query.qid for query in questions}
-    first = Needed(depth, to_last_judged=False)
-    found: Hits = {}
-    others: list[str] = []
-    with track(f"reading {display_name(run)}", None, "queries") as progress:
-        for group in read_run(run, by_rank=settings.order is RunOrder.RANK):
-            progress.advance()
-            if group.qid in asked:
-                hits = prune_hits(group, first, {}, {})
-                found[group.qid] = first_hits(hits, settings.max_hits or len(hits))
-            else:
-                others.append(group.qid)
-    if not found:
-        raise MismatchError(
-            f"{display_name(run)} has no hits for the questions {some(q.qid for q in questions)}: "
-            f"none in common with {some(others) or 'no query at all'}"
+def _read_questions(answers: str, topics: str | None, outputs: Sequence[str]) -> list[Query]:
+    """Return the questions, with the texts of `topics`; outputs need all texts."""
+    questions = list(read_questions(answers))
+    if topics is not None:
+        known = {query.qid: query.text for query in read_queries(topics)}
+        questions = [query._replace(text=known.get(query.qid, query.text)) for query in questions]
+    if outputs and (lacking := [query.qid for query in questions if not query.text]):
+        raise UsageError(
+            f"{topics or answers} lacks the text of {len(lacking):,} of {len(questions):,} "
+            f"questions ({some(lacking)}), which {' and '.join(outputs)} would hold",
+            "add --topics FILE, the queries with these ids",
         )
-    return found, others
-
-
-def _find_texts(
-    texts: PassageTexts, found: Sequence[Hits], corpus: str, shape: CorpusSettings, skip: bool
-) -> None:
-    """Take the texts of all hits from the corpus."""
-    for hits in found:
-        texts.refer(chain(*hits.values()))
-    texts.find(read_passages(corpus, shape), corpus)
-    if skip and (missing := texts.missing):
-        logger.warning(f"passages missing in {corpus}, which hold no answer: {len(missing):,}")
-    else:
-        hint = "add --skip-missing to count such passages as holding no answer"
-        texts.require_all(corpus, "the runs", hint)
+    return questions
 
 
 def _judge(
@@ -296,17 +254,21 @@ def _judge(
     found: Sequence[Hits],
     texts: PassageTexts,
     matching: AnswerSettings,
-    writers: Sequence[Write],
     depth: int,
 ) -> dict[str, dict[str, int]]:
     """Look for answers: question -> passage -> 1 if it holds one; write and warn."""
     judged: dict[str, dict[str, int]] = {}
-    unusable: dict[str, list[str]] = {}
+    unusable: list[str] = []
     stream = iter(questions)
-    with (
-        judging(matching) as judge,
-        track("looking for answers", len(questions), "questions") as progress,
-    ):
+    with ExitStack() as stack:
+        outputs = {matching.write_dpr_json: False, matching.write_pyserini_json: True}
+        writers = [
+            stack.enter_context(contexts_writer(path, pyserini=pyserini))
+            for path, pyserini in outputs.items()
+            if path is not None
+        ]
+        judge = stack.enter_context(judging(matching))
+        progress = stack.enter_context(track("looking for answers", len(questions), "questions"))
         while batch := list(islice(stream, BATCH)):
             passages = []
             for query in batch:
@@ -314,28 +276,21 @@ def _judge(
                 passages.append({p.docid: p for p in texts.get(docids) if p is not None})
             read = [[passage.text for passage in of.values()] for of in passages]
             verdicts = judge([query.answers for query in batch], read)
-            for query, of, verdict in zip(batch, passages, verdicts, strict=True):
-                matches = dict(zip(of, map(int, verdict.matches), strict=True))
+            for query, of, (holding, bad) in zip(batch, passages, verdicts, strict=True):
+                matches = dict(zip(of, map(int, holding), strict=True))
                 # "" is no id: trec_eval needs a judged passage for each question
                 judged[query.qid] = matches or {"": 0}
-                if verdict.unusable:
-                    unusable[query.qid] = verdict.unusable
-                best = islice(found[0].get(query.qid, {}).items(), depth)  # of the one run
+                unusable += bad
+                best = first_hits(found[0].get(query.qid, {}), depth).items()  # of the one run
                 hits = [Context(of[d], score, bool(matches[d])) for d, score in best if d in of]
                 for write in writers:
                     write(query, hits)
             progress.advance(len(batch))
-    named = list(unusable)
-    if matching.regex:
-        what = "answers that are not valid regular expressions, which no passage holds"
-        named = list(dict.fromkeys(pattern for of in unusable.values() for pattern in of))
-    else:
-        which = "every passage holds" if matching.strict_dpr else "no passage holds (in DPR, every)"
-        what = f"questions with an answer of no letter, number or sign, which {which}"
     without = [query.qid for query in questions if not query.answers]
+    kind = "that are not valid regular expressions" if matching.regex else "of no letter or sign"
     for sentence, names in (
         ("questions without an answer, which no passage holds", without),
-        (what, named),
+        (f"answers {kind}", list(dict.fromkeys(unusable))),
     ):
         if names:
             logger.warning(f"{sentence}: {len(names):,} ({some(names)})")

@@ -147,16 +147,14 @@ def evaluate_benchmarks(
     matching: AnswerSettings = MATCHING,
 ) -> BenchmarksResult:
     """Evaluate folders of runs, such as scifact.trec, on several benchmarks and groups."""
-    asked = find_benchmarks(names)
-    called = short_names(folders)
+    asked, called = find_benchmarks(names), short_names(folders)
     paths: dict[str, dict[str, str]] = {benchmark.name: {} for benchmark in asked}
     for folder, name in zip(folders, called, strict=True):
-        missing = []
-        for benchmark in asked:
-            if path := run_in_folder(folder, benchmark):
-                paths[benchmark.name][name] = str(path)
-            else:
-                missing.append(benchmark.name)
+        found = {each.name: run_in_folder(folder, each) for each in asked}
+        for title, path in found.items():
+            if path is not None:
+                paths[title][name] = str(path)
+        missing = [title for title, path in found.items() if path is None]
         if len(missing) == len(asked):
             raise UsageError(
                 f"{folder} holds no run of {', '.join(names)}",

@@ -7,21 +7,23 @@ RR with a cutoff and Judged by passage id ascending.
 """
 
 import logging
+import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunOrder, parse_bound
-from denserk.errors import DenserkError, GateError, MismatchError, UsageError
+from denserk.errors import GateError, MismatchError
 from denserk.evaluation.measures import (
-    JudgmentCounts,
+    COUNTED,
+    Judgments,
     Measure,
+    count_judgments,
     parse_measures,
     per_query_measure,
     providers_of,
@@ -39,23 +41,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Run = Mapping[str, Mapping[str, float]]  # query id -> passage id -> score
-Judgments = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
 Values = Mapping[str, float]  # measure -> value
 
-# how ir-measures' providers order tied passages; the others keep the order of the file
-TIE_ORDER = {
-    "pytrec_eval": "passage id descending",
-    "gdeval": "passage id descending",
-    "msmarco": "passage id ascending",
-    "judged": "passage id ascending",
-    "compat": "passage id ascending",
-}
-# providers' measures that depend on the ranks of judged hits alone
-RANKED = {
-    "pytrec_eval": {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"},
-    "msmarco": {"RR"},
-}
-RUN_ENDINGS = (".gz", ".txt", ".tsv", ".trec", ".run", ".jsonl")
+# measures of pytrec_eval and msmarco that depend on the ranks of judged hits alone
+RANKED = {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"}
+ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl))+$")  # of runs
 
 
 @dataclass(frozen=True)
@@ -67,7 +57,7 @@ class RunResult:
     per_query: Mapping[str, Values]  # measure -> query id -> value, in the order of the qrels
     missing: tuple[str, ...]  # judged queries that the run lacks
     unjudged: tuple[str, ...]  # queries of the run without judgments
-    ties: Mapping[str, int]  # query id -> lines with the score of an earlier one, as float32
+    ties: Mapping[str, int]  # query id -> hits with the score of an earlier one, as float32
     over_relations: Values = field(default_factory=dict)  # means of EntityQuestions' relations
     run_id: str | None = None  # the tag of the run, where asked for
 
@@ -95,67 +85,104 @@ def evaluate(
     """
     settings = settings or EvaluationSettings()
     choice = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
-    if choice.left_out:
-        logger.info(f"left out, unknown to ir-measures: {', '.join(choice.left_out)}")
     measures = (*choice.measures, *(measure for measure, _ in minimums(settings)))
     judgments = read_qrels_map(qrels)
     evaluator = Evaluator(measures, judgments, complete=settings.complete)
-    changed = settings.remove_query or settings.max_hits is not None
-    needed = None if changed or settings.order is RunOrder.RANK else needed_hits(measures)
+    depth = needed_depth(measures)
     results = []
+
+    def keep(hits: RankedList) -> dict[str, float]:
+        return prune_hits(hits, depth or 0, judgments.get(hits.qid, ()))
+
     for name, path in zip(short_names(runs), runs, strict=True):
-        ties: dict[str, int] = {}
-        kept = None
-        # standard input and pipes cannot be read again where a run turns out not to be grouped
-        if needed is not None and Path(path).is_file():
-            keep = partial(prune_hits, needed=needed, judgments=judgments, ties=ties)
-            kept = read_kept_scores(path, keep)
-        if kept is None:
-            result = evaluator.evaluate(name, read_hits(path, settings))
-        else:
-            result = evaluator.evaluate(name, kept, ties)
+        hits = read_hits(path, settings, None if depth is None else keep)
         run_id = (read_run_tag(path) or name) if choice.run_id else None
-        results.append(replace(result, run_id=run_id))
+        results.append(replace(evaluator.evaluate(name, hits), run_id=run_id))
     return evaluator.result(results, settings.relevance_level)
 
 
-def read_hits(path: str, settings: EvaluationSettings) -> dict[str, dict[str, float]]:
-    """Read the hits of a run that are evaluated: query id -> passage id -> score."""
-    run = read_run_scores(path, by_rank=settings.order is RunOrder.RANK)
+def read_hits(
+    path: str,
+    settings: EvaluationSettings,
+    keep: Callable[[RankedList], dict[str, float]] | None = None,
+) -> dict[str, dict[str, float]]:
+    """Read the hits of a run that are evaluated: query id -> passage id -> score.
+
+    `keep` returns the hits of a query that are needed. Where the lines of each query are together,
+    others are never in memory; standard input and pipes are read whole, as they are read only once.
+    """
+    by_rank = settings.order is RunOrder.RANK
+    changed = by_rank or settings.remove_query or settings.max_hits is not None
+    if keep is not None and not changed and Path(path).is_file():
+        kept = read_kept_scores(path, keep)
+        if kept is not None:
+            return kept
+    run = read_run_scores(path, by_rank=by_rank)
     if settings.remove_query:
         run = {qid: {d: s for d, s in hits.items() if d != qid} for qid, hits in run.items()}
-    if settings.max_hits is None:
+    if settings.max_hits is not None:
+        run = {qid: first_hits(hits, settings.max_hits) for qid, hits in run.items()}
+    if keep is None:
         return run
-    return {qid: first_hits(hits, settings.max_hits) for qid, hits in run.items()}
+    lists = (RankedList(qid, [*hits], [*hits.values()], ()) for qid, hits in run.items() if hits)
+    return {hits.qid: keep(hits) for hits in lists}
+
+
+def needed_depth(measures: Iterable[Measure]) -> float | None:
+    """Return how deep measures look that depend on judged hits only; None if another is there.
+
+    >>> from denserk.evaluation.measures import parse_measures
+    >>> [needed_depth(parse_measures([m]).measures) for m in ("nDCG@10 RR@20", "AP", "NumRet")]
+    [20, inf, None]
+    """
+    depth: float = 0
+    for provider, mine in providers_of(measures).items():
+        for measure in mine:
+            params = measure.params
+            ranked = measure.NAME in RANKED and params.get("rel", 1) >= 1
+            if not ranked or provider.NAME not in ("pytrec_eval", "msmarco"):
+                return None
+            depth = max(depth, inf if params.get("judged_only") else params.get("cutoff", inf))
+    return depth
+
+
+def prune_hits(
+    hits: RankedList, depth: float, judged: Collection[str] | None = None
+) -> dict[str, float]:
+    """Return the scores of the first hits of a query, at most `depth` and those that tie with them.
+
+    With `judged` none below the lowest judged hit, but at least one: measures of ranks depend only
+    on how many hits are above each judged one. Scores are compared as float32, as trec_eval does.
+    """
+    with np.errstate(over="ignore"):
+        scores = np.array(hits.scores, np.float32)
+    lowest = np.sort(scores)[-int(min(depth, len(scores)) or 1)]
+    if judged is not None:
+        rows = list(map(hits.docids.index, set(judged).intersection(hits.docids)))
+        lowest = max(lowest, scores[rows].min() if rows else scores.max())
+    kept = np.flatnonzero(scores >= lowest).tolist()
+    return {hits.docids[row]: hits.scores[row] for row in kept}
 
 
 def minimums(settings: EvaluationSettings) -> list[tuple[Measure, float]]:
     """Return the minimum values that `settings.min` asks for."""
-    found = []
-    for name, value in map(parse_bound, settings.min):
-        measures = parse_measures([name], settings.relevance_level).measures
-        if len(measures) != 1:
-            raise UsageError(
-                f"--min {name}: stands for several measures; one is expected",
-                f"name one of {', '.join(map(str, measures))}",
-            )
-        found.append((measures[0], value))
-    return found
+    return [
+        (measure, value)
+        for name, value in map(parse_bound, settings.min)
+        for measure in parse_measures([name], settings.relevance_level).measures
+    ]
 
 
 def check_minimums(result: EvaluationResult, settings: EvaluationSettings) -> None:
     """Raise a GateError unless every run reaches the minimum values; NaN does not."""
-    phrases = []
-    for run in result.runs:
-        whose = f"{run.name}: " if len(result.runs) > 1 else ""
-        for measure, least in minimums(settings):
-            value = run.summary[str(measure)]
-            if not value >= least:
-                shown = f"{value:.4f}"
-                shown = shown if float(shown) < least else repr(value)
-                phrases.append(f"{whose}{measure} is {shown}, under {least:.10g}")
-    if phrases:
-        raise GateError("; ".join(phrases))
+    missed = [
+        f"{run.name}: {measure} is {run.summary[str(measure)]:.6g}, under {least:.10g}"
+        for run in result.runs
+        for measure, least in minimums(settings)
+        if not run.summary[str(measure)] >= least
+    ]
+    if missed:
+        raise GateError("; ".join(missed))
 
 
 def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterator[tuple[int, str]]:
@@ -174,16 +201,11 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
             f"({some(run.unjudged)})",
         )
     if run.ties:
-        orders = "; ".join(
-            f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} "
-            f"by {TIE_ORDER.get(provider, 'order in the file')} ({provider})"
-            for provider, names in result.providers.items()
-            if provider != JudgmentCounts.NAME
-        )
         yield (
             logging.WARNING,
-            f"{run.name}: lines that tie with another of their query: {sum(run.ties.values()):,} "
-            f"({some(run.ties)}); readers order ties differently: {orders}",
+            f"{run.name}: hits that tie with another of their query: {sum(run.ties.values()):,} "
+            f"({some(run.ties)}); RR and Judged with a cutoff order them by passage id ascending, "
+            "trec_eval's measures descending",
         )
 
 
@@ -199,6 +221,9 @@ class Evaluator:
         self.measures = tuple(dict.fromkeys(measures))
         self.queries = tuple(judgments)
         self.complete = complete
+        self._counts = {
+            str(m): count_judgments(m, judgments) for m in self.measures if m.NAME in COUNTED
+        }
         # queries are numbered, as gdeval takes only whole numbers as ids
         self._numbers = {qid: str(number) for number, qid in enumerate(judgments)}
         # trec_eval's nDCG never ends for a query whose grades are all negative
@@ -210,11 +235,8 @@ class Evaluator:
         self._evaluators = [provider.evaluator(mine, numbered) for provider, mine in shares.items()]
         self.providers = {provider.NAME: tuple(map(str, m)) for provider, m in shares.items()}
 
-    def evaluate(self, name: str, run: Run, ties: Mapping[str, int] | None = None) -> RunResult:
-        """Measure one run; a MismatchError says that none of its queries is judged.
-
-        `ties` are those of the whole run, if `run` holds only the hits that the measures need.
-        """
+    def evaluate(self, name: str, run: Run) -> RunResult:
+        """Measure one run; a MismatchError says that none of its queries is judged."""
         run = {qid: hits for qid, hits in run.items() if hits}
         missing = tuple(qid for qid in self.queries if qid not in run)
         if len(missing) == len(self.queries):
@@ -229,10 +251,7 @@ class Evaluator:
             per_query[str(measure)] = {qid: found[qid] for qid in counted if qid in found}
         summary = {str(m): summarize(m, per_query[str(m)].values()) for m in self.measures}
         unjudged = tuple(qid for qid in run if qid not in self._numbers)
-        return RunResult(
-            *(name, summary, per_query, missing, unjudged),
-            ties=count_ties(run) if ties is None else ties,
-        )
+        return RunResult(name, summary, per_query, missing, unjudged, count_ties(run))
 
     def result(self, runs: Sequence[RunResult], relevance_level: int = 1) -> EvaluationResult:
         """Return the results of several runs as one; log what is remarkable."""
@@ -245,80 +264,21 @@ class Evaluator:
         return result
 
     def _values(self, run: Run) -> dict[str, dict[str, float]]:
-        values: dict[str, dict[str, float]] = {}
+        values = dict(self._counts)
         numbered = self._numbered(run)
         for evaluator in self._evaluators:
             # ir-measures spells a measure out each time that it is hashed
             found = {id(m): values.setdefault(str(m), {}) for m in evaluator.measures}
-            try:
-                for metric in evaluator.iter_calc(numbered):
-                    found[id(metric.measure)][self.queries[int(metric.query_id)]] = metric.value
-            except ZeroDivisionError:
-                raise DenserkError(
-                    f"{', '.join(map(str, evaluator.measures))} cannot be computed: ir-measures "
-                    "divides by zero, as Accuracy does for a query whose hits are all relevant",
-                    "leave the measure out",
-                ) from None
+            for metric in evaluator.iter_calc(numbered):
+                found[id(metric.measure)][self.queries[int(metric.query_id)]] = metric.value
         return values
 
     def _numbered(self, queries: Mapping[str, T]) -> dict[str, T]:
         return {self._numbers[q]: hits for q, hits in queries.items() if q in self._numbers}
 
 
-class Needed(NamedTuple):
-    """Which hits of a query measures depend on."""
-
-    depth: int | None  # only the first ones; None for all
-    to_last_judged: bool  # none below the lowest judged one
-
-
-def needed_hits(measures: Sequence[Measure]) -> Needed | None:
-    """Return which hits of a query change a value of some measures; None where every one may.
-
-    >>> from denserk.evaluation.measures import parse_measures
-    >>> needed_hits(parse_measures(["nDCG@10 RR@20"]).measures)
-    Needed(depth=20, to_last_judged=True)
-    """
-    depth: float = 0
-    to_last_judged = True
-    for provider, mine in providers_of(measures).items():
-        for measure in mine if provider.NAME != JudgmentCounts.NAME else ():
-            params = measure.params
-            depth = max(depth, inf if params.get("judged_only") else params.get("cutoff", inf))
-            ranked = measure.NAME in RANKED.get(provider.NAME, ()) and params.get("rel", 1) >= 1
-            if not ranked and provider.NAME != "judged":
-                return None
-            to_last_judged &= ranked
-    if depth == inf:
-        return Needed(None, to_last_judged) if to_last_judged else None
-    return Needed(int(depth), to_last_judged)
-
-
-def prune_hits(
-    hits: RankedList, needed: Needed, judgments: Judgments, ties: dict[str, int]
-) -> dict[str, float]:
-    """Return the scores of the hits of a query that are needed, at least one; count its ties.
-
-    A measure of ranks depends on the judged hits and on how many hits stand above each; one with a
-    cutoff on the first hits alone. Hits that tie with the last one stay: providers of ir-measures
-    order ties differently. Scores are compared as float32, as trec_eval compares them.
-    """
-    with np.errstate(over="ignore"):
-        scores = np.array(hits.scores, np.float32)
-    ranked = np.sort(scores)  # np.unique would import numpy.ma
-    if tied := int((ranked[1:] == ranked[:-1]).sum()):
-        ties[hits.qid] = tied
-    lowest = ranked[-min(needed.depth or len(scores), len(scores))]
-    if needed.to_last_judged:
-        judged = judgments.get(hits.qid, {}).keys() & hits.docids
-        rows = list(map(hits.docids.index, judged))
-        lowest = max(lowest, scores[rows].min() if rows else scores.max())
-    kept = np.flatnonzero(scores >= lowest).tolist()
-    return {hits.docids[row]: hits.scores[row] for row in kept}
-
-
 def count_ties(run: Run) -> dict[str, int]:
-    """Count the lines of each query whose score equals an earlier one as float32.
+    """Count the hits of each query whose score equals an earlier one as float32.
 
     >>> count_ties({"q1": {"a": 2.0, "b": 1.0, "c": 1.00000000001}, "q2": {"a": 1.0}})
     {'q1': 1}
@@ -338,21 +298,12 @@ def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Return names for runs: the file name without endings, more of the path where two are equal.
+    """Return names for runs: the file names without endings, or the paths if two are equal.
 
     >>> short_names(["out/bm25.trec.gz", "run.tasb.txt", "-"])
     ['bm25', 'run.tasb', 'stdin']
     >>> short_names(["a/run.txt", "b/run.txt"])
-    ['a/run', 'b/run']
+    ['a/run.txt', 'b/run.txt']
     """
-    stems = []
-    for path in paths:
-        stem = Path("stdin" if path == STREAM else path)
-        while stem.suffix in RUN_ENDINGS and stem.stem:
-            stem = stem.with_suffix("")
-        stems.append(stem)
-    for parts in range(1, 1 + max(len(stem.parts) for stem in stems)):
-        short = ["/".join(stem.parts[-parts:]) for stem in stems]
-        if len(set(short)) == len(short):
-            return short
-    return list(paths)
+    names = [ENDINGS.sub("", Path("stdin" if path == STREAM else path).name) for path in paths]
+    return names if len(set(names)) == len(names) else list(paths)

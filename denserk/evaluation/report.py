@@ -3,13 +3,12 @@
 The page is `report.html`, a Jinja template that escapes every text; plots are SVG by matplotlib.
 """
 
-import logging
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +25,13 @@ from denserk.evaluation.benchmarks import BenchmarksResult
 from denserk.evaluation.evaluator import (
     EvaluationResult,
     Evaluator,
-    Judgments,
     Run,
     first_hits,
     read_hits,
     remarks,
 )
-from denserk.evaluation.measures import is_count, parse_measures
-from denserk.evaluation.tables import Cell, Table, tables
+from denserk.evaluation.measures import Judgments, is_count, parse_measures
+from denserk.evaluation.tables import tables
 from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
@@ -43,48 +41,14 @@ from denserk.io.plots import INKS, as_svg, draw_lines, new_axes, style
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
 
-logger = logging.getLogger(__name__)
-
 NAME = "index.html"
 BINS = 30  # of the scores
 MOST_ROWS = 10_000  # rows of the table of queries; browsers become slow with more
 # depths of the recall curve, as far as a run reaches
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 3000, 5000, 10000)
+Figure = dict[str, str]  # a plot: `svg` and `caption`
 # the benchmark that retrievers are trained for; the first one that has a result is taken
 IN_DOMAIN = ("msmarco-dev", "beir/msmarco", "msmarco-titled-dev", "dl19", "dl20")
-
-
-class Figure(NamedTuple):
-    """A plot as SVG, its caption, and its numbers where a table of them helps."""
-
-    svg: str
-    caption: str
-    table: Table | None = None
-
-
-class QueryRow(NamedTuple):
-    """The values of the runs on one query; NaN where there is none."""
-
-    qid: str
-    values: list[float]
-    difference: float  # the largest one from the reference run
-
-
-class TopList(NamedTuple):
-    """The first hits of a query in a run."""
-
-    top: list[tuple[str, float, int | None]]  # passage, score, grade; None: not judged
-    first_relevant: int | None  # its rank
-    hits: int  # all of the query
-
-
-class RunProfile(NamedTuple):
-    """A run against relevance judgments."""
-
-    name: str  # in tables
-    recall: list[tuple[int, float]]  # at each of `DEPTHS` that the run reaches, and its own depth
-    scores: tuple[list[float], list[float]]  # of relevant hits, and of others
-    lists: dict[str, TopList]  # of the queries asked for
 
 
 def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
@@ -103,11 +67,9 @@ def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
 
 def sources_of(benchmark: Benchmark, given: ReportSources) -> ReportSources:
     """Return the parts of a benchmark; queries and passages only where they are on this disk."""
-    parts = find_parts([benchmark], ["qrels"]).get(benchmark.name, {})
     return replace(
         given,
-        title=benchmark.title,
-        qrels=parts.get("qrels"),
+        qrels=find_parts([benchmark], ["qrels"]).get(benchmark.name, {}).get("qrels"),
         topics=given.topics or local_copy(benchmark.topics),
         corpus=given.corpus or local_copy(benchmark.corpus.source),
     )
@@ -129,36 +91,25 @@ def write_report(
     rows = query_rows(result, measure, reference)
     manifests = [read_manifest(r, Kind.RUN) if beside(r).is_file() else None for r in runs]
     sources = _completed(sources, filter(None, manifests))
-    profiles = []
-    moved = rows[: settings.report_queries] if sources.qrels is not None else []
+    profiles, moved = [], rows[:0]
     if sources.qrels is not None:
-        judgments = read_qrels_map(sources.qrels)
-        for path, run in zip(runs, result.runs, strict=True):
-            hits, shown = read_hits(path, evaluation), [row.qid for row in moved]
-            found = (run.name, hits, judgments, level, shown, settings.report_passages)
+        judgments, moved = read_qrels_map(sources.qrels), rows[: settings.report_queries]
+        for path, name in zip(runs, names, strict=True):
+            hits, shown = read_hits(path, evaluation), [row["qid"] for row in moved]
+            found = (name, hits, judgments, level, shown, settings.report_passages)
             profiles.append(profile(*found, complete=evaluation.complete))
     queries, passages = {}, {}
     if sources.topics is not None:
         known = set(result.queries)
         queries = {q.qid: q.text for q in read_queries(sources.topics) if q.qid in known}
     if sources.corpus is not None:
-        wanted = {d for one in profiles for many in one.lists.values() for d, *_ in many.top}
+        lists = (many for one in profiles for many in one["lists"].values())
+        wanted = {docid for many in lists for docid, *_ in many["top"]}
         corpus = read_passages(sources.corpus, sources.reading)
         passages = find_records(corpus, wanted, sources.corpus)
     with style():
-        figures, scores = list(_recall(profiles, level)), list(_scores(profiles))
+        recall, scores = list(_recall(profiles, level)), list(_scores(profiles))
         costs = list(_costs(result, measure, manifests))
-    lacking = []
-    if not profiles:
-        lacking.append("Recall by depth, scores and ranked lists need qrels; these are answers.")
-    unknown = [] if queries else ["queries (--topics)"]
-    unknown += ["passages (--corpus)"] if profiles and not passages else []
-    if unknown:
-        lacking.append(f"The texts of {' and '.join(unknown)} are not known.")
-    if not costs:
-        lacking.append("No manifest beside the runs records index size or query latency.")
-    for sentence in lacking:
-        logger.info(sentence)
     said = [text for run in result.runs for _, text in remarks(run, result, evaluation.complete)]
     computed = (f"{', '.join(known)} by {who}" for who, known in result.providers.items())
     return _write(
@@ -167,9 +118,10 @@ def write_report(
         subtitle=f"{len(result.queries):,} queries",
         runs=names,
         tables=tables(result, ReportSettings()),
-        figures=[*figures, *costs],
+        figures=[*recall, *costs],
+        costs=costs,
         scores=scores,
-        notes=[*said, f"Computed through ir-measures: {'; '.join(computed)}.", *lacking],
+        notes=[*said, f"Computed through ir-measures: {'; '.join(computed)}."],
         profiles=profiles,
         queries=queries,
         passages=passages,
@@ -184,15 +136,15 @@ def write_report(
 def write_benchmarks_report(result: BenchmarksResult, settings: PageSettings) -> Path:
     """Write the page of runs on several benchmarks and return its path."""
     with style():
-        figure, lacking = transfer_figure(result)
+        figures = list(_transfer(result))
     return _write(
         page_in(settings),
         title="Runs on several benchmarks",
         subtitle=f"{len(result.results):,} benchmarks",
         runs=result.runs,
         tables=tables(result, ReportSettings()),
-        figures=[figure] if figure else [],
-        notes=[lacking] if lacking else [],
+        figures=figures,
+        in_domain=IN_DOMAIN,
     )
 
 
@@ -213,15 +165,20 @@ def _write(path: Path, **content: Any) -> Path:
     return path
 
 
-def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[QueryRow]:
-    """Return all queries: the largest differences first; for one run, the lowest values first."""
+def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[dict[str, Any]]:
+    """Return all queries: the largest differences first; for one run, the lowest values first.
+
+    Each has its `qid`, the `values` of the runs, NaN where there is none, and the largest
+    `difference` of a run from the reference run.
+    """
     rows = []
     for qid in result.queries:
         values = [run.per_query[measure].get(qid, math.nan) for run in result.runs]
         others = (value - values[reference] for n, value in enumerate(values) if n != reference)
         widest = max((d for d in others if not math.isnan(d)), key=abs, default=math.nan)
         key = values[0] if len(values) == 1 else -abs(widest)
-        rows.append(((math.isnan(key), key), QueryRow(qid, values, widest)))
+        row = {"qid": qid, "values": values, "difference": widest}
+        rows.append(((math.isnan(key), key), row))
     return [row for _, row in sorted(rows, key=itemgetter(0))]
 
 
@@ -234,8 +191,11 @@ def profile(
     top: int,
     *,
     complete: bool = True,
-) -> RunProfile:
-    """Compute recall by depth, scores, and the first `top` hits of the queries that are shown."""
+) -> dict[str, Any]:
+    """Return the `recall` of a run by depth, its `scores` of relevant hits and of others, `lists`.
+
+    The lists are the first `top` hits of the queries that are shown, each with its score and grade.
+    """
     ranked = {qid: first_hits(hits, len(hits)) for qid, hits in run.items() if qid in judgments}
     deepest = max(map(len, ranked.values()))
     depths = [*(depth for depth in DEPTHS if depth < deepest), deepest]
@@ -250,8 +210,9 @@ def profile(
         hits, grades = ranked.get(qid, {}), judgments[qid]
         ranks = (rank for rank, d in enumerate(hits, start=1) if grades.get(d, level - 1) >= level)
         best = [(d, score, grades.get(d)) for d, score in list(hits.items())[:top]]
-        lists[qid] = TopList(best, next(ranks, None), len(hits))
-    return RunProfile(name, list(zip(depths, means, strict=True)), scores, lists)
+        lists[qid] = {"top": best, "first_relevant": next(ranks, None), "hits": len(hits)}
+    recall = list(zip(depths, means, strict=True))
+    return {"name": name, "recall": recall, "scores": scores, "lists": lists}
 
 
 def _level(result: EvaluationResult) -> int:
@@ -262,11 +223,11 @@ def _level(result: EvaluationResult) -> int:
 
 def _completed(sources: ReportSources, manifests: Iterable[Manifest]) -> ReportSources:
     """Add the queries and passages that the manifests of the runs name, where they still exist."""
-    topics, corpora = [], []
+    topics: list[str | None] = []
+    corpora: list[str | None] = []
     for manifest in manifests:
         topics.append((manifest.made_from.get("topics") or {}).get("name"))
-        index = (manifest.made_from.get("index") or {}).get("name")
-        corpora += list(_corpora_of(index, Kind.INDEX)) if index else []
+        corpora += _corpora_of((manifest.made_from.get("index") or {}).get("name"), Kind.INDEX)
     found = [
         next((name for name in names if name and name != STREAM and Path(name).exists()), None)
         for names in (topics, corpora)
@@ -274,33 +235,26 @@ def _completed(sources: ReportSources, manifests: Iterable[Manifest]) -> ReportS
     return replace(sources, topics=sources.topics or found[0], corpus=sources.corpus or found[1])
 
 
-def _corpora_of(folder: str, kind: Kind) -> Iterator[str | None]:
-    if Path(folder).is_dir() and beside(folder).is_file():
+def _corpora_of(folder: str | None, kind: Kind) -> Iterator[str | None]:
+    if folder and Path(folder).is_dir() and beside(folder).is_file():
         made = read_manifest(folder, kind).made_from
         yield made.get("texts")
         for vectors in made.get("vectors") or () if kind is Kind.INDEX else ():
             yield from _corpora_of(vectors, Kind.VECTORS)
 
 
-def _recall(profiles: Sequence[RunProfile], level: int) -> Iterator[Figure]:
-    lines = {one.name: one.recall for one in profiles}
-    depths = sorted({depth for points in lines.values() for depth, _ in points})
-    if not depths:
+def _recall(profiles: Sequence[Mapping[str, Any]], level: int) -> Iterator[Figure]:
+    if not profiles:
         return
-    axes = _named_lines(lines)
-    axes.set(xlabel="depth", ylabel="recall", xlim=(1, max(depths[-1], 2)), ylim=(0, 1.02))
+    axes = _named_lines({one["name"]: one["recall"] for one in profiles})
+    axes.set(xlabel="depth", ylabel="recall", ylim=(0, 1.02))
     _log_ticks(axes, "{x:,g}")
-    known = [dict(points) for points in lines.values()]
-    rows = [
-        (Cell(f"{d:,}"), *(Cell(f"{of[d]:.4f}" if d in of else "") for of in known)) for d in depths
-    ]
     grades = "" if level == 1 else f" of grade {level} or higher"
-    yield Figure(
-        as_svg(axes, "Recall by depth, a line per run", "recall"),
-        f"Recall by depth: the share of the relevant passages{grades} among the first hits, mean "
-        "over queries.",
-        Table(("depth", *lines), 1, tuple(rows)),
-    )
+    yield {
+        "svg": as_svg(axes, "Recall by depth, a line per run", "recall"),
+        "caption": f"Recall by depth: the share of the relevant passages{grades} among the first "
+        "hits, mean over queries.",
+    }
 
 
 def _costs(
@@ -315,11 +269,7 @@ def _costs(
             sizes[run.name] = (manifest.made_from.get("index") or {}).get("bytes")
             seconds, queries = manifest.contents.get("seconds"), manifest.contents.get("queries")
             times[run.name] = sum(seconds.values()) / queries if seconds and queries else None
-    latency = " (encoding and searching one query)"
-    for title, what, unit, costs in (
-        ("index size", "", "B", sizes),
-        ("latency", latency, "s", times),
-    ):
+    for title, unit, costs in (("index size", "B", sizes), ("latency of a query", "s", times)):
         known = {name: cost for name, cost in costs.items() if cost}
         if not known:
             continue
@@ -327,73 +277,57 @@ def _costs(
             run.name: [(known[run.name], run.summary[measure])] if run.name in known else []
             for run in result.runs
         }
-        axes = _named_lines(points)
+        axes, shown = _named_lines(points), EngFormatter(unit)
         axes.set(xlabel=title, ylabel=measure)
-        axes.set_xlim(min(known.values()) / 2, max(known.values()) * 2)
-        shown = EngFormatter(unit)
         _log_ticks(axes, shown)
         listed = ", ".join(f"{name} {shown(float(f'{cost:.3g}'))}" for name, cost in known.items())
-        yield Figure(
-            as_svg(axes, f"{measure} against {title}, a mark per run", title.replace(" ", "-")),
-            f"{measure} against {title}{what}, from the manifests: {listed}.",
-        )
+        svg = as_svg(axes, f"{measure} against {title}, a mark per run", title.replace(" ", "-"))
+        caption = f"{measure} against {title}, from the manifests: {listed}."
+        yield {"svg": svg, "caption": caption}
 
 
-def _scores(profiles: Sequence[RunProfile]) -> Iterator[Figure]:
-    for number, (name, _, scores, _) in enumerate(profiles):
-        together = np.concatenate(scores)
-        if not len(together) or not np.ptp(together) > 0:
+def _scores(profiles: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
+    for number, one in enumerate(profiles):
+        name, scores = one["name"], one["scores"]
+        if not any(scores):
             continue
-        try:
-            edges = np.histogram_bin_edges(together, BINS)
-        except ValueError:  # the scores differ by less than float64 can divide
-            continue
+        edges = np.histogram_bin_edges(np.concatenate(scores), BINS)
         axes = new_axes(4.4, 2.6)
-        for ink, dash, kind, values in zip(
-            INKS, ("-", "--"), ("relevant", "not relevant or not judged"), scores, strict=False
-        ):
+        kinds = ("relevant", "not relevant or not judged")
+        for ink, dash, kind, values in zip(INKS, ("-", "--"), kinds, scores, strict=False):
             share = 100 * np.histogram(values, edges)[0] / max(len(values), 1)
             axes.stairs(share, edges, color=ink, ls=dash, lw=1.4, label=kind)
             axes.stairs(share, edges, color=ink, alpha=0.15, fill=True)
         axes.figure.legend(loc="outside upper center", ncols=2)
         axes.set_xlabel("score")
         axes.yaxis.set_major_formatter("{x:g} %")
-        yield Figure(
-            as_svg(axes, f"Scores of {name}, relevant hits and others", f"scores-{number}"),
-            f"{name}: scores of {len(scores[0]):,} relevant and {len(scores[1]):,} other hits.",
-        )
+        svg = as_svg(axes, f"Scores of {name}, relevant hits and others", f"scores-{number}")
+        counts = f"{len(scores[0]):,} relevant and {len(scores[1]):,} other hits"
+        yield {"svg": svg, "caption": f"{name}: scores of {counts}."}
 
 
-def transfer_figure(result: BenchmarksResult) -> tuple[Figure | None, str]:
-    """Return the plot of in-domain against zero-shot effectiveness, or why there is none."""
+def _transfer(result: BenchmarksResult) -> Iterator[Figure]:
+    """Draw in-domain against zero-shot effectiveness, of the runs that have all benchmarks."""
     home = next((name for name in IN_DOMAIN if name in result.results), None)
     away = [name for name in result.results if name.startswith("beir/") and name not in IN_DOMAIN]
-    lacking = (
-        "In-domain against zero-shot is not drawn: it needs a folder with runs on MS MARCO "
-        f"({' or '.join(IN_DOMAIN)}) and on all other BEIR datasets, with a shared measure."
-    )
     if home is None or not away:
-        return None, lacking
+        return
     measures = [list(map(str, result.results[name].measures)) for name in away]
     shared = [m for m in measures[0] if all(m in others for others in measures)]
     inside, outside = str(result.results[home].measures[0]), (shared or [""])[0]
-
-    def value(name: str, run: str, measure: str) -> float:
-        return (result.values(name, run) or {}).get(measure, math.nan)
-
     points: dict[str, list[tuple[float, float]]] = {}
     for run in result.runs:
-        x = value(home, run, inside)
-        y = math.fsum(value(name, run, outside) for name in away) / len(away)
-        points[run] = [] if math.isnan(x + y) else [(x, y)]
-    if not any(points.values()):
-        return None, lacking
-    left = [name for name, found in points.items() if not found]
-    without = f" Without {', '.join(left)}: not on every dataset." if left else ""
-    axes = _named_lines(points)
-    axes.set(xlabel=f"{inside} on {home}", ylabel=f"mean {outside} on BEIR datasets")
-    svg = as_svg(axes, "Zero-shot against in-domain effectiveness, a mark per run", "transfer")
-    return Figure(svg, f"In-domain ({home}) against zero-shot ({', '.join(away)}).{without}"), ""
+        values = [
+            (result.values(name, run) or {}).get(measure, math.nan)
+            for name, measure in ((home, inside), *((name, outside) for name in away))
+        ]
+        points[run] = [] if math.isnan(sum(values)) else [(values[0], float(np.mean(values[1:])))]
+    if any(points.values()):
+        axes = _named_lines(points)
+        axes.set(xlabel=f"{inside} on {home}", ylabel=f"mean {outside} on BEIR datasets")
+        svg = as_svg(axes, "Zero-shot against in-domain effectiveness, a mark per run", "transfer")
+        caption = f"In-domain ({home}) against zero-shot ({', '.join(away)})."
+        yield {"svg": svg, "caption": caption}
 
 
 def _named_lines(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Any:

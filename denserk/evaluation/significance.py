@@ -6,8 +6,10 @@ correction is from "A Simple Sequentially Rejective Multiple Test Procedure" (19
 """
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +18,11 @@ from denserk.config.evaluation import ComparisonSettings, Correction, PairedTest
 from denserk.errors import UsageError
 from denserk.evaluation.measures import Measure, is_mean
 
-Values = NDArray[np.float64]
+Differences = NDArray[np.float64]  # (N,) run minus baseline, one for each query
 PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value
 
-BLOCK = 1 << 22  # random signs held at once
-SAME = 1e-12  # smaller differences are ties: they come from the order of a sum
+BLOCK = 1 << 22  # random signs in memory at once
+DIGITS = 12  # of a difference; smaller ones come from the order of a sum
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,13 @@ def compare(
     others = [name for name in runs if name != baseline]
     if not others:
         raise UsageError(f"--baseline {baseline} is the only run", "name a run to compare with it")
-    names = [str(measure) for measure in measures if is_mean(measure)]
-    samples = {
-        (run, name): np.array([runs[run][name][q] - of[q] for q in of if q in runs[run][name]])
-        for run in others
-        for name in names
-        for of in [runs[baseline][name]]
-    }
-    p_values = [
-        t_test(sample)
-        if settings.test is PairedTest.T
-        else randomisation_test(sample, settings.permutations, settings.test_seed)
-        for sample in samples.values()
-    ]
+    samples = {}
+    for run in others:
+        for name in (str(measure) for measure in measures if is_mean(measure)):
+            mine, theirs = runs[run][name], runs[baseline][name]
+            values = np.array([mine[qid] - theirs[qid] for qid in theirs if qid in mine])
+            samples[run, name] = values.round(DIGITS)
+    p_values = [p_value(sample, settings) for sample in samples.values()]
     factors = correction_factors(p_values, settings.correction)
     found: dict[str, dict[str, Difference]] = {run: {} for run in others}
     for ((run, name), sample), p, factor in zip(samples.items(), p_values, factors, strict=True):
@@ -85,42 +81,45 @@ def compare(
     return Comparison(baseline, settings, found)
 
 
-def t_test(differences: Values) -> float:
-    """Return the two-sided p-value of the paired t-test; NaN below two queries.
+def t_test(differences: Differences) -> Any:
+    """Return scipy's result of the two-sided paired t-test.
 
-    >>> round(t_test(np.array([0.1, 0.3, 0.2, -0.1])), 4)
+    >>> round(float(t_test(np.array([0.1, 0.3, 0.2, -0.1])).pvalue), 4)
     0.2394
     """
     from scipy.stats import ttest_1samp  # slow to import, and most evaluations need no test
 
-    if len(differences) < 2:
-        return math.nan
-    if differences.std(ddof=1) <= SAME:
-        return 1.0 if abs(differences.mean()) <= SAME else 0.0
-    return float(ttest_1samp(differences, 0.0).pvalue)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # of differences that are all alike, or fewer than two
+        return ttest_1samp(differences, 0.0)
 
 
-def randomisation_test(differences: Values, permutations: int, seed: int) -> float:
-    """Return the two-sided p-value of the paired randomisation test; NaN below two queries.
+def p_value(differences: Differences, settings: ComparisonSettings) -> float:
+    """Return the two-sided p-value of a test; NaN below two queries.
 
-    Under the null hypothesis each difference might as well have the other sign. The p-value is the
+    In the randomisation test each difference might as well have the other sign. The p-value is the
     share of random signs, the observed ones among them, that give a mean as large. If there are no
     more than `permutations` ways to set the signs, all are taken, and p is exact.
     `scipy.stats.permutation_test` gives the same in 25 times the time.
 
-    >>> randomisation_test(np.array([1.0, 1.0, 1.0]), 1000, seed=1)
+    >>> p_value(np.array([1.0, 1.0, 1.0]), ComparisonSettings(test=PairedTest.RANDOMISATION))
     0.25
     """
     if len(differences) < 2:
         return math.nan
-    moved = differences[np.abs(differences) > SAME]
-    observed = abs(moved.sum()) - SAME * len(differences)
-    if len(moved) < 63 and 2 ** len(moved) <= permutations:
+    if not differences.any():
+        return 1.0
+    if settings.test is PairedTest.T:
+        return float(t_test(differences).pvalue)
+    moved = differences[differences != 0]
+    observed = abs(moved.sum()) - 10.0**-DIGITS * len(differences)
+    permutations = settings.permutations
+    if 2 ** len(moved) <= permutations:
         sums = np.zeros(1)
         for value in moved:
             sums = np.concatenate([sums - value, sums + value])
         return float((np.abs(sums) >= observed).mean())
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(settings.test_seed)
     rows = max(1, BLOCK // len(moved))
     extreme = 0
     for start in range(0, permutations, rows):
@@ -138,38 +137,35 @@ def correction_factors(p_values: Sequence[float], correction: Correction) -> lis
     >>> correction_factors([0.01, 0.04, 0.03], Correction.BONFERRONI)
     [3.0, 3.0, 3.0]
     """
-    known = [i for i, p in enumerate(p_values) if not math.isnan(p)]
+    tested = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
     factors = [1.0] * len(p_values)
-    if correction is Correction.NONE:
-        return factors
     highest = 0.0
-    for rank, i in enumerate(sorted(known, key=lambda i: p_values[i])):
-        factors[i] = float(len(known))
+    for rank, (p, i) in enumerate(tested if correction is not Correction.NONE else ()):
+        factors[i] = float(len(tested))
         if correction is Correction.HOLM:
             factors[i] -= rank
-            highest = max(highest, factors[i] * p_values[i])
-            if p_values[i] > 0:  # no corrected value is below that of a smaller p-value
-                factors[i] = max(factors[i], highest / p_values[i])
+            highest = max(highest, factors[i] * p)
+            if p > 0:  # no corrected value is below that of a smaller p-value
+                factors[i] = max(factors[i], highest / p)
     return factors
 
 
-def describe(differences: Values, p: float, factor: float = 1.0, alpha: float = 0.05) -> Difference:
+def describe(
+    differences: Differences, p: float, factor: float = 1.0, alpha: float = 0.05
+) -> Difference:
     """Describe the differences of a run from a baseline, tested with a p-value and its factor.
 
     The interval is that of level 1 - alpha / factor, so that the interval of a t-test excludes 0
     exactly where the corrected p-value is below alpha.
     """
-    from scipy import stats
-
-    n = len(differences)
-    mean = float(differences.mean()) if n else math.nan
-    deviation = float(differences.std(ddof=1)) if n > 1 else math.nan
-    half = float(stats.t.ppf(1 - alpha / factor / 2, n - 1)) * deviation / math.sqrt(n or 1)
-    if deviation <= SAME:
-        effect = 0.0 if abs(mean) <= SAME else math.copysign(math.inf, mean)
-    else:
-        effect = mean / deviation
-    wins, losses = int((differences > SAME).sum()), int((differences < -SAME).sum())
+    n, mean = len(differences), float(differences.mean()) if len(differences) else math.nan
+    interval = t_test(differences).confidence_interval(1 - alpha / factor)
+    effect = math.nan
+    if n > 1 and np.ptp(differences):
+        effect = mean / float(differences.std(ddof=1))
+    elif n > 1:
+        effect = math.copysign(math.inf, mean) if mean else 0.0
+    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     corrected = p if math.isnan(p) else min(1.0, factor * p)
-    counts = (wins, n - wins - losses, losses)
-    return Difference(mean, mean - half, mean + half, effect, p, *counts, corrected)
+    low, high = float(interval.low), float(interval.high)
+    return Difference(mean, low, high, effect, p, wins, n - wins - losses, losses, corrected)

@@ -1,15 +1,15 @@
-"""Results as tables (plain, markdown, rich), tab-separated lines, JSON and trec_eval's lines."""
+"""Results as tables (rich, Markdown), tab-separated lines, JSON and trec_eval's lines."""
 
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from denserk.config.evaluation import Correction, OutputFormat, PairedTest, ReportSettings
+from denserk.config.evaluation import Correction, OutputFormat, ReportSettings
 from denserk.errors import UsageError
 from denserk.evaluation.benchmarks import BenchmarksResult, PublishedRow, published_measures
 from denserk.evaluation.evaluator import EvaluationResult, Values
@@ -22,23 +22,11 @@ if TYPE_CHECKING:
 
 Result = EvaluationResult | BenchmarksResult
 
-DAGGER = "\u2020"  # behind a value that differs significantly from the baseline's
+DAGGER = "\u2020"  # marks a value that differs significantly from the baseline's
 WIDE = 8  # more measures than this stand below each other, not side by side
 ALL = "all"  # names the line of the mean among the queries
 SUMMARY_ONLY = ("num_q", "gm_map")  # trec_eval prints these for all queries together only
-TESTS = {PairedTest.T: "paired t-test", PairedTest.RANDOMISATION: "paired randomisation test"}
-# labels of the lines of a comparison -> attributes of a Difference
-DIFFERENCES = {
-    "difference": "mean",
-    **{name: name for name in ("low", "high", "effect")},
-    "p": "corrected",
-    **{name: name for name in ("wins", "ties", "losses")},
-}
-CORRECTIONS = {
-    Correction.HOLM: "Holm's correction",
-    Correction.BONFERRONI: "Bonferroni's correction",
-    Correction.NONE: "no correction",
-}
+DIFFERENCES = ("difference", "low", "high", "effect", "p", "wins", "ties", "losses")  # TSV lines
 
 
 @dataclass(frozen=True)
@@ -65,55 +53,43 @@ class Table:
         return (*([f"{mark}: best run by each measure"] if best else []), *self.notes)
 
 
-def render(result: Result, report: ReportSettings, shape: OutputFormat) -> str:
-    """Return a result as text in one of the output formats."""
-    if shape is OutputFormat.TREC_EVAL:
+def render(result: Result, report: ReportSettings, format: OutputFormat) -> str:
+    """Return a result as text in one of the output formats; `as_rich` is for `table`."""
+    if format is OutputFormat.TREC_EVAL:
         return _trec_eval(result, report)
-    if shape is OutputFormat.TSV:
+    if format is OutputFormat.TSV:
         return "".join("\t".join(line) + "\n" for line in _lines(result, report))
-    if shape is OutputFormat.JSON:
+    if format is OutputFormat.JSON:
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         return orjson.dumps(_as_object(result, report), option=options).decode()
-    as_text = as_markdown if shape is OutputFormat.MARKDOWN else as_plain
-    return "\n".join(map(as_text, tables(result, report)))
+    return "\n".join(map(as_markdown, tables(result, report)))
 
 
 def tables(result: Result, report: ReportSettings) -> list[Table]:
     """Return the measures, the differences from the baseline, and the published results."""
-    if isinstance(result, BenchmarksResult):
-        every = (measure for one in result.results.values() for measure in one.measures)
-        measures = list(dict.fromkeys(every))
-        found = [_benchmarks_table(result, measures, report)]
-    else:
-        measures = list(result.measures)
-        found = [_measures_table(result, report)]
-        if result.comparison is not None:
-            found.append(_differences_table(result.comparison, report.places))
+    every = result.results.values() if isinstance(result, BenchmarksResult) else [result]
+    measures = list(dict.fromkeys(measure for one in every for measure in one.measures))
+    found = [_measures_table(result, measures, report)]
+    if isinstance(result, EvaluationResult) and result.comparison is not None:
+        found.append(_differences_table(result.comparison, report.places))
     if result.published:
         found.append(_published_table(result.published, list(map(str, measures))))
     return found
 
 
-def as_plain(table: Table) -> str:
-    """Return aligned columns; a star marks the best values, a dagger those that differ."""
-    values = [cell for row in table.rows for cell in row[table.labels :]]
-    starred, daggered = any(cell.best for cell in values), any(cell.differs for cell in values)
+def as_rich(table: Table, printable: Callable[[str], str]) -> "RichTable":
+    """Return aligned columns; a star and green mark the best values, a dagger those that differ."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
 
-    def shown(cell: Cell, column: int) -> str:
-        if column < table.labels:
-            return cell.text
-        dagger = (DAGGER if cell.differs else " ") if daggered else ""
-        return cell.text + dagger + (("*" if cell.best else " ") if starred else "")
-
-    cells = (tuple(map(Cell, table.header)), *table.rows)
-    rows = [[shown(cell, column) for column, cell in enumerate(row)] for row in cells]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = "<" * table.labels + ">" * (len(widths) - table.labels)
-    lines = (
-        "  ".join(f"{t:{side}{width}}" for t, side, width in zip(row, sides, widths, strict=True))
-        for row in rows
-    )
-    return "".join(f"{line.rstrip()}\n" for line in (*lines, *table.legend("*")))
+    rich = RichTable(box=None, pad_edge=False, header_style="")
+    for column, name in enumerate(table.header):
+        value = column >= table.labels
+        rich.add_column(Text(printable(name)), justify="right" if value else "left", no_wrap=value)
+    for row in table.rows:
+        texts = (DAGGER * c.differs + "*" * c.best + printable(c.text) for c in row)
+        rich.add_row(*map(Text, texts, ("green" if cell.best else "" for cell in row)))
+    return rich
 
 
 def escape_markdown(text: str) -> str:
@@ -137,27 +113,8 @@ def as_markdown(table: Table) -> str:
 
     rule = "---|" * table.labels + "---:|" * (len(table.header) - table.labels)
     rows = "".join(line(map(shown, row)) for row in table.rows)
-    escaped = replace(table, notes=tuple(map(escape_markdown, table.notes)))
-    below = "".join(f"\n{note}\n" for note in escaped.legend("**bold**"))
-    return line(map(escape_markdown, table.header)) + f"|{rule}\n" + rows + below
-
-
-def as_rich(table: Table, printable: Callable[[str], str]) -> "RichTable":
-    """Return a table for a terminal, of printable texts; the best values in green."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    rich = RichTable(pad_edge=False)
-    for column, name in enumerate(table.header):
-        value = column >= table.labels
-        side: Any = "right" if value else "left"
-        least = 7 if value else None
-        rich.add_column(Text(printable(name)), justify=side, no_wrap=value, min_width=least)
-    for row in table.rows:
-        texts = (printable(cell.text) + DAGGER * cell.differs for cell in row)
-        styles = ("bold green" if cell.best else "" for cell in row)
-        rich.add_row(*map(Text, texts, styles))
-    return rich
+    below = "".join(f"\n{note}\n" for note in table.legend("bold"))
+    return line(map(escape_markdown, table.header)) + f"|{rule}\n" + rows + escape_markdown(below)
 
 
 def number(measure: Measure, value: float, places: int = 4) -> str:
@@ -183,48 +140,50 @@ def _sections(result: Result, report: ReportSettings) -> Iterator[tuple[str, lis
         )
 
 
-def _cells(
-    measure: Measure, runs: Sequence[Values | None], places: int, missing: str = "nan"
-) -> list[Cell]:
-    """Return the values of the runs; all that print like the highest one are the best."""
-    values = [(of or {}).get(str(measure), math.nan) for of in runs]
-    ranked = [value for value in values if not math.isnan(value)]
-    compared = ranked and len(values) > 1 and not is_count(measure)
-    top = number(measure, max(ranked), places) if compared else None
-    texts = [missing if math.isnan(value) else number(measure, value, places) for value in values]
-    return [Cell(text, text == top) for text in texts]
+def _names(result: Result) -> list[str]:
+    return [run if isinstance(run, str) else run.name for run in result.runs]
 
 
-def _measures_table(result: EvaluationResult, report: ReportSettings) -> Table:
-    """Return a table with runs (or queries) down and measures across; many measures stand down."""
-    names, measures = [run.name for run in result.runs], tuple(map(str, result.measures))
+def _measures_table(result: Result, measures: Sequence[Measure], report: ReportSettings) -> Table:
+    """Return a table with runs (of each query or benchmark) down and measures across.
+
+    Many measures stand down, and runs across. All values that print like the highest are the best.
+    """
+    one = result if isinstance(result, EvaluationResult) else None
+    names, down = _names(result), len(measures) > WIDE
+    section = "suite" if one is None else "query" if report.per_query else None
+    with_run = not down and (len(names) > 1 or section is None)
+
+    def cells(title: str, measure: Measure, runs: Sequence[Values | None]) -> list[Cell]:
+        values = [(of or {}).get(str(measure)) for of in runs]
+        texts = ["" if value is None else number(measure, value, report.places) for value in values]
+        ranked = [value for value in values if value is not None and not math.isnan(value)]
+        compared = ranked and len(values) > 1 and not is_count(measure)
+        top = number(measure, max(ranked), report.places) if compared else None
+        tested = one.comparison if one and title == ALL else None  # tests are of means
+        return [
+            Cell(text, text == top, tested is not None and tested.significant(name, str(measure)))
+            for name, text in zip(names, texts, strict=True)
+        ]
+
+    rows: list[tuple[Cell, ...]] = []
+    for title, runs in _sections(result, report):
+        label = (Cell(title),) if section else ()
+        columns = [cells(title, measure, runs) for measure in measures]
+        if down:
+            rows += [(*label, Cell(str(m)), *c) for m, c in zip(measures, columns, strict=True)]
+        else:
+            for name, values in zip(names, zip(*columns, strict=True), strict=True):
+                rows.append((*label, *[Cell(name)] * with_run, *values))
+    labels = [*[section] * bool(section), *["measure"] * down, *["run"] * with_run]
     notes = [
         f"{run.name}, mean over relations: "
         + ", ".join(f"{m} {value:.{report.places}f}" for m, value in run.over_relations.items())
-        for run in result.runs
+        for run in (one.runs if one else ())
         if run.over_relations
     ]
-    rows: list[tuple[Cell, ...]] = []
-    header: tuple[str, ...] = ("query" if report.per_query else "run", *measures)
-    labels = 1
-    down = len(measures) > WIDE or (report.per_query and len(names) > 1)
-    if down:
-        header = (*(("query",) if report.per_query else ()), "measure", *names)
-        labels = len(header) - len(names)
-    for qid, runs in _sections(result, report):
-        cells = [_cells(measure, runs, report.places) for measure in result.measures]
-        if result.comparison is not None and qid == ALL:  # tests are of means
-            for measure, row in zip(measures, cells, strict=True):
-                for place, name in enumerate(names):
-                    differs = result.comparison.significant(name, measure)
-                    row[place] = replace(row[place], differs=differs)
-        if down:
-            label = (Cell(qid),) if report.per_query else ()
-            rows += [(*label, Cell(m), *row) for m, row in zip(measures, cells, strict=True)]
-        else:
-            first = [qid] if report.per_query else names
-            rows += zip(map(Cell, first), *cells, strict=True)
-    return Table(header, labels, tuple(rows), tuple(notes))
+    header = (*filter(None, labels), *(names if down else map(str, measures)))
+    return Table(header, len(labels), tuple(rows), tuple(notes))
 
 
 def _differences_table(comparison: "Comparison", places: int) -> Table:
@@ -243,12 +202,13 @@ def _differences_table(comparison: "Comparison", places: int) -> Table:
         for run, measures in comparison.differences.items()
         for measure, found in measures.items()
     ]
-    correction = f"; {CORRECTIONS[settings.correction]}"
-    if settings.correction is not Correction.NONE:
-        correction += f" of p and interval for {len(rows)} tests"
+    correction = ""
+    if len(rows) > 1 and settings.correction is not Correction.NONE:
+        name = settings.correction.capitalize()
+        correction = f"; {name} correction of p and interval for {len(rows)} tests"
     notes = (
         f"{DAGGER} differs from {comparison.baseline} "
-        f"(p < {settings.alpha:g}; {TESTS[settings.test]}{correction if len(rows) > 1 else ''})",
+        f"(p < {settings.alpha:g}; paired {settings.test} test{correction})",
         "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse",
     )
     share = f"{100 * (1 - settings.alpha):g}% interval"
@@ -258,36 +218,19 @@ def _differences_table(comparison: "Comparison", places: int) -> Table:
 
 def _published_table(rows: Sequence[PublishedRow], measures: Sequence[str]) -> Table:
     """Return a table with systems down and measures across: those of the runs come first."""
-    several = len({row.suite for row in rows}) > 1
     known = published_measures(rows)
     across = dict.fromkeys([*(name for name in measures if name in known), *known])
-    labels = ["paper", "suite", "table", "system", "setting"]
-    if not several:
-        labels.remove("suite")
-    cells = [
-        (*(getattr(row, label) for label in labels), *(row.values.get(m, "") for m in across))
-        for row in rows
-    ]
-    header = ("row" if label == "table" else label for label in labels)
-    return Table((*header, *across), len(labels), tuple(tuple(map(Cell, row)) for row in cells))
-
-
-def _benchmarks_table(
-    result: BenchmarksResult, measures: Sequence[Measure], report: ReportSettings
-) -> Table:
-    labels = ("suite", "run") if len(result.runs) > 1 else ("suite",)
-    rows = []
-    for name, runs in result.rows():
-        columns = [_cells(measure, runs, report.places, missing="") for measure in measures]
-        for run, cells in zip(result.runs, zip(*columns, strict=True), strict=True):
-            rows.append((*map(Cell, (name, run)[: len(labels)]), *cells))
-    return Table((*labels, *map(str, measures)), len(labels), tuple(rows))
+    cells = []
+    for row in rows:
+        values = (row.values.get(measure, "") for measure in across)
+        labels = (row.paper, row.suite, row.table, row.system, row.setting)
+        cells.append(tuple(map(Cell, (*labels, *values))))
+    return Table(("paper", "suite", "row", "system", "setting", *across), 5, tuple(cells))
 
 
 def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
     """Yield ir-measures' lines (measure, value) behind run (of several), benchmark and query."""
-    sections = list(_sections(result, report))
-    names = [run if isinstance(run, str) else run.name for run in result.runs]
+    sections, names = list(_sections(result, report)), _names(result)
     named = isinstance(result, BenchmarksResult) or report.per_query
     for position, name in enumerate(names):
         for section, runs in sections:
@@ -297,8 +240,9 @@ def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
     if isinstance(result, EvaluationResult) and result.comparison is not None:
         for run, measures in result.comparison.differences.items():
             for measure, found in measures.items():
-                for label, attribute in DIFFERENCES.items():
-                    value = getattr(found, attribute)
+                values = {**vars(found), "difference": found.mean, "p": found.corrected}
+                for label in DIFFERENCES:
+                    value = values[label]
                     digits = ".3g" if label == "p" else f".{report.places}f"
                     shown = str(value) if type(value) is int else f"{value:{digits}}"
                     yield run, f"{measure}:{label}", shown
@@ -317,23 +261,26 @@ def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
             for position, run in enumerate(result.runs)
         ]
     else:
-        whole["relevance_level"] = result.relevance_level
-        whole["queries"] = len(result.queries)
-        whole["providers"] = result.providers
-        whole["runs"] = runs = []
-        for position, run in enumerate(result.runs):
-            found: dict[str, Any] = {
-                "run": run.name,
-                "measures": run.summary,
-                "missing": run.missing,
-                "unjudged": run.unjudged,
-                "tied_lines": sum(run.ties.values()),
-            }
+        whole |= {
+            "relevance_level": result.relevance_level,
+            "queries": len(result.queries),
+            "providers": result.providers,
+            "runs": [
+                {
+                    "run": run.name,
+                    "measures": run.summary,
+                    "missing": run.missing,
+                    "unjudged": run.unjudged,
+                    "tied_lines": sum(run.ties.values()),
+                }
+                for run in result.runs
+            ],
+        }
+        for position, (run, shown) in enumerate(zip(result.runs, whole["runs"], strict=True)):
             if run.over_relations:
-                found["mean_over_relations"] = run.over_relations
+                shown["mean_over_relations"] = run.over_relations
             if report.per_query:
-                found["queries"] = {qid: of[position] for qid, of in sections if qid != ALL}
-            runs.append(found)
+                shown["queries"] = {qid: of[position] for qid, of in sections if qid != ALL}
         if result.comparison is not None:
             settings = result.comparison.settings
             whole["comparison"] = {

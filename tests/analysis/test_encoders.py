@@ -6,13 +6,9 @@ from math import sqrt
 import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 
-from denserk.analysis.encoders import (
-    LATENCY_HEADER,
-    SIMILARITY_HEADER,
-    query_latency,
-    sentence_similarity,
-)
+from denserk.analysis.encoders import query_latency, sentence_similarity
 from denserk.config.analysis import QueryLatencySettings, SentenceSimilaritySettings
 from denserk.config.encoding import ComputeSettings
 from denserk.errors import InputError, UsageError
@@ -39,92 +35,73 @@ def write_pairs(path, pairs=PAIRS):
     return str(path)
 
 
-def write_triplets(path):
-    names = ("anchor", "positive", "negative")
-    rows = (dict(zip(names, texts, strict=True)) for texts in TRIPLETS)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
 def vectors_of(folder, texts, **representation):
     encoder = TextEncoder.load(str(folder), representation)
     return encoder.encode_passages([Passage("", text) for text in texts]).astype(np.float64)
 
 
-def ranks(values):
-    return [
-        sum(other < value for other in values) + (values.count(value) + 1) / 2 for value in values
-    ]
-
-
-def correlation(first, second):
-    one, other = (np.array(side) - np.mean(side) for side in (first, second))
-    return float(one @ other / sqrt((one @ one) * (other @ other)))
-
-
-def measured(model, data, **more):
-    settings = SentenceSimilaritySettings(model=(str(model),), data=data)
-    (found,) = sentence_similarity(settings, **more)
-    return found
+def measured(data, *models, output=None, **more):
+    settings = SentenceSimilaritySettings(model=tuple(map(str, models)), data=data, output=output)
+    return sentence_similarity(settings, **more)
 
 
 @pytest.mark.parametrize("representation", ["cls", "mean"])
 def test_pairs(tiny, tmp_path, representation):
     data = write_pairs(tmp_path / "pairs.tsv")
-    found = measured(tiny(), data, representation={"representation": representation})
+    made = {"representation": representation}
+    (found,) = measured(data, tiny(), representation=made)
     cosines = []
     for a, b, _ in PAIRS:
         one, other = vectors_of(tiny(), (a, b), representation=representation)
         cosines.append(round(one @ other / sqrt((one @ one) * (other @ other)), 5))
-    expected = correlation(ranks(cosines), ranks([label for _, _, label in PAIRS]))
-    assert found.value == pytest.approx(expected)
-    assert found.row()[1:5] == [data, "pairs", "5", "spearman"]
+    expected = spearmanr(cosines, [label for _, _, label in PAIRS]).statistic
+    assert found.pop("value") == pytest.approx(expected)
+    assert list(found.values()) == [str(tiny()), data, "pairs", 5, "spearman"]
 
 
 def test_triplets(tiny, tmp_path):
-    found = measured(tiny(), write_triplets(tmp_path / "triplets.jsonl"))
+    names = ("anchor", "positive", "negative")
+    rows = (json.dumps(dict(zip(names, texts, strict=True))) for texts in TRIPLETS)
+    (tmp_path / "triplets.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    (found,) = measured(str(tmp_path / "triplets.jsonl"), tiny())
     right = 0
     for texts in TRIPLETS:
         anchor, positive, negative = vectors_of(tiny(), texts)
         right += np.linalg.norm(anchor - positive) < np.linalg.norm(anchor - negative)
-    assert found.value == right / 3
-    assert found.value < 1  # the second one is wrong for any model
-    assert found.row()[2:5] == ["triplets", "3", "accuracy"]
+    assert found["value"] == right / 3 < 1  # the second one is wrong for any model
+    assert list(found.values())[2:5] == ["triplets", 3, "accuracy"]
 
 
-def test_several_vectors_a_passage_are_measured_by_the_query_s(tiny, tmp_path):
-    data = write_pairs(tmp_path / "pairs.tsv")
-    several = {"representation": "mlr", "reduction": "multi-vector", "layers": [2, 1]}
-    assert measured(tiny(), data, representation=several).value == measured(tiny(), data).value
-
-
-def test_a_row_a_model_and_a_table(tiny, tmp_path):
+def test_a_table_of_several_models(tiny, tmp_path):
     data, out = write_pairs(tmp_path / "pairs.tsv"), tmp_path / "table.csv"
     models = (str(tiny()), str(tiny(seed=8)))
-    found = sentence_similarity(
-        SentenceSimilaritySettings(model=models, data=data, output=str(out))
-    )
-    assert [each.model for each in found] == list(models)
-    assert out.read_text().splitlines() == [
-        ",".join(SIMILARITY_HEADER),
-        *(",".join(r.row()) for r in found),
-    ]
+    found = measured(data, *models, output=str(out))
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["model"] for row in rows] == list(models)
+    assert [float(row["value"]) for row in rows] == pytest.approx([r["value"] for r in found])
+    several = {"representation": "mlr", "reduction": "multi-vector", "layers": [2, 1]}
+    (by_query,) = measured(data, models[0], representation=several)
+    assert by_query["value"] == found[0]["value"]  # the vector that encodes queries
 
 
 def test_labels_that_are_all_the_same(tiny, tmp_path):
     data = write_pairs(tmp_path / "pairs.tsv", [("a cat", "a dog", 3.0), ("sun", "moon", 3.0)])
     with pytest.raises(InputError, match="found only the label 3; expected labels that differ"):
-        measured(tiny(), data)
+        measured(data, tiny())
 
 
 IDS = list(QUERIES)
 
 
-def timed(tmp_path, *models, topics, compute=None, **more):
-    chosen = {"warm_up": 0, "output": str(tmp_path / "l.csv"), **more}
-    settings = QueryLatencySettings(model=tuple(map(str, models)), topics=str(topics), **chosen)
-    compute = compute or ComputeSettings(device="cpu")
-    return query_latency(settings, compute=compute)
+@pytest.fixture
+def timed(toy, tmp_path):
+    def latency(*models, compute=None, **more):
+        chosen = {"warm_up": 0, "output": str(tmp_path / "l.csv"), **more}
+        models = tuple(map(str, models))
+        settings = QueryLatencySettings(model=models, topics=str(toy / "queries.tsv"), **chosen)
+        return query_latency(settings, compute=compute or ComputeSettings(device="cpu"))
+
+    return latency
 
 
 @pytest.fixture
@@ -141,27 +118,24 @@ def encoded(monkeypatch):
     return calls
 
 
-def test_every_query_is_encoded_alone_after_the_warm_up(tiny, toy, tmp_path, encoded):
+def test_every_query_is_encoded_alone_after_the_warm_up(tiny, timed, encoded):
     models = (tiny(), tiny(seed=8))
-    found = timed(tmp_path, *models, topics=toy / "queries.tsv", warm_up=4)
+    found = timed(*models, warm_up=4)
     once = [[qid] for qid in [*IDS, IDS[0], *IDS]]
     assert encoded == [(str(model), qids) for model in models for qids in once]
     for each in found:
-        assert each.times.shape == (3,)
-        assert each.percentiles == tuple(np.sort(each.times)[[0, 1, 2]])
-        assert each.times.min() > 0
-        assert (each.device, each.threads) == ("cpu", torch.get_num_threads())
+        assert 0 < each["p1_ms"] <= each["p50_ms"] <= each["p99_ms"]
+        assert (each["device"], each["threads"]) == ("cpu", torch.get_num_threads())
 
 
-@pytest.mark.parametrize(("size", "batches"), [(2, [IDS[:2]]), (3, [IDS]), (4, [IDS])])
-def test_batches_of_one_size(tiny, toy, tmp_path, encoded, size, batches):
-    compute = ComputeSettings(device="cpu", batch_size=size)
-    (found,) = timed(tmp_path, tiny(), topics=toy / "queries.tsv", compute=compute)
+@pytest.mark.parametrize(("size", "batches"), [(2, [IDS[:2]]), (4, [IDS])])
+def test_batches_of_one_size(tiny, timed, encoded, size, batches):
+    (found,) = timed(tiny(), compute=ComputeSettings(device="cpu", batch_size=size))
     assert [qids for _, qids in encoded] == batches
-    assert len(found.times) == len(batches)
+    assert found["queries"] == len(batches[0])
 
 
-def test_times_are_milliseconds(tiny, toy, tmp_path, monkeypatch):
+def test_times_are_milliseconds(tiny, toy, timed, tmp_path, monkeypatch):
     clock, step = [0.0], iter([0.004, 0.001, 0.002])
 
     def encode(self, queries):
@@ -169,30 +143,29 @@ def test_times_are_milliseconds(tiny, toy, tmp_path, monkeypatch):
 
     monkeypatch.setattr(TextEncoder, "encode_queries", encode)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    (found,) = timed(tmp_path, f"m={tiny()}", topics=toy / "queries.tsv")
-    assert found.percentiles == pytest.approx((1.0, 2.0, 4.0))
-    with (tmp_path / "l.csv").open() as lines:
-        header, row = csv.reader(lines)
-    assert tuple(header) == LATENCY_HEADER
-    assert row == [
-        *("m", str(tiny()), str(toy / "queries.tsv"), "3", "42", "0", "1", "cpu"),
-        *(str(torch.get_num_threads()), "float32", "16", "1.0000", "2.0000", "4.0000", "2.3333"),
-    ]
+    timed(f"m={tiny()}")
+    (row,) = csv.DictReader((tmp_path / "l.csv").read_text().splitlines())
+    names = ["label", "model", "topics", "queries", "seed", "warm_up", "batch_size", "device"]
+    values = ["m", str(tiny()), str(toy / "queries.tsv"), "3", "42", "0", "1", "cpu"]
+    assert [row.pop(name) for name in names] == values
+    assert row.pop("threads") == str(torch.get_num_threads())
+    assert list(row) == ["dtype", "dimension", "p1_ms", "p50_ms", "p99_ms", "mean_ms"]
+    times = ["1.000000", "2.000000", "4.000000", "2.333333"]
+    assert list(row.values()) == ["float32", "16", *times]
 
 
-def test_every_model_is_looked_for_first(tiny, toy, tmp_path, encoded):
+def test_every_model_is_looked_for_first(tiny, timed, tmp_path, encoded):
     with pytest.raises(UsageError, match="none: no such folder"):
-        timed(tmp_path, tiny(), tmp_path / "none", topics=toy / "queries.tsv")
+        timed(tiny(), tmp_path / "none")
     assert encoded == []
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_gpu_is_waited_for(tiny, toy, tmp_path, monkeypatch):
+def test_a_gpu_is_waited_for(tiny, timed, monkeypatch):
     waited: list[None] = []
     whole = torch.cuda.synchronize
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(whole(device)))
-    compute = ComputeSettings(device="cuda")
-    (found,) = timed(tmp_path, tiny(), topics=toy / "queries.tsv", compute=compute)
+    (found,) = timed(tiny(), compute=ComputeSettings(device="cuda"))
     assert len(waited) == len(QUERIES)
-    assert found.device == f"cuda ({torch.cuda.get_device_name()})"
+    assert found["device"] == f"cuda ({torch.cuda.get_device_name()})"

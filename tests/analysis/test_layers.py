@@ -3,14 +3,13 @@
 import csv
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from denserk.analysis.layers import (
-    ENTROPY_HEADER,
-    SHARE_HEADER,
     attention_entropy,
     choose_pairs,
     layer_entropies,
@@ -101,20 +100,25 @@ def alone(folder, passages, length=64):
     return np.concatenate([layer_entropies(side.encoder.backbone, pad([i], 0)) for i in ids])
 
 
+def curve(found, label):
+    return [row["entropy"] for row in found if row["label"] == label]
+
+
 @pytest.mark.parametrize("tokens", [1, 30, 8192])
 def test_a_curve_is_the_mean_over_passages_each_read_alone(tiny, toy, tmp_path, tokens):
     pytest.importorskip("matplotlib")
     compute, corpus = ComputeSettings(batch_tokens=tokens), str(toy / "corpus.jsonl")
-    (found,) = measured(tmp_path, f"own={tiny()}", corpus=corpus, compute=compute)
+    found = measured(tmp_path, f"own={tiny()}", corpus=corpus, compute=compute)
     each = alone(tiny(), PASSAGES.values())
-    assert found.entropy == pytest.approx(each.mean(0), abs=1e-6)
-    assert found.deviation == pytest.approx(each.std(0), abs=1e-6)
+    assert curve(found, "own") == pytest.approx(each.mean(0), abs=1e-6)
+    assert [row["deviation"] for row in found] == pytest.approx(each.std(0), abs=1e-6)
     with (tmp_path / "e.csv").open() as lines:
         header, *rows = csv.reader(lines)
-    assert tuple(header) == ENTROPY_HEADER
+    columns = "label model corpus passages seed max_length layer entropy deviation"
+    assert header == columns.split()
     expected = ["own", str(tiny()), corpus, "6", "42", "64"]
     assert [row[:7] for row in rows] == [[*expected, "1"], [*expected, "2"]]
-    assert [float(row[7]) for row in rows] == pytest.approx(found.entropy, abs=1e-6)
+    assert [float(row[7]) for row in rows] == pytest.approx(curve(found, "own"), abs=1e-6)
     assert (tmp_path / "e.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -126,20 +130,19 @@ def test_the_sample_is_drawn_once_by_its_seed_from_passages_with_text(tiny, tmp_
         for number, text in enumerate([*texts[:2], "  ", *texts[2:]]):
             out.write(json.dumps({"_id": str(number), "title": "", "text": text}) + "\n")
     chosen = {"corpus": str(tmp_path / "c.jsonl"), "sample": 3, "seed": 5}
-    first, second = measured(tmp_path, tiny(), tiny(seed=8), **chosen)
+    found = measured(tmp_path, f"a={tiny()}", f"b={tiny(seed=8)}", **chosen)
     drawn = [("", texts[i]) for i in choose_items(np.arange(6), 3, seed=5)]
-    assert first.entropy == pytest.approx(alone(tiny(), drawn).mean(0), abs=1e-6)
-    assert second.entropy == pytest.approx(alone(tiny(seed=8), drawn).mean(0), abs=1e-6)
+    assert curve(found, "a") == pytest.approx(alone(tiny(), drawn).mean(0), abs=1e-6)
+    assert curve(found, "b") == pytest.approx(alone(tiny(seed=8), drawn).mean(0), abs=1e-6)
 
 
 def test_of_separate_encoders_that_of_passages_is_measured(tiny, toy, tmp_path):
     queries, passages = (read_model_folder(tiny(seed=seed)).passage for seed in (8, 7))
     both = [side.build(RepresentationSettings()) for side in (passages, queries)]
-    folder = tmp_path / "both"
-    save_model(folder, both[0], load_tokenizer(tiny()), TextSettings(), query=both[1])
-    corpus = {"corpus": str(toy / "corpus.jsonl")}
-    found, one, other = measured(tmp_path, folder, tiny(), tiny(seed=8), **corpus)
-    assert found.entropy == one.entropy != other.entropy
+    save_model(tmp_path / "both", both[0], load_tokenizer(tiny()), TextSettings(), query=both[1])
+    models = (f"both={tmp_path / 'both'}", f"p={tiny()}", f"q={tiny(seed=8)}")
+    found = measured(tmp_path, *models, corpus=str(toy / "corpus.jsonl"))
+    assert curve(found, "both") == curve(found, "p") != curve(found, "q")
 
 
 def test_a_t5_has_no_cls(tiny, toy, tmp_path):
@@ -160,16 +163,18 @@ def counted(toy, *models, representation=MLR, compute=None, **more):
     chosen = {"qrels": str(toy / "qrels.txt"), "output": str(toy / "l.csv"), **more}
     given = {"topics": str(toy / "queries.tsv"), "corpus": str(toy / "corpus.jsonl"), **chosen}
     settings = WinningVectorSettings(model=tuple(map(str, models)), **given)
-    text = {"passage_max_length": 64}
     compute = compute or ComputeSettings(device="cpu")
-    return winning_vectors(settings, representation, text, compute)
+    return winning_vectors(settings, representation, {"passage_max_length": 64}, compute)
+
+
+def wins_of(found, passages):
+    return {row["vector"]: row["wins"] for row in found if row["passages"] == passages}
 
 
 def literal(folder, representation, pairs, names):
     """Each pair by itself: the vector of the passage, alone in its batch, with the best product."""
-    made = representation | {"passage_max_length": 64}
-    text = {"passage_max_length": made.pop("passage_max_length")}
-    encoder = TextEncoder.load(str(folder), made, text, ComputeSettings(device="cpu"))
+    text, compute = {"passage_max_length": 64}, ComputeSettings(device="cpu")
+    encoder = TextEncoder.load(str(folder), representation, text, compute)
     side, wins = encoder.sides["passage"], dict.fromkeys(names, 0)
     for qid, docid in pairs:
         query = encoder.encode_queries([Query(qid, QUERIES[qid])])[0]
@@ -188,22 +193,18 @@ def test_layers_that_win_are_counted_pair_by_pair(tiny, toy, reduction, tokens):
     made = MLR | {"reduction": reduction}
     compute = ComputeSettings(device="cpu", batch_tokens=tokens)
     given = {"representation": made, "compute": compute, "run": str(toy / "run.trec")}
-    positive, retrieved = counted(toy, f"m={tiny()}", **given)
-    expected = [literal(tiny(), made, pairs, ["2", "1", "0"]) for pairs in (POSITIVE, ALL)]
-    assert positive.wins == expected[0]
-    assert retrieved.wins == expected[1]
-    assert list(positive.wins) == ["0", "1", "2"]
-    assert (positive.passages, positive.queries, positive.pairs) == ("positive", 3, len(POSITIVE))
-    assert (retrieved.passages, retrieved.queries, retrieved.pairs) == ("retrieved", 3, len(ALL))
-    with (toy / "l.csv").open() as lines:
-        header, *rows = csv.reader(lines)
-    assert tuple(header) == SHARE_HEADER
-    assert [row[:8] for row in rows] == [
-        ["m", str(tiny()), each.passages, "3", str(each.pairs), "layer", name, str(wins)]
-        for each in (positive, retrieved)
-        for name, wins in each.wins.items()
+    found = counted(toy, f"m={tiny()}", **given)
+    for passages, pairs in (("positive", POSITIVE), ("retrieved", ALL)):
+        wins = wins_of(found, passages)
+        assert wins == literal(tiny(), made, pairs, ["2", "1", "0"])
+        assert list(wins) == ["0", "1", "2"]
+    rows = list(csv.DictReader((toy / "l.csv").read_text().splitlines()))
+    assert [list(row.values())[:8] for row in rows] == [
+        ["m", str(tiny()), p, "3", str(len(pairs)), "layer", name, str(wins)]
+        for p, pairs in (("positive", POSITIVE), ("retrieved", ALL))
+        for name, wins in wins_of(found, p).items()
     ]
-    assert [float(row[8]) for row in rows[:3]] == [int(row[7]) / 4 for row in rows[:3]]
+    assert [float(row["share"]) for row in rows[:3]] == [int(row["wins"]) / 4 for row in rows[:3]]
 
 
 @pytest.mark.parametrize(
@@ -216,11 +217,11 @@ def test_layers_that_win_are_counted_pair_by_pair(tiny, toy, reduction, tokens):
 )
 def test_tokens_that_win_are_counted_pair_by_pair(tiny, toy, kind, made, names):
     given = {"representation": made, "qrels": None, "run": str(toy / "run.trec")}
-    (found,) = counted(toy, tiny(kind), **given)
-    names = names or list(map(str, range(len(found.wins))))
-    assert found.wins == literal(tiny(kind), made, ALL, names)
-    assert sum(count > 0 for count in found.wins.values()) > 1  # or it would show little
-    assert found.kind == "token"
+    found = counted(toy, tiny(kind), **given)
+    wins = wins_of(found, "retrieved")
+    assert wins == literal(tiny(kind), made, ALL, names or list(map(str, range(len(wins)))))
+    assert sum(count > 0 for count in wins.values()) > 1  # or it would show little
+    assert {row["kind"] for row in found} == {"token"}
 
 
 @pytest.mark.parametrize(
@@ -242,60 +243,45 @@ RUN = "q1 Q0 d5 1 1 t\nq1 Q0 d3 2 3 t\nq1 Q0 d1 3 2 t\nq3 Q0 d10 1 1 t\nq3 Q0 d1
 
 def chosen(toy, **more):
     (toy / "run.trec").write_text(RUN)
-    given = {"model": ("m",), "topics": str(toy / "queries.tsv"), **more}
+    files = {n: str(toy / f) if n in ("qrels", "run") else f for n, f in more.items()}
+    given: dict[str, Any] = {"model": ("m",), "topics": str(toy / "queries.tsv"), **files}
     settings = WinningVectorSettings(corpus=str(toy / "corpus.jsonl"), **given)
     pairs = choose_pairs(settings, None, DETECTED)
     named = {
-        name: [(pairs.queries[q].qid, pairs.passages[p].docid) for q, p in rows]
+        name: sorted(f"{pairs.queries[q].qid} {pairs.passages[p].docid}" for q, p in rows)
         for name, rows in pairs.sets.items()
     }
-    return {name: sorted(rows) for name, rows in named.items()}
+    return {name: " ".join(rows) for name, rows in named.items()}
 
 
 QRELS_FILE, RUN_FILE = {"qrels": "qrels.txt"}, {"run": "run.trec"}
 
 
 @pytest.mark.parametrize(
-    ("files", "options", "expected"),
+    ("options", "expected"),
     [
-        (QRELS_FILE, {}, {"positive": "q1 d3 q2 d1 q2 d5 q3 d4"}),
-        (QRELS_FILE, {"relevance_level": 2}, {"positive": "q2 d1"}),
-        (RUN_FILE, {"depth": 1}, {"retrieved": "q1 d3 q3 d10"}),
-        (RUN_FILE, {"depth": 2}, {"retrieved": "q1 d1 q1 d3 q3 d1 q3 d10"}),
+        (QRELS_FILE, {"positive": "q1 d3 q2 d1 q2 d5 q3 d4"}),
+        (QRELS_FILE | {"relevance_level": 2}, {"positive": "q2 d1"}),
+        (RUN_FILE | {"depth": 2}, {"retrieved": "q1 d1 q1 d3 q3 d1 q3 d10"}),
         (
-            QRELS_FILE | RUN_FILE,  # the queries that both have
-            {"depth": 1},
+            QRELS_FILE | RUN_FILE | {"depth": 1},  # the queries that both have
             {"positive": "q1 d3 q3 d4", "retrieved": "q1 d3 q3 d10"},
         ),
     ],
 )
-def test_pairs_from_a_grade_on_and_the_best_of_a_run(toy, files, options, expected):
-    found = chosen(toy, **{name: str(toy / file) for name, file in files.items()}, **options)
-    assert {
-        name: " ".join(q + " " + d for q, d in rows) for name, rows in found.items()
-    } == expected
+def test_pairs_from_a_grade_on_and_the_best_of_a_run(toy, options, expected):
+    assert chosen(toy, **options) == expected
 
 
-def test_passages_that_are_nowhere_are_told(toy):
-    told = Heard()
+def test_passages_that_the_corpus_lacks(toy):
+    heard = Heard()
     (toy / "more.txt").write_text("q1 0 d3 1\nq1 0 x1 1\nq2 0 x2 1\n")
-    found = chosen(toy, qrels=str(toy / "more.txt"))
-    assert found == {"positive": [("q1", "d3")]}
-    corpus = toy / "corpus.jsonl"
-    assert told.warnings == [
-        f"passages that {corpus} does not hold are left out: 2 of 3 ('x1', 'x2')"
-    ]
+    assert chosen(toy, qrels="more.txt") == {"positive": "q1 d3"}
+    assert "left out: 2 of 3 ('x1', 'x2')" in heard.warnings[0]
 
 
-@pytest.mark.parametrize(
-    ("qrels", "said"),
-    [
-        ("zz 0 d1 1\n", "no query of .* has a passage in .*other.txt"),
-        ("q1 0 d1 0\n", "no query of .* has a passage in"),
-        ("q1 0 x1 1\n", "corpus.jsonl holds none of the positive passages of"),
-    ],
-)
-def test_nothing_in_common(toy, qrels, said):
+@pytest.mark.parametrize("qrels", ["zz 0 d1 1\n", "q1 0 d1 0\n", "q1 0 x1 1\n"])
+def test_nothing_in_common(toy, qrels):
     (toy / "other.txt").write_text(qrels)
-    with pytest.raises(MismatchError, match=said):
-        chosen(toy, qrels=str(toy / "other.txt"))
+    with pytest.raises(MismatchError, match=r"no query of .* has a positive passage in .*corpus"):
+        chosen(toy, qrels="other.txt")

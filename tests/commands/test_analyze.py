@@ -48,7 +48,7 @@ def test_models_may_follow_one_option(tiny, analyze):
 
 def test_latency_side_by_side(tiny, analyze):
     header, *rows = analyze("query-latency", "--model", f"a={tiny()}", f"b={tiny(seed=8)}")
-    assert header == ["model", "device", "threads", "p1 ms", "p50 ms", "p99 ms"]
+    assert header == ["label", "device", "threads", "p1_ms", "p50_ms", "p99_ms"]
     assert [row[:3] for row in rows] == [["a", "cpu", "1"], ["b", "cpu", "1"]]
     for row in rows:
         low, middle, high = map(float, row[3:])
@@ -58,7 +58,7 @@ def test_latency_side_by_side(tiny, analyze):
 def test_layers_that_win(tiny, analyze):
     models = ["--model", f"a={tiny()}", f"b={tiny(seed=8)}", "--representation", "mlr"]
     header, *rows = analyze("layers", *models, "--layers", "1,2", "--passage-max-length", "64")
-    assert header == ["model", "passages", "pairs", "vector", "wins", "share"]
-    expected = [[m, "positive", "4", f"layer {n}"] for m in "ab" for n in (1, 2)]
-    assert [row[:4] for row in rows] == expected
-    assert sum(float(row[5]) for row in rows) == 2
+    assert header == ["label", "passages", "pairs", "kind", "vector", "wins", "share"]
+    expected = [[m, "positive", "4", "layer", n] for m in "ab" for n in "12"]
+    assert [row[:5] for row in rows] == expected
+    assert sum(float(row[6]) for row in rows) == 2

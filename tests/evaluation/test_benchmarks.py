@@ -116,8 +116,8 @@ def test_the_command_prints_the_papers_rows_below(cache, capsys):
     first, second = capsys.readouterr().out.split("\n\n")
     assert first.splitlines()[0].split() == ["run", "nDCG@10"]
     lines = second.splitlines()
-    assert lines[0].split() == ["paper", "row", "system", "setting", "nDCG@10"]
-    assert lines[1].split() == ["aggretriever", "T2.a", "BM25", "untrained", "0.506"]
+    assert lines[0].split() == ["paper", "suite", "row", "system", "setting", "nDCG@10"]
+    assert lines[1].split() == ["aggretriever", "dl19", "T2.a", "BM25", "untrained", "0.506"]
     assert command([*arguments, "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["published"]
     assert (rows[0]["system"], rows[0]["values"]) == ("BM25", {"nDCG@10": 0.506})

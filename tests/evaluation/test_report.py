@@ -209,24 +209,24 @@ def test_what_moved_most_comes_first_and_what_is_not_known_last() -> None:
     runs = [evaluator.evaluate(name, run) for name, run in (("good", good), ("bad", bad))]
     result = evaluator.result(runs)
     rows = query_rows(result, "RR@10", 0)
-    assert [row[::2] for row in rows[:3]] == [("q3", 1.0), ("q2", 0.5), ("q1", 0.0)]
-    assert rows[3].qid == "q4"
-    assert [row.difference for row in query_rows(result, "RR@10", 1)[:2]] == [-1.0, -0.5]
+    assert [row["qid"] for row in rows] == ["q3", "q2", "q1", "q4"]
+    assert [row["difference"] for row in rows[:3]] == [1.0, 0.5, 0.0]
+    assert [row["difference"] for row in query_rows(result, "RR@10", 1)[:2]] == [-1.0, -0.5]
     alone = query_rows(replace(result, runs=result.runs[:1]), "RR@10", 0)
-    assert [row.qid for row in alone] == ["q3", "q2", "q1", "q4"]
+    assert [row["qid"] for row in alone] == ["q3", "q2", "q1", "q4"]
 
 
 def test_lists_are_in_trec_evals_order_with_their_grades() -> None:
     judged = {"q1": {"a": 2, "b": 0, "c": 1}, "q2": {"a": 1}, "q3": {"x": 0}}
     run = {"q1": {"b": 3.0, "c": 2.0, "z": 2.0}, "q2": {"b": 1.0}, "other": {"a": 1.0}}
     found = profile("run", run, judged, 1, ["q1", "q2", "q3"], 2)
-    assert found.lists == {
-        "q1": ([("b", 3.0, 0), ("z", 2.0, None)], 3, 3),
-        "q2": ([("b", 1.0, None)], None, 1),
-        "q3": ([], None, 0),
+    assert {qid: list(of.values()) for qid, of in found["lists"].items()} == {
+        "q1": [[("b", 3.0, 0), ("z", 2.0, None)], 3, 3],
+        "q2": [[("b", 1.0, None)], None, 1],
+        "q3": [[], None, 0],
     }
-    assert found.scores == ([2.0], [3.0, 2.0, 1.0])
-    assert found.recall == [(1, 0.0), (2, 0.0), (3, 1 / 6)]
+    assert found["scores"] == ([2.0], [3.0, 2.0, 1.0])
+    assert found["recall"] == [(1, 0.0), (2, 0.0), (3, 1 / 6)]
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

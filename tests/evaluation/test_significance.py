@@ -11,36 +11,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from denserk.config.evaluation import ComparisonSettings, Correction, OutputFormat, ReportSettings
+from denserk.config.evaluation import (
+    ComparisonSettings,
+    Correction,
+    OutputFormat,
+    PairedTest,
+    ReportSettings,
+)
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import EvaluationResult, Evaluator
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.significance import (
-    compare,
-    correction_factors,
-    describe,
-    randomisation_test,
-    t_test,
-)
+from denserk.evaluation.significance import compare, correction_factors, p_value
 from denserk.evaluation.tables import render
 
 SAMPLES = [np.random.default_rng(seed).normal(0.02, 0.2, 12 + 40 * seed) for seed in range(3)]
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_t_test_and_interval_are_scipys(sample: np.ndarray) -> None:
-    theirs = stats.ttest_1samp(sample, 0)
-    assert t_test(sample) == pytest.approx(theirs.pvalue, rel=1e-10)
-    interval = theirs.confidence_interval(0.9)
-    found = describe(sample, t_test(sample), alpha=0.1)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+def randomised(sample: np.ndarray, permutations: int, seed: int = 1) -> float:
+    test = PairedTest.RANDOMISATION
+    settings = ComparisonSettings(test=test, permutations=permutations, test_seed=seed)
+    return p_value(sample, settings)
 
 
 def test_few_queries_give_the_exact_randomisation_test() -> None:
     sample = SAMPLES[0]
     signs = np.array(list(itertools.product([-1, 1], repeat=len(sample))))
     exact = (np.abs(signs @ sample) >= abs(sample.sum()) - 1e-12).mean()
-    assert randomisation_test(sample, 1 << len(sample), seed=1) == exact
+    assert randomised(sample, 1 << len(sample)) == exact
 
 
 def test_many_queries_come_near_scipys_permutation_test() -> None:
@@ -53,18 +50,17 @@ def test_many_queries_come_near_scipys_permutation_test() -> None:
         n_resamples=20_000,
         rng=np.random.default_rng(3),
     ).pvalue
-    assert randomisation_test(sample, 20_000, seed=3) == pytest.approx(theirs, abs=0.015)
-    first, again, other = (randomisation_test(sample, 500, seed) for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
+    assert randomised(sample, 20_000, seed=3) == pytest.approx(theirs, abs=0.015)
+    first, again, other = (randomised(sample, 500, seed) for seed in (1, 1, 2))
+    assert first == again != other
 
 
 @pytest.mark.parametrize(
     ("sample", "p"), [([0.0, 0.0, 0.0], 1.0), ([0.5, 0.5, 0.5], 0.0), ([0.5], math.nan)]
 )
 def test_differences_without_spread(sample: list[float], p: float) -> None:
-    assert t_test(np.array(sample)) == pytest.approx(p, nan_ok=True)
-    assert randomisation_test(np.zeros(100), 100, seed=1) == 1.0
+    assert p_value(np.array(sample), ComparisonSettings()) == pytest.approx(p, nan_ok=True)
+    assert randomised(np.zeros(100), 100) == 1.0
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
@@ -85,10 +81,14 @@ def test_wins_ties_losses_over_common_queries() -> None:
     baseline = {"a": 0.1, "b": 0.3, "c": 0.5, "e": 1.0}
     measures = parse_measures(["RR@10"]).measures
     per_query = {"run": {"RR@10": run}, "base": {"RR@10": baseline}}
-    found = compare(per_query, measures, "base", ComparisonSettings()).differences["run"]["RR@10"]
+    settings = ComparisonSettings(alpha=0.1)
+    found = compare(per_query, measures, "base", settings).differences["run"]["RR@10"]
     assert (found.wins, found.ties, found.losses) == (1, 1, 1)
-    assert found.mean == pytest.approx(-0.1)
     differences = np.array([0.2, 0.0, -0.5])
+    theirs = stats.ttest_1samp(differences, 0)
+    interval = theirs.confidence_interval(0.9)
+    assert (found.mean, found.p) == pytest.approx((-0.1, theirs.pvalue))
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
     assert found.effect == pytest.approx(differences.mean() / differences.std(ddof=1))
 
 

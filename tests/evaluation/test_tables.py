@@ -3,13 +3,14 @@ from typing import Any
 
 import pytest
 
+from denserk.commands.evaluate import show
 from denserk.config.benchmarks import find_benchmarks
 from denserk.config.evaluation import OutputFormat, ReportSettings
 from denserk.errors import UsageError
 from denserk.evaluation.benchmarks import BenchmarksResult
 from denserk.evaluation.evaluator import EvaluationResult, Evaluator
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.tables import Table, render, tables
+from denserk.evaluation.tables import render, tables
 
 JUDGED = {"q1": {"a": 1, "b": 1}, "q2": {"a": 1}}
 RUNS = {
@@ -27,8 +28,9 @@ def shown(form: OutputFormat, *names: str, measures: str = "RR@10 NumRelRet", **
     return render(result(*names, measures=measures), ReportSettings(**report), form)
 
 
-def texts(table: Table) -> list[list[str]]:
-    return [[cell.text for cell in row] for row in table.rows]
+def printed(found: Any, capsys: pytest.CaptureFixture[str], **report: Any) -> str:
+    show(found, ReportSettings(format=OutputFormat.TABLE, **report))
+    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -72,24 +74,30 @@ def test_trec_eval_prints_its_names_counts_whole_and_num_q_once() -> None:
     assert [line.split()[0] for line in lines] == ["map", "num_rel_ret", "P_5", "AP"]
 
 
-def test_table_lines_up_and_stars_the_best() -> None:
-    assert shown(OutputFormat.TABLE, "good", "long|name") == (
-        "run         RR@10   NumRet(rel=1)\n"
-        "good       0.7500*              3\n"
-        "long|name  0.2500               1\n"
+def test_table_lines_up_and_stars_the_best(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(result("good", "long|name"), capsys) == (
+        "run          RR@10  NumRet(rel=1)\n"
+        "good       *0.7500              3\n"
+        "long|name   0.2500              1\n"
         "*: best run by each measure\n"
     )
-    assert shown(OutputFormat.TABLE, "good") == (
-        "run    RR@10  NumRet(rel=1)\ngood  0.7500              3\n"
+    assert printed(result("good"), capsys, per_query=True) == (
+        "query   RR@10  NumRet(rel=1)\n"
+        "q1     1.0000              2\n"
+        "q2     0.5000              1\n"
+        "all    0.7500              3\n"
     )
     (equal,) = tables(result("good", "good"), ReportSettings())
     assert [[cell.best for cell in row] for row in equal.rows] == [[False, True, False]] * 2
+    lines = printed(result("good", "long|name", measures="official"), capsys).splitlines()
+    assert lines[0].split() == ["measure", "good", "long|name"]
+    assert lines[5].split() == ["AP", "*0.7500", "0.1250"]
 
 
 def test_markdown_has_the_best_in_bold_and_no_broken_cells() -> None:
     assert shown(OutputFormat.MARKDOWN, "good", "long|name", measures="RR@10") == (
         "| run | RR@10 |\n|---|---:|\n| good | **0.7500** |\n| long\\|name | 0.2500 |\n"
-        "\n**bold**: best run by each measure\n"
+        "\nbold: best run by each measure\n"
     )
 
 
@@ -121,30 +129,20 @@ def test_the_mean_is_of_benchmarks_not_of_queries() -> None:
     sets["beir/scifact"] = one("P@1 RR@10", mine=2)
     found = BenchmarksResult(("mine",), sets)
     assert found.values("beir-small", "mine") == pytest.approx({"P@1": (4 * 0.5 + 1) / 5})
-    table = tables(found, ReportSettings(places=2))[0]
-    assert texts(table)[-1] == ["beir-small", "0.60", ""]  # some sets lack RR@10
+    (table,) = tables(found, ReportSettings(places=2))
+    assert [cell.text for cell in table.rows[-1]] == ["beir-small", "0.60", ""]  # not all have RR
     del sets["beir/fiqa"]
     assert [name for name, _ in BenchmarksResult(("mine",), sets).rows()] == list(sets)
 
 
-@pytest.mark.parametrize(
-    ("form", "expected"),
-    [
-        (OutputFormat.TSV, "a\tdl19\tP@1\t1.0000\na\tbeir/nq\tP@1\t0.0000\nb\tdl19\tP@1\t0.5000\n"),
-        (
-            OutputFormat.TABLE,
-            "suite    run     P@1\n"
-            "dl19     a    1.0000*\n"
-            "dl19     b    0.5000\n"
-            "beir/nq  a    0.0000*\n"
-            "beir/nq  b\n"
-            "*: best run by each measure\n",
-        ),
-    ],
-)
-def test_several_benchmarks(form: OutputFormat, expected: str) -> None:
+def test_several_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
     two = BenchmarksResult(("a", "b"), {"dl19": one(a=2, b=1), "beir/nq": one(a=0)})
-    assert render(two, ReportSettings(), form) == expected
+    assert render(two, ReportSettings(), OutputFormat.TSV) == (
+        "a\tdl19\tP@1\t1.0000\na\tbeir/nq\tP@1\t0.0000\nb\tdl19\tP@1\t0.5000\n"
+    )
+    lines = [line.split() for line in printed(two, capsys).splitlines()[:-1]]
+    assert lines[:3] == [["suite", "run", "P@1"], ["dl19", "a", "*1.0000"], ["dl19", "b", "0.5000"]]
+    assert lines[3:] == [["beir/nq", "a", "*0.0000"], ["beir/nq", "b"]]
     found = json.loads(render(two, ReportSettings(), OutputFormat.JSON))
     assert found["runs"][1] == {"run": "b", "suites": {"dl19": {"P@1": 0.5}, "beir/nq": None}}
     with pytest.raises(UsageError, match="several benchmarks"):

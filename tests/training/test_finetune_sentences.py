@@ -69,9 +69,9 @@ def test_a_run_learns_validates_and_saves(tiny, data, tmp_path, objective, measu
     assert any(name in entry for entry in log)
     settings = SentenceSimilaritySettings(model=(str(output),), data=file)
     (measured,) = sentence_similarity(settings)
-    assert measured.measure == measure
-    assert measured.value == pytest.approx(held_out[-1][f"eval_{measure}"], abs=0.1)
-    assert measured.value > 0.8
+    assert measured["measure"] == measure
+    assert measured["value"] == pytest.approx(held_out[-1][f"eval_{measure}"], abs=0.1)
+    assert measured["value"] > 0.8
 
 
 @pytest.mark.parametrize(
