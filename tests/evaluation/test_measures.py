@@ -44,9 +44,7 @@ def test_the_level_goes_where_no_other_is_named() -> None:
 
 
 @pytest.mark.parametrize("measure", [m for m in ir_measures.measures.registry if m.isascii()])
-def test_every_registered_measure_is_computed_or_known(
-    measure: str,
-) -> None:
+def test_every_registered_measure_is_computed_or_known(measure: str) -> None:
     said = ""
     try:
         chosen = parse_measures([measure]).measures
