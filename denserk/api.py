@@ -208,7 +208,7 @@ class Index:
         else:
             records = list(_queries(queries))
             qids = [query.qid for query in records]
-            if not self._opened.is_bm25:
+            if not self._opened.bm25:
                 asked = self._query_encoder(model).encode_queries(records)
             elif model is None:
                 asked = np.array([query.text for query in records], dtype=object)
@@ -216,7 +216,7 @@ class Index:
                 raise TypeError("BM25 has no model")
         searcher = self._opened.searcher(settings)
         found = searcher.search(qids, asked)
-        return Run((qid, dict(zip(ids, s.tolist(), strict=True))) for qid, ids, s in found)
+        return Run((qid, dict(hits)) for qid, hits in found)
 
     def _query_encoder(self, model: Encoder | PathName | None) -> "TextEncoder":
         """Return the encoder of the queries; the index's own model is loaded once."""

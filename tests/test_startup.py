@@ -50,23 +50,22 @@ def test_eval_does_without_torch(toy):
     assert not loaded(["eval", str(run_file), str(toy / "qrels.txt")], heavy=heavy)
 
 
-def test_only_encoding_queries_loads_torch(toy, tiny):
-    """Index, search, fuse, convert, mine and measure without a model: torch stays out."""
-    model, vectors, queries = tiny("bert"), toy / "vectors", toy / "queries"
-    for side, output in (("--corpus", vectors), ("--topics", queries)):
-        source = toy / ("corpus.jsonl" if side == "--corpus" else "queries.tsv")
-        encode = ["encode", "--model", model, side, source, "--output", output]
-        assert run([str(word) for word in encode]) == 0
+def test_vectors_and_models_alone_load_torch(toy, tmp_path):
+    """Search terms or an approximate index, fuse, convert, mine and measure: torch stays out."""
+    queries, rows = (
+        tmp_path / "q.jsonl",
+        "".join(f'{{"id": "{n}", "vector": [1, 2]}}\n' for n in "abc"),
+    )
+    queries.write_text(rows)
+    index = ["index", "--input", queries, "--factory", "HNSW8", "--output", toy / "hnsw"]
+    assert run([str(word) for word in index]) == 0
     topics, bm25, runs = ["--topics", toy / "queries.tsv"], toy / "bm25", [toy / "a", toy / "b"]
     corpus = ["--corpus", toy / "corpus.jsonl"]
-    encoded = ["--encoded-queries", queries]
     lines = [
         ["index", "--type", "bm25", *corpus, "--output", bm25],
-        ["index", "--input", vectors, "--output", toy / "flat"],
-        ["index", "--input", vectors, "--factory", "HNSW8,RFlat", "--output", toy / "hnsw"],
-        ["search", "--index", bm25, *topics, "--output", runs[0]],
-        ["search", "--index", toy / "flat", *encoded, "--output", runs[1]],
-        ["search", "--index", toy / "hnsw", *encoded, "--output", toy / "c"],
+        ["index", "--input", queries, "--output", toy / "flat"],
+        *(["search", "--index", bm25, *topics, "--output", name] for name in runs),
+        ["search", "--index", toy / "hnsw", "--encoded-queries", queries, "--output", toy / "c"],
         ["fuse", *runs, "--output", toy / "fused"],
         ["convert", toy / "fused", toy / "fused.tsv", "--to", "msmarco"],
         [

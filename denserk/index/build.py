@@ -37,7 +37,7 @@ from denserk.index.faiss_building import (
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.folder import INDEX, folder_bytes
 from denserk.index.inputs import expanded, gather, known_count, open_sources
-from denserk.index.searcher import VectorIndex, Vectors, in_order, padding
+from denserk.index.searcher import ShardedIndex, VectorIndex, Vectors
 from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages
 from denserk.io.flat_file import FlatRows, is_flat
@@ -94,13 +94,10 @@ def build_index(
     if not paths.output or settings.engine is Engine.MILVUS:
         raise UsageError("an index goes into a folder", "give --output, or --engine milvus")
     is_bm25 = settings.type is IndexType.BM25
-    if is_bm25 and paths.corpus is None:
-        raise UsageError("--type bm25 indexes text, not vectors", "give --corpus, not --input")
-    if not is_bm25 and paths.corpus is not None:
-        raise UsageError(
-            f"--type {settings.type} indexes vectors; --corpus holds text",
-            "give --type bm25, or encode the corpus and give --input",
-        )
+    if is_bm25 != (paths.corpus is not None):
+        given = "--input" if is_bm25 else "--corpus"
+        hint = "--type bm25 indexes the text of --corpus, every other type the vectors of --input"
+        raise UsageError(f"--type {settings.type} takes no {given}", hint)
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
     refuse_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
     if paths.verify:
@@ -112,8 +109,14 @@ def build_index(
     else:
         chosen, made_from, fill = _plan_vectors(paths, inputs, settings)
     manifest = Manifest(Kind.INDEX, False, chosen, made_from)
-    folder, finished = _start(paths, manifest)
-    if finished is None:
+    folder = Path(paths.output)
+    finished, resumes = None, paths.resume and (folder / NAME).exists()
+    if resumes:
+        found = read_manifest(folder, Kind.INDEX, unfinished=True)
+        finished = resumed(folder, found, manifest) if found.complete else None
+    if finished is None:  # an index is built in one go: it starts over
+        folder = prepare_folder(folder, overwrite=paths.overwrite or resumes)
+        write_manifest(folder, manifest)
         contents = fill(folder)
         for name in (INT8_MODEL, INT8_WEIGHTS):  # queries are encoded by it too
             if (Path(inputs[0]) / name).is_file():
@@ -133,29 +136,19 @@ def is_approximate(name: str) -> bool:
     return path.is_file() and path.with_name(NAME).is_file() and not is_flat(path)
 
 
-def _start(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None]:
-    """Return the prepared folder, and the manifest if --resume finds a finished index."""
-    folder, overwrite = Path(paths.output), paths.overwrite
-    if paths.resume and (folder / NAME).exists():
-        found = read_manifest(folder, Kind.INDEX, unfinished=True)
-        if found.complete:
-            one, other = (
-                {k: v for k, v in m.settings.items() if k not in UNCOMPARED}
-                for m in (found, manifest)
-            )
-            changed = differences(one, other) + differences(found.made_from, manifest.made_from)
-            if changed:
-                raise MismatchError(
-                    f"{folder} is finished, and was made with other settings: {'; '.join(changed)}",
-                    "choose another --output, or replace it with --overwrite",
-                )
-            logger.info(f"{folder} is finished: nothing to do")
-            return folder, found
-        logger.info(f"{folder} is unfinished: an index is built in one go, so it starts over")
-        overwrite = True
-    folder = prepare_folder(folder, overwrite=overwrite)
-    write_manifest(folder, manifest)
-    return folder, None
+def resumed(where: str | Path, found: Manifest, manifest: Manifest) -> Manifest:
+    """Return the manifest `found` there; a MismatchError if it is one of other settings."""
+    one, other = (
+        {k: v for k, v in m.settings.items() if k not in UNCOMPARED} for m in (found, manifest)
+    )
+    if changed := differences(one, other) + differences(found.made_from, manifest.made_from):
+        raise MismatchError(
+            f"{where} was made with other settings: {'; '.join(changed)}",
+            "choose another output, or replace it with --overwrite",
+        )
+    if found.complete:
+        logger.info(f"{where} is finished: nothing to do")
+    return found
 
 
 def with_engine(settings: IndexSettings) -> IndexSettings:
@@ -301,6 +294,8 @@ def measure_recall(
     metric: Metric = Metric.INNER,
 ) -> float:
     """Log and return the recall@10 of an index, with some of its own vectors as queries."""
+    from denserk.index.exact import ExactIndex
+
     count = len(index)
     drawn = np.random.default_rng(seed).choice(count, min(QUERIES, count), replace=False)
     rows, first, found = np.sort(drawn), 0, []
@@ -309,19 +304,9 @@ def measure_recall(
         found.append(np.array(block[inside], np.float32))
         first += len(block)
     queries, depth = np.concatenate(found), min(DEPTH, count)
-    best, exact = padding(len(queries), 0)
-    first = 0
-    for block in blocks():
-        vectors = np.asarray(block, np.float32)
-        scores = queries @ vectors.T
-        if metric is Metric.L2:  # the norm of the query does not change the order
-            scores = 2 * scores - np.square(vectors).sum(1)
-        last = min(depth, len(vectors)) - 1
-        places = np.argpartition(-scores, last, axis=1)[:, :depth]
-        scores = np.take_along_axis(scores, places, 1)
-        best, exact = in_order(np.hstack([best, scores]), np.hstack([exact, places + first]), depth)
-        first += len(vectors)
-    hits = index.search(queries, depth)[1]
+    parts = (ExactIndex(np.array(block, np.float32), metric) for block in blocks())
+    _, exact = ShardedIndex(parts, index.dimension).search(queries, depth)
+    _, hits = index.search(queries, depth)
     pairs = zip(exact.tolist(), hits.tolist(), strict=True)
     recall = sum(len(set(one) & set(other)) for one, other in pairs) / exact.size
     logger.info(

@@ -29,7 +29,6 @@ from denserk.index.searcher import Rows, Scores, StoredVectors
 from denserk.models.devices import on_threads
 
 BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
-WIDE = 8  # a few queries are multiplied with blocks that are so many times larger
 GPU_BLOCK = 32_768
 TILE = 256  # queries multiplied with a block at once
 FEW = 32  # up to so many queries a CPU waits for memory, and bfloat16 does not help
@@ -126,7 +125,7 @@ class ExactIndex:
         """(B, depth) sorted keys of the best passages; floors rise meanwhile."""
         best = BestHits(floors, depth)
         low_queries, offsets, slopes = self._bounds(queries)
-        rows = GPU_BLOCK if self._on_gpu else BLOCK * (WIDE if len(queries) <= FEW else 1)
+        rows = GPU_BLOCK if self._on_gpu else BLOCK
         for first, stored in self._blocks(max(rows // self._size, 1) * self._size):
             block, centred, longest = stored.float(), None, 0.0
             if in_bfloat16:
@@ -158,7 +157,7 @@ class ExactIndex:
         """
         parts = products.reshape(-1, self._size, len(queries))
         most = products if self._size == 1 else parts.amax(1)
-        passages, columns = reaching(most, limits.to(self._device)).nonzero(as_tuple=True)
+        passages, columns = (most >= limits.to(self._device)).nonzero(as_tuple=True)
         if products.dtype is torch.bfloat16:
             each = (block[part :: self._size] for part in range(self._size))
             found = [pair_products(rows, queries, passages, columns) for rows in each]
@@ -170,14 +169,11 @@ class ExactIndex:
 
     def _scores(self, block: Tensor, queries: Tensor) -> Tensor:
         """(n, D), (B, D) -> (n, B) float32 scores, higher is closer."""
-        if len(queries) <= 2 and not self._on_gpu:  # as fast as memory is read; torch's is not
-            columns = [np.vecdot(block.numpy(), query.numpy()) for query in queries]
-            products = torch.from_numpy(np.stack(columns, 1))
-        else:
-            # BLAS computes the last rows of a matrix with another kernel, whose sums end in other
-            # digits. With zero rows behind them, equal vectors have equal scores wherever they are.
-            rows = torch.nn.functional.pad(block, (0, 0, 0, -len(block) % PADDING))
-            products = (rows @ queries.T)[: len(block)]
+        # BLAS computes the last rows of a matrix with another kernel, whose sums end in other
+        # digits. With zero rows behind them, equal vectors have equal scores wherever they are.
+        missing = -len(block) % PADDING
+        rows = torch.nn.functional.pad(block, (0, 0, 0, missing)) if missing else block
+        products = (rows @ queries.T)[: len(block)]
         if self._metric is Metric.INNER:
             return products
         lengths = block.square().sum(1)[:, None] + queries.square().sum(1)
@@ -240,16 +236,6 @@ class ExactIndex:
         offsets = precise @ mean + sums * mean.norm()
         slopes = (precise - low.double()).norm(dim=1) * (1 + UNIT) + lengths * UNIT + sums
         return low, offsets.cpu().numpy(), slopes.cpu().numpy()
-
-
-def reaching(products: Tensor, limits: Tensor) -> Tensor:
-    """Mask of the (n, B) products that reach (B,) limits."""
-    in_bfloat16 = products.dtype is torch.bfloat16
-    if products.device.type != "cpu" or not in_bfloat16 or not bool((limits > 0).all()):
-        return products >= limits
-    # positive bfloat16 numbers are ordered as their bits, which NumPy compares eight times faster
-    bits, lowest = (part.view(torch.int16).numpy() for part in (products, limits))
-    return torch.from_numpy(bits >= lowest)
 
 
 def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -49,30 +49,22 @@ GROWTH = 2  # an array that grows is copied into a larger one: both are there fo
 # least size of the inverted lists that are written to a file while an index is filled
 LEAST_SPILL = 32 << 20
 # settings that a template prescribes
-TRAINED = ("type", "factory", "M", "efC", "pq_m", "pq_nbits", "nlist", "train_size")
-# files of Linux with the memory of the machine and of a container (cgroup v2, cgroup v1):
-# limit, use, and what the use consists of
+TRAINED = ("type", "factory", "metric", "M", "efC", "pq_m", "pq_nbits", "nlist", "train_size")
 MEMORY = Path("/proc/meminfo")
-GROUP = Path("/sys/fs/cgroup")
-LIMITS = (
-    ("memory.max", "memory.current", "memory.stat"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-)
+GROUP = Path("/sys/fs/cgroup")  # of a container
 
 
 def available_bytes() -> int | None:
     """Return the bytes of memory that are available now; None if the system does not report it."""
     found: list[int] = []
-    with suppress(OSError, ValueError):
+    with suppress(OSError):
         lines = MEMORY.read_text(encoding="ascii").splitlines()
         found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    for most, now, parts in LIMITS:
-        with suppress(OSError, ValueError):  # no such file; "max", which is no limit
-            limit, used = (int((GROUP / name).read_text(encoding="ascii")) for name in (most, now))
-            lines = (GROUP / parts).read_text(encoding="ascii").splitlines()
-            files = ("inactive_file ", "active_file ")  # copies of files, given back when asked for
-            used -= sum(int(line.split()[1]) for line in lines if line.startswith(files))
-            found.append(max(0, limit - used))
+    with suppress(OSError, ValueError):  # no container; "max", which is no limit
+        limit, used = (int((GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        stat = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
+        files = int(stat["inactive_file"]) + int(stat["active_file"])  # given back when asked for
+        found.append(max(0, limit - used + files))
     return min(found, default=None)
 
 
@@ -131,30 +123,26 @@ def _stored_bytes(index: Any, count: int) -> int:
 
 def spill_bytes() -> int:
     """Return the size of inverted lists in memory at which they are written to a file."""
-    available = available_bytes()
-    return LEAST_SPILL if available is None else max(LEAST_SPILL, available // 8)
-
-
-def factory_string(settings: IndexSettings, count: int) -> str:
-    """Return the factory string that faiss makes an index from."""
-    if settings.factory:
-        return settings.factory
-    lists = settings.nlist or max(1, min(int(4 * count**0.5), count // GOOD_TRAINING))
-    quantiser = f"PQ{settings.pq_m}x{settings.pq_nbits}"
-    return {
-        IndexType.FLAT: "Flat",
-        IndexType.HNSW: f"HNSW{settings.M},Flat",
-        IndexType.IVF: f"IVF{lists},Flat",
-        IndexType.PQ: quantiser,
-        IndexType.HNSWPQ: f"HNSW{settings.M}_{quantiser}",
-        IndexType.SQ8: "SQ8",
-        IndexType.SQFP16: "SQfp16",
-    }[settings.type]
+    return max(LEAST_SPILL, (available_bytes() or 0) // 8)
 
 
 def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[str, Any]:
-    """Return a factory string, and the index that faiss makes of it."""
-    faiss, factory = load_faiss(), factory_string(settings, count)
+    """Return the factory string of an index of `count` vectors, and the index, empty."""
+    faiss = load_faiss()
+    lists = settings.nlist or max(1, min(int(4 * count**0.5), count // GOOD_TRAINING))
+    quantizer = f"PQ{settings.pq_m}x{settings.pq_nbits}"
+    factory = (
+        settings.factory
+        or {
+            IndexType.FLAT: "Flat",
+            IndexType.HNSW: f"HNSW{settings.M},Flat",
+            IndexType.IVF: f"IVF{lists},Flat",
+            IndexType.PQ: quantizer,
+            IndexType.HNSWPQ: f"HNSW{settings.M}_{quantizer}",
+            IndexType.SQ8: "SQ8",
+            IndexType.SQFP16: "SQfp16",
+        }[settings.type]
+    )
     metric = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
     with faiss_errors(lambda reason: _rejected(factory, reason)):
         index = faiss.index_factory(dimension, factory, metric)
@@ -167,7 +155,9 @@ def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[st
 
 
 def _rejected(factory: str, reason: str) -> UsageError:
-    hint = "see faiss's guide to factory strings"
+    few = "use --type flat, a smaller --nlist or --set pq-nbits, or a larger --set train-size"
+    guide = "see faiss's guide to factory strings"
+    hint = few if "training points" in reason else guide
     return UsageError(f"faiss rejects {factory}: {reason}", hint)
 
 
@@ -177,15 +167,10 @@ def mergeable_ivf(index: Any) -> Any:
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexPreTransform):
         return mergeable_ivf(index.index)
-    if (
-        not isinstance(index, faiss.IndexIVF)
-        or isinstance(index, faiss.IndexIVFPQR | faiss.IndexIVFFlatDedup)
-        or isinstance(faiss.downcast_index(index.quantizer), faiss.IndexIVF)
-    ):
+    if type(index) not in (faiss.IndexIVFFlat, faiss.IndexIVFPQ, faiss.IndexIVFScalarQuantizer):
         return None
-    # packed (fast scan) and other lists keep their entries elsewhere
-    kinds = (faiss.ArrayInvertedLists, faiss.OnDiskInvertedLists)
-    return index if type(faiss.downcast_InvertedLists(index.invlists)) in kinds else None
+    nested = isinstance(faiss.downcast_index(index.quantizer), faiss.IndexIVF)
+    return None if nested else index
 
 
 def build(
@@ -204,8 +189,8 @@ def build(
         filled = index if moved is None else moved
         if not filled.is_trained:
             count = min(len(vectors), settings.train_size)
+            logger.info(f"training on {count:,} vectors")
             rows: slice | Rows = slice(None)
-            _require_training(index, count, factory)
             if count < len(vectors):
                 draw = np.random.default_rng(settings.seed)
                 # sorted into a copy: what is drawn is a view of the numbers of all rows
@@ -217,36 +202,6 @@ def build(
         for block in _blocks(vectors, factory):
             filled.add(block)
         write_index(index if moved is None else faiss.index_gpu_to_cpu(moved), path)
-
-
-def _require_training(index: Any, count: int, factory: str) -> None:
-    """Raise an InputError if `count` vectors are too few to train an index; warn if they are few.
-
-    faiss itself prints no warnings afterwards.
-    """
-    faiss, found = load_faiss(), [0]
-    for part in inner_indexes(index):
-        if isinstance(part, faiss.IndexIVF) and part.quantizer_trains_alone != "\x01":
-            found.append(part.nlist)
-            part.cp.min_points_per_centroid = 1
-        if hasattr(part, "pq"):
-            found.append(part.pq.ksub)
-            part.pq.cp.min_points_per_centroid = 1
-    centroids = max(found)
-    if count < centroids:
-        raise InputError(
-            factory,
-            None,
-            f"{count:,} training vectors",
-            f"at least {centroids:,}, one per centroid, better {GOOD_TRAINING * centroids:,}",
-            "use --type flat, a smaller --nlist or --set pq-nbits, or a larger --set train-size",
-        )
-    if count < GOOD_TRAINING * centroids:
-        logger.warning(
-            f"{count:,} vectors train {centroids:,} centroids; {GOOD_TRAINING * centroids:,} "
-            "or more would train them well: --type flat is exact and suits a small collection"
-        )
-    logger.info(f"training on {count:,} vectors")
 
 
 def _blocks(vectors: StoredVectors, factory: str) -> Iterator[Any]:
@@ -280,8 +235,7 @@ def _fill_and_spill(index: Any, vectors: StoredVectors, path: Path, factory: str
             write_index(index, path)
     finally:
         for file in spilled:
-            with suppress(OSError):
-                file.unlink()
+            file.unlink(missing_ok=True)
 
 
 def write_index(index: Any, path: Path) -> None:
@@ -339,6 +293,10 @@ def _merge_on_disk(index: Any, files: Sequence[Path], target: Path) -> None:
             first, offset = last, offset + source.ntotal
     lists.filename = target.name  # the folder can be moved
     index.ntotal = ivf.ntotal = count
+    _replace_lists(ivf, lists)
+
+
+def _replace_lists(ivf: Any, lists: Any) -> None:
     ivf.replace_invlists(lists, True)
     lists.this.disown()  # the index deletes them
 
@@ -362,19 +320,13 @@ class Template:
         made = from_json(IndexSettings, self.manifest.settings)
         values = {name: getattr(made, name) for name in TRAINED}
         for name in values.keys() & given_fields(given):
-            asked, value = getattr(given, name), values[name]
-            if asked not in (value, self.factory):
-                option = spelled(name, IndexSettings)
+            asked, option = getattr(given, name), spelled(name, IndexSettings)
+            if asked not in (values[name], self.factory):
                 raise UsageError(
                     f"{option} {asked}: {self.name} was trained as {self.factory}, "
-                    f"with {name} {value}",
+                    f"with {name} {values[name]}",
                     f"leave {option} out, or train a new index",
                 )
-        if given.metric is not made.metric:
-            raise MismatchError(
-                f"{self.name} compares by {made.metric}, and --metric is {given.metric}",
-                f"add --metric {made.metric}, or train a new index",
-            )
         return replace(given, **values)
 
 
@@ -395,12 +347,10 @@ def read_template(name: str) -> Template:
     if index.ntotal != vectors:
         raise InputError(path, None, f"{index.ntotal:,} vectors", f"{vectors:,}")
     ivf = mergeable_ivf(index)
-    if ivf is None:  # all of it is read: lists inside a quantiser must not be mapped
+    if ivf is None:  # what is mapped cannot be emptied
         index = read_index(path, mapped=False)
     else:
-        lists = faiss.ArrayInvertedLists(ivf.nlist, ivf.code_size)
-        ivf.replace_invlists(lists, True)
-        lists.this.disown()  # the index deletes them
+        _replace_lists(ivf, faiss.ArrayInvertedLists(ivf.nlist, ivf.code_size))
     index.reset()
     digest = hashlib.sha256(faiss.serialize_index(index)).hexdigest()
     return Template(name, manifest, index, digest)

@@ -1,10 +1,9 @@
-"""faiss: loading it, its errors and parts, and searching exact and approximate indexes with it."""
+"""faiss: its errors and the parts of its indexes, and searching approximate indexes with it."""
 
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from denserk.config.retrieval import Metric, SearchSettings
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import require
 from denserk.index.searcher import Rows, Scores, Vectors, in_order
-from denserk.io.flat_file import is_flat
 
 logger = logging.getLogger(__name__)
 
@@ -24,17 +22,8 @@ DEFAULT_EF = 64  # hnsw: breadth of a shallow search
 DEFAULT_K_FACTOR = 4.0  # RFlat, Refine(...): candidates that are scored again for each hit
 
 
-@cache
 def load_faiss() -> Any:
-    """Return the faiss package.
-
-    The BLAS inside its wheel is older than many processors, and takes an unknown one for one
-    without AVX-512. It chooses its kernels when it is loaded: here the widest that there are,
-    unless OPENBLAS_CORETYPE is set.
-    """
-    with suppress(OSError):
-        if "avx512f" in Path("/proc/cpuinfo").read_text(errors="replace").split():
-            os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
+    """Return the faiss package."""
     return require("faiss", "an index of --engine faiss")
 
 
@@ -48,37 +37,31 @@ def faiss_errors(error_for: Callable[[str], DenserkError]) -> Iterator[None]:
         raise error_for(text.strip()) from None
 
 
-def unreadable(path: Path) -> Callable[[str], InputError]:
-    """Return what makes the error for a file that faiss cannot read."""
-    return lambda reason: InputError(
-        path, None, f"a file that faiss cannot read ({reason})", "an index of faiss"
-    )
-
-
 def lists_file(path: Path) -> Path:
     """Return where the inverted lists of an index are stored that are not in its own file."""
     return path.with_name(f"{path.name}.ivfdata")
 
 
 def read_index(path: Path, *, mapped: bool = True) -> Any:
-    """Read an index; flat vectors and inverted lists stay on the disk if `mapped`.
+    """Read an index; if `mapped`, its codes, graphs and inverted lists stay on the disk.
 
     An index whose lists have their own file names that file. The file beside the index is opened
     instead, so that a folder can be moved (as by IO_FLAG_ONDISK_SAME_DIR, which prints to stdout).
     """
-    faiss = load_faiss()
-    with faiss_errors(unreadable(path)):
-        if is_flat(path):
-            return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
-        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP if mapped else 0)
-        for part in inner_indexes(index):
-            lists = faiss.downcast_InvertedLists(part.invlists) if hasattr(part, "invlists") else 0
-            if isinstance(lists, faiss.OnDiskInvertedLists) and lists.filename:
-                found = lists_file(path).stat().st_size if lists_file(path).exists() else 0
-                if found < lists.totsize:  # faiss would read past the end of the file
-                    raise RuntimeError(f"{lists_file(path).name} has {found:,} bytes")
-                lists.filename, lists.read_only = str(lists_file(path)), True
-                lists.do_mmap()
+    faiss, lists = load_faiss(), lists_file(path)
+
+    def unreadable(reason: str) -> InputError:
+        return InputError(path, None, f"a file that faiss cannot read ({reason})", "a faiss index")
+
+    with faiss_errors(unreadable):
+        if not lists.exists():
+            return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
+        stored = faiss.downcast_InvertedLists(faiss.extract_index_ivf(index).invlists)
+        if lists.stat().st_size < stored.totsize:  # faiss would read past the end of the file
+            raise RuntimeError(f"{lists.name} has {lists.stat().st_size:,} bytes")
+        stored.filename, stored.read_only = str(lists), True
+        stored.do_mmap()
     return index
 
 
@@ -115,17 +98,20 @@ def _gpu_resources() -> Any:
 
 
 class FaissIndex:
-    """An index that faiss searches; flat rows and inverted lists stay in its file, mapped."""
+    """An approximate index that faiss searches, mapped from its file; `auto` takes faiss's GPU."""
+
+    is_exhaustive = False
 
     def __init__(
         self, path: Path, settings: SearchSettings, device: str = "cpu", threads: int | None = None
     ) -> None:
-        faiss, self._path = load_faiss(), path
+        faiss = load_faiss()
         if threads:
             faiss.omp_set_num_threads(threads)
         self._index = read_index(path)
         inner = self._index.metric_type == faiss.METRIC_INNER_PRODUCT
         self.metric = Metric.INNER if inner else Metric.L2
+        self.dimension = int(self._index.d)
         parts = list(inner_indexes(self._index))
         self._graphs = [part for part in parts if isinstance(part, faiss.IndexHNSW)]
         lists = [part for part in parts if isinstance(part, faiss.IndexIVF)]
@@ -134,31 +120,23 @@ class FaissIndex:
         for name, given in settings.index_options.items():
             if not applies[name]:
                 raise UsageError(f"{name} {given}: {path.parent} has nothing it applies to")
-        self.has_lists = bool(lists)
         self._ef, self._k_factor = settings.ef_search, 1.0
         for part in refined:
             part.k_factor = self._k_factor = settings.k_factor or DEFAULT_K_FACTOR
         for part in lists:
             part.nprobe = min(settings.nprobe or max(1, part.nlist // 16), part.nlist)
+        if device == "auto":
+            device = "cuda" if faiss.get_num_gpus() else "cpu"
         self._on_gpu = None if device == "cpu" else on_gpu(self._index, device)
-        self.is_exhaustive = isinstance(self._index, faiss.IndexFlatCodes)
-        self.dimension = int(self._index.d)
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
 
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best rows for each of (B, D) queries, padded; see `VectorIndex`."""
-        faiss, candidates = load_faiss(), int(depth * self._k_factor)
+        candidates = int(depth * self._k_factor)
         for graph in self._graphs:
             graph.hnsw.efSearch = self._ef or max(DEFAULT_EF, candidates)
         index = self._index if self._on_gpu is None or candidates > GPU_DEPTH else self._on_gpu
-        threads = faiss.omp_get_max_threads()
-        try:
-            if len(queries) == 1:  # faster, and leaves other cores to other work
-                faiss.omp_set_num_threads(1)
-            with faiss_errors(unreadable(self._path)):
-                scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
-        finally:
-            faiss.omp_set_num_threads(threads)
+        scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
         return in_order(scores if self.metric is Metric.INNER else -scores, rows)

@@ -11,11 +11,12 @@ their hits, whatever the order of the queries in each run.
 
 import logging
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import numpy as np
 
 from denserk.config.formats import RunFormat
 from denserk.config.options import as_json
@@ -25,19 +26,17 @@ from denserk.config.retrieval import (
     Missing,
     Normalization,
     RankingSettings,
-    Ties,
 )
 from denserk.errors import InputError, UsageError
-from denserk.index.searcher import Hits, TieCount, ordered
-from denserk.io.files import STREAM, ScratchRecords
+from denserk.index.searcher import Hits, Ranking
+from denserk.io.files import STREAM, ScratchRecords, some
 from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import RunLookup, write_run
-from denserk.reporting import Progress, track
+from denserk.records import best_first
+from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
-
-NAMED = 5  # queries that a warning names
 
 
 @dataclass
@@ -72,16 +71,21 @@ def fuse(
         for run in runs:
             has = set(run.queries)
             if missing := [qid for qid in qids if qid not in has]:
-                named = ", ".join(missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
                 logger.warning(
                     f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other "
-                    f"runs answer alone: {named}"
+                    f"runs answer alone ({some(missing)})"
                 )
-        ties = TieCount()
+        ranking = Ranking(settings)
+
+        def answers() -> Iterator[tuple[str, Hits]]:
+            for qid in qids:  # by score, not by the rank column
+                hits = [ranking.best(qid, *run.hits(qid))[: fusion.depth] for run in runs]
+                progress.advance()
+                yield qid, ranking.final(best_first(fused(hits, weights, fusion).items()))
+
         with track("fusing", len(qids), "queries") as progress:
-            answers = _answers(runs, qids, weights, fusion, settings, ties, progress)
-            hits = write_run(output, answers, settings.output_format, settings.tag)
-        ties.report(settings)
+            lines = write_run(output, answers(), settings.output_format, settings.tag)
+        ranking.report()
         made_from = [
             {
                 "name": str(run.path),
@@ -91,42 +95,20 @@ def fuse(
             for run in runs
         ]
         chosen = {**as_json(settings), "fusion": as_json(fusion)}
-        result = FusionResult(len(qids), hits)
+        result = FusionResult(len(qids), lines)
         describe_file(output, Kind.RUN, chosen, {"runs": made_from}, asdict(result))
     return result
 
 
-def _answers(
-    runs: Sequence[RunLookup],
-    qids: Sequence[str],
-    weights: Sequence[float],
-    fusion: FusionSettings,
-    settings: RankingSettings,
-    ties: TieCount,
-    progress: Progress,
-) -> Iterator[tuple[str, Hits]]:
-    """Yield (query id, fused hits)."""
-    from_each = replace(
-        settings, hits=fusion.depth or sys.maxsize, max_passage_hits=None, ties=Ties.KEEP
-    )
-    fused = replace(settings, hits=settings.kept, max_passage=False)
-    missing = fusion.missing or (
-        Missing.LOWEST if fusion.normalization is Normalization.ZMUV else Missing.ZERO
-    )
-    for qid in qids:
-        hits = []
-        for run in runs:
-            docids, scores = run.hits(qid)
-            if settings.remove_query and qid in docids:
-                del scores[docids.index(qid)]
-                docids.remove(qid)
-            hits.append(ordered(docids, scores, from_each))  # by score, not by the rank column
-        if fusion.method is FusionMethod.RRF:
-            found = reciprocal_ranks(hits, weights, fusion.rrf_k)
-        else:
-            found = weighted_scores(hits, weights, fusion.normalization, missing)
-        progress.advance()
-        yield qid, ordered(list(found), list(found.values()), fused, ties)
+def fused(
+    runs: Sequence[Hits], weights: Sequence[float], fusion: FusionSettings
+) -> dict[str, float]:
+    """Return the fused score of each passage, from the hits of one query in each run."""
+    if fusion.method is FusionMethod.RRF:
+        return reciprocal_ranks(runs, weights, fusion.rrf_k)
+    zmuv = fusion.normalization is Normalization.ZMUV
+    missing = fusion.missing or (Missing.LOWEST if zmuv else Missing.ZERO)
+    return weighted_scores(runs, weights, fusion.normalization, missing)
 
 
 def reciprocal_ranks(
@@ -165,11 +147,12 @@ def weighted_scores(
 
 def normalized(scores: Sequence[float], normalization: Normalization) -> list[float]:
     """Normalise the scores of one query in one run."""
-    low, high = min(scores), max(scores)
+    values = np.array(scores, np.float64)
+    low, high = values.min(), values.max()
     if normalization is Normalization.NONE:
         return list(scores)
+    if low == high:
+        return [float(normalization is Normalization.MIN_MAX)] * len(scores)
     if normalization is Normalization.MIN_MAX:
-        return [(s - low) / (high - low) if high > low else 1.0 for s in scores]
-    mean = math.fsum(scores) / len(scores)
-    spread = math.sqrt(math.fsum((s - mean) ** 2 for s in scores) / len(scores))
-    return [(s - mean) / spread if high > low else 0.0 for s in scores]
+        return list(((values - low) / (high - low)).tolist())
+    return list(((values - values.mean()) / values.std()).tolist())

@@ -31,22 +31,14 @@ from denserk.config.retrieval import (
     MilvusIndexSettings,
     SearchSettings,
 )
-from denserk.errors import MismatchError, OutputError, ServerError, UsageError
+from denserk.errors import MismatchError, ServerError, UsageError
 from denserk.extras import require
-from denserk.index.build import DEPTH, IndexResult, measure_recall
+from denserk.index.build import DEPTH, IndexResult, measure_recall, resumed
 from denserk.index.inputs import checked_blocks, expanded, known_count, open_sources
 from denserk.index.searcher import Rows, Scores, Vectors, in_order, padding
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM
-from denserk.io.manifest import (
-    Kind,
-    Manifest,
-    common_model,
-    decoded,
-    differences,
-    encoded,
-    vectors_per_passage,
-)
+from denserk.io.manifest import Kind, Manifest, common_model, decoded, encoded, vectors_per_passage
 from denserk.io.vectors import VectorSource, verify_folders
 from denserk.reporting import track
 
@@ -61,8 +53,8 @@ BATCH_BYTES = 8 << 20  # bytes of vectors per request
 KEPT_EVERY = 8  # batches between two updates of the number of rows that are surely there
 TIMEOUT = 60.0  # seconds that a request may take, pymilvus' own retries included
 PAUSE = 0.5  # seconds between two looks at work that the server does in the background
-FULL = ("No space left", "File too large", "quota")
-DENIED = ("auth check failure", "unauthenticated", "UNAUTHENTICATED", "permission", "api key")
+# options of IndexSettings and IndexPaths that a collection takes
+TAKEN = {"engine", "seed", "input", "allow_pickle", "verify", "resume", "overwrite"}
 EXHAUSTIVE = ("FLAT", "GPU_BRUTE_FORCE", "BRUTE_FORCE")  # types that compare every row
 
 
@@ -105,15 +97,10 @@ class Collection:
         except library as error:
             text = getattr(error, "message", "") or str(error) or type(error).__name__
             reason = text.split("\n")[0][:300]
-            if token := os.environ.get(TOKEN):
-                for secret in (token, *token.split(":")[1:]):
-                    reason = reason.replace(secret, "***")
-            message = f"{self.place} {what}: {reason}"
-            if any(sign in reason for sign in FULL):
-                raise OutputError(message, "make room, then continue with --resume") from None
-            denied = any(sign in reason for sign in DENIED)
-            hint = f"set {TOKEN} in the environment" if denied else None
-            raise ServerError(message, hint) from None
+            token = os.environ.get(TOKEN, "")
+            for secret in filter(None, (token, token.partition(":")[2])):
+                reason = reason.replace(secret, "***")
+            raise ServerError(f"{self.place} {what}: {reason}") from None
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         """Send a request about the collection."""
@@ -135,9 +122,8 @@ class Collection:
             properties={MANIFEST: encoded(manifest).decode(), ROWS: "0"},
             consistency_level="Strong",  # every read sees every write before it
         )
-        given: dict[str, Any] = settings.parameters
-        if self._embedded:  # milvus-lite reads them in the older form only
-            given = {"params": given}
+        # milvus-lite reads parameters in the older form only
+        given = {"params": settings.parameters} if self._embedded else settings.parameters
         index = self._client.prepare_index_params()
         index.add_index(VECTOR, settings.milvus_index, VECTOR, metric_type="IP", params=given)
         try:
@@ -147,23 +133,22 @@ class Collection:
             self.call("drop_collection")
             raise
 
-    def read_property(self, name: str) -> str | None:
-        """Return a property of the collection."""
-        value: str | None = (self.call("describe_collection").get("properties") or {}).get(name)
-        return value
-
-    def set_property(self, name: str, value: str) -> None:
-        """Set a property of the collection."""
-        self.call("alter_collection_properties", {name: value})
+    def properties(self) -> Mapping[str, str]:
+        """Return the properties of the collection."""
+        return self.call("describe_collection").get("properties") or {}
 
     def read_manifest(self) -> Manifest:
         """Return the manifest, finished or not."""
-        if (text := self.read_property(MANIFEST)) is None:
+        if (text := self.properties().get(MANIFEST)) is None:
             raise MismatchError(
                 f"{self.place} was not made by denserk: it has no manifest",
                 "load it with denserk index --engine milvus --overwrite",
             )
         return decoded(text, self.place)
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Store the manifest in the collection."""
+        self.call("alter_collection_properties", {MANIFEST: encoded(manifest).decode()})
 
     def write(self, first: int, ids: Sequence[str], vectors: Vectors) -> None:
         """Write n vectors (n, D), with n passage ids, as rows `first`, `first` + 1, ..."""
@@ -187,10 +172,6 @@ class Collection:
         """Return the number of rows of a loaded collection."""
         named = {"filter": "", "output_fields": ["count(*)"], "consistency_level": "Strong"}
         return int(self.call("query", **named)[0]["count(*)"])
-
-    def passage(self, row: int) -> str:
-        """Return the passage id of a row."""
-        return str(self.call("get", ids=[row], output_fields=[PASSAGE])[0][PASSAGE])
 
 
 class MilvusIndex(Collection):
@@ -218,8 +199,7 @@ class MilvusIndex(Collection):
                     f"--hits {rules.hits} x {self._size}: Milvus returns at most {LIMIT:,} rows",
                     f"--hits {LIMIT // self._size} or less, or a faiss index (denserk index)",
                 )
-            self._kind = str(self.manifest.settings["milvus_index"])
-            self.is_exhaustive = self._kind in EXHAUSTIVE
+            self.is_exhaustive = self.manifest.settings["milvus_index"] in EXHAUSTIVE
             self.dimension = int(self.manifest.contents["dimension"])
             self._parameters = self._breadth(rules) | settings.parameters
             self.call("load_collection", timeout=None)
@@ -231,14 +211,15 @@ class MilvusIndex(Collection):
 
     def _breadth(self, rules: SearchSettings) -> dict[str, Any]:
         """Return Milvus's parameters for --ef-search and --nprobe."""
+        kind = self.manifest.settings["milvus_index"]
         given, found = dict(rules.index_options), {}
-        if self._kind.startswith("HNSW"):
+        if kind.startswith("HNSW"):
             found["ef"] = given.pop("--ef-search", 64)
-        elif "IVF" in self._kind or self._kind == "SCANN":
+        elif "IVF" in kind or kind == "SCANN":
             lists = (self.manifest.settings.get("milvus_params") or {}).get("nlist", 128)
             found["nprobe"] = given.pop("--nprobe", max(1, int(lists) // 16))
         for name, value in given.items():
-            raise UsageError(f"{name} {value}: {self.place} has an index {self._kind}")
+            raise UsageError(f"{name} {value}: {self.place} has an index {kind}")
         return found
 
     def __len__(self) -> int:
@@ -278,7 +259,9 @@ def build_collection(
 ) -> IndexResult:
     """Load vectors into a collection of Milvus, or resume an interrupted load."""
     started = time.perf_counter()
-    _reject_folder_options(paths, settings)
+    for name in sorted({*given_fields(settings), *given_fields(paths)} - TAKEN):
+        option = spelled(name, IndexSettings, IndexPaths)
+        raise UsageError(f"{option} is not for --engine milvus", f"leave out {option}")
     if paths.verify:
         verify_folders(expanded(paths.input))
     sources = open_sources(paths.input, paths.allow_pickle)
@@ -295,12 +278,10 @@ def build_collection(
     manifest = Manifest(Kind.INDEX, False, chosen, made_from)
     with closing(Collection(milvus, create=True)) as collection:
         found = _existing(collection, paths, manifest)
-        if found is not None and found.complete:
-            logger.info(f"{milvus.place} is finished: nothing to do")
-        else:
+        if found is None or not found.complete:
             contents = _load(collection, sources, manifest, found, milvus)
             found = replace(manifest, complete=True, contents=contents)
-            collection.set_property(MANIFEST, encoded(found).decode())
+            collection.write_manifest(found)
             streamed = any(source.name == STREAM for source in sources)
             if milvus.milvus_index not in EXHAUSTIVE and not streamed:
                 place = CollectionSettings(milvus.uri, milvus.collection)
@@ -311,21 +292,9 @@ def build_collection(
                         lambda: (block.vectors for each in sources for block in each.blocks()),
                         settings.seed,
                     )
-                collection.set_property(MANIFEST, encoded(found).decode())
+                collection.write_manifest(found)
     seconds = time.perf_counter() - started
     return IndexResult(found.contents["count"], 0, seconds, found.contents.get("recall"))
-
-
-def _reject_folder_options(paths: IndexPaths, settings: IndexSettings) -> None:
-    """Raise a UsageError for options of an index folder."""
-    names = [name for name in given_fields(settings) if name not in ("engine", "seed")]
-    values = {name: getattr(settings, name) for name in names}
-    values |= {n: v for n in ("corpus", "trained_as", "output") if (v := getattr(paths, n))}
-    for name, value in values.items():
-        raise UsageError(
-            f"{spelled(name, IndexSettings, IndexPaths)} {value} is not for --engine milvus",
-            "it takes --input, --uri, --collection and --set milvus-index, milvus-params",
-        )
 
 
 def _existing(collection: Collection, paths: IndexPaths, manifest: Manifest) -> Manifest | None:
@@ -339,18 +308,7 @@ def _existing(collection: Collection, paths: IndexPaths, manifest: Manifest) -> 
         raise UsageError(
             f"{collection.place} exists already", "--resume continues it, --overwrite replaces it"
         )
-    found = collection.read_manifest()
-    _refuse_changes(collection, found.settings, manifest.settings)
-    _refuse_changes(collection, found.made_from, manifest.made_from)
-    return found
-
-
-def _refuse_changes(collection: Collection, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    if changed := differences(old, new):
-        raise MismatchError(
-            f"{collection.place} was started with other settings: {'; '.join(changed)}",
-            "choose another --collection, or replace it with --overwrite",
-        )
+    return resumed(collection.place, collection.read_manifest(), manifest)
 
 
 def _load(
@@ -367,31 +325,38 @@ def _load(
     size = sources[0].vectors_per_passage
     sent, there, batches, dimension = 0, 0, 0, 0
     taken = IdLedger()
+
+    def note_rows() -> None:
+        collection.call("alter_collection_properties", {ROWS: str(sent)})
+
+    def id_at(position: int) -> str:
+        row = collection.call("get", ids=[position * size], output_fields=[PASSAGE])[0]
+        return str(row[PASSAGE])
+
     with track("loading vectors", known_count(sources), "passages") as bar:
         for ids, vectors, _ in checked_blocks(sources, taken):
             if not dimension:
                 dimension = vectors.shape[1]
-                started = replace(manifest, contents={"dimension": dimension})
                 if found is None:
+                    started = replace(manifest, contents={"dimension": dimension})
                     collection.create(started, milvus)
                 else:
-                    _refuse_changes(collection, found.contents, started.contents)
-                    there = int(collection.read_property(ROWS) or 0)
+                    there = int(collection.properties().get(ROWS) or 0)
                     logger.info(f"{collection.place}: {there:,} rows are there, load resumed")
             step = milvus.milvus_batch or max(1, BATCH_BYTES // (4 * size * dimension))
             for first in range(0, len(ids), step):
-                names = np.repeat(np.array(ids[first : first + step], object), size).tolist()
-                if sent + len(names) > there:
+                names = [name for name in ids[first : first + step] for _ in range(size)]
+                sent += len(names)
+                if sent > there:
                     rows = vectors[first * size : (first + step) * size]
-                    collection.write(sent, names, rows.astype(np.float32))
+                    collection.write(sent - len(names), names, rows.astype(np.float32))
                     batches += 1
                     if batches % KEPT_EVERY == 0:
-                        collection.set_property(ROWS, str(sent + len(names)))
-                sent += len(names)
+                        note_rows()
                 bar.advance(len(names) // size)
-        collection.set_property(ROWS, str(sent))
+        note_rows()
         collection.settle()
-        taken.refuse_repeat(lambda position: collection.passage(position * size))
+        taken.refuse_repeat(id_at)
     if (count := collection.count()) != sent:
         raise ServerError(
             f"{collection.place} holds {count:,} rows where {sent:,} were written",

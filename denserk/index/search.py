@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,8 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.inputs import expanded
 from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import OpenedIndex, open_index
-from denserk.index.searcher import TieCount, VectorIndex
+from denserk.index.searcher import Hits, Searcher, VectorIndex
+from denserk.io.files import some
 from denserk.io.manifest import (
     Description,
     Kind,
@@ -28,11 +29,11 @@ from denserk.io.manifest import (
     queries_sha256,
     refuse_other_model,
 )
-from denserk.io.runs import run_writer
+from denserk.io.runs import write_run
 from denserk.io.topics import read_queries
 from denserk.io.vectors import INT8_WEIGHTS, read_vector_blocks, verify_folders
 from denserk.records import Query
-from denserk.reporting import track
+from denserk.reporting import Progress, track
 
 if TYPE_CHECKING:
     from denserk.models.text_encoder import TextEncoder
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENCODED_AT_ONCE = 4096  # queries encoded together, sorted by length
-NAMED = 5  # queries without hits that a warning names
 NOTHING: Mapping[str, Any] = {}
 
 # query ids; their vectors, or texts (BM25), from and to a position; the model that encoded them
@@ -49,11 +49,10 @@ Queries = tuple[Sequence[str], Callable[[slice], NDArray[Any]], Description | No
 
 @dataclass
 class SearchResult:
-    """Counts of queries, hits and ties, queries without hits, seconds of encoding and search."""
+    """Counts of queries and hits, queries without hits, seconds of encoding and of search."""
 
     queries: int = 0
     hits: int = 0
-    ties: TieCount = field(default_factory=TieCount)
     without_hits: list[str] = field(default_factory=list)
     encoding_seconds: float = 0.0
     searching_seconds: float = 0.0
@@ -86,11 +85,10 @@ def search(
             index = stack.enter_context(closing(MilvusIndex(milvus, settings)))
             opened = OpenedIndex((index.place,), index, index.names, (index.manifest,))
         else:
-            encodes = paths.encoded_queries is None
-            opened = open_index(paths.index, settings, compute, encodes=encodes)
+            opened = open_index(paths.index, settings, compute)
         if paths.topics is not None:
             topics = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
-        if opened.is_bm25:
+        if opened.bm25:
             queries = _texts(paths, opened, topics)
         elif paths.encoded_queries is not None:
             queries = _encoded(paths, opened, paths.encoded_queries, topics)
@@ -108,7 +106,8 @@ def search(
                 lambda batch: encoder.encode_queries(topics[batch]),
                 encoder.description(),
             )
-        result = _write_run(paths, settings, opened, queries)
+        searcher = opened.searcher(settings)
+        result = _write_run(paths, settings, searcher, queries)
         indexes = opened.described()
     made_from = {
         "index": indexes[0] if len(indexes) == 1 else indexes,
@@ -120,7 +119,7 @@ def search(
     contents = {
         "queries": result.queries,
         "hits": result.hits,
-        "ties": result.ties.hits,
+        "ties": searcher.ranking.tied_hits,
         "without_hits": len(result.without_hits),
         "seconds": {"encoding": result.encoding_seconds, "searching": result.searching_seconds},
     }
@@ -129,36 +128,35 @@ def search(
 
 
 def _write_run(
-    paths: SearchPaths, settings: SearchSettings, opened: OpenedIndex, queries: Queries
+    paths: SearchPaths, settings: SearchSettings, searcher: Searcher, queries: Queries
 ) -> SearchResult:
     """Search for batches of queries, which are encoded when they are needed."""
-    searcher, (qids, made, _) = opened.searcher(settings), queries
-    result = SearchResult(ties=searcher.ties)
+    result, (qids, made, _) = SearchResult(), queries
     searched = searcher.settings.query_batch
     step = searched * max(1, ENCODED_AT_ONCE // searched)
-    forget_manifest(paths.output)
-    start = time.perf_counter()
-    with (
-        track("searching", len(qids), "queries") as progress,
-        run_writer(paths.output, settings.output_format, settings.tag) as write,
-    ):
+
+    def answers(progress: Progress) -> Iterator[tuple[str, Hits]]:
         for first in range(0, len(qids), step):
             batch, before = slice(first, first + step), time.perf_counter()
             vectors = made(batch)
             result.encoding_seconds += time.perf_counter() - before
-            for qid, names, scores in searcher.search(qids[batch], vectors):
-                write(qid, names, scores)
+            for qid, hits in searcher.search(qids[batch], vectors):
+                yield qid, hits
                 result.queries += 1
-                result.hits += len(scores)
-                if not len(scores):
+                if not hits:
                     result.without_hits.append(qid)
                 progress.advance()
+
+    forget_manifest(paths.output)
+    start = time.perf_counter()
+    with track("searching", len(qids), "queries") as progress:
+        form, tag = settings.output_format, settings.tag
+        result.hits = write_run(paths.output, answers(progress), form, tag)
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
-    result.ties.report(settings)
+    searcher.ranking.report()
     if missing := result.without_hits:
-        named = ", ".join(missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
         logger.warning(
-            f"{len(missing):,} queries have no hits and are missing from the run: {named}"
+            f"{len(missing):,} queries have no hits and are missing from the run ({some(missing)})"
         )
     return result
 
@@ -202,29 +200,23 @@ def _encoded(
     return qids, lambda batch: vectors[places[batch]], model
 
 
-def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -> ComputeSettings:
-    """Return `compute` in the precision that the index was encoded in, unless `own`."""
+def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
+    """Return `compute` in the precision that the index was encoded in."""
     made = opened.model or {}
-    if compute.backend is Backend.AUTO and made.get("backend") == Backend.TORCH:
-        compute = replace(compute, backend=Backend.TORCH)
-    dtype = next((known for known in Dtype if known == made.get("dtype")), None)
-    if dtype is None:
+    if made.get("dtype") not in list(Dtype):
         return compute
-    head = next((known for known in Dtype if known == made.get("head_dtype")), dtype)
+    dtype, head = Dtype(made["dtype"]), Dtype(made.get("head_dtype") or made["dtype"])
     from denserk.models.devices import choose_device
 
     on_cpu = choose_device(compute.device).type == "cpu"
+    if on_cpu and dtype is Dtype.FLOAT16:
+        logger.info(f"queries are encoded in {compute.precision}, as a CPU computes no float16")
+        return compute
     own_head = head if on_cpu and head is not dtype else None
     wanted = replace(compute, dtype=dtype, head_dtype=own_head, fp16=False, bf16=False)
-    if wanted.precision == compute.precision:
-        return compute
-    if own or (on_cpu and dtype is Dtype.FLOAT16):
-        why = "as --dtype says" if own else "as a CPU computes no float16"
-        why += f"; {opened.name} was encoded in {wanted.precision}"
-        wanted = compute
-    else:
+    if wanted.precision != compute.precision:
         why = f"as {opened.name} was; --dtype chooses another precision"
-    logger.info(f"queries are encoded in {wanted.precision}, {why}")
+        logger.info(f"queries are encoded in {wanted.precision}, {why}")
     return wanted
 
 
@@ -244,7 +236,10 @@ def load_query_encoder(
         raise UsageError(
             f"the manifest of {opened.name} names no model", "give --model, or --encoded-queries"
         )
-    compute = _in_precision_of(opened, compute, own_precision)
+    if compute.backend is Backend.AUTO and (made or {}).get("backend") == Backend.TORCH:
+        compute = replace(compute, backend=Backend.TORCH)
+    if not own_precision:
+        compute = _in_precision_of(opened, compute)
     if name is None:
         logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
     from denserk.models.text_encoder import TextEncoder

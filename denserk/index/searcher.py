@@ -7,7 +7,6 @@ are ordered by score descending, then by row ascending.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +22,6 @@ Scores = NDArray[np.float32]  # (B, K), higher is closer, descending; -inf where
 Rows = NDArray[np.int64]  # (B, K), numbers of the rows of an index; -1 where there is no hit
 PassageNames = Callable[[Rows], Sequence[str]]  # ids of (K,) passages, by their numbers
 Hits = list[tuple[str, float]]  # (passage id, score), best first
-Ranked = tuple[list[str], Scores]  # K passage ids and their (K,) scores, best first
 
 SPARE = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
 
@@ -78,27 +76,26 @@ def in_order(scores: Scores, rows: Rows, depth: int | None = None) -> tuple[Scor
 
 
 @dataclass
-class TieCount:
-    """Count of hits that have the same score as the hit above them, and of their queries."""
+class ShardedIndex:
+    """Several indexes as one, whose rows are numbered through all of them."""
 
-    order: str = "by descending id"
-    hits: int = 0
-    queries: int = 0
+    parts: Iterable[VectorIndex]
+    dimension: int
+    is_exhaustive: bool = True
 
-    def add(self, scores: NDArray[np.floating[Any]]) -> None:
-        """Count the equal scores of one query, given (K,) scores, best first."""
-        tied = int(np.count_nonzero(scores[1:] == scores[:-1]))
-        self.hits += tied
-        self.queries += tied > 0
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
 
-    def report(self, settings: RankingSettings) -> None:
-        """Log how many ties were broken, if any."""
-        if self.hits:
-            then = "scores kept" if settings.ties is Ties.KEEP else "scores made to decrease"
-            logger.info(
-                f"ties: {self.hits:,} hits of {self.queries:,} queries have the score of the hit "
-                f"above; ordered {self.order}, {then}"
-            )
+    def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
+        """Return the `depth` best rows of all parts for (B, D) queries, padded."""
+        scores, rows = padding(len(queries), depth)
+        first = 0
+        for part in self.parts:
+            found, places = part.search(queries, min(depth, len(part)))
+            places = np.where(places < 0, -1, places + first)
+            scores, rows = in_order(np.hstack([scores, found]), np.hstack([rows, places]), depth)
+            first += len(part)
+        return scores, rows
 
 
 def strictly_decreasing(scores: Scores) -> Scores:
@@ -112,41 +109,57 @@ def strictly_decreasing(scores: Scores) -> Scores:
     return lowered
 
 
-def ordered(
-    docids: Sequence[str],
-    scores: Sequence[float],
-    settings: RankingSettings,
-    ties: TieCount | None = None,
-) -> Hits:
-    """Rank K scored passages of a query: best first, equal scores by descending id."""
-    best = _best_of_each(zip(docids, scores, strict=True), settings)
-    hits = list(islice(best_first(best.items()), settings.kept))
-    found = np.array([score for _, score in hits])
-    if ties is not None:
-        ties.add(found)
-    if not hits or settings.ties is Ties.KEEP:
-        return hits
-    lowered = strictly_decreasing(found.astype(np.float32)).tolist()
-    return [(name, score) for (name, _), score in zip(hits, lowered, strict=True)]
+class Ranking:
+    """Ranks the scored passages of queries by the options of a run, and counts tied scores.
 
+    Equal scores are ordered by descending id, or left in the `engine_order`.
+    """
 
-def _best_of_each(hits: Iterable[tuple[str, float]], settings: RankingSettings) -> dict[str, float]:
-    """Return the best score of each passage, or of each document if passages are merged."""
-    best: dict[str, float] = {}
-    for name, score in hits:
-        if settings.max_passage:
-            name = name.partition(settings.max_passage_delimiter)[0]
-        best[name] = max(score, best.get(name, score))
-    return best
+    def __init__(self, settings: RankingSettings, *, engine_order: bool = False) -> None:
+        self._settings, self._engine_order = settings, engine_order
+        self.tied_hits = self.tied_queries = 0
+
+    def best(self, qid: str, docids: Iterable[str], scores: Iterable[float]) -> Hits:
+        """Return every passage once, or with --max-passage every document, the best first."""
+        best: dict[str, float] = {}
+        for name, score in zip(docids, scores, strict=True):
+            if self._settings.max_passage:
+                name = name.partition(self._settings.max_passage_delimiter)[0]
+            if name not in best or score > best[name]:
+                best[name] = score
+        if self._settings.remove_query:
+            best.pop(qid, None)
+        return list(best.items()) if self._engine_order else best_first(best.items())
+
+    def final(self, hits: Hits) -> Hits:
+        """Return the hits of a query that its run lists, with tied scores lowered."""
+        hits = hits[: self._settings.kept]
+        scores = np.array([score for _, score in hits])
+        tied = int(np.count_nonzero(scores[1:] == scores[:-1]))
+        self.tied_hits += tied
+        self.tied_queries += tied > 0
+        if self._settings.ties is Ties.KEEP:
+            return hits
+        lowered = strictly_decreasing(scores.astype(np.float32)).tolist()
+        return [(name, score) for (name, _), score in zip(hits, lowered, strict=True)]
+
+    def report(self) -> None:
+        """Log how many ties were broken, if any."""
+        if self.tied_hits:
+            order = "as the engine orders them" if self._engine_order else "by descending id"
+            keep = self._settings.ties is Ties.KEEP
+            logger.info(
+                f"ties: {self.tied_hits:,} hits of {self.tied_queries:,} queries have the score of "
+                f"the hit above; ordered {order}, scores {'kept' if keep else 'made to decrease'}"
+            )
 
 
 class Searcher:
     """Searches an index and returns passage ids.
 
-    Equal scores are ordered by descending id, also at the cut: an exhaustive index is searched
-    deeper until the last score fetched is below the last one kept. The same deepening finds enough
-    passages if several rows belong to one. `engine_order` keeps the engine's own order of equal
-    scores; `ties` counts them.
+    Ties at the cut are ordered by id too: an exhaustive index is searched deeper until the last
+    score fetched is below the last one kept. The same deepening finds enough passages if several
+    rows belong to one.
     """
 
     def __init__(
@@ -159,61 +172,35 @@ class Searcher:
         engine_order: bool = False,
     ) -> None:
         self._index, self._ids, self.settings = index, ids, settings
-        self._size, self._engine_order = vectors_per_passage, engine_order
-        self.ties = TieCount("as the engine orders them") if engine_order else TieCount()
+        self._size = vectors_per_passage
+        self.ranking = Ranking(settings, engine_order=engine_order)
 
-    def search(
-        self, qids: Sequence[str], queries: NDArray[Any]
-    ) -> Iterator[tuple[str, list[str], Scores]]:
-        """Yield (query id, K passage ids, (K,) scores) for (B, D) vectors, or B texts for BM25."""
+    def search(self, qids: Sequence[str], queries: NDArray[Any]) -> Iterator[tuple[str, Hits]]:
+        """Yield (query id, hits) for (B, D) vectors, or an array of B texts for BM25."""
         for first in range(0, len(qids), self.settings.query_batch):
             batch = slice(first, first + self.settings.query_batch)
             answers = self._batch(qids[batch], queries[batch])
-            for qid, (names, scores) in zip(qids[batch], answers, strict=True):
-                self.ties.add(scores)
-                keep = self.settings.ties is Ties.KEEP
-                yield qid, names, scores if keep else strictly_decreasing(scores)
+            for qid, hits in zip(qids[batch], answers, strict=True):
+                yield qid, self.ranking.final(hits)
 
-    def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Ranked]:
+    def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits]:
         total, wanted = max(len(self._index), 1), self.settings.kept
         depth = min(self.settings.hits * self._size + SPARE, total)
-        results: list[Ranked] = [([], np.empty(0, np.float32)) for _ in qids]
-        open_queries = list(range(len(qids)))
-        while open_queries:
-            found, rows = self._index.search(queries[open_queries], depth)
-            passages, places = np.unique(rows // self._size, return_inverse=True)
-            numbers = passages[passages >= 0]
-            no_hit = [""] * (len(passages) - len(numbers))
-            names = np.array([*no_hit, *self._ids(numbers)], object)[places.reshape(rows.shape)]
+        results: list[Hits] = [[] for _ in qids]
+        unfinished = list(range(len(qids)))
+        while unfinished:
+            scores, rows = self._index.search(queries[unfinished], depth)
+            passages = np.where(rows < 0, -1, rows // self._size)
+            numbers = np.unique(passages[passages >= 0])
+            names = dict(zip(numbers.tolist(), self._ids(numbers), strict=True))
             deeper = []
-            for i, query in enumerate(open_queries):
-                valid = int((rows[i] >= 0).sum())
-                line = found[i, :valid], rows[i, :valid], names[i, :valid]
-                docids, scores = self._ranked(qids[query], *line)
-                results[query] = docids[:wanted], scores[:wanted]
-                short = len(docids) < wanted
-                tied = self._index.is_exhaustive and not short and scores[wanted - 1] == line[0][-1]
-                if (short or tied) and valid == depth < total:
+            for query, found, line in zip(unfinished, scores.tolist(), passages, strict=True):
+                docids = [names[number] for number in line[line >= 0].tolist()]
+                hits = self.ranking.best(qids[query], docids, found[: len(docids)])
+                results[query] = hits[:wanted]
+                short = len(hits) < wanted
+                tied = self._index.is_exhaustive and not short and hits[wanted - 1][1] == found[-1]
+                if (short or tied) and len(docids) == depth < total:
                     deeper.append(query)
-            open_queries, depth = deeper, min(4 * depth, total)
+            unfinished, depth = deeper, min(4 * depth, total)
         return results
-
-    def _ranked(self, qid: str, scores: Scores, rows: Rows, names: NDArray[np.object_]) -> Ranked:
-        """Return every passage or document once, equal scores by descending id."""
-        if self.settings.remove_query or self.settings.max_passage:
-            best = _best_of_each(zip(names.tolist(), scores.tolist(), strict=True), self.settings)
-            if self.settings.remove_query:
-                best.pop(qid, None)
-            hits = list(best.items()) if self._engine_order else best_first(best.items())
-            return [name for name, _ in hits], np.array([score for _, score in hits], np.float32)
-        if self._size > 1:
-            firsts = np.sort(np.unique(rows // self._size, return_index=True)[1])
-            scores, names = scores[firsts], names[firsts]
-        docids: list[str] = names.tolist()
-        tied = np.flatnonzero(scores[1:] == scores[:-1])
-        if len(tied) and not self._engine_order:
-            places = np.union1d(tied, tied + 1).tolist()
-            pairs = [(float(scores[place]), docids[place]) for place in places]
-            for place, (_, docid) in zip(places, sorted(pairs, reverse=True), strict=True):
-                docids[place] = docid
-        return docids, scores

@@ -46,7 +46,7 @@ MODEL_FILES = """
 FILES: dict[str | None, str] = {
     MANIFEST: """
         manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid tokens.jsonl
-        word-frequencies.json index docid vectors *.index.npy *.index.json
+        word-frequencies.json index index.ivfdata docid vectors *.index.npy *.index.json
         segments_* _*.* write.lock int8.xml int8.bin
     """,
     TRAINING: f"""

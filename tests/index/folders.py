@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from denserk.config.retrieval import IndexPaths, IndexSettings, IndexType, Metric, SearchSettings
+from denserk.config.retrieval import IndexPaths, IndexSettings, IndexType, Metric
 from denserk.index.build import IndexResult, build_index
-from denserk.index.exact import ExactIndex
-from denserk.index.faiss_index import FaissIndex
 from denserk.index.folder import part_names
 from denserk.io.blocks import Block
-from denserk.io.flat_file import map_flat, write_flat
+from denserk.io.flat_file import write_flat
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.io.vectors import VectorFolderWriter
 
@@ -60,12 +58,6 @@ def index(output, *inputs, settings=None, factory=None, **paths: Any) -> IndexRe
     return build_index(IndexPaths(output=str(output), **paths), settings)
 
 
-def open_flat(folder, engine):
-    """A flat index, opened by an engine."""
-    path = Path(folder) / "index"
-    return FaissIndex(path, SearchSettings()) if engine == "faiss" else ExactIndex(*map_flat(path))
-
-
 def names_of(ids):
     """What a searcher asks for the ids of passages."""
     return lambda passages: [ids[passage] for passage in passages.tolist()]
@@ -73,8 +65,7 @@ def names_of(ids):
 
 def found(searcher, qids, queries):
     """The (id, score) pairs of each query."""
-    hits = searcher.search(qids, queries)
-    return {qid: list(zip(names, scores.tolist(), strict=True)) for qid, names, scores in hits}
+    return dict(searcher.search(qids, queries))
 
 
 def best(ids, vectors, query, hits, *, size=1, metric=Metric.INNER):

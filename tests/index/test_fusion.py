@@ -3,6 +3,7 @@
 import json
 import random
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import InputError, UsageError
 from denserk.index.fusion import fuse, reciprocal_ranks, weighted_scores
-from denserk.index.searcher import ordered
+from denserk.index.searcher import Ranking
 from denserk.io.runs import read_run_scores, write_run
+from denserk.records import best_first
 from tests.peers import run_pyserini
 from tests.reporters import Heard
 
@@ -65,13 +67,9 @@ RUNS = st.lists(
 )
 
 
-def best_first(run):
-    return sorted(((docid, float(s)) for docid, s in run.items()), key=lambda hit: (-hit[1], hit))
-
-
 @given(RUNS, st.randoms(use_true_random=False))
 def test_the_order_of_the_runs_changes_nothing(runs, random):
-    pairs = [(best_first(run), weight) for weight, run in enumerate(runs, start=1)]
+    pairs = [(best_first(run.items()), weight) for weight, run in enumerate(runs, start=1)]
     shuffled = random.sample(pairs, len(pairs))
     for combine in (reciprocal_ranks, weighted_scores):
         one, other = (
@@ -115,18 +113,19 @@ def test_queries_come_in_the_order_of_the_first_run_then_of_the_others(fused):
 
 
 def test_runs_of_shards_become_the_run_of_all(fused, tmp_path):
-    rows, one, all_of_them = random.Random(1), RankingSettings(ties=Ties.KEEP), RankingSettings()
+    rows = random.Random(1)
     scores = {f"d{n}": rows.choice((-1.5, 0.25, 2.0)) for n in range(60)}
-    names = []
-    for shard in range(3):  # what each machine finds in its third of the passages
-        own = {docid: score for docid, score in scores.items() if int(docid[1:]) % 3 == shard}
-        names.append(str(tmp_path / f"node{shard}"))
-        write_run(names[-1], [("q", ordered(list(own), list(own.values()), one))])
+
+    def rank(name, found, ties):
+        ranking = Ranking(RankingSettings(ties=ties))
+        write_run(tmp_path / name, [("q", ranking.final(ranking.best("q", *zip(*found))))])  # noqa: B905
+        return str(tmp_path / name)
+
+    whole = rank("whole", scores.items(), Ties.BREAK)
+    thirds = [[hit for hit in scores.items() if int(hit[0][1:]) % 3 == n] for n in range(3)]
+    names = [rank(f"node{n}", third, Ties.KEEP) for n, third in enumerate(thirds)]
     fused(*names, method=FusionMethod.LINEAR, normalization=Normalization.NONE)
-    write_run(
-        str(tmp_path / "whole"), [("q", ordered(list(scores), list(scores.values()), all_of_them))]
-    )
-    assert (tmp_path / "fused").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert (tmp_path / "fused").read_bytes() == Path(whole).read_bytes()
 
 
 def test_equal_scores_fall_by_id_and_become_strict(fused):
@@ -162,8 +161,8 @@ def test_the_manifest_and_the_queries_that_a_run_lacks(fused, tmp_path):
     assert [run["queries"] for run in manifest["made_from"]["runs"]] == [3, 3]
     assert manifest["contents"]["queries"] == 4
     assert [line.partition(" lacks ")[2] for line in heard.warnings] == [
-        "1 of 4 queries, which the other runs answer alone: q4",
-        "1 of 4 queries, which the other runs answer alone: q2",
+        "1 of 4 queries, which the other runs answer alone ('q4')",
+        "1 of 4 queries, which the other runs answer alone ('q2')",
     ]
 
 
@@ -184,16 +183,9 @@ def test_refused(fused, tmp_path):
 def made(seed, queries, depth):
     """A run without ties, its queries shuffled."""
     chance = random.Random(seed)
-    qids = [str(n) for n in range(queries)]
-    chance.shuffle(qids)
+    qids = chance.sample([str(n) for n in range(queries)], queries)
     return {
-        qid: dict(
-            zip(
-                (f"d{n}" for n in chance.sample(range(2 * depth), depth)),
-                sorted((chance.uniform(1, 30) for _ in range(depth)), reverse=True),
-                strict=True,
-            )
-        )
+        qid: {f"d{n}": chance.uniform(1, 30) for n in chance.sample(range(2 * depth), depth)}
         for qid in qids
     }
 

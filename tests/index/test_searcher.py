@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from denserk.config.retrieval import Engine, Metric, SearchSettings, Ties
+from denserk.config.retrieval import Metric, SearchSettings, Ties
 from denserk.index.exact import ExactIndex
 from denserk.index.folder import Part, PassageIds
 from denserk.index.searcher import Searcher, strictly_decreasing
-from tests.index.folders import flat_folder, found, names_of, open_flat, whole_numbers
+from denserk.io.flat_file import map_flat
+from tests.index.folders import flat_folder, found, names_of, whole_numbers
 
 
 def by_hand(ids, vectors, query, settings, metric, qid):
@@ -26,7 +27,6 @@ def by_hand(ids, vectors, query, settings, metric, qid):
 
 
 @pytest.mark.parametrize("metric", Metric)
-@pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
 @pytest.mark.parametrize(
     "options",
     [
@@ -36,14 +36,15 @@ def by_hand(ids, vectors, query, settings, metric, qid):
         {"hits": 2, "max_passage": True, "max_passage_hits": 20},
     ],
 )
-def test_every_engine_ranks_alike(tmp_path, engine, options, metric):
+def test_every_option_ranks_as_by_hand(tmp_path, options, metric):
     vectors, queries = whole_numbers(1, 120, 3), whole_numbers(2, 10, 3)
     ids = [f"d{n % 40}#{n // 40}" for n in range(120)]
     qids = [f"d{n}#0" for n in range(10)]
     settings = SearchSettings(ties=Ties.KEEP, **options)
-    folder = flat_folder(tmp_path / "i", ids, vectors, metric=metric)
+    flat_folder(tmp_path / "i", ids, vectors, metric=metric)
     names = PassageIds([Part("i", tmp_path / "i" / "docid", len(ids))])
-    hits = found(Searcher(open_flat(folder, engine), names, settings), qids, queries)
+    index = ExactIndex(*map_flat(tmp_path / "i" / "index"))
+    hits = found(Searcher(index, names, settings), qids, queries)
     assert list(hits) == qids
     for qid, query in zip(qids, queries, strict=True):
         assert hits[qid] == by_hand(ids, vectors, query, settings, metric, qid)
@@ -79,7 +80,7 @@ def test_scores_of_ties():
     hits = found(searcher, ["q"], np.array([[2]], np.float32))["q"]
     step = np.nextafter(np.float32(2), np.float32(0))
     assert hits == [("c", 2.0), ("b", step), ("a", np.nextafter(step, np.float32(0)))]
-    assert (searcher.ties.hits, searcher.ties.queries) == (2, 1)
+    assert (searcher.ranking.tied_hits, searcher.ranking.tied_queries) == (2, 1)
 
 
 @given(hnp.arrays(np.float32, st.integers(1, 30), elements=st.sampled_from([-1, 0, 0.5, 90, 1e30])))
@@ -93,7 +94,7 @@ def test_lowered_scores_keep_their_order_in_float32(scores):
     assert lowered[0] == scores[0]
 
 
-def test_no_hits_and_an_empty_index():
+def test_no_hits():
     class Empty(Counting):
         def search(self, queries, depth):
             return np.full((1, depth), -np.inf, "f4"), np.full((1, depth), -1)
