@@ -34,7 +34,13 @@ from denserk.config.retrieval import (
 from denserk.errors import MismatchError, ServerError, UsageError
 from denserk.extras import require
 from denserk.index.build import DEPTH, IndexResult, measure_recall, resumed
-from denserk.index.inputs import checked_blocks, expanded, known_count, open_sources
+from denserk.index.inputs import (
+    checked_blocks,
+    expanded,
+    known_count,
+    open_sources,
+    refuse_repeated,
+)
 from denserk.index.searcher import Rows, Scores, Vectors, in_order, padding
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM
@@ -329,10 +335,6 @@ def _load(
     def note_rows() -> None:
         collection.call("alter_collection_properties", {ROWS: str(sent)})
 
-    def id_at(position: int) -> str:
-        row = collection.call("get", ids=[position * size], output_fields=[PASSAGE])[0]
-        return str(row[PASSAGE])
-
     with track("loading vectors", known_count(sources), "passages") as bar:
         for ids, vectors, _ in checked_blocks(sources, taken):
             if not dimension:
@@ -356,7 +358,7 @@ def _load(
                 bar.advance(len(names) // size)
         note_rows()
         collection.settle()
-        taken.refuse_repeat(id_at)
+        refuse_repeated(taken, sources)
     if (count := collection.count()) != sent:
         raise ServerError(
             f"{collection.place} holds {count:,} rows where {sent:,} were written",
