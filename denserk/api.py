@@ -98,7 +98,7 @@ class Encoder:
         classes = (RepresentationSettings, TextSettings, ComputeSettings)
         typed = typed_values("Encoder.load", options, *classes)
         representation, text, compute = (select(typed, each) for each in classes)
-        return cls(TextEncoder.load(str(name), representation, text, ComputeSettings(**compute)))
+        return cls(TextEncoder(str(name), representation, text, ComputeSettings(**compute)))
 
     def encode_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Encode one query to (D,), or N queries to (N, D), float32."""

@@ -120,7 +120,7 @@ def _training(job: _Job) -> int:
         from denserk.mining.mining import scored
         from denserk.models.cross_encoder import PairScorer  # torch is for models alone
 
-        teacher = PairScorer.load(settings.teacher, job.text, None, job.compute)
+        teacher = PairScorer(settings.teacher, job.text, None, job.compute)
         examples = scored(examples, teacher.score, job.source)
     return training.write_training(job.target, job.counted(examples), job.to_format)
 

@@ -17,9 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.data.tokenization import load_tokenizer
-from denserk.models.model_folder import save_model
+from denserk.models.model_folder import read_model_folder, save_model
 from denserk.models.representation import Aggretriever, refuse_architecture
-from denserk.models.stored_model import read_model_folder
 
 HIDDEN = 16
 POSITIONS = 64

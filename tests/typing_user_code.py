@@ -28,7 +28,7 @@ from denserk.reporting import show_error
 
 def own_vectors(texts: list[str]) -> NDArray[np.float32]:
     """Vectors of a few texts, without a file."""
-    encoder = TextEncoder.load("mean", compute=ComputeSettings(dtype=Dtype.BFLOAT16, threads=1))
+    encoder = TextEncoder("mean", compute=ComputeSettings(dtype=Dtype.BFLOAT16, threads=1))
     assert_type(encoder.dimension, int)
     queries = [Query(f"q{number}", text) for number, text in enumerate(texts)]
     return assert_type(encoder.encode_queries(queries), NDArray[np.float32])

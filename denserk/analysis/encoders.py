@@ -24,7 +24,8 @@ from denserk.io.files import write_rows
 from denserk.io.plots import new_axes, save_if_installed
 from denserk.io.topics import read_queries
 from denserk.io.training import read_sentences
-from denserk.models.text_encoder import NOTHING, TextEncoder, load_models
+from denserk.models.model_folder import NOTHING
+from denserk.models.text_encoder import TextEncoder, load_models
 from denserk.records import Query
 from denserk.reporting import track
 
@@ -63,7 +64,7 @@ def sentence_similarity(
     """
     found = []
     for name in settings.model:
-        encoder = TextEncoder.load(name, representation, text, compute)
+        encoder = TextEncoder(name, representation, text, compute)
         found.append(_measure_similarity(name, encoder, settings.data))
     if settings.output is not None:
         write_rows(settings.output, as_table(found))

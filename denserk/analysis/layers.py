@@ -35,8 +35,9 @@ from denserk.io.qrels import read_qrels
 from denserk.io.runs import read_run
 from denserk.io.topics import read_queries
 from denserk.models.backbone import Backbone
+from denserk.models.model_folder import NOTHING
 from denserk.models.representation import MultiVector, PassageVectors
-from denserk.models.text_encoder import NOTHING, TextEncoder, load_models
+from denserk.models.text_encoder import TextEncoder, load_models
 from denserk.records import Passage, Query, best_first
 from denserk.reporting import track
 

@@ -37,7 +37,7 @@ from denserk.io.manifest import (
 from denserk.io.outputs import refuse_occupied
 from denserk.models.checkpoints import find_model
 from denserk.models.encode import encode
-from denserk.models.stored_model import read_model_folder
+from denserk.models.model_folder import read_model_folder
 
 logger = logging.getLogger(__name__)
 

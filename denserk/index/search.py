@@ -245,7 +245,7 @@ def load_query_encoder(
     from denserk.models.text_encoder import TextEncoder
 
     like = None if force else made
-    encoder = TextEncoder.load(model, *overrides, compute, like=like)
+    encoder = TextEncoder(model, *overrides, compute, like=like)
     int8 = like.get("int8") if like and like["fingerprint"] == encoder.fingerprint else None
     if int8 and encoder.backend is Backend.OPENVINO:
         folder = Path(opened.names[0])

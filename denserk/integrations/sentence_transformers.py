@@ -15,29 +15,16 @@ from torch import Tensor
 from denserk.data.batches import TokenBatch, pad
 from denserk.data.tokenization import PAIR, TextTokenizer, TokenizerInput, load_tokenizer
 from denserk.errors import ModelError, UsageError
-from denserk.models.model_folder import save_model
-from denserk.models.stored_model import StoredModel, read_model_folder
-from denserk.models.text_encoder import fit_lengths
+from denserk.models.model_folder import StoredModel, fit_lengths, read_model_folder, save_model
 from denserk.records import Query
 
-
-class QueryPrompt(str):
-    """A prompt that also says that the text is a query."""
-
-    __slots__ = ()
-
-
-class PassagePrompt(str):
-    """A prompt that also says that the text is a passage."""
-
-    __slots__ = ()
+LOADER_ARGUMENTS = ("model_kwargs", "processor_kwargs", "config_kwargs")
 
 
 class Encoder(InputModule):
     """Query and passage encoder of a denserk model; embeddings equal those of `denserk encode`.
 
-    Queries are texts given to `encode_query`, or with `task="query"` or `prompt_name="query"`;
-    all others are passages.
+    Queries are texts given to `encode_query`, or with `task="query"`; all others are passages.
     """
 
     def __init__(self, stored: StoredModel) -> None:
@@ -66,10 +53,11 @@ class Encoder(InputModule):
         **named: Any,
     ) -> "Encoder":
         """Load a folder, or a repository on the hub; the backend is torch."""
-        ignored = [name for name, value in named.items() if name.endswith("_kwargs") and value]
-        if ignored or backend != "torch":
-            given = ", ".join(ignored or [f"backend={backend!r}"])
-            raise UsageError(f"{model_name_or_path} is loaded by denserk, which takes no {given}")
+        if backend != "torch" or any(named.get(name) for name in LOADER_ARGUMENTS):
+            raise UsageError(
+                f"{model_name_or_path} is loaded by denserk, on the backend torch, which takes no "
+                f"{', '.join(LOADER_ARGUMENTS)}"
+            )
         folder = cls.load_dir_path(
             model_name_or_path, subfolder, token, cache_folder, revision, local_files_only
         )
@@ -77,37 +65,31 @@ class Encoder(InputModule):
             raise ModelError(f"{model_name_or_path}: no such folder, and not on the hub")
         return cls(read_model_folder(Path(folder)))
 
-    def on_model_ready(self, model: Any) -> None:
-        """Mark the two prompts, so that `prompt_name` also chooses the encoder and the length."""
-        model.prompts["query"] = QueryPrompt(model.prompts["query"])
-        model.prompts["document"] = PassagePrompt(model.prompts["document"])
-
     def preprocess(
         self, inputs: Sequence[TokenizerInput], prompt: str | None = None, task: str | None = None
     ) -> dict[str, Any]:
         """Tokenize queries or passages, with `prompt` in place of the model's own prefix.
 
         For a model that joins fields as a pair, passages may be (title, text). `task` is "query" or
-        "document"; a prompt of the caller's own needs one.
+        "document"; a prompt needs one.
         """
-        if task is None and type(prompt) is str:
+        if task is None and prompt:
             raise UsageError(
                 f"the prompt {prompt!r} does not say whether the texts are queries or passages: "
                 "call encode_query or encode_document"
             )
-        is_query = task == "query" or (task is None and isinstance(prompt, QueryPrompt))
         if self.text.join != PAIR and not all(isinstance(text, str) for text in inputs):
             raise UsageError("this model reads each text as one string, not as a pair")
         text = self.text
         if prompt is not None:
-            text = replace(text, query_prefix=str(prompt), passage_prefix=str(prompt))
+            text = replace(text, query_prefix=prompt, passage_prefix=prompt)
+        is_query = task == "query"
         tokenizer = TextTokenizer(self.query_tokenizer if is_query else self.tokenizer, text)
         if is_query:
             ids = tokenizer.queries([Query("", str(text)) for text in inputs])
         else:
             ids = tokenizer.sentences(inputs)
-        batch = pad(ids, tokenizer.pad_id)
-        return {**batch._asdict(), "is_query": is_query}
+        return {**pad(ids, tokenizer.pad_id)._asdict(), "is_query": is_query}
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Add `sentence_embedding`, (B, D) float32."""

@@ -61,7 +61,7 @@ class PretrainingObjective(nn.Module, ABC):
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
-        assert backbone.with_head
+        assert backbone.decoder is not None
         self.backbone = backbone
 
     def heads(self) -> dict[str, nn.Module]:

@@ -103,7 +103,7 @@ def mine_negatives(
         if settings.teacher is not None:
             from denserk.models.cross_encoder import PairScorer  # needs torch
 
-            teacher = PairScorer.load(settings.teacher, text, None, compute)
+            teacher = PairScorer(settings.teacher, text, None, compute)
         mining.read_runs()
         if paths.corpus is not None:
             mining.read_corpus(paths.corpus, corpus)

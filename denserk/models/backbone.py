@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 
 from denserk.data.batches import TokenBatch, pad
 from denserk.errors import ModelError
-from denserk.models.devices import Compiled, compile_function
+from denserk.models.devices import Compiled, compile_module
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,25 @@ def longest_input(config: PretrainedConfig) -> int | None:
     return int(count) - first_position(config) if count and count > 0 else None
 
 
-class Backbone(nn.Module):
-    """A transformer: a bare encoder, or a masked-language model (`with_head`)."""
+class _States(nn.Module):
+    """States of a backbone as OpenVINO computes them: of every layer, or of the last."""
 
-    def __init__(self, model: Any, *, with_head: bool) -> None:
+    def __init__(self, backbone: "Backbone", every_layer: bool) -> None:
+        super().__init__()
+        self.backbone, self.every_layer = backbone, every_layer
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        batch = TokenBatch(ids, mask.bool())
+        every_layer = self.every_layer
+        return tuple(self.backbone.hidden_states(batch)) if every_layer else (self.backbone(batch),)
+
+
+class Backbone(nn.Module):
+    """A transformer: a bare encoder, or a masked-language model."""
+
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: Any = model
-        self.with_head = with_head
         self.compiled: Compiled | None = None
 
     @property
@@ -134,14 +146,12 @@ class Backbone(nn.Module):
     @property
     def encoder(self) -> Any:
         """The transformer without its MLM head."""
-        return self.model.base_model if self.with_head else self.model
+        return self.model.base_model
 
     @property
-    def decoder(self) -> nn.Linear:
-        """The MLM head's last layer: (..., H) -> (..., V)."""
-        decoder = self.model.get_output_embeddings()
-        assert isinstance(decoder, nn.Linear)
-        return decoder
+    def decoder(self) -> Any:
+        """The MLM head's last layer, (..., H) -> (..., V); None for a bare encoder."""
+        return self.model.get_output_embeddings()
 
     def _run(self, batch: TokenBatch, **outputs: bool) -> Any:
         """Run the encoder; `outputs` names what it returns besides the last hidden states."""
@@ -161,36 +171,24 @@ class Backbone(nn.Module):
         hidden: Tensor = self._run(batch, output_hidden_states=False).last_hidden_state
         return hidden
 
-    def hidden_states(self, batch: TokenBatch, *, norm_intermediate: bool = False) -> list[Tensor]:
-        """States of every layer, item 0 the embeddings': (B, T) ids -> L + 1 times (B, T, H).
-
-        With `norm_intermediate`, a norm that the backbone has after its last layer (T5) is applied
-        to the layers before it too.
-        """
+    def hidden_states(self, batch: TokenBatch) -> list[Tensor]:
+        """States of every layer, item 0 the embeddings': (B, T) ids -> L + 1 times (B, T, H)."""
         if self.compiled is not None:
             return self.compiled(batch.input_ids, batch.attention_mask.long())
-        states: list[Tensor] = list(self._run(batch, output_hidden_states=True).hidden_states)
-        if norm_intermediate and self.architecture.final_norm:
-            norm = self.encoder.get_submodule(self.architecture.final_norm)
-            states[1:-1] = [norm(state) for state in states[1:-1]]
-        return states
+        return list(self._run(batch, output_hidden_states=True).hidden_states)
 
-    def compile_states(
-        self, dtype: torch.dtype, *, every_layer: bool, norm_intermediate: bool = False
-    ) -> None:
+    def final_norm(self, states: Tensor) -> Tensor:
+        """Apply the norm that the backbone has after its last layer (T5), if any."""
+        path = self.architecture.final_norm
+        normed: Tensor = self.encoder.get_submodule(path)(states) if path else states
+        return normed
+
+    def compile_states(self, dtype: torch.dtype, *, every_layer: bool) -> None:
         """Let OpenVINO compute `forward`, or with `every_layer` `hidden_states`, from now on."""
-
-        def states(ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-            batch = TokenBatch(ids, mask.bool())
-            if every_layer:
-                return tuple(self.hidden_states(batch, norm_intermediate=norm_intermediate))
-            return (self(batch),)
-
-        lengths = (8, 5)  # within the positions of the smallest models
-        vocabulary = self.config.vocab_size
-        texts = [[(7 + 97 * i) % vocabulary for i in range(length)] for length in lengths]
+        sizes, vocabulary = (8, 5), self.config.vocab_size  # all models have eight positions
+        texts = [[(7 + 97 * i) % vocabulary for i in range(size)] for size in sizes]
         ids, mask = pad(texts, int(self.config.pad_token_id or 0))
-        self.compiled = compile_function(states, [self.encoder], (ids, mask.long()), dtype)
+        self.compiled = compile_module(_States(self, every_layer), (ids, mask.long()), dtype)
 
     def attention_maps(self, batch: TokenBatch) -> list[Tensor]:
         """Return attention weights: (B, T) ids -> L times (B, A, T, T), A the heads.
@@ -276,6 +274,5 @@ class Backbone(nn.Module):
 
     def transform(self, hidden: Tensor) -> Tensor:
         """The MLM head up to its last layer: (..., H) -> (..., H)."""
-        assert self.with_head
         assert self.architecture.transform is not None
         return self.architecture.transform(self.model, hidden)

@@ -29,7 +29,7 @@ from denserk.config.encoding import (
 from denserk.config.options import as_json
 from denserk.data.batches import Pair, PairBatch, PairJoiner, by_length, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
-from denserk.errors import ModelError, UsageError
+from denserk.errors import ModelError
 from denserk.models.backbone import architecture_of, longest_input
 from denserk.models.checkpoints import (
     CONFIG,
@@ -42,9 +42,15 @@ from denserk.models.checkpoints import (
     read_weights,
 )
 from denserk.models.devices import at_least_float32, choose_dtype, prepare_device
-from denserk.models.model_folder import save_transformer, write_own_file
-from denserk.models.stored_model import DENSERK_FILE, read_model_folder, read_own_file
-from denserk.models.text_encoder import NOTHING, fit_lengths
+from denserk.models.model_folder import (
+    DENSERK_FILE,
+    NOTHING,
+    fit_lengths,
+    read_model_folder,
+    read_own_file,
+    save_transformer,
+    write_own_file,
+)
 from denserk.records import Passage, Query
 
 logger = logging.getLogger(__name__)
@@ -59,7 +65,7 @@ UNLIMITED = 100_000
 class Reranker(nn.Module):
     """A token or sequence classifier of transformers with one label, and what makes its inputs.
 
-    `folder` holds its tokenizer.
+    `folder` contains its tokenizer.
     """
 
     def __init__(self, model: Any, folder: Path, text: TextSettings, pairs: PairSettings) -> None:
@@ -69,7 +75,7 @@ class Reranker(nn.Module):
         self.is_linear = not type(model).__name__.endswith(PUBLISHED)
 
     def forward(self, batch: PairBatch) -> Tensor:
-        """The scores of pairs: (P, T) ids -> (P,) float32 at least, not squashed."""
+        """The scores of pairs, before any sigmoid: (P, T) ids -> (P,) float32 at least."""
         inputs = {**batch.tokens._asdict(), "return_dict": True}
         if batch.token_types is not None:
             inputs["token_type_ids"] = batch.token_types
@@ -96,11 +102,6 @@ class Reranker(nn.Module):
         """Return what joins a query and a passage into one input."""
         return PairJoiner(load_tokenizer(self.folder), self.text, self.pairs)
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the folder's weights, tokenizer and configuration."""
-        own = [path for path in [self.folder / DENSERK_FILE] if path.is_file()]
-        return fingerprint(self.folder, [*own, *encoder_files(self.folder)])
-
     def save(self, folder: Path) -> None:
         """Save it; config.json comes last, so that an interrupted save loads nowhere."""
         write_own_file(
@@ -120,20 +121,12 @@ class Reranker(nn.Module):
     def fit(
         self, text: Mapping[str, Any] = NOTHING, pair_max_length: int | None = None
     ) -> "Reranker":
-        """Set other lengths and texts, within the model's positions, and return the same model.
-
-        A length that was given and goes beyond them is a UsageError.
-        """
+        """Set other lengths and texts, within the model's positions, and return the same model."""
         limit = longest_input(self.model.config)
-        if pair_max_length is not None and limit is not None and pair_max_length > limit:
-            raise UsageError(
-                f"--pair-max-length {pair_max_length}: the model has {limit} positions",
-                f"at most {limit}",
-            )
         self.pairs = replace(self.pairs, max_length=pair_max_length or self.pairs.max_length)
         self.text = fit_lengths(self.text, text, limit)
         if limit is not None and self.joiner().limit > limit:
-            logger.info(f"query and passage together are cut to {limit} tokens, the positions")
+            logger.info(f"query and passage together are cut to the model's {limit} positions")
             self.pairs = replace(self.pairs, max_length=limit)
         return self
 
@@ -152,18 +145,15 @@ def is_reranker(folder: Path) -> bool:
     if (folder / DENSERK_FILE).is_file():
         own = read_json(folder / DENSERK_FILE).get("representation")
         return isinstance(own, dict) and own.get("representation") == Representation.CROSS_ENCODER
-    return (folder / CONFIG).is_file() and _is_published(folder)
+    return (folder / CONFIG).is_file() and _is_published(read_json(folder / CONFIG))
 
 
-def _is_published(folder: Path) -> bool:
-    names = read_json(folder / CONFIG).get("architectures")
-    return isinstance(names, list) and str(*names[:1]).endswith(PUBLISHED)
+def _is_published(config: Mapping[str, Any]) -> bool:
+    return any(str(name).endswith(PUBLISHED) for name in config.get("architectures") or ())
 
 
 def read_reranker(folder: Path) -> Reranker:
-    """Read a reranker; a ModelError if the folder holds none, or a broken one."""
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder")
+    """Read a reranker; a ModelError if the folder has none, or a broken one."""
     if not is_reranker(folder):
         raise ModelError(
             f"{folder} is no cross-encoder: it has no layer that scores a query with a passage",
@@ -176,7 +166,7 @@ def read_reranker(folder: Path) -> Reranker:
         raise ModelError(
             f"{folder} has {config.num_labels} labels; a reranker has one label, the score"
         )
-    published = _is_published(folder)
+    published = _is_published(read_json(folder / CONFIG))
     auto = AutoModelForSequenceClassification if published else AutoModelForTokenClassification
     model = load_model(auto, folder, config, read_weights(folder))
     if (folder / DENSERK_FILE).is_file():
@@ -219,42 +209,29 @@ def reranker_to_train(folder: Path, seed: int) -> Reranker:
 
 
 class PairScorer:
-    """A loaded cross-encoder: pairs of a query and a passage in, scores out.
+    """A loaded cross-encoder, given as a folder or a name on the hub, that scores pairs.
 
+    `text` (fields of `TextSettings`) and `pair_max_length` replace the folder's own settings.
     `tokenizer` makes token ids of queries and of passages, `joiner` one input of both.
     """
 
-    def __init__(self, name: str, reranker: Reranker, compute: ComputeSettings) -> None:
-        self.name, self.compute = name, compute
-        self.text, self.pairs = reranker.text, reranker.pairs
-        self.fingerprint = reranker.fingerprint()
+    def __init__(
+        self,
+        model: str,
+        text: Mapping[str, Any] = NOTHING,
+        pair_max_length: int | None = None,
+        compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    ) -> None:
+        self.name, folder = find_model(model)
+        reranker = read_reranker(folder).fit(text, pair_max_length)
+        self.compute, self.text, self.pairs = compute, reranker.text, reranker.pairs
+        own = [path for path in [folder / DENSERK_FILE] if path.is_file()]
+        self.fingerprint = fingerprint(folder, [*own, *encoder_files(folder)])
         self.backbone = reranker.model.config.model_type
         self.tokenizer, self.joiner = reranker.tokenizer(), reranker.joiner()
         self.device = prepare_device(compute)
         dtype = choose_dtype(compute.dtype, self.device)
         self._reranker = reranker.to(self.device).compute_in(dtype).eval()
-
-    @classmethod
-    def load(
-        cls,
-        model: str,
-        text: Mapping[str, Any] = NOTHING,
-        pair_max_length: int | None = None,
-        compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
-    ) -> "PairScorer":
-        """Load a cross-encoder from a folder, or by its name on the hub.
-
-        `text` (fields of `TextSettings`) and `pair_max_length` replace the folder's own settings.
-        """
-        name, folder = find_model(model)
-        scorer = cls(name, read_reranker(folder).fit(text, pair_max_length), compute)
-        if not (folder / DENSERK_FILE).is_file():
-            logger.info(
-                f"{name} records no text settings: {', '.join(scorer.text.fields)} of "
-                f"{scorer.text.passage_max_length} tokens, queries of "
-                f"{scorer.text.query_max_length}, {scorer.joiner.limit} in all"
-            )
-        return scorer
 
     def description(self) -> dict[str, Any]:
         """The model and its settings, as plain JSON for manifests."""
@@ -268,7 +245,7 @@ class PairScorer:
         }
 
     def score(self, queries: Sequence[Query], passages: Sequence[Passage]) -> NDArray[np.float32]:
-        """The scores of query i with passage i: (P,) float32."""
+        """Score query i with passage i: (P,) float32."""
         tokens = zip(
             self.tokenizer.queries(queries), self.tokenizer.passages(passages), strict=True
         )
@@ -276,7 +253,7 @@ class PairScorer:
 
     @torch.inference_mode()
     def score_pairs(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
-        """The scores of inputs, in their order; like lengths share a batch: (P,) float32."""
+        """Score inputs, batched by length, in their order: (P,) float32."""
         found = np.empty(len(pairs), dtype=np.float32)
         lengths = [len(pair.ids) for pair in pairs]
         budget = self.compute.tokens_on(self.device.type)

@@ -1,8 +1,7 @@
-"""Device, precision, CPU threads, and the OpenVINO backend: compiled functions of torch tensors.
+"""Device, precision, CPU threads, and torch modules that OpenVINO computes.
 
-Functions are traced as they are, so nothing here knows an architecture. OpenVINO and NNCF report
-their use over the network when they are imported; where the package `openvino_telemetry` is missing
-they use stubs of their own, so that package is hidden from them.
+OpenVINO and NNCF report their use over the network when they are imported; where the package
+`openvino_telemetry` is missing they use stubs of their own, so that package is hidden from them.
 """
 
 import io
@@ -11,7 +10,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -26,14 +25,13 @@ from denserk.config.encoding import Backend, ComputeSettings, Dtype
 from denserk.errors import ModelError, UsageError
 from denserk.extras import installed, require
 from denserk.io.files import temporary_beside
-from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
 DTYPES: dict[Dtype, torch.dtype] = {dtype: getattr(torch, dtype.value) for dtype in Dtype}
 
 # Kernels are kept for each batch size and length. The defaults, 1,024 in oneDNN and as many in
-# torch's own cache above it, let memory grow for hours; one batch needs far fewer.
+# torch's own cache above it, let memory grow for hours; one batch needs far fewer: 16 are kept.
 KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 # OpenVINO's names of precisions
@@ -42,12 +40,6 @@ HINTS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
 # Least mean and least 5th percentile of the cosines between int8 and float32 vectors.
 LEAST_COSINES = (0.995, 0.98)
-
-
-def limit_kernel_caches() -> None:
-    """Keep 16 CPU kernels of torch, from the first product on; the environment may set another."""
-    for name in KERNEL_CACHES:
-        os.environ.setdefault(name, "16")
 
 
 def choose_device(name: str) -> torch.device:
@@ -69,7 +61,9 @@ def choose_device(name: str) -> torch.device:
 
 
 def prepare_device(compute: ComputeSettings) -> torch.device:
-    """Set the number of CPU threads, where one was asked for, and return the device."""
+    """Set the number of CPU threads, if given, and of kept kernels, and return the device."""
+    for name in KERNEL_CACHES:
+        os.environ.setdefault(name, "16")
     if compute.threads is not None:
         torch.set_num_threads(compute.threads)
     return choose_device(compute.device)
@@ -114,9 +108,6 @@ def choose_backend(backend: Backend, device: torch.device) -> Backend:
 def on_threads(count: int) -> Iterator[None]:
     """Context manager that temporarily sets the number of CPU threads."""
     before = torch.get_num_threads()
-    if count == before:
-        yield
-        return
     torch.set_num_threads(count)
     try:
         yield
@@ -129,26 +120,15 @@ def _import(module: str, purpose: str = "the backend openvino") -> Any:
     return require(module, purpose)
 
 
-class _Traced(nn.Module):
-    """A function as a module; the weights that it uses belong to `owners`."""
-
-    def __init__(self, function: Callable[..., Any], owners: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.owners, self.function = nn.ModuleList(owners), function
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(*inputs)
-
-
 class Compiled:
-    """A function of tensors that OpenVINO computes on the CPU, products in `dtype`."""
+    """A module that OpenVINO computes on the CPU, products in `dtype`."""
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         self.model, self.dtype = model, dtype
         self._by_threads: dict[int, Any] = {}
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        """Compute the function, on as many threads as torch would use; results are float32."""
+        """Return the module's outputs in float32, computed on as many threads as torch uses."""
         threads = torch.get_num_threads()
         if threads not in self._by_threads:
             settings = {
@@ -163,29 +143,20 @@ class Compiled:
         return [torch.from_numpy(results[place]) for place in range(len(results))]
 
     def quantized(self, calibration: Sequence[tuple[Tensor, ...]]) -> "Compiled":
-        """Return the function with int8 products, whose scales fit the inputs in `calibration`."""
+        """Return the module with int8 products, their scales calibrated on these inputs."""
+        logger.info(f"calibrating int8 on {len(calibration)} texts")
         with redirect_stdout(io.StringIO()):  # NNCF's own log and progress
             nncf = _import("nncf", "--int8")
-            # NNCF reads all inputs twice
-            with track("calibrating int8", 2 * len(calibration), "texts") as progress:
-
-                def item(inputs: tuple[Tensor, ...]) -> list[NDArray[Any]]:
-                    progress.advance()
-                    return [each.numpy() for each in inputs]
-
-                model = nncf.quantize(
-                    self.model,
-                    nncf.Dataset(calibration, item),
-                    model_type=nncf.ModelType.TRANSFORMER,
-                    subset_size=len(calibration),
-                )
+            model = nncf.quantize(
+                self.model,
+                nncf.Dataset(calibration, lambda inputs: [each.numpy() for each in inputs]),
+                model_type=nncf.ModelType.TRANSFORMER,
+                subset_size=len(calibration),
+            )
         return Compiled(model, torch.float32)
 
     def save(self, path: Path) -> None:
-        """Write `path` (.xml) and the .bin beside it, as OpenVINO reads them.
-
-        Both are renamed once they are whole, the .bin last.
-        """
+        """Write `path` (.xml) and the .bin beside it, which is renamed last, from a temporary."""
         temporary = temporary_beside(path)
         temporary.mkdir()
         _import("openvino").save_model(self.model, temporary / path.name, compress_to_fp16=False)
@@ -202,34 +173,26 @@ class Compiled:
             raise ModelError(f"{path}: OpenVINO cannot read this file") from error
 
 
-def compile_function(
-    function: Callable[..., Any],
-    owners: Sequence[nn.Module],
-    example: tuple[Tensor, ...],
-    dtype: torch.dtype,
-) -> Compiled:
-    """Compile a function of tensors, which uses the weights of `owners`, for the CPU.
+def compile_module(module: nn.Module, example: tuple[Tensor, ...], dtype: torch.dtype) -> Compiled:
+    """Compile a module, which returns a tuple of tensors, for the CPU.
 
     Inputs may have other sizes than the example. A ModelError if OpenVINO cannot convert the
-    function, or its results on the example differ from torch's.
+    module, or its results on the example differ from torch's.
     """
     from denserk.models.checkpoints import silent  # and transformers: slow to import
 
-    with torch.no_grad(), warnings.catch_warnings(), silent():
-        warnings.simplefilter("ignore")  # of tracing: the results are compared below
-        expected = function(*example)
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"), silent():
+        expected = module(*example)
         try:
-            traced = _Traced(function, owners)
-            model = _import("openvino").convert_model(traced, example_input=example)
+            model = _import("openvino").convert_model(module, example_input=example)
             compiled = Compiled(model, dtype)
             found = compiled(*example)
         except (RuntimeError, TypeError, ValueError) as error:
-            reason = str(error).strip().splitlines()
+            reason = str(error).strip().partition("\n")[0] or repr(error)
             raise ModelError(
-                f"OpenVINO cannot convert this model: {reason[0] if reason else error!r}",
-                "choose --backend torch",
+                f"OpenVINO cannot convert this model: {reason}", "choose --backend torch"
             ) from error
-    pairs = zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True)
+    pairs = zip(found, expected, strict=True)
     off = max(float((one - other).norm() / other.norm()) for one, other in pairs)
     if not off <= TOLERANCES[dtype]:
         raise ModelError(
@@ -246,7 +209,7 @@ def certify(reduced: NDArray[np.float32], exact: NDArray[np.float32]) -> dict[st
     """
     norms = np.linalg.norm(reduced, axis=1) * np.linalg.norm(exact, axis=1)
     cosines = (reduced * exact).sum(1) / np.maximum(norms, np.finfo(np.float32).tiny)
-    found = (float(cosines.mean()), float(np.quantile(cosines, 0.05)))
+    found = float(cosines.mean()), float(np.quantile(cosines, 0.05))
     if not all(value >= least for value, least in zip(found, LEAST_COSINES, strict=True)):
         raise ModelError(
             f"--int8: cosines to float32 are {found[0]:.4f} in the mean and {found[1]:.4f} at the "

@@ -1,8 +1,8 @@
 """Processes of one run, started by torchrun: rank and world size, collectives, summed gradients.
 
-In training every process computes the loss of the whole batch from everybody's embeddings, with
-gradients through its own alone; the sum of the processes' gradients is then the gradient of one
-process that holds the whole batch.
+In training every process computes the loss of the whole batch from the embeddings of all processes,
+with gradients through its own alone; the sum of the processes' gradients is then the gradient of
+one process that has the whole batch.
 """
 
 import logging
@@ -28,14 +28,7 @@ TIMEOUT = timedelta(days=30)
 
 def launched() -> bool:
     """Return True if torchrun started this process as one of several."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    names = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    if size != "1" and (missing := [name for name in names if name not in os.environ]):
-        raise UsageError(
-            f"WORLD_SIZE is {size} and {missing[0]} is not set",
-            "start the processes with torchrun, or unset WORLD_SIZE",
-        )
-    return size != "1"
+    return os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def device_of_rank(name: str) -> str:
@@ -104,10 +97,9 @@ def from_main_process(work: Callable[[], T]) -> T:
     if rank == 0:
         try:
             made = [work(), None]
-        except (DenserkError, OSError) as error:
-            made = [None, error]
-        except Exception as error:  # noqa: BLE001 - it may not be picklable; raised again by all
-            made = [None, RuntimeError(f"{type(error).__name__}: {error}")]
+        except Exception as error:  # noqa: BLE001 - raised again by all
+            known = isinstance(error, DenserkError | OSError)  # others may not be picklable
+            made = [None, error if known else RuntimeError(f"{type(error).__name__}: {error}")]
     with _lost_process():
         dist.broadcast_object_list(made, src=0)
     if made[1] is not None:
@@ -119,18 +111,16 @@ def from_main_process(work: Callable[[], T]) -> T:
 def main_process_first(work: Callable[[], T]) -> T:
     """Run `work`, which writes files, in the main process; the others follow and find them."""
     rank, size = world()
-    if size == 1:
-        return work()
     if rank:
         dist.barrier()
-        return work()
     done = work()
-    dist.barrier()
+    if size > 1 and not rank:
+        dist.barrier()
     return done
 
 
 def gather_objects(item: T) -> list[T]:
-    """Return everybody's items in rank order, in the main process; an empty list in the others."""
+    """Return the items of all processes in rank order; in other than the main process, []."""
     rank, size = world()
     if size == 1:
         return [item]
@@ -141,7 +131,7 @@ def gather_objects(item: T) -> list[T]:
 
 
 def gather(tensor: Tensor) -> Tensor:
-    """Return everybody's rows in rank order, one's own with their graph: (N, ...) -> (R N, ...)."""
+    """Return all processes' rows by rank, this one's with their graph: (N, ...) -> (R N, ...)."""
     rank, size = world()
     if size == 1:
         return tensor
@@ -152,7 +142,7 @@ def gather(tensor: Tensor) -> Tensor:
 
 
 def widest(size: int, device: torch.device) -> int:
-    """Return the largest of everybody's sizes."""
+    """Return the largest size of all processes."""
     return int(gather(torch.tensor([size], device=device)).max())
 
 

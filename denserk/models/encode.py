@@ -1,14 +1,13 @@
 """Encode a corpus or queries: streaming, in independent blocks, resumable, in several processes.
 
-`prefetch` overlaps tokenising and writing with the model, which runs in the caller's thread. That
-also reads the source, so that an interrupt is felt even while a stream keeps it waiting.
+`prefetch` tokenizes the next blocks while the model computes one in the caller's thread. It also
+reads the source in that thread, so that an interrupt takes effect even while a stream has no data.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -54,18 +53,19 @@ from denserk.models.distributed import (
 )
 from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
 from denserk.records import Passage, Query
-from denserk.reporting import Progress, track
+from denserk.reporting import track
 
 T = TypeVar("T")
 R = TypeVar("R")
 Records = Sequence[Any]  # passages, or queries
-Blocks = Iterable[tuple[int, Records]]  # with their numbers
 Encoded = tuple[Block, Records, Vectors]
 # Passages per block without --block-size. A CPU encodes 4,096 in minutes, which a kill would cost;
 # a GPU encodes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
 # options in the manifest, which a resumed run must share
 RECORDED = ("vector_dtype", "shard_id", "shard_num", "dtype", "batch_size", "threads")
+
+SUMMED = ("encoded", "tokens", "positions")  # fields of a result, over the processes
 
 
 @dataclass
@@ -156,7 +156,7 @@ def _encode(
         # earlier versions, which recorded none, computed by torch
         backend = resumed.made_from["model"].get("backend", Backend.TORCH)
         compute = replace(compute, backend=Backend(backend))
-    encoder = TextEncoder.load(settings.model, representation, text, compute)
+    encoder = TextEncoder(settings.model, representation, text, compute)
     if settings.int8:
         encoder.int8 = from_main_process(lambda: _int8(settings, texts, encoder, resumed))
     asked = as_json(settings) | as_json(compute) | as_json(corpus)
@@ -170,11 +170,18 @@ def _encode(
     }
     made_from = {"model": encoder.description(), "texts": settings.source}
     manifest = Manifest(Kind.VECTORS, False, chosen, made_from)
+    result = EncodeResult(dimension=encoder.dimension)
+    writer = _folder_writer(settings, manifest, encoder, resumed) if to_folder else None
+    finished = dict(writer.finished) if writer else {}
+    blocks = texts.blocks(size, start, stop)
     with track("encoding", stop and stop - start, texts.unit) as progress:
-        encoding = _Encoding(settings, encoder, texts.blocks(size, start, stop), progress)
-        if to_folder:
-            return encoding.to_folder(_folder_writer(settings, manifest, encoder, resumed))
-        return encoding.to_file(replace(manifest, complete=True))
+        encoded = _encode_blocks(settings, encoder, blocks, finished, result, progress.advance)
+        if writer is None:
+            _to_file(encoded, settings, encoder.text, replace(manifest, complete=True))
+            return result
+        several = 1 if settings.topics else encoder.vectors_per_passage
+        contents = {"dimension": encoder.dimension, "vectors_per_passage": several}
+        return _to_folder(encoded, writer, result, contents)
 
 
 def _int8(
@@ -215,176 +222,119 @@ def _folder_writer(
     return VectorFolderWriter(folder, manifest, settings.vector_dtype.value, finished, rank)
 
 
-def _parts(record: Passage | Query, text: TextSettings) -> list[str]:
-    """Return the texts of a record that the tokenizer joins."""
-    return [record.field(f) for f in text.fields] if isinstance(record, Passage) else [record.text]
+def _to_folder(
+    encoded: Iterable[Encoded], writer: VectorFolderWriter, result: EncodeResult, contents: Any
+) -> EncodeResult:
+    """Write the resumable folder, together with the other processes."""
+    for block, records, vectors in encoded:
+        writer.write(block, [record[0] for record in records], vectors)
+    of_ranks = gather_objects((writer.finished, result))
+
+    def finish() -> EncodeResult:
+        for finished, _ in of_ranks:
+            writer.finished |= finished
+        count = writer.finish(contents).contents["count"]
+        results = [other for _, other in of_ranks]
+        work = {n: sum(getattr(each, n) for each in results) for n in SUMMED}
+        seconds = max(each.seconds for each in results)
+        return EncodeResult(count, result.dimension, seconds=seconds, **work)
+
+    return from_main_process(finish)
 
 
-class _Encoding:
-    """Encodes this process' blocks; finished ones are compared with the input and skipped."""
+def _to_file(
+    encoded: Iterable[Encoded], settings: EncodeSettings, text: TextSettings, manifest: Manifest
+) -> None:
+    """Write another tool's format, in one pass; several vectors of d1 are d1#0, d1#1."""
 
-    def __init__(
-        self, settings: EncodeSettings, encoder: TextEncoder, blocks: Blocks, progress: Progress
-    ) -> None:
-        self._settings, self._encoder, self._progress = settings, encoder, progress
-        self._side = settings.side
-        self._blocks = blocks
-        self._vectors_per_text = 1 if settings.topics else encoder.vectors_per_passage
-        self._finished: Mapping[int, Block] = {}
-        self._seen: set[int] = set()
-        self._result = EncodeResult(dimension=encoder.dimension)
-
-    def to_folder(self, writer: VectorFolderWriter) -> EncodeResult:
-        """Write the resumable folder, together with the other processes."""
-        self._finished = dict(writer.finished)
-
-        def write(encoded: Encoded) -> None:
-            block, records, vectors = encoded
-            writer.write(block, [record[0] for record in records], vectors)
-
-        with closing(self._encoded()) as encoded:
-            for _ in prefetch(write, encoded):
-                pass
-        if world()[1] > 1:
-            self._progress.note("waiting for the other processes")
-        of_ranks = gather_objects((writer.finished, self._result))
-
-        def finish() -> EncodeResult:
-            for finished, _ in of_ranks:
-                writer.finished |= finished
-            dimension, size = self._encoder.dimension, self._vectors_per_text
-            manifest = writer.finish({"dimension": dimension, "vectors_per_passage": size})
-            results = [result for _, result in of_ranks]
-            return EncodeResult(
-                manifest.contents["count"],
-                dimension,
-                encoded=sum(result.encoded for result in results),
-                seconds=max(result.seconds for result in results),
-                tokens=sum(result.tokens for result in results),
-                positions=sum(result.positions for result in results),
-            )
-
-        return from_main_process(finish)
-
-    def to_file(self, manifest: Manifest) -> EncodeResult:
-        """Write another tool's format, in one pass; several vectors of d1 are d1#0, d1#1."""
-        settings, text, size = self._settings, self._encoder.text, self._vectors_per_text
-
-        def as_block(encoded: Encoded) -> VectorBlock:
-            _, records, vectors = encoded
+    def blocks() -> Iterator[VectorBlock]:
+        for _, records, vectors in encoded:
             names = [record[0] for record in records]
             contents = [" ".join(filter(None, _parts(record, text))) for record in records]
+            size = len(vectors) // len(records)
             if size > 1:
                 names = [f"{name}#{i}" for name in names for i in range(size)]
                 contents = [content for content in contents for _ in range(size)]
             with np.errstate(over="ignore"):
                 stored = vectors.astype(settings.vector_dtype.value, copy=False)
-            return VectorBlock(names, stored, contents)
+            yield VectorBlock(names, stored, contents)
 
-        with closing(self._encoded()) as encoded:
-            write_vectors(
-                settings.output,
-                settings.output_format,
-                prefetch(as_block, encoded),
-                overwrite=settings.overwrite,
-                queries=settings.topics is not None,
-                manifest=manifest,
-            )
-        return self._result
+    write_vectors(
+        settings.output,
+        settings.output_format,
+        blocks(),
+        overwrite=settings.overwrite,
+        queries=settings.topics is not None,
+        manifest=manifest,
+    )
 
-    def _encoded(self) -> Generator[Encoded, None, None]:
-        """Read and encode the blocks."""
-        result, side = self._result, self._side
-        start = time.perf_counter()
-        shares = deal(self._blocks, self._finished, *world())
-        with closing(prefetch(self._prepare, shares, self._settings.workers)) as prepared:
-            for block, records, planned in prepared:
-                if planned is None:
-                    self._progress.advance(block.count)
-                    if not result.encoded:  # time counts from the first text that is encoded
-                        start = time.perf_counter()
-                    continue
-                vectors = self._encoder.encode_planned(side, planned, self._progress.advance)
-                result.encoded += planned.count
-                result.tokens += planned.tokens
-                result.positions += planned.positions
-                yield block, records, vectors
-        result.count = result.encoded
-        result.seconds = time.perf_counter() - start if result.encoded else 0.0
-        if extra := sorted(self._finished.keys() - self._seen):
-            raise MismatchError(
-                f"{self._settings.output} holds block {extra[0]}, past the end of "
-                f"{self._settings.source}",
-                "start over with --overwrite",
-            )
 
-    def _prepare(
-        self, share: tuple[int, Records, bool]
-    ) -> tuple[Block, Records, PlannedTexts | None]:
-        """Tokenise a block, unless it is finished or another process'."""
-        number, records, own = share
-        self._seen.add(number)
-        if not own:
+def _parts(record: Passage | Query, text: TextSettings) -> list[str]:
+    """Return the texts of a record that the tokenizer joins."""
+    return [record.field(f) for f in text.fields] if isinstance(record, Passage) else [record.text]
+
+
+def _encode_blocks(
+    settings: EncodeSettings,
+    encoder: TextEncoder,
+    blocks: Iterable[tuple[int, Records]],
+    finished: Mapping[int, Block],
+    result: EncodeResult,
+    advance: Callable[[int], None],
+) -> Iterator[Encoded]:
+    """Encode this process' blocks; finished ones are compared with the input and skipped."""
+    rank, size = world()
+    start, unseen = time.perf_counter(), set(finished)
+
+    def prepare(numbered: tuple[int, Records]) -> tuple[Block, Records, PlannedTexts | None]:
+        number, records = numbered
+        if number % size != rank:
             return Block(number, len(records), ""), records, None
-        text = self._encoder.text
-        digest = texts_sha256([record[0], *_parts(record, text)] for record in records)
+        digest = texts_sha256([record[0], *_parts(record, encoder.text)] for record in records)
         block = Block(number, len(records), digest)
-        if number not in self._finished:
-            return block, records, self._encoder.plan(self._side, records)
-        if self._finished[number] != block:
+        if finished.get(number, block) != block:
             raise MismatchError(
-                f"{block.name} of {self._settings.output} was made from other texts than "
-                f"{self._settings.source} holds there now",
+                f"{block.name} of {settings.output} was made from other texts than "
+                f"{settings.source} holds there now",
                 "start over with --overwrite",
             )
-        return block, records, None
+        planned = None if number in finished else encoder.plan(settings.side, records)
+        return block, records, planned
+
+    for block, records, planned in prefetch(prepare, blocks, settings.workers):
+        unseen.discard(block.number)
+        if planned is None:
+            advance(block.count)
+            if not result.encoded:  # time counts from the first text that is encoded
+                start = time.perf_counter()
+            continue
+        vectors = encoder.encode_planned(settings.side, planned, advance)
+        result.encoded += planned.count
+        result.tokens += planned.tokens
+        result.positions += planned.positions
+        result.seconds = time.perf_counter() - start
+        yield block, records, vectors
+    result.count = result.encoded
+    if unseen:
+        raise MismatchError(
+            f"{settings.output} holds block {min(unseen)}, past the end of {settings.source}",
+            "start over with --overwrite",
+        )
 
 
-def deal(
-    blocks: Iterable[tuple[int, T]], finished: Collection[int], rank: int, size: int
-) -> Iterator[tuple[int, T, bool]]:
-    """Yield numbered blocks, and whether each is processed by this rank.
-
-    Finished and unfinished blocks are dealt separately: all share what a lost process left.
-
-    >>> [number for number, _, own in deal(enumerate("abcdefg"), {0, 2, 4}, 1, 2) if own]
-    [2, 3, 6]
-    """
-    turn = {True: 0, False: 0}
-    for number, block in blocks:
-        done = number in finished
-        yield number, block, turn[done] % size == rank
-        turn[done] += 1
-
-
-def prefetch(
-    work: Callable[[T], R], items: Iterable[T], workers: int = 1
-) -> Generator[R, None, None]:
+def prefetch(work: Callable[[T], R], items: Iterable[T], workers: int = 1) -> Iterator[R]:
     """Yield the results of `work` in order, computed by other threads.
 
-    Items are read in the caller's thread, at most `workers` + 1 beyond the last result yielded. An
-    error is raised once everything before it was yielded. Close the generator
-    (`contextlib.closing`) if the caller may stop early.
+    Items are read in the caller's thread, at most `workers` beyond the last result yielded.
 
     >>> list(prefetch(str.upper, ["a", "b", "c"]))
     ['A', 'B', 'C']
     """
-    reading = iter(items)
     waiting: deque[Future[R]] = deque()
-
     with ThreadPoolExecutor(workers, thread_name_prefix="prefetch") as pool:
-
-        def start_next() -> None:
-            try:
-                waiting.append(pool.submit(work, next(reading)))
-            except StopIteration:
-                pass
-            except Exception as error:  # noqa: BLE001 - raised again, in its turn
-                waiting.append(Future())
-                waiting[-1].set_exception(error)
-
-        for _ in range(workers + 1):
-            start_next()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-            start_next()

@@ -5,19 +5,13 @@ depend on the block, the seed, the batch settings and the machine, but on no oth
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-)
 
 from denserk.config.encoding import BATCH_TOKENS, ComputeSettings
 from denserk.config.formats import CorpusSettings
@@ -45,7 +39,6 @@ from denserk.models.checkpoints import (
     fingerprint,
     load_model,
     read_config,
-    read_model_type,
     read_weights,
     weight_files,
 )
@@ -53,10 +46,14 @@ from denserk.models.devices import choose_dtype, prepare_device
 from denserk.reporting import track
 
 QUERIES, CONTINUATIONS = "--queries-model", "--continuation-model"
-MODELS = {QUERIES: "queries_model", CONTINUATIONS: "continuation_model"}
-KINDS = {QUERIES: "query", CONTINUATIONS: "continuation"}
+# option -> key of the model in the manifest, kind of text
+MODELS = {
+    QUERIES: ("queries_model", "query"),
+    CONTINUATIONS: ("continuation_model", "continuation"),
+}
 # Settings that a resumed run must share; a smaller batch is allowed.
 SHARED = ("seed", "block_size", "shard_id", "shard_num", "fields", "join", "passage_max_length")
+UNLIMITED = 10**9  # positions of a model that has no limit (T5)
 SPECIAL_TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
 
 
@@ -78,31 +75,33 @@ class TextGenerator:
     ) -> None:
         self.device = prepare_device(compute)
         self.name, folder = find_model(model, option)
-        self._causal, self._sampling, self._compute = option == CONTINUATIONS, sampling, compute
-        self._model = _load(option, self.name, folder, allow_pickle=allow_pickle)
+        weights = weight_files(folder)
+        if not allow_pickle and weights[-1].suffix == ".bin":
+            raise ModelError(
+                f"{option} {self.name}: its weights are a pickle, {weights[-1].name}",
+                "add --allow-pickle to read its tensors; nothing in it is run",
+            )
         files = (folder / name for name in (CONFIG, *VOCABULARY_FILES, "merges.txt"))
-        own = [*weight_files(folder), *(path for path in files if path.is_file())]
+        own = [*weights, *(path for path in files if path.is_file())]
         self.fingerprint = fingerprint(folder, own)
+        self._causal, self._sampling, self._compute = option == CONTINUATIONS, sampling, compute
+        auto: Any = AutoModelForCausalLM if self._causal else AutoModelForSeq2SeqLM
+        self._model = load_model(auto, folder, read_config(folder), read_weights(folder))
         self._tokenizer = load_tokenizer(folder)
-        if self._causal:  # what follows stands right behind a passage, and behind its end
+        if self._causal:  # new text follows the end of a passage
             self._tokenizer.padding_side = self._tokenizer.truncation_side = "left"
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
-        self._room = getattr(self._model.config, "max_position_embeddings", None)
-        if self._room is not None and self._causal:
-            self._room -= sampling.max_tokens
-            if self._room < 1:
-                raise UsageError(
-                    f"{self.name} has {self._room + sampling.max_tokens:,} positions: "
-                    f"{sampling.max_tokens:,} new tokens leave no room for a passage"
-                )
-        sources = (self._model.generation_config, self._model.config)
-        tokens = {  # all that is kept of the model's own generation settings
-            name: next((v for s in sources if (v := getattr(s, name, None)) is not None), None)
-            for name in SPECIAL_TOKENS
-        }
-        if not self._causal and tokens["decoder_start_token_id"] is None:
-            raise ModelError(f"{option} {self.name}: its config.json has no decoder_start_token_id")
+        room = getattr(self._model.config, "max_position_embeddings", None) or UNLIMITED
+        self._room = room - sampling.max_tokens if self._causal else room
+        if self._room < 1:
+            raise UsageError(
+                f"{self.name} has {room:,} positions: {sampling.max_tokens:,} new tokens leave no "
+                "room for a passage"
+            )
+        recorded = self._model.generation_config
+        if (folder / "generation_config.json").is_file():
+            recorded = GenerationConfig.from_pretrained(folder)
         self._model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
             do_sample=True,
             top_k=sampling.top_k,
@@ -111,7 +110,8 @@ class TextGenerator:
             max_new_tokens=sampling.max_tokens,
             num_return_sequences=sampling.samples,
             pad_token_id=self._tokenizer.pad_token_id,
-            **tokens,
+            # all that is kept of the model's own settings
+            **{name: getattr(recorded, name) for name in SPECIAL_TOKENS},
         )
         self._model.to(self.device, choose_dtype(compute.dtype, self.device))
 
@@ -127,7 +127,7 @@ class TextGenerator:
         encoded = self._tokenizer(
             [texts[place] for place in filled],
             truncation=True,
-            max_length=longest if self._room is None else min(longest, self._room),
+            max_length=min(longest, self._room),
             add_special_tokens=not self._causal,
             return_attention_mask=True,
         )
@@ -142,57 +142,17 @@ class TextGenerator:
                     {name: [values[row] for row in rows] for name, values in encoded.items()},
                     return_tensors="pt",
                 ).to(self.device)
-                for row, drawn in zip(rows, self._sample(batch), strict=True):
-                    found[filled[row]] = [text for text in map(str.strip, drawn) if text]
+                ids = batch["input_ids"]
+                drawn = self._model.generate(input_ids=ids, attention_mask=batch["attention_mask"])
+                made = self._tokenizer.batch_decode(
+                    drawn[:, ids.shape[1] if self._causal else 0 :],
+                    skip_special_tokens=True,
+                    clean_up_tokenization_spaces=False,
+                )
+                for number, row in enumerate(rows):
+                    own_texts = map(str.strip, made[number * samples : (number + 1) * samples])
+                    found[filled[row]] = [text for text in own_texts if text]
         return found
-
-    def _sample(self, batch: Any) -> Iterator[list[str]]:
-        """Yield the samples of each text of a padded batch."""
-        ids, samples = batch["input_ids"], self._sampling.samples
-        try:
-            drawn = self._model.generate(input_ids=ids, attention_mask=batch["attention_mask"])
-        except torch.OutOfMemoryError:
-            raise ModelError(
-                f"{self.name}: {self.device} has no room for a batch of {len(ids)} passages with "
-                f"{samples} samples each",
-                "give a smaller --batch-tokens; with --resume, finished blocks are kept",
-            ) from None
-        except RuntimeError as error:
-            if "probability tensor" not in str(error):
-                raise
-            raise ModelError(
-                f"{self.name} gives logits that are not finite in {self._compute.dtype}",
-                "try --dtype float32",
-            ) from None
-        texts = self._tokenizer.batch_decode(
-            drawn[:, ids.shape[1] if self._causal else 0 :],
-            skip_special_tokens=True,
-            clean_up_tokenization_spaces=False,
-        )
-        return (texts[first : first + samples] for first in range(0, len(texts), samples))
-
-
-def _load(option: str, name: str, folder: Path, *, allow_pickle: bool) -> Any:
-    """Load a folder's model in float32 on the CPU."""
-    kind = read_model_type(folder)
-    causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
-    known = {QUERIES: MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys(), CONTINUATIONS: causal}
-    auto: Any = AutoModelForCausalLM if option == CONTINUATIONS else AutoModelForSeq2SeqLM
-    if kind not in known[option]:
-        expected = "causal" if option == CONTINUATIONS else "sequence-to-sequence"
-        others = [f"give it as {other}" for other, kinds in known.items() if kind in kinds]
-        raise ModelError(
-            f"{option} {name} is a {kind} model; a {expected} model is expected", *others
-        )
-    if not allow_pickle and weight_files(folder)[-1].suffix == ".bin":
-        raise ModelError(
-            f"{option} {name}: its weights are a pickle, {weight_files(folder)[-1].name}",
-            "add --allow-pickle to read its tensors; nothing in it is run",
-        )
-    model = load_model(auto, folder, read_config(folder), read_weights(folder))
-    if (folder / "generation_config.json").is_file():
-        model.generation_config = GenerationConfig.from_pretrained(folder)
-    return model
 
 
 @dataclass
@@ -218,20 +178,20 @@ def generate(
     """Generate queries and continuations of every passage, in the order of the corpus."""
     generators = {
         option: TextGenerator(
-            *(option, model, settings.sampling_of(KINDS[option]), compute),
+            *(option, model, settings.sampling_of(kind), compute),
             allow_pickle=settings.allow_pickle,
         )
-        for option, name in MODELS.items()
-        if (model := getattr(settings, name)) is not None
+        for option, (key, kind) in MODELS.items()
+        if (model := getattr(settings, key)) is not None
     }
-    prompts = {QUERIES: settings.query_prompt}
+    prompts = {QUERIES: settings.query_prompt, CONTINUATIONS: ""}
 
     def sample(option: str, number: int, inputs: Sequence[str]) -> list[list[str]]:
         if option not in generators:
             return [[]] * len(inputs)
         key = f"{settings.seed} {option} {number}".encode()
         seed = int.from_bytes(blake2b(key, digest_size=8).digest())
-        prompted = [prompts.get(option, "") + each if each else "" for each in inputs]
+        prompted = [prompts[option] + each if each else "" for each in inputs]
         return generators[option].generate(prompted, settings.passage_max_length, seed)
 
     fields = settings.fields or ("title", "text")
@@ -250,15 +210,15 @@ def generate(
         "sampler": "transformers",
         "dtype": compute.dtype.value,
     }
-    made_from: dict[str, Any] = {
-        MODELS[option]: {"name": model.name, "fingerprint": model.fingerprint}
+    models = {
+        MODELS[option][0]: {"name": model.name, "fingerprint": model.fingerprint}
         for option, model in generators.items()
     }
-    manifest = Manifest(Kind.EXPANSIONS, False, chosen, {**made_from, "texts": settings.corpus})
+    manifest = Manifest(Kind.EXPANSIONS, False, chosen, {**models, "texts": settings.corpus})
     resumed = None
     if settings.resume and (started := started_output(output)) is not None:
         resumed = read_manifest(started, Kind.EXPANSIONS, unfinished=True)
-        refuse_other_run(output, resumed, manifest, MODELS.values())
+        refuse_other_run(output, resumed, manifest, [key for key, _ in MODELS.values()])
     complete = resumed is not None and resumed.complete
     writes = output != STREAM and not complete
     writer = ResumableLines(output, manifest, overwrite=settings.overwrite) if writes else None

@@ -24,7 +24,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, reduce
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -135,53 +134,73 @@ def shuffled_ids(vocabulary: int, seed: int) -> tuple[int, ...]:
     return tuple(sorted(range(vocabulary), key=keys.__getitem__))
 
 
-# (N, H) states and (N, 1) signs or None -> (N, M), `log p_i[u]` of the most probable token u of
-# each column, of the least probable one where the sign is -1
-LogProbabilities = Callable[[Tensor, Tensor | None], Tensor]
-
-
-class VocabularyBlock(NamedTuple):
-    """Neighbouring columns of the vocabulary projection, in the order of a layout."""
-
-    weight: Tensor  # (columns, H)
-    bias: Tensor  # (columns,)
-    rounds: int  # columns / M; 0 for ids that the layout drops, which count in the softmax alone
-
-
-def vocabulary_blocks(
-    weight: Tensor, bias: Tensor, layout: SliceLayout | None
-) -> list[VocabularyBlock]:
-    """Split the MLM decoder, weight (V, H) and bias (V,), into blocks of whole rounds.
+class VocabularyHead:
+    """An MLM head that projects states to the vocabulary in blocks of whole rounds of a layout.
 
     Columns that the layout appends get zero weights and a bias of minus infinity, so that their
-    probability is zero. Without a layout the vocabulary is one block.
+    probability is zero. Ids that it drops are a block of their own, which counts in the softmax
+    alone. Without a layout the vocabulary is one block.
+
+    transform: the head up to its decoder, (N, H) -> (N, H); weight: (V, H); bias: (V,).
     """
-    if layout is None:
-        return [VocabularyBlock(weight, bias, 1)]
-    if layout.order is not None:
-        order = torch.tensor(layout.order, device=weight.device)
-        weight, bias = weight[order], bias[order]
-    blocks = []
-    if layout.dropped:
-        blocks.append(VocabularyBlock(weight[: layout.dropped], bias[: layout.dropped], 0))
-    step = max(COLUMNS // layout.modulus, 1) * layout.modulus
-    for start in range(layout.dropped, len(weight), step):
-        some, its_bias = weight[start : start + step], bias[start : start + step]
-        if missing := -len(some) % layout.modulus:
-            some = F.pad(some, (0, 0, 0, missing))
-            its_bias = F.pad(its_bias, (0, missing), value=-torch.inf)
-        blocks.append(VocabularyBlock(some, its_bias, len(some) // layout.modulus))
-    return blocks
+
+    def __init__(
+        self,
+        transform: Callable[[Tensor], Tensor],
+        weight: Tensor,
+        bias: Tensor,
+        layout: SliceLayout | None,
+    ) -> None:
+        self.transform, self.columns = transform, len(weight)
+        self.blocks = [(weight, bias)]
+        if layout is None:
+            return
+        self.columns = layout.modulus
+        if layout.order is not None:
+            order = torch.tensor(layout.order, device=weight.device)
+            weight, bias = weight[order], bias[order]
+        weight = F.pad(weight, (0, 0, 0, layout.appended))
+        bias = F.pad(bias, (0, layout.appended), value=-torch.inf)
+        step = max(COLUMNS // layout.modulus, 1) * layout.modulus
+        starts = range(layout.dropped, len(weight), step)
+        parts = [slice(0, layout.dropped)] if layout.dropped else []
+        parts += [slice(start, start + step) for start in starts]
+        self.blocks = [(weight[part], bias[part]) for part in parts]
+
+    def __call__(self, states: Tensor, signs: Tensor | None = None) -> Tensor:
+        """Return `log p_i[u]` of the most probable token u of each column: (N, H) -> (N, M).
+
+        Where `signs`, (N, 1), is -1, u is the least probable token.
+        """
+        inputs = self.transform(states)
+        parts = []
+        for weight, bias in self.blocks:
+            given = (inputs, signs, weight, bias, self.columns)
+            if torch.is_grad_enabled():
+                parts.append(checkpoint(_reduced, *given, use_reentrant=False))
+            else:
+                parts.append(_reduced(*given))
+        logits = reduce(torch.maximum, (largest for largest, _ in parts if largest is not None))
+        if signs is not None:
+            logits = logits * signs
+        result: Tensor = logits - torch.stack([log_sum for _, log_sum in parts]).logsumexp(0)
+        return result
+
+
+def _reduced(
+    inputs: Tensor, signs: Tensor | None, weight: Tensor, bias: Tensor, columns: int
+) -> tuple[Tensor | None, Tensor]:
+    """Return a block's largest (signed) logits (N, M), and the log-sum-exp of its logits (N, 1)."""
+    logits = at_least_float32(F.linear(inputs.to(weight.dtype), weight, bias))
+    log_sum = logits.logsumexp(1, keepdim=True)
+    if len(weight) < columns:  # dropped ids
+        return None, log_sum
+    signed = logits if signs is None else logits * signs
+    return signed.view(-1, len(weight) // columns, columns).amax(1), log_sum
 
 
 def aggregate(
-    states: Tensor,
-    weights: Tensor,
-    mask: Tensor,
-    log_probabilities: LogProbabilities,
-    columns: int,
-    *,
-    signed: bool = False,
+    states: Tensor, weights: Tensor, mask: Tensor, head: VocabularyHead, *, signed: bool = False
 ) -> Tensor:
     """Compute `max_i w_i p_i` of each text, by the largest value of each column.
 
@@ -189,15 +208,15 @@ def aggregate(
     several positions or tokens share split their gradient evenly.
 
     states: (B, T, H); weights: (B, T), after their rule, negative only where `signed`; mask: (B, T)
-    bool, masked positions have no effect; columns: M -> (B, M), float32 at least; zeros for a text
-    without any position.
+    bool, masked positions have no effect -> (B, M), float32 at least; zeros for a text without any
+    position.
     """
     weights = at_least_float32(weights)
     used = mask if signed else mask & (weights > 0)
     texts, positions = used.nonzero(as_tuple=True)
     if not len(texts) and torch.is_grad_enabled():  # keep the graph: all gradients are zero
         texts, positions = mask.nonzero(as_tuple=True)
-    best = weights.new_zeros(len(mask), columns)
+    best = weights.new_zeros(len(mask), head.columns)
     if signed:
         best = best.masked_fill(mask.any(1, keepdim=True), -torch.inf)
     chosen, kept = states[texts, positions], weights[texts, positions].unsqueeze(1)
@@ -207,47 +226,9 @@ def aggregate(
     ):
         # A negative weight makes the least probable token of a column the largest value.
         signs = torch.where(weight < 0, -1.0, 1.0).to(weight.dtype) if signed else None
-        values = weight * log_probabilities(some, signs).exp()
+        values = weight * head(some, signs).exp()
         best = best.scatter_reduce(0, text.unsqueeze(1).expand_as(values), values, "amax")
     return best
-
-
-def log_probabilities(
-    transform: Callable[[Tensor], Tensor],
-    blocks: list[VocabularyBlock],
-    columns: int,
-    states: Tensor,
-    signs: Tensor | None = None,
-) -> Tensor:
-    """Compute `LogProbabilities` through the MLM head, block by block.
-
-    transform: the head up to its decoder, (N, H) -> (N, H); columns: M.
-    """
-    inputs = transform(states)
-    parts = []
-    for block in blocks:
-        if torch.is_grad_enabled():
-            part = checkpoint(_reduced, inputs, signs, block, columns, use_reentrant=False)
-        else:
-            part = _reduced(inputs, signs, block, columns)
-        parts.append(part)
-    logits = reduce(torch.maximum, (largest for largest, _ in parts if largest is not None))
-    if signs is not None:
-        logits = logits * signs
-    result: Tensor = logits - torch.stack([log_sum for _, log_sum in parts]).logsumexp(0)
-    return result
-
-
-def _reduced(
-    inputs: Tensor, signs: Tensor | None, block: VocabularyBlock, columns: int
-) -> tuple[Tensor | None, Tensor]:
-    """Return a block's largest (signed) logits (N, M), and the log-sum-exp of its logits (N, 1)."""
-    logits = at_least_float32(F.linear(inputs.to(block.weight.dtype), block.weight, block.bias))
-    log_sum = logits.logsumexp(1, keepdim=True)
-    if not block.rounds:
-        return None, log_sum
-    signed = logits if signs is None else logits * signs
-    return signed.view(-1, block.rounds, columns).amax(1), log_sum
 
 
 def aggregate_tokens(ids: Tensor, weights: Tensor, mask: Tensor, vocabulary: int) -> Tensor:

@@ -13,7 +13,6 @@ row, but for `cls` at the end.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -32,15 +31,13 @@ from denserk.config.encoding import (
 from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError
 from denserk.models.backbone import Architecture, Backbone
-from denserk.models.devices import at_least_float32, compile_function
+from denserk.models.devices import at_least_float32
 from denserk.models.lexical import (
     WEIGHT_RULES,
-    LogProbabilities,
     SliceLayout,
+    VocabularyHead,
     aggregate,
     aggregate_tokens,
-    log_probabilities,
-    vocabulary_blocks,
 )
 
 
@@ -138,8 +135,8 @@ class Pooled(nn.Module):
         """Return the vectors that an index keeps of a passage: (P, S, D) -> (P, `stored`, D)."""
         return vectors.values
 
-    def prepare_inference(self, backbone: Backbone, dtype: torch.dtype, *, compiled: bool) -> None:
-        """Prepare what `Encoder.prepare_inference` asks for; `dtype` is that of the MLM head."""
+    def prepare_inference(self, backbone: Backbone, head_dtype: torch.dtype) -> None:
+        """Convert the MLM head's decoder to a precision; no training afterwards."""
 
 
 class Aggretriever(Pooled):
@@ -156,13 +153,12 @@ class Aggretriever(Pooled):
         super().__init__(pool_mean, sum(sizes))
         self.settings, self.vocabulary = settings, vocabulary
         self.cls_dim, self.agg_dim = sizes
-        self._head: LogProbabilities | None = None
+        self._head: VocabularyHead | None = None
         self.layout: SliceLayout | None = None
         if self.agg_dim and kind in (AggKind.STAR, AggKind.PLUS):
             self.layout = SliceLayout.build(
                 vocabulary, self.agg_dim, kind, settings.agg_layout, settings.agg_seed
             )
-        self.columns = vocabulary if self.layout is None else self.layout.modulus
         self.cls_proj = nn.Linear(hidden_size, self.cls_dim) if self.cls_dim else None
         weighs = self.agg_dim and kind is not AggKind.AVERAGE
         learned = weighs and settings.term_weight is not TermWeight.ONE
@@ -181,29 +177,14 @@ class Aggretriever(Pooled):
             parts.reverse()
         return torch.cat(parts, dim=-1)
 
-    def prepare_inference(self, backbone: Backbone, dtype: torch.dtype, *, compiled: bool) -> None:
-        """Lay the MLM head out once; no training afterwards."""
-        if not needs_mlm_head(self.settings):
-            return
-        if compiled and self.settings.term_weight is not TermWeight.SIGNED:
-            seeded = torch.Generator().manual_seed(1)
-            example = torch.randn(7, backbone.config.hidden_size, generator=seeded)
-            plain = self._log_probabilities(backbone, torch.float32)
-            head = compile_function(plain, [backbone.model], (example,), dtype)
-            self._head = lambda states, signs: head(states)[0]
-        else:
-            self._head = self._log_probabilities(backbone, dtype)
-
-    def _log_probabilities(
-        self, backbone: Backbone, dtype: torch.dtype | None = None
-    ) -> Callable[..., Tensor]:
-        """Return `LogProbabilities` of a backbone's head, its decoder converted to a dtype."""
-        weight: Tensor = backbone.decoder.weight
-        bias: Tensor = backbone.decoder.bias
-        if dtype is not None:
-            weight, bias = weight.detach().to(dtype), bias.detach().to(dtype)
-        blocks = vocabulary_blocks(weight, bias, self.layout)
-        return partial(log_probabilities, backbone.transform, blocks, self.columns)
+    def prepare_inference(self, backbone: Backbone, head_dtype: torch.dtype) -> None:
+        """See `Pooled`."""
+        if needs_mlm_head(self.settings):
+            weight, bias = (
+                each.detach().to(head_dtype)
+                for each in (backbone.decoder.weight, backbone.decoder.bias)
+            )
+            self._head = VocabularyHead(backbone.transform, weight, bias, self.layout)
 
     def lexical_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """The lexical part: (B, T, H) -> (B, agg_dim), without position 0, with [SEP]."""
@@ -215,14 +196,13 @@ class Aggretriever(Pooled):
             vector = aggregate_tokens(batch.input_ids[:, 1:], weights, mask, self.vocabulary)
             vector = vector if self.layout is None else self.layout.fold(vector)
         else:
-            vector = aggregate(
-                states,
-                self.term_weights(states, mask),
-                mask,
-                self._head or self._log_probabilities(backbone),
-                self.columns,
-                signed=self.settings.term_weight is TermWeight.SIGNED,
+            decoder = backbone.decoder
+            head = self._head or VocabularyHead(
+                backbone.transform, decoder.weight, decoder.bias, self.layout
             )
+            signed = self.settings.term_weight is TermWeight.SIGNED
+            weights = self.term_weights(states, mask)
+            vector = aggregate(states, weights, mask, head, signed=signed)
             vector = vector if self.layout is None else self.layout.join_halves(vector)
         return vector if self.agg_proj is None else self.agg_proj(vector)
 
@@ -307,7 +287,9 @@ class MultiVector(Pooled):
     def _all(self, batch: TokenBatch, backbone: Backbone) -> PassageVectors:
         mask, settings = batch.attention_mask, self.settings
         if settings.representation is Representation.MLR:  # equation 1
-            states = backbone.hidden_states(batch, norm_intermediate=settings.norm_intermediate)
+            states = backbone.hidden_states(batch)
+            if settings.norm_intermediate:
+                states[1:-1] = [backbone.final_norm(state) for state in states[1:-1]]
             pooled = [self.pool(states[layer], mask) for layer in self.layers]
             return PassageVectors(torch.stack(pooled, dim=1))
         hidden = backbone(batch)
@@ -393,19 +375,15 @@ class Encoder(nn.Module):
         """Set the precision for inference; the representation's own weights stay in float32.
 
         `head_dtype` is that of Aggretriever's projection to the vocabulary. If `compiled`, OpenVINO
-        computes the backbone and the MLM head; a ModelError where it cannot.
+        computes the backbone; a ModelError where it cannot.
         """
-        settings = self.settings
         if compiled:
-            self.backbone.compile_states(
-                dtype,
-                every_layer=settings.representation is Representation.MLR,
-                norm_intermediate=settings.norm_intermediate,
-            )
+            every_layer = self.settings.representation is Representation.MLR
+            self.backbone.compile_states(dtype, every_layer=every_layer)
         else:
-            self.backbone.compiled = None  # of an attempt whose MLM head could not be compiled
+            self.backbone.compiled = None
             self.backbone.to(dtype)
-        self.representation.prepare_inference(self.backbone, head_dtype, compiled=compiled)
+        self.representation.prepare_inference(self.backbone, head_dtype)
 
 
 class Retriever(nn.Module):

@@ -48,10 +48,8 @@ from denserk.errors import InputError, UsageError
 from denserk.losses.retrieval import RetrievalObjective, sentence_loss
 from denserk.models.checkpoints import find_model
 from denserk.models.cross_encoder import is_reranker, reranker_to_train
-from denserk.models.model_folder import save_model
+from denserk.models.model_folder import fit_lengths, override, read_model_folder, save_model
 from denserk.models.representation import Aggretriever, Encoder, MultiVector, Retriever
-from denserk.models.stored_model import read_model_folder
-from denserk.models.text_encoder import fit_lengths, override
 from denserk.training.run_folder import (
     DATA,
     DEV_DATA,

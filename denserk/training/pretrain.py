@@ -40,8 +40,7 @@ from denserk.losses.pretraining import Condenser, MaskedLanguageModel, Master, R
 from denserk.losses.pretraining import PretrainingObjective as Objective
 from denserk.models.checkpoints import find_model
 from denserk.models.distributed import main_process_first
-from denserk.models.model_folder import save_transformer
-from denserk.models.stored_model import StoredEncoder, read_model_folder
+from denserk.models.model_folder import StoredEncoder, read_model_folder, save_transformer
 from denserk.reporting import track
 from denserk.training.run_folder import (
     DATA,

@@ -36,7 +36,7 @@ def write_pairs(path, pairs=PAIRS):
 
 
 def vectors_of(folder, texts, **representation):
-    encoder = TextEncoder.load(str(folder), representation)
+    encoder = TextEncoder(str(folder), representation)
     return encoder.encode_passages([Passage("", text) for text in texts]).astype(np.float64)
 
 

@@ -95,7 +95,7 @@ TORCH = ComputeSettings(backend=Backend.TORCH)
 def alone(folder, passages, length=64):
     """(P, L): each passage in a batch of its own."""
     text = {"passage_max_length": length}
-    side = TextEncoder.load(str(folder), text=text, compute=TORCH).sides["passage"]
+    side = TextEncoder(str(folder), text=text, compute=TORCH).sides["passage"]
     ids = side.tokenizer.sentences([f"{title} {body}" for title, body in passages])
     return np.concatenate([layer_entropies(side.encoder.backbone, pad([i], 0)) for i in ids])
 
@@ -174,7 +174,7 @@ def wins_of(found, passages):
 def literal(folder, representation, pairs, names):
     """Each pair by itself: the vector of the passage, alone in its batch, with the best product."""
     text, compute = {"passage_max_length": 64}, ComputeSettings(device="cpu")
-    encoder = TextEncoder.load(str(folder), representation, text, compute)
+    encoder = TextEncoder(str(folder), representation, text, compute)
     side, wins = encoder.sides["passage"], dict.fromkeys(names, 0)
     for qid, docid in pairs:
         query = encoder.encode_queries([Query(qid, QUERIES[qid])])[0]

@@ -37,10 +37,9 @@ from denserk.config.encoding import (
 from denserk.data.batches import TokenBatch
 from denserk.data.tokenization import load_tokenizer
 from denserk.io.corpus import read_passages
-from denserk.models.devices import compile_function
-from denserk.models.model_folder import save_model
+from denserk.models.backbone import Backbone
+from denserk.models.model_folder import read_model_folder, save_model
 from denserk.models.representation import Aggretriever
-from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.benchmarks.timing import Goals, clock_seconds, cpu_seconds, medians, zen5
@@ -56,7 +55,7 @@ def load(
 ) -> TextEncoder:
     """Return denserk's encoder of a folder."""
     settings = ComputeSettings(device="cpu", threads=threads, **compute)
-    return TextEncoder.load(str(model), representation, {"passage_max_length": LENGTH}, settings)
+    return TextEncoder(str(model), representation, {"passage_max_length": LENGTH}, settings)
 
 
 def bare_openvino(
@@ -64,14 +63,10 @@ def bare_openvino(
 ) -> Callable[[Sequence[str]], Any]:
     """Return a plain loop: transformers' tokenizer, batches of 16 by length, OpenVINO, pooling."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModel.from_pretrained(folder).eval()
-
-    def states(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        hidden: torch.Tensor = model(input_ids=ids, attention_mask=mask).last_hidden_state
-        return hidden
-
-    example = (torch.full((2, 9), 7), torch.ones(2, 9, dtype=torch.int64))
-    compiled = compile_function(states, [model], example, dtype)
+    backbone = Backbone(transformers.AutoModel.from_pretrained(folder).eval())
+    backbone.compile_states(dtype, every_layer=False)
+    compiled = backbone.compiled
+    assert compiled is not None
 
     def encode(texts: Sequence[str]) -> Any:
         order = sorted(range(len(texts)), key=lambda place: -len(texts[place]))

@@ -96,7 +96,7 @@ def backbone(layers: int, hidden: int, dropout: float) -> Backbone:
         attention_dropout=dropout,
     )
     torch.manual_seed(0)
-    made = Backbone(DistilBertForMaskedLM(config), with_head=True)
+    made = Backbone(DistilBertForMaskedLM(config))
     for name, parameter in made.named_parameters():
         if "layer_norm" in name.lower():
             torch.nn.init.constant_(parameter, float(name.endswith("weight")))

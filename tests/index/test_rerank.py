@@ -38,7 +38,7 @@ def read(text):
 
 def by_hand(model, run, **text):
     """Every pair scored for itself, then sorted."""
-    scorer = PairScorer.load(str(model), text, compute=CPU)
+    scorer = PairScorer(str(model), text, compute=CPU)
     expected = {}
     for qid, docids in run.items():
         hits = []

@@ -14,7 +14,7 @@ from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
 from denserk.losses.pretraining import PretrainingObjective
 from denserk.models.backbone import Backbone
-from denserk.models.stored_model import StoredEncoder
+from denserk.models.model_folder import StoredEncoder
 
 
 def backbone_of(folder: Path) -> Backbone:

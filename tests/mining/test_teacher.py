@@ -76,7 +76,7 @@ def test_convert_writes_a_cross_encoder_s_scores(tmp_path, train, tiny_reranker,
     target = tmp_path / "scored.json"
     settings = ConversionSettings(to_format=form, teacher=str(tiny_reranker()))
     assert convert(str(train), str(target), settings, compute=CPU).count == 2
-    scorer = PairScorer.load(str(tiny_reranker()), compute=CPU)
+    scorer = PairScorer(str(tiny_reranker()), compute=CPU)
     by_text = {text: Passage(docid, text, title) for docid, (title, text) in PASSAGES.items()}
     for found in read_training(target, TrainingFormat(form)):
         candidates = (*found.positives, *found.negatives)

@@ -12,7 +12,7 @@ from denserk.config.encoding import ComputeSettings
 from denserk.data.batches import pad
 from denserk.errors import ModelError
 from denserk.losses.pretraining import RetroMae
-from denserk.models.stored_model import StoredEncoder, read_model_folder
+from denserk.models.model_folder import StoredEncoder, read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.conftest import VOCABULARY, WORDS
@@ -67,7 +67,7 @@ def test_vectors_are_the_states_of_transformers_pooled_by_hand(other, kind, pool
     folder = other(kind)
     expected = [POOLINGS[pooling](states_of(folder, kind, text)) for text in TEXTS]
     assert torch.stack(expected).std(0).min() > 0.01
-    encoder = TextEncoder.load(str(folder), {"representation": pooling}, compute=CPU)
+    encoder = TextEncoder(str(folder), {"representation": pooling}, compute=CPU)
     passages = [Passage(str(i), text) for i, text in enumerate(TEXTS)]
     queries = [Query(str(i), text) for i, text in enumerate(TEXTS)]
     for found in (encoder.encode_passages(passages), encoder.encode_queries(queries)):
@@ -77,13 +77,13 @@ def test_vectors_are_the_states_of_transformers_pooled_by_hand(other, kind, pool
 def test_the_last_token_of_a_decoder_is_its_tokenizer_s_own_end(other):
     stored = read_model_folder(other("qwen3"))
     assert stored.representation.representation == "last"
-    tokenizer = TextEncoder.load(str(other("qwen3")), compute=CPU).sides["passage"].tokenizer
+    tokenizer = TextEncoder(str(other("qwen3")), compute=CPU).sides["passage"].tokenizer
     ids = tokenizer.passages([Passage("a", "river boat"), Passage("b", " ".join(WORDS * 9))])
     assert [own[-1] for own in ids] == [0, 0]
     assert len(ids[1]) == 64
     for name in ("cls", "agg"):
         with pytest.raises(ModelError, match="which a qwen3 backbone does not have"):
-            TextEncoder.load(str(other("qwen3")), {"representation": name}, compute=CPU)
+            TextEncoder(str(other("qwen3")), {"representation": name}, compute=CPU)
 
 
 @pytest.mark.parametrize("kind", [*OTHERS, "qwen3"])
@@ -98,8 +98,8 @@ def test_two_steps_of_training_and_sentence_transformers(other, kind, tmp_path):
     stored = read_model_folder(folder)
     assert stored.representation.representation == ("last" if kind == "qwen3" else "cls")
     passages = [Passage(str(i), text) for i, text in enumerate(TEXTS)]
-    trained = TextEncoder.load(str(folder), compute=CPU).encode_passages(passages)
-    before = TextEncoder.load(str(other(kind)), compute=CPU).encode_passages(passages)
+    trained = TextEncoder(str(folder), compute=CPU).encode_passages(passages)
+    before = TextEncoder(str(other(kind)), compute=CPU).encode_passages(passages)
     assert np.abs(trained - before).max() > 1e-3
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer.padding_side == ("left" if kind == "qwen3" else "right")
@@ -129,7 +129,7 @@ def test_aggretriever_vectors_are_made_through_that_head(other, kind, tmp_path):
     words += ["--representation", "agg", "--agg-dim", "20", "--projection-out-dim", "6"]
     words += ["--set", "term-weight=abs"]
     assert run([*words, "--device", "cpu", "--output", str(tmp_path / "m")]) == 0
-    found = TextEncoder.load(str(tmp_path / "m"), compute=CPU).encode_passages(
+    found = TextEncoder(str(tmp_path / "m"), compute=CPU).encode_passages(
         [Passage(str(i), text) for i, text in enumerate(TEXTS)]
     )
     assert found.shape == (4, 26)

@@ -35,15 +35,6 @@ def refused(capsys, status, *arguments):
     return errors[0]
 
 
-def test_an_empty_text_has_a_vector(tiny, tmp_path, capsys):
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": ""}\n{"_id": "b", "text": "x"}\n')
-    source, target = str(tmp_path / "corpus.jsonl"), str(tmp_path / "v")
-    arguments = ["--model", str(tiny()), "--corpus", source, "--output", target]
-    status = run(["encode", *arguments, "--device", "cpu"])
-    assert status == 0
-    assert "1 of 2 passages are empty" in capsys.readouterr().err
-
-
 def test_weights_that_are_no_numbers(tiny, tmp_path, capsys, corpus):
     broken = tmp_path / "broken"
     broken.mkdir()

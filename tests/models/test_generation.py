@@ -87,37 +87,15 @@ def test_the_models_own_sampling_settings_are_not_used(writer, tmp_path):
     assert load(folder, QUERIES).generate(TEXTS, 40, 7) == expected
 
 
-def test_failures_of_a_model_are_errors(writer, monkeypatch):
+def test_failures_of_a_model_are_errors(writer):
     with pytest.raises(UsageError, match="has 64 positions: 64 new tokens leave no room"):
         load(writer("gpt2"), CONTINUATIONS, tokens=64)
-    generator = load(writer("t5"), QUERIES)
-    with torch.no_grad():
-        generator._model.shared.weight[5] = torch.nan
-    with pytest.raises(ModelError, match="logits that are not finite in float32"):
-        generator.generate(TEXTS, 40, 1)
-
-    def full(**_):
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(generator._model, "generate", full)
-    with pytest.raises(ModelError, match="no room for a batch of 12 passages with 2 samples each"):
-        generator.generate(TEXTS, 40, 1)
-
-
-def test_the_wrong_kind_is_refused_with_the_right_option(writer, tiny):
-    for folder, option, said, hint in (
-        (writer("gpt2"), QUERIES, "is a gpt2 model; a sequence-to-sequence", CONTINUATIONS),
-        (writer("t5"), CONTINUATIONS, "is a t5 model; a causal", QUERIES),
-        (tiny("bert"), QUERIES, "is a bert model", None),
-        (tiny("bert"), CONTINUATIONS, "is a bert model", None),
-        (tiny("t5"), QUERIES, r"config.json; missing: decoder\.", None),
-    ):
-        with pytest.raises(ModelError, match=said) as caught:
+    for folder, option in ((writer("gpt2"), QUERIES), (writer("t5"), CONTINUATIONS)):
+        with pytest.raises(ModelError, match="Unrecognized configuration class"):
             load(folder, option)
-        assert caught.value.hint == (f"give it as {hint}" if hint else None)
 
 
-def test_broken_folders(writer, tmp_path):
+def test_pickles_are_loaded_on_request(writer, tmp_path):
     copied = shutil.copytree(writer("t5"), tmp_path / "t5")
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(copied)
     torch.save(model.state_dict(), copied / "pytorch_model.bin")
@@ -127,12 +105,6 @@ def test_broken_folders(writer, tmp_path):
         load(copied, QUERIES)
     assert "--allow-pickle" in (caught.value.hint or "")
     assert load(copied, QUERIES, allow_pickle=True).generate(TEXTS[:3], 40, 1) == before
-    for name in ("config.json", "generation_config.json"):
-        config = json.loads((copied / name).read_text())
-        config.pop("decoder_start_token_id", None)
-        (copied / name).write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="decoder_start_token_id"):
-        load(copied, QUERIES, allow_pickle=True)
 
 
 COUNT = 11
@@ -174,23 +146,22 @@ def stand_in(monkeypatch):
 
 def run(output, corpus, *, compute=None, **settings):
     given = {"queries_model": "q", "continuation_model": "c", "block_size": 2, **settings}
-    if given["queries_model"]:
-        given = {"num_queries": 2, **given}
     if given["continuation_model"]:
         given["continuation_max_tokens"] = 10
-    generating = GenerateSettings(corpus=str(corpus), output=str(output), **given)
+    generating = GenerateSettings(
+        corpus=str(corpus), output=str(output), **{"num_queries": 2, **given}
+    )
     return generate(generating, CorpusSettings(), compute or ComputeSettings(device="cpu"))
 
 
+@pytest.fixture
 def models(writer):
-    return {"queries_model": str(writer("t5")), "continuation_model": str(writer("gpt2"))}
+    folders = {"queries_model": str(writer("t5")), "continuation_model": str(writer("gpt2"))}
+    return {**folders, "query_max_tokens": 8}
 
 
-SHORT = {"query_max_tokens": 8}
-
-
-def test_every_passage_in_the_order_of_the_corpus(writer, corpus, tmp_path):
-    result = run(tmp_path / "x", corpus, **SHORT, **models(writer))
+def test_every_passage_in_the_order_of_the_corpus(models, corpus, tmp_path):
+    result = run(tmp_path / "x", corpus, **models)
     made = list(read_expansions(tmp_path / "x"))
     assert [own.docid for own in made] == [f"d{n}" for n in range(COUNT)]
     assert made[4].queries == made[4].next == ()
@@ -203,16 +174,16 @@ def test_every_passage_in_the_order_of_the_corpus(writer, corpus, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", "x", "x.manifest.json"]
 
 
-def test_shards_and_resumed_runs_are_parts_of_the_whole(writer, corpus, tmp_path):
-    run(tmp_path / "whole", corpus, **SHORT, **models(writer))
+def test_shards_and_resumed_runs_are_parts_of_the_whole(models, corpus, tmp_path):
+    run(tmp_path / "whole", corpus, **models)
     whole = (tmp_path / "whole").read_bytes()
-    for shard in range(3):
-        name = tmp_path / f"shard{shard}"
-        run(name, corpus, **SHORT, **models(writer), shard_id=shard, shard_num=3)
-    assert b"".join((tmp_path / f"shard{i}").read_bytes() for i in range(3)) == whole
+    shards = [tmp_path / f"shard{shard}" for shard in range(3)]
+    for shard, name in enumerate(shards):
+        run(name, corpus, **models, shard_id=shard, shard_num=3)
+    assert b"".join(name.read_bytes() for name in shards) == whole
     with stopped_at(5, [(TextGenerator, "generate")]), pytest.raises(Stopped):
-        run(tmp_path / "x", corpus, **SHORT, **models(writer))
-    run(tmp_path / "x", corpus, **SHORT, **models(writer), resume=True)
+        run(tmp_path / "x", corpus, **models)
+    run(tmp_path / "x", corpus, **models, resume=True)
     assert (tmp_path / "x").read_bytes() == whole
 
 

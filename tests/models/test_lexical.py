@@ -1,6 +1,7 @@
+"""Aggretriever's lexical part: the paper's equations, spec examples, slices and memory."""
+
 import json
 import random
-from functools import partial
 
 import pytest
 import torch
@@ -11,31 +12,23 @@ from denserk.models import lexical
 from denserk.models.lexical import (
     WEIGHT_RULES,
     SliceLayout,
+    VocabularyHead,
     aggregate,
     aggregate_tokens,
-    log_probabilities,
-    vocabulary_blocks,
 )
 from tests import oracles
 
-STAR, PAIRED, STRIDED_PLUS = (
-    SliceLayout.build(10, 5, kind, layout, 0)
-    for kind, layout in [
-        (AggKind.STAR, AggLayout.STRIDED),
-        (AggKind.PLUS, AggLayout.PAIRED),
-        (AggKind.PLUS, AggLayout.STRIDED),
-    ]
-)
 HIDDEN, VOCABULARY = 16, 75
 MASK = torch.arange(9) < torch.tensor([[9], [1], [4], [6], [3]])
+STAR, PLUS = AggKind.STAR, AggKind.PLUS
+STRIDED, PAIRED, RANDOM = AggLayout.STRIDED, AggLayout.PAIRED, AggLayout.RANDOM
 LAYOUTS = {
     "none": None,
-    "star": SliceLayout.build(VOCABULARY, 10, AggKind.STAR, AggLayout.STRIDED, 0),
-    "plus": SliceLayout.build(VOCABULARY, 10, AggKind.PLUS, AggLayout.STRIDED, 0),
-    "paired": SliceLayout.build(VOCABULARY, 10, AggKind.PLUS, AggLayout.PAIRED, 0),
-    "random": SliceLayout.build(VOCABULARY, 10, AggKind.STAR, AggLayout.RANDOM, 5),
-    "dropped": SliceLayout(VOCABULARY, 10, AggKind.STAR, 20, dropped=15, appended=0),
-    "wide": SliceLayout.build(VOCABULARY, 40, AggKind.STAR, AggLayout.STRIDED, 0),
+    "star": SliceLayout.build(VOCABULARY, 10, STAR, STRIDED, 0),
+    "plus": SliceLayout.build(VOCABULARY, 10, PLUS, STRIDED, 0),
+    "random": SliceLayout.build(VOCABULARY, 10, STAR, RANDOM, 5),
+    "dropped": SliceLayout(VOCABULARY, 10, STAR, 20, dropped=15, appended=0),
+    "wide": SliceLayout.build(VOCABULARY, 40, STAR, STRIDED, 0),
 }
 
 
@@ -50,10 +43,8 @@ def fold(scores, layout):
 
 
 def blockwise(states, weights, mask, weight, bias, layout, signed):
-    blocks = vocabulary_blocks(weight, bias, layout)
-    columns = len(weight) if layout is None else layout.modulus
-    head = partial(log_probabilities, lambda inputs: inputs, blocks, columns)
-    return aggregate(states, weights, mask, head, columns, signed=signed)
+    head = VocabularyHead(lambda inputs: inputs, weight, bias, layout)
+    return aggregate(states, weights, mask, head, signed=signed)
 
 
 @pytest.fixture(autouse=True)
@@ -67,13 +58,16 @@ def example(specs):
     return json.loads((specs / "aggretriever_example.json").read_text())
 
 
-def scores(logits, weights, rule=TermWeight.CLAMP, mask=None):
+def scores(logits, weights, rule=TermWeight.CLAMP):
     """The vocabulary-wide vector of one text, whose logits are given as its states."""
-    states = torch.tensor([logits])
-    mask = torch.tensor([[True] * states.shape[1] if mask is None else mask])
+    states, mask = torch.tensor([logits]), torch.ones(1, len(logits), dtype=torch.bool)
     ruled = WEIGHT_RULES[rule](torch.tensor([weights]))
     signed = rule is TermWeight.SIGNED
     return blockwise(states, ruled, mask, torch.eye(10), torch.zeros(10), None, signed)
+
+
+def folded(values, kind=STAR, layout=STRIDED):
+    return SliceLayout.build(10, 5, kind, layout, 0).fold(values)
 
 
 def close(tensor, expected):
@@ -85,13 +79,13 @@ def test_the_example_with_and_without_head(example, name):
     text = example["texts"][name]
     v = scores(text["logits"], text["term_weights"])
     close(v, text["v"])
-    close(STAR.fold(v), text["agg_star"])
-    close(PAIRED.fold(v), text["agg_plus_paired"])
-    close(STRIDED_PLUS.fold(v), text["agg_plus_strided"])
+    close(folded(v), text["agg_star"])
+    close(folded(v, PLUS, PAIRED), text["agg_plus_paired"])
+    close(folded(v, PLUS), text["agg_plus_strided"])
     ids, weights = torch.tensor([text["token_ids"]]), torch.tensor([text["term_weights"]])
     bare = aggregate_tokens(ids, weights, torch.tensor([[True, True]]), 10)
     close(bare, text["without_mlm"]["v"])
-    close(STAR.fold(bare), text["without_mlm"]["agg_star"])
+    close(folded(bare), text["without_mlm"]["agg_star"])
 
 
 @pytest.mark.parametrize(
@@ -108,8 +102,8 @@ def test_negative_weights(example, case, rule, key):
     case = example[case]
     v = scores(example["texts"]["p"]["logits"], case["term_weights"], rule)
     close(v, case[key]["v"])
-    close(STAR.fold(v), case[key]["agg_star"])
-    assert not (STAR.fold(v) == 0).logical_and(STAR.fold(v).signbit()).any()
+    close(folded(v), case[key]["agg_star"])
+    assert not (folded(v) == 0).logical_and(folded(v).signbit()).any()
 
 
 def drawn(rule, scale=4.0, dtype=torch.float32):
@@ -127,19 +121,19 @@ def test_it_is_the_paper_s_equation(rule):
     mask = torch.arange(6) < torch.tensor([[6], [1], [4], [2]])
     ids = torch.randint(30, (4, 6))
     weights = WEIGHT_RULES[rule](raw)
+    rows = list(zip(logits, ids, raw, mask, strict=True))
     expected = torch.tensor(
         [
-            oracles.vocabulary_scores(z.tolist(), w.tolist(), m.tolist(), rule)
-            for z, w, m in zip(logits, raw, mask, strict=True)
+            oracles.vocabulary_scores(*(z.tolist(), w.tolist(), m.tolist(), rule))
+            for z, _, w, m in rows
         ]
     )
-    torch.testing.assert_close(reference(logits, weights, mask), expected, rtol=1e-5, atol=1e-7)
     signed = rule is TermWeight.SIGNED
     found = blockwise(logits, weights, mask, torch.eye(30), torch.zeros(30), None, signed)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    for ours in (found, reference(logits, weights, mask)):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-7)
     bare = [
-        oracles.token_scores(i.tolist(), w.tolist(), m.tolist(), rule, 30)
-        for i, w, m in zip(ids, raw, mask, strict=True)
+        oracles.token_scores(*(i.tolist(), w.tolist(), m.tolist(), rule, 30)) for _, i, w, m in rows
     ]
     assert aggregate_tokens(ids, weights, mask, 30).tolist() == bare
 
@@ -161,12 +155,17 @@ def test_values_and_gradients_are_those_of_the_reference(name, rule):
     torch.testing.assert_close(got[1][used], wanted[1][used], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("shift", [-200.0, 200.0])
-def test_logits_far_from_zero_do_not_overflow(shift):
+def test_logits_far_from_zero_and_low_precision():
     states, weights, decoder, bias = drawn(TermWeight.CLAMP, scale=1)
     expected = fold(reference(states @ decoder.T + bias, weights, MASK), LAYOUTS["star"])
-    found = blockwise(states, weights, MASK, decoder, bias + shift, LAYOUTS["star"], False)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)  # 200 costs two digits
+    for shift in (-200.0, 200.0):
+        found = blockwise(states, weights, MASK, decoder, bias + shift, LAYOUTS["star"], False)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)  # 200 costs two digits
+    with torch.autocast("cpu", torch.bfloat16):
+        found = blockwise(states, weights, MASK, decoder, bias, LAYOUTS["star"], False)
+    assert found.dtype is torch.float32
+    assert not torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=0.1, atol=0.01)
 
 
 class _Largest(TorchDispatchMode):
@@ -187,7 +186,7 @@ def test_memory_does_not_grow_with_positions_times_vocabulary(training, monkeypa
     monkeypatch.setattr(lexical, "COLUMNS", 64)
     monkeypatch.setattr(lexical, "ROWS", {"cpu": 16})
     vocabulary, hidden = 4000, 4
-    layout = SliceLayout.build(vocabulary, 8, AggKind.STAR, AggLayout.STRIDED, 0)
+    layout = SliceLayout.build(vocabulary, 8, STAR, STRIDED, 0)
     states = torch.randn(8, 64, hidden, requires_grad=training)
     mask, weights = torch.ones(8, 64, dtype=torch.bool), torch.rand(8, 64)
     decoder = torch.randn(vocabulary, hidden, requires_grad=training)
@@ -198,67 +197,37 @@ def test_memory_does_not_grow_with_positions_times_vocabulary(training, monkeypa
     assert largest.elements <= vocabulary * hidden  # the decoder's gradient; logits: 2,048,000
 
 
-def test_autocast_computes_the_projection_in_low_precision():
-    states, weights, decoder, bias = drawn(TermWeight.CLAMP)
-    exact = blockwise(states, weights, MASK, decoder, bias, LAYOUTS["star"], False)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = blockwise(states, weights, MASK, decoder, bias, LAYOUTS["star"], False)
-    assert found.dtype is torch.float32
-    assert not torch.equal(found, exact)
-    torch.testing.assert_close(found, exact, rtol=0.1, atol=0.01)
-
-
-KINDS = {"agg_star": AggKind.STAR, "agg_plus": AggKind.PLUS}
-
-
-def test_every_probe_of_the_released_layouts(specs):
-    probes = json.loads((specs / "aggretriever_example.json").read_text())["layout_probes"]
-    seen = 0
-    for probe in probes:
+def test_every_probe_of_the_released_layouts(example):
+    for probe in example["layout_probes"]:
         size, dimension = probe["vocab_size"], probe["agg_dim"]
-        layout = SliceLayout.build(size, dimension, KINDS[probe["kind"]], AggLayout.STRIDED, 0)
-        assert (layout.modulus, layout.dropped, layout.appended) == (
-            probe["modulus"],
-            probe["dropped_ids"],
-            probe["padded_columns"],
-        )
+        kind = {"agg_star": STAR, "agg_plus": PLUS}[probe["kind"]]
+        layout = SliceLayout.build(size, dimension, kind, STRIDED, 0)
+        expected = (probe["modulus"], probe["dropped_ids"], probe["padded_columns"])
+        assert (layout.modulus, layout.dropped, layout.appended) == expected
         for item in probe["ids"]:
-            alone, expected = torch.zeros(size), torch.zeros(dimension)
+            alone, wanted = torch.zeros(size), torch.zeros(dimension)
             alone[item["id"]] = 1.0
             if item["slice"] is not None:
-                expected[item["slice"]] = item["sign"]
-            assert layout.fold(alone).equal(expected)
-            seen += 1
-    assert seen == 120
+                wanted[item["slice"]] = item["sign"]
+            assert layout.fold(alone).equal(wanted)
 
 
-SIZES = [(10, 5), (23, 5), (250, 9), (7, 16)]
-FOLDED = [
-    (kind, layout, *size) for kind in KINDS.values() for layout in AggLayout for size in SIZES
-]
-
-
-@pytest.mark.parametrize(
-    ("kind", "layout", "vocabulary", "dimension"),
-    [*FOLDED, *((kind, AggLayout.STRIDED, 30522, 128) for kind in KINDS.values())],
-)
-def test_folding_is_what_the_paper_says(kind, layout, vocabulary, dimension):
-    made = SliceLayout.build(vocabulary, dimension, kind, layout, seed=5)
+@pytest.mark.parametrize("size", [(10, 5), (23, 5), (250, 9), (7, 16), (30522, 128)], ids=str)
+@pytest.mark.parametrize("layout", AggLayout)
+@pytest.mark.parametrize("kind", [STAR, PLUS])
+def test_folding_is_what_the_paper_says(kind, layout, size):
+    made = SliceLayout.build(*size, kind, layout, 5)
     numbers = random.Random(1)
     for offset in (0, 0.5):  # signed term weights make negative scores
-        scores = [numbers.random() - offset for _ in range(vocabulary)]
+        scores = [numbers.random() - offset for _ in range(size[0])]
         got = made.fold(torch.tensor([scores], dtype=torch.float64))
         assert got.tolist() == [oracles.folded(scores, made)]
 
 
-def test_a_tie_goes_to_the_minus_half_and_zero_stays_positive():
-    layout = SliceLayout.build(4, 2, AggKind.STAR, AggLayout.STRIDED, 0)
-    values = layout.fold(torch.tensor([0.5, 0.5, 0.0, 0.0]))
+def test_ties_zeros_and_the_seed_of_the_random_layout():
+    values = SliceLayout.build(4, 2, STAR, STRIDED, 0).fold(torch.tensor([0.5, 0.5, 0.0, 0.0]))
     assert values.tolist() == [-0.5, 0.0]
     assert not values.signbit()[1]
-
-
-def test_the_random_layout_is_its_seed_and_covers_every_id():
-    layout = SliceLayout.build(10, 5, AggKind.STAR, AggLayout.RANDOM, 42)
+    layout = SliceLayout.build(10, 5, STAR, RANDOM, 42)
     assert layout.order == (1, 0, 6, 4, 7, 9, 5, 8, 3, 2)
     assert layout.fold(torch.arange(10.0)).tolist() == [1.0, 6.0, -9.0, -8.0, 3.0]

@@ -9,7 +9,7 @@ import pytest
 from denserk.commands.app import run
 from denserk.config.encoding import ComputeSettings, Representation
 from denserk.errors import ModelError
-from denserk.models.stored_model import read_model_folder
+from denserk.models.model_folder import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 
@@ -152,12 +152,12 @@ def test_vectors_are_those_of_sentence_transformers(tiny, tmp_path, mode):
     prompts = {"prompts": {"query": "the ", "document": "a "}}
     folder = make(tiny(head=False), tmp_path / "m", **{POOLING: pooling, PROMPTS: prompts})
     texts = ["river boat", "", "moon " * 50, "the old cat sleeps"]
-    ours = TextEncoder.load(str(folder), compute=ComputeSettings(device="cpu"))
+    ours = TextEncoder(str(folder), compute=ComputeSettings(device="cpu"))
     theirs = st.SentenceTransformer(str(folder), device="cpu")
     passages = ours.encode_passages([Passage("d", t) for t in texts])
     np.testing.assert_allclose(passages, theirs.encode_document(texts), rtol=0, atol=1e-5)
     queries = ours.encode_queries([Query("q", t) for t in texts])
     np.testing.assert_allclose(queries, theirs.encode_query(texts), rtol=0, atol=1e-5)
     saved(folder, tmp_path / "saved")
-    again = TextEncoder.load(str(tmp_path / "saved"), compute=ComputeSettings(device="cpu"))
+    again = TextEncoder(str(tmp_path / "saved"), compute=ComputeSettings(device="cpu"))
     assert (again.text, again.representation) == (ours.text, ours.representation)

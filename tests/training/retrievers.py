@@ -21,8 +21,8 @@ from denserk.config.training import (
 )
 from denserk.data.batches import TokenBatch, TrainingBatch, pad
 from denserk.losses.retrieval import RetrievalObjective
+from denserk.models.model_folder import read_model_folder
 from denserk.models.representation import Retriever
-from denserk.models.stored_model import read_model_folder
 from denserk.training.finetune import objective_of
 
 GROUP = 2

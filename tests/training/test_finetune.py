@@ -19,7 +19,7 @@ from denserk.config.encoding import (
 from denserk.config.formats import CorpusSettings
 from denserk.io.vectors import open_vectors
 from denserk.models.encode import encode
-from denserk.models.stored_model import read_model_folder
+from denserk.models.model_folder import read_model_folder
 from denserk.training.finetune import finetune
 from tests.reporters import Heard
 from tests.training.finetuning import AGG, run_of, tune

@@ -8,7 +8,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from denserk.config.encoding import Representation
 from denserk.config.pretraining import Decoders, MasterPreset, NprKind
 from denserk.errors import ModelError
-from denserk.models.stored_model import read_model_folder
+from denserk.models.model_folder import read_model_folder
 from denserk.training import run_folder
 from denserk.training.finetune import finetune
 from tests.reporters import Heard

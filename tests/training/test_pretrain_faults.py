@@ -9,8 +9,7 @@ import pytest
 
 from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.data.tokenization import load_tokenizer
-from denserk.models.model_folder import save_model
-from denserk.models.stored_model import read_model_folder
+from denserk.models.model_folder import read_model_folder, save_model
 from tests.conftest import VOCABULARY
 from tests.tiny_models import write_tiny
 from tests.training.pretraining import write_corpus

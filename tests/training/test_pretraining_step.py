@@ -6,7 +6,7 @@ import torch
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.losses.pretraining import Condenser, Master, RetroMae
 from denserk.losses.retrieval import span_contrast_loss
-from denserk.models.stored_model import read_model_folder
+from denserk.models.model_folder import read_model_folder
 from denserk.training import steps
 from denserk.training.steps import UNLIMITED, Limits, PretrainingStep, Work, cut
 
