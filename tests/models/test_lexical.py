@@ -216,10 +216,11 @@ def test_every_probe_of_the_released_layouts(example):
 @pytest.mark.parametrize("layout", AggLayout)
 @pytest.mark.parametrize("kind", [STAR, PLUS])
 def test_folding_is_what_the_paper_says(kind, layout, size):
-    made = SliceLayout.build(*size, kind, layout, 5)
+    vocabulary, dimension = size
+    made = SliceLayout.build(vocabulary, dimension, kind, layout, 5)
     numbers = random.Random(1)
     for offset in (0, 0.5):  # signed term weights make negative scores
-        scores = [numbers.random() - offset for _ in range(size[0])]
+        scores = [numbers.random() - offset for _ in range(vocabulary)]
         got = made.fold(torch.tensor([scores], dtype=torch.float64))
         assert got.tolist() == [oracles.folded(scores, made)]
 

@@ -28,14 +28,11 @@ def assert_near(got, expected, tolerance):
     assert np.abs(got - expected).max() <= tolerance * np.abs(expected).max()
 
 
-SLOW = [(kind, {"representation": "mean"}) for kind in BACKBONES] + [("bert", MLR)]
+CASES = [*((kind, {"representation": "mean"}) for kind in BACKBONES), ("bert", MLR), ("agg", {})]
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [("agg", {}), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "settings"), CASES, ids=str)
 def test_vectors_equal_torchs(tiny, tiny_agg, kind, settings):
     folder = str(tiny_agg("bert") if kind == "agg" else tiny(kind))
     expected = TextEncoder(folder, settings, compute=TORCH)
