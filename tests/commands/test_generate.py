@@ -18,11 +18,3 @@ def test_from_passages_to_expansions_to_a_corpus_for_bm25(writer, toy, tmp_path,
     capfd.readouterr()
     assert run(["generate", "--corpus", corpus, "--output", "-", *models, *words, "--quiet"]) == 0
     assert capfd.readouterr() == (made.read_text(), "")
-
-
-def test_a_wrong_kind_of_model_is_one_line(writer, toy, tmp_path, capsys):
-    words = ("--corpus", str(toy / "corpus.jsonl"), "--output", str(tmp_path / "x"))
-    assert run(["generate", *words, "--queries-model", str(writer("gpt2")), "--quiet"]) == 1
-    message, hint = capsys.readouterr().err.splitlines()[-2:]
-    assert message.endswith("a sequence-to-sequence model is expected")
-    assert hint.strip() == "give it as --continuation-model"
