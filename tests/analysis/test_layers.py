@@ -23,8 +23,7 @@ from denserk.data.batches import pad
 from denserk.data.sampling import choose_items
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import MismatchError, ModelError
-from denserk.models.model_folder import save_model
-from denserk.models.stored_model import StoredEncoder, read_model_folder
+from denserk.models.model_folder import StoredEncoder, read_model_folder, save_model
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QRELS, QUERIES
