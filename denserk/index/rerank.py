@@ -28,7 +28,7 @@ from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries
 from denserk.models.cross_encoder import PairScorer
-from denserk.models.text_encoder import NOTHING
+from denserk.models.model_folder import NOTHING
 from denserk.records import Query, best_first
 from denserk.reporting import track
 
@@ -57,7 +57,7 @@ def rerank(
 
     `text` holds fields of `TextSettings` that replace those of the cross-encoder.
     """
-    scorer = PairScorer.load(paths.model, text, settings.pair_max_length, compute)
+    scorer = PairScorer(paths.model, text, settings.pair_max_length, compute)
     result, ranking = RerankResult(), Ranking(settings)
     with scratch_folder("rerank") as scratch:
         topics, run = (_on_disk(source, scratch) for source in (paths.topics, paths.run))
