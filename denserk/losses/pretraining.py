@@ -7,7 +7,7 @@ al., 2022), sections 3.1 to 3.3. In all of them a shallow head recovers a text t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from denserk.config.pretraining import DecoderInit, Decoders, MasterTask
+from denserk.config.pretraining import PretrainingObjectiveSettings as Settings
 from denserk.data.batches import PretrainingBatch
 from denserk.data.masking import IGNORED
 from denserk.errors import ModelError
@@ -23,16 +25,15 @@ from denserk.models.backbone import Backbone
 from denserk.models.checkpoints import fill, read_tensors, write_tensors
 from denserk.models.devices import at_least_float32
 
-STANDARD_DEVIATION = 0.02  # of new weights, as BERT draws them
-TASKS = ("mkp", "cmp", "npr", "dor", "gor")  # of MASTER
-DECODER = "retromae"  # the name of RetroMAE's decoder text in a batch
+STANDARD_DEVIATION = 0.02  # of new weights, as in BERT
 # Condenser's and MASTER's authors keep their heads here; only its tensors are read
 PUBLISHED_FILE = "model.pt"
+DEFAULTS = Settings()
 
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """One term; an update's loss is its totals over its counts, whatever chunks and processes."""
+    """One term of the loss, which is the sum of totals over the sum of counts of all chunks."""
 
     total: Tensor  # sum of cross-entropies, a scalar
     count: Tensor  # of tokens, int64
@@ -49,24 +50,22 @@ def token_loss(backbone: Backbone, hidden: Tensor, labels: Tensor) -> TokenLoss:
 
 
 class PretrainingObjective(nn.Module, ABC):
-    """A backbone, whose MLM head all terms share, with what it is pre-trained by.
+    """A backbone, whose MLM head all terms share, and the layers that pre-training adds to it.
 
     Attributes:
-        head_file: where denserk keeps the layers beside the backbone; "" where there are none.
-        published_heads: their names in the authors' `model.pt` -> denserk's.
+        heads: the added layers by the first part of their tensors' names.
+        head_file: the file of the added layers beside the backbone; "" if there are none.
+        published_heads: names of the added layers in the authors' `model.pt` -> names in `heads`.
     """
 
     head_file: ClassVar[str] = ""
     published_heads: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, settings: Settings = DEFAULTS) -> None:
         super().__init__()
         assert backbone.decoder is not None
-        self.backbone = backbone
-
-    def heads(self) -> dict[str, nn.Module]:
-        """Return the layers beside the backbone, by the first part of their tensors' names."""
-        return {}
+        self.backbone, self.settings = backbone, settings
+        self.heads = nn.ModuleDict()
 
     @classmethod
     def head_files(cls) -> list[str]:
@@ -78,7 +77,7 @@ class PretrainingObjective(nn.Module, ABC):
     def save_heads(self, folder: Path) -> None:
         """Write the heads beside the backbone."""
         if self.head_file:
-            write_tensors(folder / self.head_file, nn.ModuleDict(self.heads()).state_dict())
+            write_tensors(folder / self.head_file, self.heads.state_dict())
 
     def load_heads(self, folder: Path) -> Path | None:
         """Load the heads from denserk's or the authors' file, and return it, or None without one.
@@ -88,7 +87,6 @@ class PretrainingObjective(nn.Module, ABC):
         path = next((folder / n for n in self.head_files() if (folder / n).is_file()), None)
         if path is None:
             return None
-        heads = self.heads()
         tensors: dict[str, Tensor] = {}
         for name, tensor in read_tensors(path).items():
             head, _, rest = name.partition(".")
@@ -96,9 +94,9 @@ class PretrainingObjective(nn.Module, ABC):
                 head = self.published_heads.get(head, head)
                 rest = rest.replace("LayerNorm.gamma", "LayerNorm.weight")
                 rest = rest.replace("LayerNorm.beta", "LayerNorm.bias")
-            if head in heads:
+            if head in self.heads:
                 tensors[f"{head}.{rest}"] = tensor
-        fill(path, nn.ModuleDict(heads), tensors)
+        fill(path, self.heads, tensors)
         return path
 
     @abstractmethod
@@ -110,7 +108,7 @@ class PretrainingObjective(nn.Module, ABC):
         """Return the last [CLS] states (B, H), and the states to predict from by term (B, T, H)."""
 
     def counts(self, batch: PretrainingBatch) -> dict[str, Tensor]:
-        """Return how many tokens each term asks for, without a forward pass."""
+        """Return the number of labelled tokens of each term, without a forward pass."""
         return {name: (labels != IGNORED).sum() for name, labels in self.labels(batch).items()}
 
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, TokenLoss]]:
@@ -121,7 +119,7 @@ class PretrainingObjective(nn.Module, ABC):
 
 
 class MaskedLanguageModel(PretrainingObjective):
-    """One term, `mlm`."""
+    """Masked-language modelling: one term, `mlm`."""
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
         """See `PretrainingObjective`."""
@@ -141,17 +139,18 @@ def with_first(cls: Tensor, stream: Tensor) -> Tensor:
 class Bottleneck(nn.ModuleList):
     """`count` layers of the backbone's own kind that recover a text through one vector.
 
-    With `library_init`, the weights stay as torch draws them, in place of BERT's N(0, 0.02).
+    Their weights are from N(0, 0.02) as in BERT, or as torch initialises them.
     """
 
-    def __init__(self, backbone: Backbone, count: int, *, library_init: bool = False) -> None:
+    def __init__(
+        self, backbone: Backbone, count: int, init: DecoderInit = DecoderInit.NORMAL
+    ) -> None:
         super().__init__(backbone.new_layers(count))
-        if not library_init:
-            for part in self.modules():
-                if isinstance(part, nn.Linear):
-                    nn.init.normal_(part.weight, std=STANDARD_DEVIATION)
-                    if part.bias is not None:  # ModernBERT has none
-                        nn.init.zeros_(part.bias)
+        for part in self.modules() if init is DecoderInit.NORMAL else ():
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=STANDARD_DEVIATION)
+                if part.bias is not None:  # ModernBERT has none
+                    nn.init.zeros_(part.bias)
 
     def forward(self, backbone: Backbone, cls: Tensor, stream: Tensor, mask: Tensor) -> Tensor:
         """Run full self-attention over a [CLS] state and the stream behind it.
@@ -165,43 +164,29 @@ class Bottleneck(nn.ModuleList):
 class Condenser(PretrainingObjective):
     """Terms `head` (the paper's L_mlm) and `late` (L_mlm^c), through one MLM head.
 
-    The head sees late [CLS] and early tokens, so that late layers must write into [CLS]. Gradients
-    flow everywhere: from the head into late [CLS], early layers and embeddings.
-
-    The head sees the token states of layer `skip_from`, 0 the embeddings'; None: half of the
-    layers. Without `late_mlm` the term `late` is left out.
+    The head sees the last layer's [CLS] and the tokens of an early layer (`skip_from`, 0 is the
+    embeddings), so that the late layers must write into [CLS]. Gradients flow through both.
     """
 
     head_file = "condenser_head.safetensors"
     published_heads: ClassVar = {"c_head": "head"}
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        *,
-        skip_from: int | None = None,
-        head_layers: int = 2,
-        late_mlm: bool = True,
-    ) -> None:
-        super().__init__(backbone)
+    def __init__(self, backbone: Backbone, settings: Settings = DEFAULTS) -> None:
+        super().__init__(backbone, settings)
         last = backbone.config.num_hidden_layers
-        self.skip_from = last // 2 if skip_from is None else skip_from
-        if not 0 <= self.skip_from <= last:
+        self.skip_from = last // 2 if settings.skip_from is None else settings.skip_from
+        if self.skip_from > last:
             raise ModelError(
                 f"the head cannot see layer {self.skip_from}: the backbone has layers 0 "
                 f"(embeddings) to {last}",
                 f"leave --set skip-from=out for {last // 2}",
             )
-        self.late_mlm = late_mlm
-        self.head = Bottleneck(backbone, head_layers)
-
-    def heads(self) -> dict[str, nn.Module]:
-        """See `PretrainingObjective`."""
-        return {"head": self.head}
+        self.heads["head"] = Bottleneck(backbone, settings.n_head_layers)
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
         """See `PretrainingObjective`; both terms predict the same tokens."""
-        return dict.fromkeys(["head", "late"] if self.late_mlm else ["head"], batch.texts.labels)
+        names = ["head", "late"] if self.settings.late_mlm else ["head"]
+        return dict.fromkeys(names, batch.texts.labels)
 
     def states(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `PretrainingObjective`."""
@@ -209,20 +194,19 @@ class Condenser(PretrainingObjective):
         layers = self.backbone.hidden_states(tokens)
         late, early = layers[-1], layers[self.skip_from]
         cls = late[:, 0]
-        states = {"head": self.head(self.backbone, cls, early, tokens.attention_mask)}
-        return cls, states | ({"late": late} if self.late_mlm else {})
+        states = {"head": self.heads["head"](self.backbone, cls, early, tokens.attention_mask)}
+        return cls, states | ({"late": late} if self.settings.late_mlm else {})
 
 
 class Master(PretrainingObjective):
-    """Terms `mlm` of the encoder, `mlm_npr` and so on of its further passes, and each decoder's.
+    """Terms `mlm` of the encoder, `mlm_npr` and so on of its further passes, and one per decoder.
 
-    A decoder sees the [CLS] state of the pass that bears its name, or else of the first; behind it,
+    A decoder sees the [CLS] state of the encoder pass of its name, or else of the first; behind it,
     without any skip from the encoder's layers, the embeddings of its own masked text. The tasks:
     corrupted passages (masked keywords `mkp`, complementary masks `cmp`), related passages (`npr`),
-    and what other models made of a passage (queries `dor`, continuations `gor`).
+    and the output of other models (queries `dor`, continuations `gor`).
 
-    A batch's decoders and passes of other than the given tasks are left out. `shared` gives all
-    tasks one decoder (the ablation of Table 6); the released code has `library_init`.
+    The heads are `mkp_decoder` and so on, or one `shared_decoder` (the ablation of Table 6).
     """
 
     head_file = "master_decoders.safetensors"
@@ -234,28 +218,13 @@ class Master(PretrainingObjective):
         "gpt_head": "gor_decoder",
     }
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        *,
-        tasks: Sequence[str] = TASKS,
-        decoder_layers: int = 2,
-        shared: bool = False,
-        library_init: bool = False,
-    ) -> None:
-        super().__init__(backbone)
-        self.tasks = [task for task in TASKS if task in tasks]
-        self.shared = shared
-        self.decoders = nn.ModuleDict(
-            {
-                name: Bottleneck(backbone, decoder_layers, library_init=library_init)
-                for name in (["shared"] if shared else self.tasks)
-            }
-        )
-
-    def heads(self) -> dict[str, nn.Module]:
-        """See `PretrainingObjective`: `mkp_decoder` and so on, or `shared_decoder`."""
-        return {f"{name}_decoder": decoder for name, decoder in self.decoders.items()}
+    def __init__(self, backbone: Backbone, settings: Settings = DEFAULTS) -> None:
+        super().__init__(backbone, settings)
+        self.tasks = [task.value for task in MasterTask if task in settings.tasks]
+        self.shared = settings.decoders is Decoders.SHARED
+        for name in ["shared"] if self.shared else self.tasks:
+            layers = Bottleneck(backbone, settings.n_head_layers, settings.decoder_init)
+            self.heads[f"{name}_decoder"] = layers
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
         """See `PretrainingObjective`."""
@@ -272,7 +241,7 @@ class Master(PretrainingObjective):
             cls[name] = states[f"mlm_{name}"][:, 0]
         for task in self.tasks:
             tokens = batch.decoders[task].tokens
-            decoder = self.decoders["shared" if self.shared else task]
+            decoder = self.heads["shared_decoder" if self.shared else f"{task}_decoder"]
             embedded = self.backbone.embed(tokens)
             states[task] = decoder(self.backbone, cls[task], embedded, tokens.attention_mask)
         return states["mlm"][:, 0], states
@@ -291,32 +260,28 @@ class RetroMae(PretrainingObjective):
 
     head_file = "retromae_decoder.safetensors"
 
-    def __init__(self, backbone: Backbone) -> None:
-        super().__init__(backbone)
+    def __init__(self, backbone: Backbone, settings: Settings = DEFAULTS) -> None:
+        super().__init__(backbone, settings)
         if not hasattr(backbone.encoder.embeddings, "position_embeddings"):
             raise ModelError(
                 f"RetroMAE's decoder reads absolute positions, which a "
                 f"{backbone.architecture.model_type} backbone does not have",
                 "start from a BERT, RoBERTa or DistilBERT, or choose another --objective",
             )
-        self.decoder = Bottleneck(backbone, 1)
-
-    def heads(self) -> dict[str, nn.Module]:
-        """See `PretrainingObjective`."""
-        return {"decoder": self.decoder}
+        self.heads["decoder"] = Bottleneck(backbone, 1)
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
         """See `PretrainingObjective`."""
-        return {"mlm": batch.texts.labels, "decoder": batch.decoders[DECODER].labels}
+        return {"mlm": batch.texts.labels, "decoder": batch.decoders["retromae"].labels}
 
     def states(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `PretrainingObjective`."""
         assert batch.visible is not None
         hidden = self.backbone(batch.texts.tokens)
         cls = hidden[:, 0]
-        embedded = self.backbone.embed(batch.decoders[DECODER].tokens)
+        embedded = self.backbone.embed(batch.decoders["retromae"].tokens)
         queries = cls.unsqueeze(1) + self.backbone.position_signal(embedded.shape[1])
-        decoded = self.backbone.run_cross_layer(
-            self.decoder[0], queries, with_first(cls, embedded), batch.visible
-        )
+        (layer,) = self.heads["decoder"].children()
+        states = with_first(cls, embedded)
+        decoded = self.backbone.run_cross_layer(layer, queries, states, batch.visible)
         return cls, {"mlm": hidden, "decoder": decoded}

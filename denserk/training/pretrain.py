@@ -1,10 +1,4 @@
-"""Pre-train a backbone for retrieval, from a model or from random weights.
-
-A new model has a WordPiece vocabulary that is trained on the corpus, deterministically. The
-library's trainer alone is not: it numbers the characters that continue words in hash order, and
-breaks ties between pairs by number. A first pass over the texts therefore finds these characters
-and numbers them by code point.
-"""
+"""Pre-train a backbone for retrieval, from a model or from random weights."""
 
 import logging
 from collections import Counter
@@ -15,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, set_seed
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import BertConfig, BertForMaskedLM, BertTokenizer, set_seed
 
 from denserk.config.options import as_json
 from denserk.config.pretraining import (
     SIZES,
     Architecture,
-    DecoderInit,
-    Decoders,
     LossAverage,
     PretrainingObjective,
     PretrainRun,
@@ -33,7 +25,7 @@ from denserk.data.pretraining_batches import DRAWS, PretrainingBatches, refuse_g
 from denserk.data.pretraining_data import prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import InputError, ModelError, UsageError
-from denserk.io.files import STREAM, write_errors
+from denserk.io.files import STREAM, open_binary, write_errors
 from denserk.io.manifest import Kind
 from denserk.io.pretraining_text import Document, read_documents
 from denserk.losses.pretraining import Condenser, MaskedLanguageModel, Master, RetroMae
@@ -62,7 +54,7 @@ KINDS: Mapping[PretrainingObjective, type[Objective]] = {
     PretrainingObjective.MASTER: Master,
     PretrainingObjective.RETROMAE: RetroMae,
 }
-SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 MOST_CHARACTERS = 1000  # size of the alphabet; rarer characters become [UNK]
 POSITIONS = 512  # maximum sequence length of a new model
 
@@ -70,10 +62,7 @@ POSITIONS = 512  # maximum sequence length of a new model
 def pretrain(run: PretrainRun) -> TrainingResult:
     """Pre-train a backbone, and save it as a folder that transformers and `finetune` take."""
     check_inputs(run)
-    masking = as_json(run.masking) | {"draws": DRAWS}
-    if run.masking.frequency_dict is not None:
-        masking["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
-    return train(run, partial(training_of, run), {"masking": masking})
+    return train(run, partial(training_of, run))
 
 
 def training_of(run: PretrainRun, output: Path) -> Training:
@@ -134,11 +123,14 @@ def training_of(run: PretrainRun, output: Path) -> Training:
         lm_scale=run.objective.lm_scale,
         by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
     )
-    return Training(objective, step, save, load, prepare_batches)
+    masking = as_json(run.masking) | {"draws": DRAWS}
+    if run.masking.frequency_dict is not None:
+        masking["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
+    return Training(objective, step, save, load, prepare_batches, {"masking": masking})
 
 
 def load_objective(run: PretrainRun, root: Path) -> Objective:
-    """Build the objective of a run around the encoder of a folder with its MLM head."""
+    """Build the objective of a run around the encoder of a folder, with the folder's heads."""
     stored = read_model_folder(root)
     if not stored.shared:
         raise ModelError(
@@ -151,66 +143,33 @@ def load_objective(run: PretrainRun, root: Path) -> Objective:
             f"--max-length {length}: {root} has positions for {longest}",
             f"add --max-length {longest}, or less",
         )
-    backbone, chosen = stored.passage.masked_lm(), run.objective
-    kind = KINDS[run.pretrain.objective]
-    options: dict[str, Any] = {}
-    if kind is Master:
-        options = {
-            "tasks": chosen.tasks,
-            "decoder_layers": chosen.n_head_layers,
-            "shared": chosen.decoders is Decoders.SHARED,
-            "library_init": chosen.decoder_init is DecoderInit.LIBRARY,
-        }
-    elif kind is Condenser:
-        options = {
-            "skip_from": chosen.skip_from,
-            "head_layers": chosen.n_head_layers,
-            "late_mlm": chosen.late_mlm,
-        }
-    objective = kind(backbone, **options)
-    if isinstance(objective, Condenser):
-        logger.info(
-            f"head: {chosen.n_head_layers} layers on the last [CLS] and the tokens of layer "
-            f"{objective.skip_from} of {backbone.config.num_hidden_layers}"
-        )
-    _load_heads(run, root, objective)
-    return objective
-
-
-def _load_heads(run: PretrainRun, root: Path, objective: Objective) -> None:
-    """Load the objective's own layers, where the folder has them; log where they are new."""
-    if not objective.head_file:
-        return
-    names = ", ".join(objective.heads())
-    if run.objective.fresh_heads:
-        logger.info(f"{names}: new, from random weights (--set fresh-heads=yes)")
-        return
+    objective = KINDS[run.pretrain.objective](stored.passage.masked_lm(), run.objective)
+    if not objective.heads:
+        return objective
     try:
-        read = objective.load_heads(root)
+        read = None if run.objective.fresh_heads else objective.load_heads(root)
     except ModelError as error:
         error.hint = error.hint or "add --set fresh-heads=yes to start with new ones"
         raise
-    if read is not None:
-        logger.info(f"{names}: from {read}")
-    elif run.pretrain.objective is PretrainingObjective.COCONDENSER:
+    how = f"from {read}" if read else "randomly initialised"
+    logger.info(f"{', '.join(objective.heads)}: {how}")
+    cocondenser = run.pretrain.objective is PretrainingObjective.COCONDENSER
+    if cocondenser and read is None and not run.objective.fresh_heads:
         logger.warning(
             f"{root} has no {objective.head_file}: the head is randomly initialised, which harms "
             "a Condenser that was trained with one; start from the folder that --objective "
             "condenser wrote, or the authors' with their model.pt"
         )
-    else:
-        logger.info(f"{names}: new, from random weights")
+    return objective
 
 
 def check_inputs(run: PretrainRun) -> None:
     """Open every input, so that a missing one is reported before long work on the others."""
     settings = run.pretrain
-    for flag, name in (
-        ("--expansions", settings.expansions),
-        ("--set frequency-dict", run.masking.frequency_dict),
-    ):
-        if name is not None and name != STREAM and not Path(name).is_file():
-            raise UsageError(f"{flag} {name}: no such file")
+    for name in (settings.expansions, run.masking.frequency_dict):
+        if name is not None:
+            with open_binary(name):
+                pass
     generated = STREAM in settings.corpus  # can be read only once: it may have what was generated
     for source in settings.corpus:
         if source != STREAM:
@@ -237,15 +196,16 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
         return find_model(settings.model, beside=KINDS[settings.objective].head_files())[1]
     if STREAM in settings.corpus:
         raise UsageError(
-            "--corpus -: --architecture reads the corpus several times, and standard input has "
-            "one reading",
+            "--corpus -: --architecture reads the corpus several times, and standard input can be "
+            "read once",
             "give a file",
         )
     assert architecture is not None
     positions, seed = max(POSITIONS, run.units.max_length), run.masking.seed
     chosen: dict[str, Any] = {"architecture": architecture, "positions": positions, "seed": seed}
-    inputs = {"tokenizer": settings.tokenizer} if settings.tokenizer is not None else {}
-    if settings.tokenizer is None:
+    if settings.tokenizer is not None:
+        inputs = {"tokenizer": settings.tokenizer}
+    else:
         units = as_json(run.units)
         chosen |= {"vocabulary_size": settings.vocabulary_size, "corpus": as_json(run.corpus)}
         chosen |= {"fields": units["fields"], "raw_text": units["raw_text"]}
@@ -253,17 +213,21 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
 
     def write(part: Path, _: Path) -> dict[str, Any]:
         if settings.tokenizer is None:
-            sources = ", ".join(settings.corpus)
-            texts = partial(_texts, run, iter((1, 2)))
+            texts, sources = partial(_texts, run), ", ".join(settings.corpus)
             tokenizer = train_vocabulary(texts, settings.vocabulary_size, sources, positions)
         else:
-            tokenizer = _given_tokenizer(settings.tokenizer)
+            tokenizer = load_tokenizer(find_model(settings.tokenizer, "--tokenizer")[1])
+            if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
+                raise UsageError(
+                    f"--tokenizer {settings.tokenizer} has no [MASK] or no [CLS] token",
+                    "give one of BERT's kind, or leave it out to train one on the corpus",
+                )
         entries = len(tokenizer)
         with write_errors(part):
             tokenizer.save_pretrained(part)
             new_model(architecture, entries, seed, positions).save_pretrained(part)
         logger.info(
-            f"from nothing: {architecture}, {entries:,} entries, random weights in {folder}"
+            f"randomly initialised: {architecture}, a vocabulary of {entries:,}, in {folder}"
         )
         return {"vocabulary": entries}
 
@@ -271,20 +235,9 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
     return folder
 
 
-def _given_tokenizer(name: str) -> Any:
-    tokenizer = load_tokenizer(find_model(name, "--tokenizer")[1])
-    if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
-        raise UsageError(
-            f"--tokenizer {name} has no [MASK] or no [CLS] token",
-            "give one of BERT's kind, or leave it out for one that is trained on the corpus",
-        )
-    return tokenizer
-
-
-def _texts(run: PretrainRun, passes: Iterator[int]) -> Iterator[str]:
+def _texts(run: PretrainRun) -> Iterator[str]:
     """Yield the text of every document, its fields one below the other."""
-    label = f"training the vocabulary, pass {next(passes)} of 2"
-    with track(label, None, "documents") as progress:
+    with track("training the vocabulary", None, "documents") as progress:
         for source in run.pretrain.corpus:
             for document in _documents(run, source):
                 progress.advance()
@@ -301,62 +254,32 @@ def _texts(run: PretrainRun, passes: Iterator[int]) -> Iterator[str]:
 
 def train_vocabulary(
     texts: Callable[[], Iterator[str]], size: int, source: str, positions: int = POSITIONS
-) -> PreTrainedTokenizerFast:
-    """Train a lower-casing WordPiece tokenizer as BERT's."""
-    alphabet, continuing = _characters(texts(), min(MOST_CHARACTERS, size // 4))
+) -> BertTokenizer:
+    """Train a lower-casing WordPiece tokenizer as BERT's, the same one for the same texts.
+
+    The library's trainer numbers the characters that continue words in hash order, and breaks ties
+    between pairs by number. A first pass over the texts therefore finds the most frequent
+    characters; they are given to the trainer in the order of their code points.
+    """
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    counts = Counter(character for text in texts() for character in normalizer.normalize_str(text))
+    printed = [character for character in counts if not character.isspace()]
+    ranked = sorted(printed, key=lambda character: (-counts[character], character))
+    alphabet = sorted(ranked[: min(MOST_CHARACTERS, size // 4)])
     if not alphabet:
         raise InputError(source, None, "no text to train a vocabulary on", "some text")
-    first = [*SPECIALS.values(), *(f"##{character}" for character in continuing)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
-        special_tokens=first,
+        special_tokens=[*SPECIALS, *(f"##{character}" for character in alphabet)],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    learner = _bert(models.WordPiece(unk_token=SPECIALS["unk"]))
+    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    learner.normalizer = normalizer
+    learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     learner.train_from_iterator(texts(), trainer)
-    # rebuilt, since the trainer marked all of `first` as special tokens
-    tokenizer = _bert(models.WordPiece(learner.get_vocab(), unk_token=SPECIALS["unk"]))
-    cls, sep = SPECIALS["cls"], SPECIALS["sep"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
-    )
-    names: dict[str, Any] = {f"{role}_token": token for role, token in SPECIALS.items()}
-    made: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast
-    return made(
-        tokenizer_object=tokenizer,
-        model_max_length=positions,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        do_lower_case=True,
-        **names,
-    )
-
-
-def _bert(model: models.Model) -> Tokenizer:
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return tokenizer
-
-
-def _characters(texts: Iterator[str], most: int) -> tuple[list[str], list[str]]:
-    """Return the most frequent characters, and those that continue words, by code point."""
-    normalizer = normalizers.BertNormalizer(lowercase=True)
-    splitter = pre_tokenizers.BertPreTokenizer()
-    counts: Counter[str] = Counter()
-    continuing: set[str] = set()
-    for text in texts:
-        normal = normalizer.normalize_str(text)
-        counts.update(normal)
-        for word, _ in splitter.pre_tokenize_str(normal):
-            continuing.update(word[1:])
-    printed = (character for character in counts if not character.isspace())
-    ranked = sorted(printed, key=lambda character: (-counts[character], character))
-    alphabet = sorted(ranked[:most])
-    return alphabet, [character for character in alphabet if character in continuing]
+    return BertTokenizer(vocab=learner.get_vocab(), model_max_length=positions)
 
 
 def new_model(

@@ -14,7 +14,6 @@ config.yaml         the resolved config, for --config
 """
 
 import logging
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,7 @@ import orjson
 import torch
 import transformers
 import yaml
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers import TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.integrations.integration_utils import (
     TensorBoardCallback,
     get_reporting_integration_callbacks,
@@ -34,14 +33,15 @@ from transformers.integrations.integration_utils import (
 from denserk import __version__
 from denserk.config.pretraining import PretrainRun, PretrainSettings
 from denserk.config.training import FinetuneRun, FinetuneSettings, ValidationSettings
-from denserk.errors import InputError, MismatchError, MissingExtraError, UsageError
+from denserk.errors import MismatchError, MissingExtraError, UsageError
 from denserk.io.files import whole_binary, write_lines
 from denserk.io.manifest import Kind, differences, read_manifest
-from denserk.io.outputs import foreign_items, prepare_folder
+from denserk.io.outputs import prepare_folder
 from denserk.io.plots import look, new_axes, save_if_installed
+from denserk.models.checkpoints import read_json
 from denserk.models.devices import choose_device, choose_dtype
 from denserk.models.distributed import device_of_rank, main_process_first, process_group, world
-from denserk.training.trainer import BEST, CHECKPOINTS, STEPS, Speed, Trainer, Training
+from denserk.training.trainer import BEST, CHECKPOINTS, Speed, Trainer, Training
 
 logger = logging.getLogger(__name__)
 
@@ -49,16 +49,10 @@ DATA, DEV_DATA, START, LOGS = "training-data", "dev-data", "start", "logs"
 RECORD, CURVES = "training.json", "training.png"
 # Settings that do not change the result, and may differ when a run is resumed.
 FREE = {
-    "finetune": ("output", "device", "resume", "overwrite"),
-    "pretrain": ("output", "device", "resume", "overwrite", "tokenize_to"),
-    "optimizer": (
-        *("keep_checkpoints", "keep_steps", "num_workers", "report_to"),
-        "gradient_checkpointing",
-    ),
+    *("output", "device", "resume", "overwrite", "tokenize_to", "keep_checkpoints", "keep_steps"),
+    *("num_workers", "report_to", "gradient_checkpointing"),
 }
-NOT_COMPARED = ("preset", "versions", "processes", "log")
-# Points up to which a curve marks each.
-FEW = 40
+NOT_COMPARED = ("preset", "versions", "processes", "data", "log")
 
 
 @dataclass(frozen=True)
@@ -72,16 +66,11 @@ class TrainingResult:
     speed: Speed | None = None  # None where nothing was left to train
 
 
-def train(
-    run: FinetuneRun | PretrainRun,
-    build: Callable[[Path], Training],
-    resolved: Mapping[str, Any] | None = None,
-) -> TrainingResult:
+def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> TrainingResult:
     """Train in the output folder of a run; write the model, training.json and the curves there.
 
     `build` takes the output folder and returns model, step and data. A model to start from is
-    loaded before the folder is touched, so that an unsuitable one costs nothing. `resolved` are
-    sections of training.json that replace the run's.
+    loaded before the folder is touched, so that an unsuitable one costs nothing.
     """
     settings: FinetuneSettings | PretrainSettings
     if isinstance(run, FinetuneRun):
@@ -98,29 +87,27 @@ def train(
         main = world()[0] == 0
         set_seed(seed)
         training = None if settings.model is None else build(output)
-        chosen = {**run.as_json(), **(resolved or {}), **(training.resolved if training else {})}
         if main:
             prepare_folder(output, overwrite=settings.overwrite, resume=settings.resume)
             if not (output / RECORD).exists():  # from now on the folder is known to be denserk's
                 _write(output, {"versions": {"denserk": __version__}})
-            if is_resumable(output):
-                refuse_changes(output, chosen)  # before data is prepared again
         training = training or build(output)
-        batches, measure = main_process_first(lambda: training.prepare(output))
-        folders = [name for name in (DATA, DEV_DATA) if (output / name).is_dir()]
-        data = {name: read_manifest(output / name, kind).made_from for name in folders}
         packages = {"torch": torch.__version__, "transformers": transformers.__version__}
         record = {
             "versions": {"denserk": __version__, **packages},
             "processes": world()[1],
-            **chosen,
+            **run.as_json(),
             **training.resolved,
-            "data": data,
         }
-        if main:
-            start(output, record)
-            _write_config(output, command, run.config())
+        if main and is_resumable(output):
+            refuse_changes(output, record)  # before data is prepared again
+        batches, measure = main_process_first(partial(training.prepare, output))
+        folders = [name for name in (DATA, DEV_DATA) if (output / name).is_dir()]
+        record["data"] = {name: read_manifest(output / name, kind).made_from for name in folders}
         reports.settings = record
+        if main:
+            _write(output, record)
+            _write_config(output, command, run.config())
         trainer = Trainer(
             training,
             batches,
@@ -161,64 +148,33 @@ def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
     }
 
 
-def start(output: Path, record: Mapping[str, Any]) -> None:
-    """Write training.json; a run that is resumed must have the settings it was started with."""
-    if is_resumable(output):
-        refuse_changes(output, record)
-    else:  # a run that never came to a checkpoint may have left these
-        left = [output / name for name in (BEST, STEPS, LOGS)]
-        foreign = [item for item in foreign_items(output) if any(map(item.is_relative_to, left))]
-        if foreign:
-            raise UsageError(f"{foreign[0]}: denserk did not write it", "remove it yourself")
-        for folder in left:
-            shutil.rmtree(folder, ignore_errors=True)
-    _write(output, record)
-
-
 def is_resumable(output: Path) -> bool:
     """Whether the folder has a checkpoint."""
     return any((output / CHECKPOINTS).glob("checkpoint-*"))
 
 
 def refuse_changes(output: Path, record: Mapping[str, Any]) -> None:
-    """Raise a MismatchError where a record, or a part of it, differs from the run's to resume.
-
-    What does not change the result may differ.
-    """
-    path = output / RECORD
-    if not path.is_file():
-        return
-    try:
-        now = orjson.loads(orjson.dumps(record))
-        found = orjson.loads(path.read_bytes())
-        before = {name: value for name, value in found.items() if name in now}
-        changes = differences(_compared(before), _compared(now))
-        draws = {parts["masking"].get("draws") for parts in (before, now) if "masking" in parts}
-        versions = differences(before["versions"], now["versions"]) if "versions" in now else []
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(path, None, f"a broken file ({error})", "the settings of a run") from None
-    if len(draws) > 1:
-        raise MismatchError(
-            f"{output} cannot be resumed: another version of denserk started it, which draws other "
-            "random numbers for crops and masks",
-            "--overwrite to start again; its last checkpoint is a model to start from, as --model",
-        )
-    if changes:
+    """Raise a MismatchError where a run to resume was started with other settings."""
+    before, now = read_json(output / RECORD), orjson.loads(orjson.dumps(record))
+    if changes := differences(_compared(before), _compared(now)):
         raise MismatchError(
             f"{output} cannot be resumed, it was started with other settings: {'; '.join(changes)}",
             "give the settings that it was started with, or --overwrite to start again",
         )
-    if versions:
-        logger.warning(f"resuming, the last bits may differ: {'; '.join(versions)}")
+    old, new = ({"versions": each.get("versions")} for each in (before, now))
+    if changes := differences(old, new):
+        logger.warning(f"resuming, the last bits may differ: {'; '.join(changes)}")
 
 
 def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
-    compared = {name: value for name, value in record.items() if name not in NOT_COMPARED}
-    for name in FREE.keys() & compared.keys():
-        free = FREE[name]
-        compared[name] = {key: v for key, v in compared[name].items() if key not in free}
-    if "optimizer" in compared:  # runs of earlier versions do not record it
-        compared["optimizer"].setdefault("gradient_accumulation_steps", 1)
+    """Return the settings that decide the result."""
+    compared = {
+        name: {key: value for key, value in part.items() if key not in FREE}
+        for name, part in record.items()
+        if name not in NOT_COMPARED and isinstance(part, Mapping)
+    }
+    # runs of earlier versions do not record it
+    compared.get("optimizer", {}).setdefault("gradient_accumulation_steps", 1)
     return compared
 
 
@@ -244,10 +200,9 @@ def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
     grid = new_axes(7, 2.4 * len(rows), rows=len(rows), sharey=False)
     for axes, quantities in zip(grid, rows, strict=True):
         for number, name in enumerate(quantities):
-            entries = [entry for entry in history if name in entry]
-            points = [entry["step"] for entry in entries], [entry[name] for entry in entries]
-            shape = look(number) | ({} if len(entries) <= FEW else {"marker": ""})
-            axes.plot(*points, label=name.removeprefix("loss_"), lw=1.4, ms=4, **shape)
+            points = [(entry["step"], entry[name]) for entry in history if name in entry]
+            label = name.removeprefix("loss_")
+            axes.plot(*zip(*points, strict=True), label=label, ms=4, markevery=0.05, **look(number))
         axes.set_ylabel(quantities[0].removeprefix("eval_").replace("_", " "))
     if len(rows[0]) > 1:
         grid[0].figure.legend(handles=grid[0].lines, loc="outside upper left", ncols=4)
@@ -278,17 +233,18 @@ class Reports:
 
     def __init__(self, names: Sequence[str], output: Path) -> None:
         self.settings: Mapping[str, Any] = {}
-        self._output = output
-        self._callbacks: list[TrainerCallback] = []
-        self._arguments: _Arguments | None = None  # from the first entry on
-        for name in names:
-            try:
-                (kind,) = get_reporting_integration_callbacks([name])  # type: ignore[no-untyped-call]
-                self._callbacks.append(kind())
-            except ValueError as error:
-                raise UsageError(f"--report-to {error}") from None
-            except (RuntimeError, ImportError) as error:  # which names the package to install
-                raise MissingExtraError(f"--report-to {name}: {error}") from None
+        self._arguments = _Arguments(output_dir=str(output), run_name=output.name)
+        self._started = False
+        try:
+            kinds = get_reporting_integration_callbacks(list(names))  # type: ignore[no-untyped-call]
+            self._callbacks = [kind() for kind in kinds]
+        except ValueError as error:
+            raise UsageError(f"--report-to {error}") from None
+        except (RuntimeError, ImportError) as error:  # which names the package to install
+            raise MissingExtraError(f"--report-to {', '.join(names)}: {error}") from None
+        for callback in self._callbacks:
+            if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+                callback.logging_dir = str(output / LOGS)
 
     def _call(self, event: str, step: int = 0, **options: Any) -> None:
         state, control = TrainerState(global_step=step), TrainerControl()
@@ -297,18 +253,14 @@ class Reports:
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Send one entry of the log."""
-        if world()[0] or not self._callbacks:
+        if world()[0]:
             return
-        if self._arguments is None:
-            self._arguments = _Arguments(output_dir=str(self._output), run_name=self._output.name)
-            self._arguments.settings = self.settings
-            for callback in self._callbacks:
-                if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
-                    callback.logging_dir = str(self._output / LOGS)
+        if not self._started:
+            self._arguments.settings, self._started = self.settings, True
             self._call("on_train_begin")
         self._call("on_log", step, logs=dict(values))
 
     def close(self) -> None:
         """End the run in every tracker."""
-        if self._arguments is not None:
+        if self._started:
             self._call("on_train_end")

@@ -11,11 +11,11 @@ of a batch with every other needs all embeddings at once, but not all activation
 runs each chunk again, under the random state of its first run.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -31,6 +31,7 @@ from denserk.data.batches import (
     SentenceBatch,
     TokenBatch,
     TrainingBatch,
+    by_length,
 )
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.losses.pretraining import PretrainingObjective, TokenLoss
@@ -46,14 +47,10 @@ from denserk.models.cross_encoder import Reranker
 from denserk.models.distributed import gather, widen, widest, world
 from denserk.models.representation import Encoder, PassageVectors, Retriever
 
-# The cost of a pass beside its positions, in positions, by device type: gradients of all weights
-# that are computed and summed once more, or kernels that are launched.
-PRICES = {"cpu": 128}
-DEFAULT_PRICE = 8192
-# Lengths within a step of this many tokens count as one.
-GRAIN = 8
-# The price of a chunk where texts are not cut to avoid padding.
-ENDLESS = 1 << 60
+# Tokens from which a group ends before a shorter text, by device type: in a smaller group, another
+# pass through the model costs more than the padding that it avoids.
+ENOUGH = {"cpu": 512}
+DEFAULT_ENOUGH = 1 << 16
 
 # A loss by its weighted terms; their sum is the loss.
 Terms = dict[str, Tensor]
@@ -75,11 +72,6 @@ class Limits(NamedTuple):
         if not cache.grad_cache:
             return cls()
         return cls(texts) if cache.chunk_tokens is None else cls(tokens=cache.chunk_tokens)
-
-    def most(self, width: int) -> int | None:
-        """Return how many texts of that width fit; None: any number."""
-        by_tokens = None if self.tokens is None else max(1, self.tokens // width)
-        return min(filter(None, (self.texts, by_tokens)), default=None)
 
 
 UNLIMITED = Limits()
@@ -104,97 +96,55 @@ class Work:
         self.positions += len(lengths) * max(lengths, default=0)
 
 
-def ends_of_groups(lengths: Sequence[int], price: int, limits: Limits = UNLIMITED) -> list[int]:
-    """Return where groups of neighbours end, for the fewest positions plus `price` per group.
+def groups_of(
+    parts: Sequence[TokenBatch], work: Work, limits: Limits = UNLIMITED, *, split: bool = True
+) -> Iterator[tuple[Tensor, list[TokenBatch]]]:
+    """Yield groups of texts of similar length: their rows, and those rows of every part.
 
-    A pass over many texts at once costs less for each of them, and padding costs more. `lengths`
-    are those of texts, the longest first; a group beyond the limits is cut evenly.
-
-    >>> ends_of_groups([90, 88, 30, 29, 28], price=32)
-    [2, 5]
-    >>> ends_of_groups([90, 88, 30, 29, 28], price=4096)
-    [5]
-    >>> ends_of_groups([30] * 5, price=32, limits=Limits(texts=2))
-    [2, 4, 5]
+    Row i of every part belongs to text i, whose length is that of the first part; later parts are
+    texts that are read again. The longest texts come first; each part of a group is as wide as its
+    longest text. Without `split`, groups end at the limits alone. All are counted in `work`.
     """
-    grains = [-(-length // GRAIN) for length in lengths]
-    starts = [n for n in range(len(lengths)) if not n or grains[n] != grains[n - 1]]
-    bounds = [*starts, len(lengths)]
-
-    def cost(start: int, end: int) -> int:
-        width, count = lengths[start], end - start
-        most = limits.most(width) or count
-        return count * width + price * -(-count // most)
-
-    best: list[tuple[int, int]] = [(0, 0)]  # up to each bound: the least cost, and the last group
-    for end in range(1, len(bounds)):
-        best.append(min((best[s][0] + cost(bounds[s], bounds[end]), s) for s in range(end)))
-    ends, end = [], len(bounds) - 1
-    while end > 0:
-        start, last = bounds[best[end][1]], bounds[end]
-        most = limits.most(lengths[start]) or last - start
-        ends += [last, *reversed(range(start + most, last, most))]
-        end = best[end][1]
-    return ends[::-1]
+    # the one synchronisation with the device
+    lengths = torch.stack([part.attention_mask.sum(1) for part in parts]).tolist()
+    device = parts[0].input_ids.device
+    enough = ENOUGH.get(device.type, DEFAULT_ENOUGH) if split else None
+    for members in by_length(lengths[0], limits.tokens or sys.maxsize, limits.texts, enough):
+        rows, found = torch.tensor(members, device=device), []
+        for number, (part, of_texts) in enumerate(zip(parts, lengths, strict=True)):
+            own = [of_texts[row] for row in members]
+            work.count(own, again=number > 0)
+            found.append(TokenBatch(*(field[rows, : max(own)] for field in part)))
+        yield rows, found
 
 
-class Groups(NamedTuple):
-    """A batch in groups of similar length.
-
-    `batches`: no wider than their longest texts. `rows`: of the batch, group after group. `back`:
-    (B,) int64, the position of each text of the batch among the groups.
-    """
-
-    batches: list[TokenBatch]
-    rows: list[Tensor]
-    back: Tensor
-
-
-def group(batch: TokenBatch, work: Work, limits: Limits = UNLIMITED) -> Groups:
-    """Split a batch into groups, the longest texts first; count them in `work`."""
-    ids, mask = batch
-    lengths = mask.sum(1)
-    order = torch.arange(len(ids), device=ids.device)
-    by_length = lengths.argsort(descending=True, stable=True)
-    known = lengths[by_length].tolist()  # the one synchronisation with the device
-    ends = ends_of_groups(known, PRICES.get(ids.device.type, DEFAULT_PRICE), limits)
-    if len(ends) > 1:  # else nothing is gained by another order
-        order = by_length
-    batches, rows = [], []
-    for start, end in pairwise([0, *ends]):
-        rows.append(order[start:end])
-        width = max(known[start:end])
-        batches.append(TokenBatch(ids[rows[-1], :width], mask[rows[-1], :width]))
-        work.count(known[start:end])
-    return Groups(batches, rows, order.argsort())
+def group(
+    batch: TokenBatch, work: Work, limits: Limits = UNLIMITED
+) -> tuple[list[TokenBatch], Tensor]:
+    """Split a batch into groups; return them, and each text's position among them: (B,) int64."""
+    rows, batches = zip(*groups_of([batch], work, limits), strict=True)
+    return [tokens for (tokens,) in batches], torch.cat(rows).argsort()
 
 
 def cut(
-    batch: PretrainingBatch, work: Work, limits: Limits = UNLIMITED, *, by_length: bool = True
-) -> Iterator[PretrainingBatch]:
-    """Yield a batch in chunks, each no wider than its longest text; count them in `work`.
-
-    The texts are ordered by length, as far as that saves padding. Under `by_length` a chunk also
-    ends where shorter texts follow, and that saves more than a pass costs.
-    """
-    parts = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
-    # the one synchronisation with the device
-    lengths = torch.stack([texts.tokens.attention_mask.sum(1) for texts in parts]).tolist()
-    price = PRICES.get(batch.texts.labels.device.type, DEFAULT_PRICE) if by_length else ENDLESS
-    for start, end in pairwise([0, *ends_of_groups(lengths[0], price, limits)]):
-        found = []
-        for number, (texts, own) in enumerate(zip(parts, lengths, strict=True)):
-            width = max(own[start:end])
-            tokens = TokenBatch(*(field[start:end, :width] for field in texts.tokens))
-            found.append(MaskedTexts(tokens, texts.labels[start:end, :width]))
-            work.count(own[start:end], again=number > 0)
-        first, rest = found[0], iter(found[1:])
-        width = first.labels.shape[1]
-        yield PretrainingBatch(
-            first,
-            {name: next(rest) for name in batch.passes},
-            {name: next(rest) for name in batch.decoders},
-            None if batch.visible is None else batch.visible[start:end, :width, :width],
+    batch: PretrainingBatch, work: Work, limits: Limits = UNLIMITED, *, split: bool = True
+) -> Iterator[tuple[Tensor, PretrainingBatch]]:
+    """Yield a batch in groups, each with the rows of its texts; see `groups_of`."""
+    texts = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
+    for rows, parts in groups_of([each.tokens for each in texts], work, limits, split=split):
+        width = parts[0].input_ids.shape[1]
+        found = iter(
+            MaskedTexts(tokens, each.labels[rows, : tokens.input_ids.shape[1]])
+            for each, tokens in zip(texts, parts, strict=True)
+        )
+        yield (
+            rows,
+            PretrainingBatch(
+                next(found),
+                {name: next(found) for name in batch.passes},
+                {name: next(found) for name in batch.decoders},
+                None if batch.visible is None else batch.visible[rows, :width, :width],
+            ),
         )
 
 
@@ -210,6 +160,15 @@ class Step(Protocol):
 def total(terms: Mapping[str, Tensor]) -> Tensor:
     """Return the sum of a loss's terms."""
     return torch.stack(list(terms.values())).sum()
+
+
+def summed(values: Terms) -> Terms:
+    """Sum values over the processes."""
+    if world()[1] == 1:
+        return values
+    together = torch.stack(list(values.values()))
+    dist.all_reduce(together)
+    return dict(zip(values, together, strict=True))
 
 
 def join(parts: Sequence[PassageVectors]) -> PassageVectors:
@@ -247,9 +206,9 @@ class RetrievalStep:
 
     def __call__(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
-        cached = self.cache.grad_cache
-        asked = group(batch.queries, self.work, Limits.of(self.cache, self.cache.q_chunk))
-        read = group(batch.passages, self.work, Limits.of(self.cache, self.cache.p_chunk))
+        cached, cache = self.cache.grad_cache, self.cache
+        asked, place = group(batch.queries, self.work, Limits.of(cache, cache.q_chunk))
+        read, places = group(batch.passages, self.work, Limits.of(cache, cache.p_chunk))
 
         def encode(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
             with autocast():
@@ -257,11 +216,9 @@ class RetrievalStep:
 
         run = partial(checkpoint, encode, use_reentrant=False) if cached else encode
         with nullcontext() if cached else autocast():  # outside of chunks, weights are cast once
-            queries = torch.cat([run(self.model.query, part) for part in asked.batches])
-            passages = join(
-                [run(self.model.passage.passage_vectors, part) for part in read.batches]
-            )
-        return self._loss(queries[asked.back], passages.of(read.back), batch, backward)
+            queries = torch.cat([run(self.model.query, part) for part in asked])
+            passages = join([run(self.model.passage.passage_vectors, part) for part in read])
+        return self._loss(queries[place], passages.of(places), batch, backward)
 
     def _loss(
         self, queries: Tensor, passages: PassageVectors, batch: TrainingBatch, backward: Backward
@@ -284,71 +241,67 @@ class RetrievalStep:
             terms = {name: term / processes for name, term in terms.items()}
         backward(total(terms))
         found = {name: term.detach() for name, term in terms.items()}
-        return found if self.across_devices else _summed(found)
+        return found if self.across_devices else summed(found)
 
 
 def add_shares(
-    count: int,
-    chunk: int,
+    items: Tensor,
+    cache: CacheSettings,
+    shape: tuple[int, int],
     loss: Callable[[int, int], Terms],
     names: Sequence[str],
     backward: Backward,
-    device: torch.device,
 ) -> Terms:
-    """Backpropagate a mean over the items of all processes, in chunks; return its terms."""
-    every = int(gather(torch.tensor([count], device=device)).sum())
+    """Backpropagate a mean over the items of all processes; return its terms.
+
+    `loss` returns the mean over some items. Items have at most `shape` = (texts, tokens of a text).
+    With `grad_cache`, a chunk holds as many whole items as `p_chunk` texts, or `chunk_tokens`,
+    make, at least one; no pass is run twice.
+    """
+    texts, width = shape
+    chunk = count = len(items)
+    if cache.grad_cache:
+        most = cache.chunk_tokens // width if cache.chunk_tokens else cache.p_chunk
+        chunk = most // texts
+    every = int(gather(torch.tensor([count], device=items.device)).sum())
     # one dtype on all processes, also where there is no item
-    sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
-    for first in range(0, count, chunk):
-        end = min(first + chunk, count)
+    sums = {name: torch.zeros((), dtype=torch.float64, device=items.device) for name in names}
+    for first in range(0, count, max(1, chunk)):
+        end = min(first + max(1, chunk), count)
         terms = {name: term * ((end - first) / every) for name, term in loss(first, end).items()}
         backward(total(terms))
         sums = {name: value + terms[name].detach() for name, value in sums.items()}
-    return _summed(sums)
-
-
-def items_at_once(cache: CacheSettings, texts: int, batch: TokenBatch, count: int) -> int:
-    """Return how many of `count` items of at most `texts` texts make a chunk."""
-    most = Limits.of(cache, cache.p_chunk).most(batch.input_ids.shape[1])
-    return max(1, count if most is None else most // texts)
+    return summed(sums)
 
 
 class RerankingStep:
-    """A step of a cross-encoder: listwise, whole or in chunks.
-
-    A query is compared with its own passages only, so the loss is a mean over queries, and the
-    gradients of chunks of queries and of processes add up to that of the whole batch. With
-    `grad_cache`, a chunk holds as many whole groups as `p_chunk` passages, or `chunk_tokens`, make,
-    at least one; no pass is run twice.
-    """
+    """A step of a cross-encoder: listwise over each query's own passages, a mean over queries."""
 
     def __init__(self, model: Reranker, settings: RerankingSettings, cache: CacheSettings) -> None:
         self.model, self.settings, self.cache, self.work = model, settings, cache, Work()
 
     def __call__(self, batch: PairTrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
-        count, ends = len(batch.items), (batch.groups.amax(1) + 1).tolist()
-        chunk = items_at_once(self.cache, batch.groups.shape[1], batch.pairs.tokens, count)
+        ends = [0, *(batch.groups.amax(1) + 1).tolist()]
 
         def loss(first: int, end: int) -> Terms:
-            start = ends[first - 1] if first else 0
-            pairs = batch.pairs.part(start, ends[end - 1])
-            return self._terms(pairs, batch.groups[first:end] - start, autocast)
+            pairs = batch.pairs.part(ends[first], ends[end])
+            return self._terms(pairs, batch.groups[first:end] - ends[first], autocast)
 
         names = ("listwise", "agreement") if self.settings.r_drop else ("listwise",)
-        return add_shares(count, chunk, loss, names, backward, batch.items.device)
+        shape = batch.groups.shape[1], batch.pairs.tokens.input_ids.shape[1]
+        return add_shares(batch.items, self.cache, shape, loss, names, backward)
 
     def _terms(self, pairs: PairBatch, places: Tensor, autocast: Autocast) -> Terms:
         """Return the loss's terms of a chunk; `places` (B, n): rows of its pairs, or negative."""
-        parts = group(pairs.tokens, self.work)
-        groups = zip(parts.batches, parts.rows, strict=True)
-        batches = [PairBatch(tokens, pairs.types(rows, tokens)) for tokens, rows in groups]
+        groups = list(groups_of([pairs.tokens], self.work))
+        batches = [PairBatch(tokens, pairs.types(rows, tokens)) for rows, (tokens,) in groups]
+        back = torch.cat([rows for rows, _ in groups]).argsort()
 
         def scores() -> Tensor:
             with autocast():
                 found = torch.cat([self.model(batch) for batch in batches])
-            own = found[parts.back][places.clamp_min(0)]
-            return own.masked_fill(places < 0, -torch.inf)
+            return found[back][places.clamp_min(0)].masked_fill(places < 0, -torch.inf)
 
         if not self.settings.r_drop:
             return {"listwise": listwise_loss(scores())}
@@ -356,10 +309,7 @@ class RerankingStep:
 
 
 class SentenceStep:
-    """A step on pairs or triplets of sentences, each one vector; the loss is a mean over examples.
-
-    The cache works as in `RerankingStep`, on whole examples.
-    """
+    """A step on pairs or triplets of sentences; the loss is a mean over examples."""
 
     def __init__(
         self, encoder: Encoder, objective: ObjectiveSettings, cache: CacheSettings
@@ -368,29 +318,23 @@ class SentenceStep:
 
     def __call__(self, batch: SentenceBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
-        count, name = len(batch.items), self.objective.objective.value
-        size = max(1, len(batch.sentences.input_ids) // max(1, count))
+        name = self.objective.objective.value
+        texts, width = batch.sentences.input_ids.shape
+        size = max(1, texts // max(1, len(batch.items)))
 
         def loss(first: int, end: int) -> Terms:
             labels = None if batch.labels is None else batch.labels[first:end]
-            texts = TokenBatch(*(side[first * size : end * size] for side in batch.sentences))
-            part = group(texts, self.work)
+            own = TokenBatch(*(field[first * size : end * size] for field in batch.sentences))
+            batches, back = group(own, self.work)
             with autocast():
-                vectors = torch.cat([self.encoder(each) for each in part.batches])[part.back]
-            examples = vectors.reshape(-1, size, vectors.shape[1])
-            return {name: sentence_loss(examples, labels, self.objective)}
+                vectors = torch.cat([self.encoder(each) for each in batches])[back]
+            return {
+                name: sentence_loss(
+                    vectors.view(-1, size, vectors.shape[1]), labels, self.objective
+                )
+            }
 
-        chunk = items_at_once(self.cache, size, batch.sentences, count)
-        return add_shares(count, chunk, loss, (name,), backward, batch.items.device)
-
-
-def _summed(values: Terms) -> Terms:
-    """Sum values over the processes."""
-    if world()[1] == 1:
-        return values
-    together = torch.stack(list(values.values()))
-    dist.all_reduce(together)
-    return dict(zip(values, together, strict=True))
+        return add_shares(batch.items, self.cache, (size, width), loss, (name,), backward)
 
 
 class PretrainingStep:
@@ -399,12 +343,11 @@ class PretrainingStep:
     Token losses are averaged over all labelled tokens of an update, which are counted before the
     first pass, so that chunks and processes do not change the loss. The contrast of spans needs the
     [CLS] states of the whole batch, and uses the gradient cache ("Unsupervised Corpus Aware
-    Language Model Pre-training", Gao and Callan, 2022, section 3.3). Spans are put into chunks by
-    length, whatever their documents, and their states return to their places before the loss.
+    Language Model Pre-training", Gao and Callan, 2022, section 3.3).
 
     Under `contrast` texts are pairs of spans, which must find each other (coCondenser). `lm_scale`
-    is the weight of the token losses; `by_micro_batch` averages the tokens of each chunk apart, and
-    the chunks alike (the released code), instead of all tokens of the update.
+    is the weight of the token losses; `by_micro_batch` averages the tokens of each chunk, then the
+    chunks (the released code), instead of all tokens of the update.
     """
 
     def __init__(
@@ -422,13 +365,10 @@ class PretrainingStep:
 
     def __call__(self, batch: PretrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
-        (ids, mask), labels = batch.texts
-        order = mask.sum(1).argsort(descending=True, stable=True)
-        if self.contrast:
-            texts = MaskedTexts(TokenBatch(ids[order], mask[order]), labels[order])
-            batch = PretrainingBatch(texts, {}, {})
-        chunks = list(cut(batch, self.work, self.limits, by_length=not self.by_micro_batch))
-        counts = None if self.by_micro_batch else _summed(self.objective.counts(batch))
+        rows, chunks = zip(
+            *cut(batch, self.work, self.limits, split=not self.by_micro_batch), strict=True
+        )
+        counts = None if self.by_micro_batch else summed(self.objective.counts(batch))
 
         def weigh(name: str, loss: TokenLoss) -> Tensor:
             share = loss.count * len(chunks) * world()[1] if counts is None else counts[name]
@@ -446,12 +386,12 @@ class PretrainingStep:
                 terms = forward(chunk)[1]
                 backward(total(terms))
                 sums = {name: sums.get(name, 0) + term.detach() for name, term in terms.items()}
-            return _summed(sums)
+            return summed(sums)
         # each chunk's activations are computed again in the backward pass
         passed = [checkpoint(forward, chunk, use_reentrant=False) for chunk in chunks]
-        cls = torch.cat([states for states, _ in passed])[order.argsort()]
+        cls = torch.cat([states for states, _ in passed])[torch.cat(rows).argsort()]
         spans = span_contrast_loss(gather(cls))
         sums = {name: torch.stack([t[name] for _, t in passed]).sum() for name in passed[0][1]}
         backward(spans + total(sums))
         own = {name: term.detach() for name, term in sums.items()}
-        return {**_summed(own), "spans": spans.detach()}
+        return {**summed(own), "spans": spans.detach()}

@@ -5,15 +5,13 @@ whole batch of each step, so that a run resumes at a step, whatever the number o
 checkpoint is written to a temporary folder and renamed once it is complete.
 """
 
+import errno
 import json
 import os
-import re
 import resource
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
@@ -28,8 +26,7 @@ from transformers import PreTrainedModel, get_scheduler, set_seed
 from denserk.config.encoding import Dtype
 from denserk.config.training import DevMetric, OptimizerSettings, ValidationSettings
 from denserk.data.batches import to_device
-from denserk.errors import DenserkError, MismatchError, OutputError
-from denserk.io.files import write_errors
+from denserk.errors import DenserkError, MismatchError
 from denserk.io.outputs import whole_folder
 from denserk.models.devices import DTYPES
 from denserk.models.distributed import gather, gather_objects, sum_gradients, world
@@ -38,8 +35,6 @@ from denserk.training.steps import Step, Terms
 
 # Growth of the norm of all weights above which training has diverged.
 LARGEST_GROWTH = 1e4
-# What the RuntimeError of a failed write names where torch's own writer wrote.
-TORCH_WRITER = re.compile("inline_container|PytorchStreamWriter|iostream error")
 # Lines that the log of a run has at least, and steps between two of them at most.
 LOG_LINES = 20
 # Processes that prepare batches for a GPU.
@@ -49,6 +44,8 @@ CHECKPOINTS, BEST, STEPS = "checkpoints", "best", "steps"
 STATE, LOG = "trainer.pt", "trainer_state.json"
 LOWER_IS_BETTER = (DevMetric.LOSS, DevMetric.AVERAGE_RANK)
 Measure = Callable[[], Mapping[str, float]]
+# This process's batches, and what measures the model (in evaluation mode) on held-out data.
+Prepared = tuple[Any, Measure | None]
 
 
 @dataclass(frozen=True)
@@ -56,15 +53,14 @@ class Training:
     """What a run trains, and from which data.
 
     `save` writes a model folder, `load` reads its weights back. `prepare` tokenises the data below
-    the output folder; it returns this process's batches, and what measures the model (in evaluation
-    mode) on held-out data, or None. `resolved`: settings that the model brought along, as JSON.
+    the output folder. `resolved`: sections of training.json that replace the run's.
     """
 
     model: nn.Module
     step: Step
     save: Callable[[Path], None]
     load: Callable[[Path], None]
-    prepare: Callable[[Path], tuple[Any, Measure | None]]
+    prepare: Callable[[Path], Prepared]
     resolved: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -91,21 +87,6 @@ def best_of(history: list[dict[str, Any]], metric: DevMetric) -> tuple[float | N
         return None, 0
     best = min(values) if metric in LOWER_IS_BETTER else max(values)
     return best, len(values) - 1 - values.index(best)
-
-
-@contextmanager
-def torch_write_errors(folder: Path) -> Iterator[None]:
-    """`write_errors` for torch's own writer too, which raises no OSError on a full disk."""
-    with write_errors(folder):
-        try:
-            yield
-        except RuntimeError as error:
-            if not TORCH_WRITER.search(str(error)):
-                raise
-            raise OutputError(
-                f"{folder} cannot be written: no room left on the disk, or a file size limit",
-                "make room, and add --resume to continue from the last complete checkpoint",
-            ) from error
 
 
 class Trainer:
@@ -136,9 +117,8 @@ class Trainer:
         if optimizer.gradient_checkpointing:
             for module in self.model.modules():
                 if isinstance(module, PreTrainedModel):
-                    newer = hasattr(module, "activation_checkpointing_enable")
-                    prefix = "activation" if newer else "gradient"  # transformers 5.0's name
-                    enable = getattr(module, f"{prefix}_checkpointing_enable")
+                    enable = getattr(module, "activation_checkpointing_enable", None)
+                    enable = enable or module.gradient_checkpointing_enable  # transformers 5.0
                     enable({"use_reentrant": False})
         self.output, self.device, self.seed = output, device, seed
         self.folder = output / CHECKPOINTS
@@ -149,10 +129,10 @@ class Trainer:
         self.eval_steps = validation.eval_steps or max(1, int(self.updates_per_epoch))
         self.total = ceil(len(batches) / self.per_update)
         self.log_steps = optimizer.logging_steps or max(1, min(LOG_LINES, self.total // LOG_LINES))
-        self.keep_steps: tuple[int, ...] = getattr(optimizer, "keep_steps", ())
         self.step_number = self.first_step = 0
         self.history: list[dict[str, Any]] = []
         self._stopped = False
+        self._notes: dict[str, str] = {}
         self._sums: Terms = {}
         self._summed = 0
         self._seconds = self._waited = 0.0
@@ -200,7 +180,6 @@ class Trainer:
     def _train(self, progress: Progress) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        notes: dict[str, str] = {}
         loader = iter(self._loader())
         while self.step_number < self.total and not self._stopped:
             start = time.perf_counter()
@@ -209,8 +188,8 @@ class Trainer:
             self.training_step(batches)
             self._seconds += time.perf_counter() - start
             progress.advance()
-            self._after_step(notes)
-            progress.note(", ".join(notes.values()))
+            self._after_step()
+            progress.note(", ".join(self._notes.values()))
 
     def _loader(self) -> "DataLoader[Any]":
         """Whole batches, from the step that the run is at."""
@@ -245,10 +224,8 @@ class Trainer:
         sum_gradients(self.model.parameters())
         if not torch.isfinite(torch.stack(list(terms.values())).sum()):
             parts = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
-            raise DenserkError(
-                f"the loss of step {self.step_number + 1} is not a number ({parts})",
-                "lower --lr, or use --dtype float32 in place of float16, and start again; the last "
-                f"checkpoint in {self.folder} is a model to start from, as --model",
+            raise self._diverged(
+                f"the loss of step {self.step_number + 1} is not a number ({parts})"
             )
         self._scaler.unscale_(self._optimizer)
         limit = self.settings.max_grad_norm or torch.inf
@@ -262,35 +239,39 @@ class Trainer:
         self._summed += 1
         self.step_number += 1
 
-    def _after_step(self, notes: dict[str, str]) -> None:
+    def _after_step(self) -> None:
         """Keep, log, validate and save, where it is time to."""
         done, last = self.step_number, self.step_number == self.total
-        if done in self.keep_steps:
+        if done in getattr(self.settings, "keep_steps", ()):
             self._save_model(self.output / STEPS / f"step-{done}")
         if last or done % self.log_steps == 0:
-            means = {name: float(total) / self._summed for name, total in self._sums.items()}
-            loss = sum(means.values())
-            self._log(
-                {"loss": loss, "grad_norm": float(self._grad_norm), "learning_rate": self._rate}
-                | {f"loss_{name}": mean for name, mean in means.items()}
-            )
-            self._sums, self._summed = {}, 0
-            parts = ", ".join(f"{name} {mean:.4f}" for name, mean in means.items())
-            notes["loss"] = f"loss {loss:.4f}" + (f" ({parts})" if len(means) > 1 else "")
-            notes["speed"] = f"{self.step.work.tokens / self._seconds:,.0f} tokens/s"
+            self._log_losses()
         if self.measure is not None and done % self.eval_steps == 0:
-            self.model.eval()
-            measured = self.measure()
-            self._log({f"eval_{name}": value for name, value in measured.items()})
-            notes["validation"] = ", ".join(f"{name} {v:.4f}" for name, v in measured.items())
-            if self.validation.best_by is not None:
-                _, since = best_of(self.history, self.validation.best_by)
-                if since == 0:
-                    self._save_model(self.output / BEST)
-                patience = self.validation.early_stopping
-                self._stopped = patience is not None and since >= patience
+            self._validate(self.measure)
         if last or done % self.settings.save_steps == 0:
             self._save_checkpoint()
+
+    def _log_losses(self) -> None:
+        means = {name: float(total) / self._summed for name, total in self._sums.items()}
+        loss = sum(means.values())
+        values = {"loss": loss, "grad_norm": float(self._grad_norm), "learning_rate": self._rate}
+        self._log(values | {f"loss_{name}": mean for name, mean in means.items()})
+        self._sums, self._summed = {}, 0
+        parts = ", ".join(f"{name} {mean:.4f}" for name, mean in means.items())
+        self._notes["loss"] = f"loss {loss:.4f}" + (f" ({parts})" if len(means) > 1 else "")
+        self._notes["speed"] = f"{self.step.work.tokens / self._seconds:,.0f} tokens/s"
+
+    def _validate(self, measure: Measure) -> None:
+        self.model.eval()
+        measured = measure()
+        self._log({f"eval_{name}": value for name, value in measured.items()})
+        self._notes["eval"] = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+        if self.validation.best_by is not None:
+            _, since = best_of(self.history, self.validation.best_by)
+            if since == 0:
+                self._save_model(self.output / BEST)
+            patience = self.validation.early_stopping
+            self._stopped = patience is not None and since >= patience
 
     def _save_model(self, folder: Path) -> None:
         if world()[0] == 0:
@@ -309,14 +290,18 @@ class Trainer:
     def _check_weights(self) -> None:
         """Raise DenserkError if the weights are not finite, or have grown beyond all measure."""
         norm = self._norm()
-        if norm <= LARGEST_GROWTH * self._first_norm:  # False for NaN
-            return
+        if not norm <= LARGEST_GROWTH * self._first_norm:  # False for NaN
+            raise self._diverged(
+                f"after step {self.step_number} the weights have the norm {norm:.3g}, at the "
+                f"start {self._first_norm:.3g}"
+            )
+
+    def _diverged(self, what: str) -> DenserkError:
         good = self._checkpoints()
-        raise DenserkError(
-            f"training diverged: after step {self.step_number} the weights have the norm "
-            f"{norm:.3g}, {self._first_norm:.3g} at the start; no model is saved",
-            "lower --lr, or use --dtype float32 in place of float16, and start again"
-            + (f"; {good[-1]} is the last good checkpoint" if good else ""),
+        start = f"; {good[-1]} is the last good checkpoint, and can be --model" if good else ""
+        return DenserkError(
+            f"training diverged: {what}",
+            f"lower --lr, or use --dtype float32 in place of float16, and start again{start}",
         )
 
     def _checkpoints(self) -> list[Path]:
@@ -339,19 +324,20 @@ class Trainer:
             "summed": self._summed,
         }
         log = {"step": self.step_number, "stopped": self._stopped, "log_history": self.history}
-        with torch_write_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with whole_folder(self.folder / f"checkpoint-{self.step_number}", own=True) as part:
-                self.training.save(part)
+        with whole_folder(self.folder / f"checkpoint-{self.step_number}", own=True) as part:
+            self.training.save(part)
+            try:
                 torch.save(state, part / STATE)
-                (part / LOG).write_text(json.dumps(log))
-                for item in part.rglob("*"):  # on the disk before older checkpoints are removed
-                    if item.is_file():
-                        with item.open("rb") as handle:
-                            os.fsync(handle.fileno())
-            if self.settings.keep_checkpoints:
-                for path in self._checkpoints()[: -self.settings.keep_checkpoints]:
-                    shutil.rmtree(path)
+            except RuntimeError as error:  # torch's writer raises no OSError on a full disk
+                raise OSError(errno.ENOSPC, str(error)) from error
+            (part / LOG).write_text(json.dumps(log))
+            for item in part.rglob("*"):  # on the disk before older checkpoints are removed
+                if item.is_file():
+                    with item.open("rb") as handle:
+                        os.fsync(handle.fileno())
+        if self.settings.keep_checkpoints:
+            for path in self._checkpoints()[: -self.settings.keep_checkpoints]:
+                shutil.rmtree(path)
 
     def _load_checkpoint(self, path: Path) -> None:
         if not (path / STATE).is_file():
@@ -377,8 +363,9 @@ class Trainer:
         """Return the throughput of all processes, which all must ask; None if no step was done."""
         work = self.step.work
         own = (work.tokens, work.real, work.positions, peak_mib(self.device))
-        counted = torch.tensor([[*own, self._seconds, self._waited]], dtype=torch.float64)
-        tokens, real, positions, peaks, seconds, waited = gather(counted.to(self.device)).T.tolist()
+        counted = [[*own, self._seconds, self._waited]]
+        all_ranks = gather(torch.tensor(counted, dtype=torch.float64, device=self.device))
+        tokens, real, positions, peaks, seconds, waited = all_ranks.T.tolist()
         if not any(seconds):
             return None
         return Speed(
@@ -393,5 +380,4 @@ def peak_mib(device: torch.device) -> float:
     """Return the most memory that this process has used: of its GPU, or its resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -7,25 +7,35 @@ retrieval would give: a passage by its stored embeddings, the best one deciding.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denserk.config.training import FinetuneRun, NegativeChoice, PositiveChoice, SamplingSettings
+from denserk.analysis.encoders import figure_of, score_examples
+from denserk.config.training import (
+    DevMetric,
+    FinetuneRun,
+    NegativeChoice,
+    ObjectiveSettings,
+    PositiveChoice,
+    SamplingSettings,
+)
 from denserk.data.batches import PairJoiner, TokenBatch, by_length, pad, to_device
 from denserk.data.tokenization import TextTokenizer
-from denserk.data.training_batches import TrainingBatches
-from denserk.data.training_data import TrainingStore
+from denserk.data.training_batches import TrainingBatches, assemble
+from denserk.data.training_data import SentenceStore, TrainingStore
 from denserk.errors import InputError
 from denserk.io.corpus import read_passages
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
-from denserk.losses.retrieval import listwise_loss
+from denserk.losses.retrieval import listwise_loss, sentence_loss
 from denserk.models.cross_encoder import Reranker
-from denserk.models.representation import Retriever
+from denserk.models.representation import Encoder, Retriever
 
 CUT = 10
 BATCH_TOKENS = 8192
+BLOCK = 64  # examples of sentences that are measured at once
 Tokens = Sequence[Any]  # token ids of many texts: lists, or memory-mapped arrays
 
 
@@ -82,8 +92,8 @@ def _collection(
     row_of = {passage.docid: row for row, passage in enumerate(passages)}
     queries, relevant = [], []
     for query in read_queries(topics):
-        grades = judged.get(query.qid, {}).items()
-        if rows := [row_of[docid] for docid, grade in grades if grade > 0 and docid in row_of]:
+        grades = judged.get(query.qid, {})
+        if rows := [row_of[docid] for docid in grades if grades[docid] > 0 and docid in row_of]:
             queries.append(query)
             relevant.append(rows)
     if not queries:
@@ -93,12 +103,8 @@ def _collection(
             f"no relevance judgment that joins a query of {topics} to a passage of {corpus}",
             "relevant passages for at least one query",
         )
-    return DevSet(
-        queries=for_queries.queries(queries),
-        passages=for_passages.passages(passages),
-        pad_ids=(for_queries.pad_id, for_passages.pad_id),
-        relevant=relevant,
-    )
+    pad_ids = for_queries.pad_id, for_passages.pad_id
+    return DevSet(for_queries.queries(queries), for_passages.passages(passages), pad_ids, relevant)
 
 
 def encode_tokens(
@@ -176,22 +182,41 @@ def measure(
 
 
 @torch.no_grad()
-def measure_groups(model: Reranker, joiner: PairJoiner, dev: DevSet) -> dict[str, float]:
+def measure_groups(model: Reranker, joiner: PairJoiner, sets: Sequence[DevSet]) -> dict[str, float]:
     """Return `dev-loss`, `avg-rank` and `RR@10` of a cross-encoder, within each query's group.
 
-    The model is in evaluation mode; `joiner` makes its inputs.
+    The model is in evaluation mode; `joiner` makes its inputs. `sets` is held-out data alone.
     """
     device = next(model.parameters()).device
+    (dev,) = sets
     assert dev.groups is not None
     found: list[Tensor] = []
     for query, rows in enumerate(dev.groups.tolist()):
         pairs = [joiner.join(dev.queries[query], dev.passages[row]) for row in rows if row >= 0]
         own = model(to_device(joiner.batch(pairs), device))
         found.append(F.pad(own, [0, len(rows) - len(own)], value=-torch.inf))
-    scores = torch.stack(found)
-    before = ranks(scores, torch.zeros(len(scores), dtype=torch.long, device=device)).double()
+    scores, first = torch.stack(found), torch.zeros(len(found), dtype=torch.long, device=device)
+    reciprocal = reciprocal_ranks(scores, [[0]] * len(found))
     return {
         "dev-loss": float(listwise_loss(scores)),
-        "avg-rank": float(before.mean()),
-        "RR@10": float(torch.where(before < CUT, 1 / (before + 1), 0.0).mean()),
+        "avg-rank": float(ranks(scores, first).double().mean()),
+        "RR@10": sum(reciprocal) / len(found),
     }
+
+
+@torch.no_grad()
+def measure_sentences(
+    encoder: Encoder, objective: ObjectiveSettings, store: SentenceStore
+) -> dict[str, float]:
+    """Return the loss and the measure of held-out examples; the model is in evaluation mode."""
+    device = next(encoder.parameters()).device
+    scores, losses = [], []
+    for items in np.split(np.arange(len(store)), range(BLOCK, len(store), BLOCK)):
+        batch = to_device(assemble(store, items), device)
+        vectors = encoder(batch.sentences)
+        vectors = vectors.view(len(items), store.size, -1)
+        losses.append(float(sentence_loss(vectors, batch.labels, objective)) * len(items))
+        scores.append(score_examples(vectors.cpu().numpy()))
+    labels = store.labels if store.size == 2 else None
+    name, value = figure_of(np.concatenate(scores), labels)
+    return {DevMetric.LOSS.value: sum(losses) / len(store), name: value}

@@ -1,46 +1,52 @@
 """Pre-training objectives beside the papers' example vectors and literal restatements."""
 
+import json
+import math
+from pathlib import Path
+
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
+from transformers import BertConfig
 
+from denserk.config.pretraining import DecoderInit, Decoders, MasterTask
+from denserk.config.pretraining import PretrainingObjectiveSettings as Settings
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
 from denserk.errors import ModelError
 from denserk.losses.pretraining import (
     PUBLISHED_FILE,
     STANDARD_DEVIATION,
-    TASKS,
     Bottleneck,
     Condenser,
     MaskedLanguageModel,
     Master,
     RetroMae,
-    token_loss,
 )
-from tests.losses.pretraining_models import (
-    backbone_of,
-    example_backbone,
-    example_texts,
-    fill_example,
-    literal_layer,
-    literal_loss,
-    only,
-    random_texts,
-    read_example,
-)
+from denserk.models.model_folder import StoredEncoder
 from tests.tiny_models import HIDDEN, WITH_HEADS, write_tiny
 
 OBJECTIVES = [MaskedLanguageModel, Condenser, Master, RetroMae]
 LENGTHS = [7, 5]
+TASKS = tuple(task.value for task in MasterTask)
 
 
-def assert_terms(terms, expected):
-    """`expected`: (sum, count) of every term."""
-    assert terms.keys() == expected.keys()
-    for name, (total, count) in expected.items():
-        assert terms[name].total.item() == pytest.approx(total)
-        assert terms[name].count.item() == count
+def backbone_of(folder):
+    """Return a folder's backbone without dropout, in float64."""
+    return StoredEncoder.read(folder).masked_lm().double().eval()
+
+
+def random_texts(backbone, lengths, seed=0):
+    """Padded texts of random tokens with random labels; position 0 has none."""
+    torch.manual_seed(seed)
+    shape = len(lengths), max(lengths)
+    mask = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(5, backbone.config.vocab_size, shape)
+    labelled = mask & (torch.rand(shape) < 0.5)
+    labelled[:, 0], labelled[0, 2] = False, True
+    labels = torch.randint(5, backbone.config.vocab_size, shape).where(labelled, IGNORED)
+    return MaskedTexts(TokenBatch(ids.where(mask, backbone.config.pad_token_id), mask), labels)
 
 
 def batch_of(backbone, lengths=(8, 5)):
@@ -51,10 +57,60 @@ def batch_of(backbone, lengths=(8, 5)):
     return PretrainingBatch(texts, {}, dict.fromkeys([*TASKS, "retromae"], texts), seen)
 
 
+def literal_loss(backbone, hidden, labels):
+    """Token by token over all positions, through transformers' own head -> (sum, count)."""
+    model = backbone.model
+    if backbone.config.model_type == "distilbert":
+        states = model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
+        logits = model.vocab_projector(states)
+    else:
+        logits = (model.cls if hasattr(model, "cls") else model.lm_head)(hidden)
+    places = (labels != IGNORED).nonzero().tolist()
+    losses = [-F.log_softmax(logits[i, j], 0)[labels[i, j]].item() for i, j in places]
+    return sum(losses), len(losses)
+
+
+def literal_layer(layer, queries, states, seen):
+    """One text's layer: (T, H), (T, H), (T, T) bool -> (T, H); exact GELU, no dropout."""
+    if hasattr(layer, "sa_layer_norm"):  # DistilBERT's
+        own = layer.attention
+        query, key, value, output = own.q_lin, own.k_lin, own.v_lin, own.out_lin
+        norm, first, second = layer.sa_layer_norm, layer.ffn.lin1, layer.ffn.lin2
+        last_norm, heads = layer.output_layer_norm, own.n_heads
+    else:
+        own, out = layer.attention.self, layer.attention.output
+        query, key, value, output = own.query, own.key, own.value, out.dense
+        norm, first, second = out.LayerNorm, layer.intermediate.dense, layer.output.dense
+        last_norm, heads = layer.output.LayerNorm, own.num_attention_heads
+    width = queries.shape[1] // heads
+    rows = []
+    for i in range(len(queries)):
+        context = []
+        for h in range(heads):
+            part = slice(h * width, (h + 1) * width)
+            visible = [j for j in range(len(states)) if seen[i, j]]
+            scores = [
+                query(queries[i])[part] @ key(states[j])[part] / math.sqrt(width) for j in visible
+            ]
+            weights = torch.softmax(torch.stack(scores), 0)
+            context.append(weights @ torch.stack([value(states[j])[part] for j in visible]))
+        attended = norm(output(torch.cat(context)) + queries[i])
+        rows.append(last_norm(second(F.gelu(first(attended))) + attended))
+    return torch.stack(rows)
+
+
+def assert_terms(terms, expected):
+    """Compare with (sum, count) of every term."""
+    assert terms.keys() == expected.keys()
+    for name, (total, count) in expected.items():
+        assert terms[name].total.item() == pytest.approx(total)
+        assert terms[name].count.item() == count
+
+
 @pytest.mark.parametrize("kind", WITH_HEADS)
 def test_masked_language_model(tiny, kind):
     backbone = backbone_of(tiny(kind))
-    batch = only(random_texts(backbone, [7, 5]))
+    batch = PretrainingBatch(random_texts(backbone, LENGTHS), {}, {})
     tokens, labels = batch.texts
     cls, terms = MaskedLanguageModel(backbone)(batch)
     hidden = backbone(tokens)
@@ -62,33 +118,6 @@ def test_masked_language_model(tiny, kind):
     assert_terms(terms, {"mlm": literal_loss(backbone, hidden, labels)})
     theirs = backbone.model(tokens.input_ids, tokens.attention_mask, labels=labels).loss
     assert terms["mlm"].total.item() / terms["mlm"].count.item() == pytest.approx(theirs.item())
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_chunks_add_up_and_counts_need_no_forward_pass(tiny, objective):
-    backbone = backbone_of(tiny())
-    trained, whole = objective(backbone).double().eval(), batch_of(backbone, [8, 5, 3])
-    terms = trained(whole)[1]
-    assert trained.counts(whole) == {name: term.count for name, term in terms.items()}
-    (ids, mask), labels = whole.texts
-    parts = []
-    for rows in (slice(0, 1), slice(1, 3)):
-        texts = MaskedTexts(TokenBatch(ids[rows], mask[rows]), labels[rows])
-        seen = torch.ones(len(texts.labels), 8, 8).bool()
-        named = dict.fromkeys(whole.decoders, texts)
-        parts.append(trained(PretrainingBatch(texts, {}, named, seen))[1])
-    for name, term in terms.items():
-        assert term.total.item() == pytest.approx(sum(part[name].total.item() for part in parts))
-        assert term.count.item() == sum(part[name].count.item() for part in parts)
-
-
-def test_a_text_without_labels_costs_nothing(tiny):
-    backbone = backbone_of(tiny())
-    tokens, labels = random_texts(backbone, [4])
-    loss = token_loss(backbone, backbone(tokens), torch.full_like(labels, IGNORED))
-    assert (loss.total.item(), loss.count.item()) == (0.0, 0)
-    loss.total.backward()
-    assert not backbone.encoder.embeddings.word_embeddings.weight.grad.any()
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -101,27 +130,25 @@ def test_half_precision_sums_in_float32(tiny, objective):
     for name, term in terms.items():
         assert term.total.dtype == torch.float32
         assert term.total.item() == pytest.approx(exact[name].total.item(), rel=0.02)
-        assert not term.total.equal(exact[name].total)
 
 
 @pytest.mark.parametrize("kind", WITH_HEADS)
 @pytest.mark.parametrize(
-    ("objective", "options", "term"),
+    ("objective", "settings", "term"),
     [
-        (Condenser, {"late_mlm": False}, "head"),
-        (Master, {"tasks": ["mkp"]}, "mkp"),
-        (RetroMae, {}, "decoder"),
+        (Condenser, Settings(late_mlm=False), "head"),
+        (Master, Settings(tasks=(MasterTask.MKP,)), "mkp"),
+        (RetroMae, Settings(), "decoder"),
     ],
 )
-def test_gradients_pass_through_the_bottleneck(tiny, kind, objective, options, term):
+def test_gradients_pass_through_the_bottleneck(tiny, kind, objective, settings, term):
     backbone = backbone_of(tiny(kind))
-    trained, batch = objective(backbone, **options).double(), batch_of(backbone)
-    assert batch.visible is not None
+    trained, batch = objective(backbone, settings).double(), batch_of(backbone)
     batch.visible[:, :, 1:] = False  # RetroMAE's rows see [CLS] alone
     trained(batch)[1][term].total.backward()
     layers = [*backbone.encoder.get_submodule(backbone.architecture.layers)]
     if objective is not RetroMae:  # its one layer sees no position but [CLS]: keys do not matter
-        layers += [layer for head in trained.heads().values() for layer in head.children()]
+        layers += [layer for head in trained.heads.values() for layer in head.children()]
     for layer in layers:
         weights = [parameter for parameter in layer.parameters() if parameter.dim() == 2]
         assert all(weight.grad is not None and weight.grad.any() for weight in weights)
@@ -139,28 +166,6 @@ def test_heads_are_kept(tiny, tmp_path, objective):
     assert all(again[name].total.equal(term.total) for name, term in terms.items())
 
 
-def same(one, other):
-    mine, theirs = one.state_dict(), other.state_dict()
-    return mine.keys() == theirs.keys() and all(mine[n].equal(theirs[n]) for n in mine)
-
-
-def test_published_heads(tiny, tmp_path):
-    backbone = backbone_of(tiny())
-    written, read = Condenser(backbone), Condenser(backbone)
-    tensors = {f"c_head.{name}": t for name, t in written.head.state_dict().items()}
-    torch.save(tensors | {"co_target": torch.tensor([1, 0])}, tmp_path / PUBLISHED_FILE)
-    assert not same(written.head, read.head)
-    assert read.load_heads(tmp_path) == tmp_path / PUBLISHED_FILE
-    assert same(written.head, read.head)
-    master = Master(backbone)
-    theirs = {their: master.heads()[own] for their, own in Master.published_heads.items()}
-    torch.save(torch.nn.ModuleDict(theirs).state_dict(), tmp_path / PUBLISHED_FILE)
-    for tasks in (TASKS, ["dor"]):
-        again = Master(backbone, tasks=tasks)
-        again.load_heads(tmp_path)
-        assert all(same(head, master.heads()[name]) for name, head in again.heads().items())
-
-
 def test_heads_that_do_not_fit(tiny, tmp_path):
     backbone = backbone_of(tiny())
 
@@ -170,45 +175,65 @@ def test_heads_that_do_not_fit(tiny, tmp_path):
 
     torch.save({"c_head.0": print}, tmp_path / PUBLISHED_FILE)
     rejected("cannot be read as a file of tensors")
-    tensors = Condenser(backbone).head.state_dict()
+    tensors = Condenser(backbone).heads["head"].state_dict()
     torch.save({f"query_head.{n}": t for n, t in tensors.items()}, tmp_path / PUBLISHED_FILE)
     rejected(r'Missing .*"head\.0')
-    Condenser(backbone, head_layers=3).save_heads(tmp_path)
-    rejected(r'Unexpected .*"head\.2')
     name = "1.output.dense.bias"
     tensors = {f"head.{n}": t for n, t in (tensors | {name: torch.zeros(3)}).items()}
     save_file(tensors, tmp_path / "condenser_head.safetensors")
     rejected(rf"size mismatch for head\.{name}: .*\[3\].*\[{HIDDEN}\]")
 
 
-def test_weights_begin_as_berts(tmp_path):
+@pytest.mark.parametrize("init", DecoderInit)
+def test_initial_weights(tmp_path, init):
     backbone = backbone_of(write_tiny(tmp_path / "wide", "bert", ["[PAD]", "a"], hidden=128))
-    for library in (False, True):
-        stack = Bottleneck(backbone, 1, library_init=library)
-        for name, tensor in stack.state_dict().items():
-            if tensor.dim() == 2:
-                bound = tensor.shape[1] ** -0.5  # uniform in +- 1 / sqrt(fan-in)
-                expected = bound / 3**0.5 if library else STANDARD_DEVIATION
-                assert tensor.std().item() == pytest.approx(expected, rel=0.05), name
-            elif "LayerNorm.weight" in name:
-                assert (tensor == 1).all()
-            elif "LayerNorm.bias" in name or not library:
-                assert (tensor == 0).all()
+    for name, tensor in Bottleneck(backbone, 1, init).state_dict().items():
+        if tensor.dim() == 2:
+            bound = tensor.shape[1] ** -0.5  # torch: uniform in +- 1 / sqrt(fan-in)
+            expected = STANDARD_DEVIATION if init is DecoderInit.NORMAL else bound / 3**0.5
+            assert tensor.std().item() == pytest.approx(expected, rel=0.05), name
+        elif "LayerNorm.weight" in name:
+            assert (tensor == 1).all()
+        elif "LayerNorm.bias" in name or init is DecoderInit.NORMAL:
+            assert (tensor == 0).all()
 
 
-# Condenser
+# The papers' example vectors
+
+
+def example_backbone(example):
+    """The backbone of example vectors, without dropout."""
+    config = {n: value for n, value in example["config"].items() if n in BertConfig().to_dict()}
+    made = BertConfig(**config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    tensors = {
+        name: torch.tensor(value)
+        for name, value in example["weights"].items()
+        if name.startswith(("bert.", "cls.")) and isinstance(value, list)
+    }
+    return StoredEncoder(Path("example"), made, tensors, {}).backbone(with_head=True)
+
+
+def fill_example(objective, weights):
+    """Fill an objective's own layers from the example's weights."""
+    names = objective.heads.state_dict().keys()
+    objective.heads.load_state_dict({name: torch.tensor(weights[name]) for name in names})
+
+
+def example_texts(ids, mask, labels):
+    """Lists of the example's inputs as texts."""
+    tokens = TokenBatch(torch.tensor(ids), torch.tensor(mask).bool())
+    return MaskedTexts(tokens, torch.tensor(labels))
 
 
 def test_condenser_example_vectors(specs):
-    example = read_example(specs / "condenser_example.json", "head_wiring")
-    objective = Condenser(
-        example_backbone(example["config"], example["weights"]), skip_from=1, head_layers=1
-    )
+    example = json.loads((specs / "condenser_example.json").read_text())["head_wiring"]
+    settings = Settings(skip_from=1, n_head_layers=1)
+    objective = Condenser(example_backbone(example), settings)
     fill_example(objective, example["weights"])
-    batch = only(example_texts(*(example[k] for k in ("input_ids", "attention_mask", "labels"))))
-    expected = example["expected"]
+    texts = example_texts(*(example[k] for k in ("input_ids", "attention_mask", "labels")))
+    batch, expected = PretrainingBatch(texts, {}, {}), example["expected"]
     cls, states = objective.states(batch)
-    real = batch.texts.tokens.attention_mask
+    real = texts.tokens.attention_mask
     for name, state in (("h_late", states["late"]), ("head_output", states["head"])):
         assert state[real].tolist() == pytest.approx(torch.tensor(expected[name])[real], abs=2e-6)
     assert cls.equal(states["late"][:, 0])
@@ -221,52 +246,15 @@ def test_condenser_example_vectors(specs):
     assert both == pytest.approx(expected["loss_total"], abs=3e-6)
 
 
-@pytest.mark.parametrize("kind", WITH_HEADS)
-@pytest.mark.parametrize("skip_from", [0, 1, 2])
-def test_condenser_literally(tiny, kind, skip_from):
-    backbone = backbone_of(tiny(kind))
-    objective = Condenser(backbone, skip_from=skip_from).double().eval()
-    batch = only(random_texts(backbone, LENGTHS))
-    tokens, labels = batch.texts
-    layers = backbone.hidden_states(tokens)
-    rows = torch.cat([layers[-1][:, :1], layers[skip_from][:, 1:]], 1)
-    for layer in objective.head:
-        seen = tokens.attention_mask[:, None].expand(-1, 7, -1)
-        rows = torch.stack(
-            [literal_layer(layer, row, row, see) for row, see in zip(rows, seen, strict=True)]
-        )
-    expected = {
-        name: literal_loss(backbone, hidden, labels)
-        for name, hidden in (("head", rows), ("late", layers[-1]))
-    }
-    assert_terms(objective(batch)[1], expected)
-
-
-@pytest.mark.parametrize("skip_from", [-1, 3])
-def test_layers_that_are_not_there(tiny, skip_from):
-    with pytest.raises(ModelError, match=f"layer {skip_from}: the backbone has layers 0"):
-        Condenser(backbone_of(tiny()), skip_from=skip_from)
-
-
-# MASTER
-
-
-def random_batch(backbone, passes=()):
-    texts = [random_texts(backbone, LENGTHS, seed) for seed in range(1 + len(passes) + len(TASKS))]
-    named = dict(zip(passes, texts[1:], strict=False))
-    return PretrainingBatch(texts[0], named, dict(zip(TASKS, texts[-len(TASKS) :], strict=True)))
-
-
 def test_master_example_vectors(specs):
-    example = read_example(specs / "master_example.json", "forward")
+    example = json.loads((specs / "master_example.json").read_text())["forward"]
     texts = {name: example_texts(*part.values()) for name, part in example["inputs"].items()}
     batch = PretrainingBatch(
         texts["encoder_main"],
         {"npr": texts["encoder_npr"], "cmp": texts["encoder_cmp"]},
         {task: texts[task] for task in TASKS},
     )
-    backbone = example_backbone(example["config"], example["weights"])
-    objective = Master(backbone, decoder_layers=1)
+    objective = Master(example_backbone(example), Settings(n_head_layers=1))
     fill_example(objective, example["weights"])
     expected = example["expected"]
     cls, terms = objective(batch)
@@ -278,12 +266,46 @@ def test_master_example_vectors(specs):
     assert sum(found.values()) == pytest.approx(expected["total"], abs=1e-5)
 
 
+# Literal restatements
+
+
 @pytest.mark.parametrize("kind", WITH_HEADS)
-@pytest.mark.parametrize("passes", [(), ("npr", "cmp")])
-@pytest.mark.parametrize("shared", [False, True])
-def test_master_literally(tiny, kind, passes, shared):
+@pytest.mark.parametrize("skip_from", [0, 1])
+def test_condenser_literally(tiny, kind, skip_from):
     backbone = backbone_of(tiny(kind))
-    objective = Master(backbone, shared=shared).double().eval()
+    objective = Condenser(backbone, Settings(skip_from=skip_from)).double().eval()
+    batch = PretrainingBatch(random_texts(backbone, LENGTHS), {}, {})
+    tokens, labels = batch.texts
+    layers = backbone.hidden_states(tokens)
+    rows = torch.cat([layers[-1][:, :1], layers[skip_from][:, 1:]], 1)
+    for layer in objective.heads["head"].children():
+        seen = tokens.attention_mask[:, None].expand(-1, 7, -1)
+        rows = torch.stack(
+            [literal_layer(layer, row, row, see) for row, see in zip(rows, seen, strict=True)]
+        )
+    states = {"head": rows, "late": layers[-1]}
+    expected = {name: literal_loss(backbone, state, labels) for name, state in states.items()}
+    assert_terms(objective(batch)[1], expected)
+
+
+def test_layers_that_are_not_there(tiny):
+    with pytest.raises(ModelError, match="layer 3: the backbone has layers 0"):
+        Condenser(backbone_of(tiny()), Settings(skip_from=3))
+
+
+def random_batch(backbone, passes=()):
+    texts = [random_texts(backbone, LENGTHS, seed) for seed in range(1 + len(passes) + len(TASKS))]
+    named = dict(zip(passes, texts[1:], strict=False))
+    return PretrainingBatch(texts[0], named, dict(zip(TASKS, texts[-len(TASKS) :], strict=True)))
+
+
+@pytest.mark.parametrize("kind", WITH_HEADS)
+@pytest.mark.parametrize(
+    ("passes", "decoders"), [((), Decoders.SHARED), (("npr", "cmp"), Decoders.SEPARATE)]
+)
+def test_master_literally(tiny, kind, passes, decoders):
+    backbone = backbone_of(tiny(kind))
+    objective = Master(backbone, Settings(decoders=decoders)).double().eval()
     batch = random_batch(backbone, passes)
     read = {"": batch.texts, **batch.passes}
     late = {name: backbone(texts.tokens) for name, texts in read.items()}
@@ -293,10 +315,11 @@ def test_master_literally(tiny, kind, passes, shared):
     }
     for task, (tokens, labels) in batch.decoders.items():
         cls = late[task if task in passes else ""][:, 0]
+        name = "shared" if decoders is Decoders.SHARED else task
         rows = []
         for ids, mask, first in zip(*tokens, cls, strict=True):
             row = torch.cat([first[None], backbone.encoder.embeddings(ids[None])[0, 1:]])
-            for layer in objective.decoders["shared" if shared else task].children():
+            for layer in objective.heads[f"{name}_decoder"].children():
                 row = literal_layer(layer, row, row, mask.expand(len(ids), -1))
             rows.append(row)
         expected[task] = literal_loss(backbone, torch.stack(rows), labels)
@@ -306,19 +329,15 @@ def test_master_literally(tiny, kind, passes, shared):
 
 
 def test_tasks_go_with_their_passes(tiny):
-    tasks, names = ["npr", "dor"], ["mlm", "mlm_npr", "npr", "dor"]
-    backbone = backbone_of(tiny())
-    whole, some = Master(backbone).double().eval(), Master(backbone, tasks=tasks).double().eval()
-    for task in tasks:
-        some.decoders[task].load_state_dict(whole.decoders[task].state_dict())
+    backbone, settings = backbone_of(tiny()), Settings(tasks=(MasterTask.NPR, MasterTask.DOR))
+    whole, some = Master(backbone).double().eval(), Master(backbone, settings).double().eval()
+    assert some.heads.keys() == {"npr_decoder", "dor_decoder"}
+    for name, head in some.heads.items():
+        head.load_state_dict(whole.heads[name].state_dict())
     batch = random_batch(backbone, ("npr", "cmp"))
     terms, reference = some(batch)[1], whole(batch)[1]
-    assert list(terms) == names
-    assert some.heads().keys() == {f"{task}_decoder" for task in tasks}
-    assert all(terms[name].total.equal(reference[name].total) for name in names)
-
-
-# RetroMAE
+    assert list(terms) == ["mlm", "mlm_npr", "npr", "dor"]
+    assert all(term.total.equal(reference[name].total) for name, term in terms.items())
 
 
 @pytest.mark.parametrize("kind", WITH_HEADS)
@@ -334,12 +353,13 @@ def test_retromae_literally(tiny, kind):
     visible[:, :, 0] = True
     hidden = backbone(texts.tokens)
     embeddings = backbone.encoder.embeddings
-    first = backbone.config.pad_token_id + 1 if backbone.config.model_type == "roberta" else 0
+    first = backbone.config.pad_token_id + 1 if kind == "roberta" else 0
     positions = embeddings.position_embeddings.weight[first : first + 7]
+    (layer,) = objective.heads["decoder"].children()
     rows = []
     for cls, text, seen in zip(hidden[:, 0], ids, visible, strict=True):
         states = torch.stack([cls, *embeddings(text[None])[0, 1:]])
-        rows.append(literal_layer(objective.decoder[0], cls + positions, states, seen))
+        rows.append(literal_layer(layer, cls + positions, states, seen))
     decoders = {"retromae": MaskedTexts(TokenBatch(ids, mask), labels)}
     expected = {
         "mlm": literal_loss(backbone, hidden, texts.labels),

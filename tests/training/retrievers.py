@@ -1,7 +1,8 @@
 """Tiny retrievers in float64, one of each representation, and batches for them."""
 
-import itertools
 import random
+from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -26,36 +27,20 @@ from denserk.models.representation import Retriever
 from denserk.training.finetune import objective_of
 
 GROUP = 2
-
-
-def _name(settings):
-    parts = [settings.representation]
-    if settings.representation is Representation.AGG:
-        parts += [settings.agg_kind, "head" if settings.mlm_head is MlmHead.PRETRAINED else "bare"]
-    if settings.representation in (Representation.MLR, Representation.ME_BERT):
-        parts.append(settings.reduction)
-    if settings.representation is Representation.COLBERT:
-        parts.append(settings.reduction)
-    return "-".join(parts)
-
-
-def _every_representation():
-    yield RepresentationSettings(Representation.CLS)
-    yield RepresentationSettings(Representation.MEAN, l2_norm=True)
-    for kind, head in itertools.product(AggKind, (MlmHead.PRETRAINED, MlmHead.NONE)):
-        if kind is not AggKind.AVERAGE or head is MlmHead.NONE:
-            yield RepresentationSettings(
-                Representation.AGG, agg_kind=kind, mlm_head=head, agg_dim=20, cls_dim=6
-            )
-    for made, reduction in itertools.product(
-        (Representation.MLR, Representation.ME_BERT), Reduction
-    ):
-        yield RepresentationSettings(made, reduction=reduction, layers=(1, 2), vectors=3)
-    for reduction in (Reduction.SELF_CONTRASTIVE, Reduction.AVERAGE):
-        yield RepresentationSettings(Representation.COLBERT, reduction=reduction)
-
-
-REPRESENTATIONS = {_name(settings): settings for settings in _every_representation()}
+_AGG = partial(RepresentationSettings, Representation.AGG, agg_dim=20, cls_dim=6)
+_MLR = partial(RepresentationSettings, Representation.MLR, layers=(1, 2))
+_ME_BERT = partial(RepresentationSettings, Representation.ME_BERT, vectors=3)
+_COLBERT = partial(RepresentationSettings, Representation.COLBERT)
+REPRESENTATIONS = {
+    "cls": RepresentationSettings(Representation.CLS),
+    "mean": RepresentationSettings(Representation.MEAN, l2_norm=True),
+    **{f"agg-{k}": _AGG(agg_kind=k) for k in AggKind if k is not AggKind.AVERAGE},
+    **{f"agg-{k}-bare": _AGG(agg_kind=k, mlm_head=MlmHead.NONE) for k in AggKind},
+    **{f"mlr-{r}": _MLR(reduction=r) for r in Reduction},
+    **{f"me-bert-{r}": _ME_BERT(reduction=r) for r in Reduction},
+    "colbert-self-contrastive": _COLBERT(),
+    "colbert-average": _COLBERT(reduction=Reduction.AVERAGE),
+}
 LOSSES = {
     "in-batch": ObjectiveSettings(temperature=0.5),
     "full": ObjectiveSettings(contrastive=ContrastiveKind.FULL),
@@ -63,13 +48,15 @@ LOSSES = {
 }
 
 
-def retriever(folder, settings, *, untie=False, dropout=None) -> Retriever:
+def retriever(
+    folder: Path, name: str, *, untie: bool = False, dropout: float | None = None
+) -> Retriever:
     """A retriever to train from a tiny folder; `dropout` replaces the model's own rate."""
     torch.manual_seed(11)
-    sides = read_model_folder(folder).build(settings, train=True, untie=untie)
+    sides = read_model_folder(folder).build(REPRESENTATIONS[name], train=True, untie=untie)
     made = Retriever(*sides).double()
-    for name, parameter in made.named_parameters():
-        if name.endswith("tok_proj.bias"):  # else all term weights of a tiny head may be negative
+    for weight, parameter in made.named_parameters():
+        if weight.endswith("tok_proj.bias"):  # else all term weights of a tiny head may be negative
             torch.nn.init.constant_(parameter, 1.0)
     if dropout is not None:
         for module in made.modules():
@@ -78,22 +65,22 @@ def retriever(folder, settings, *, untie=False, dropout=None) -> Retriever:
     return made
 
 
-def objective(model: Retriever, settings, loss: ObjectiveSettings) -> RetrievalObjective:
+def objective(model: Retriever, name: str, loss: str = "in-batch") -> RetrievalObjective:
     """What `finetune` would train it with."""
     finetune = FinetuneSettings(model="m", train_data=("t",), output="o")
-    return objective_of(FinetuneRun(finetune, objective=loss), settings, model)
+    run = FinetuneRun(finetune, objective=LOSSES[loss])
+    return objective_of(run, REPRESENTATIONS[name], model)
 
 
-def batch_of(queries: int, seed=0, vocabulary=100) -> TrainingBatch:
+def batch_of(queries: int) -> TrainingBatch:
     """Texts of unequal lengths, a group of two passages a query, scores of a teacher."""
-    draw = random.Random(seed)
+    draw = random.Random(0)
 
-    def text(shortest, longest):
-        length = draw.randint(shortest, longest)
-        return [2, *(draw.randrange(5, vocabulary) for _ in range(length)), 3]
+    def text(longest: int) -> list[int]:
+        return [2, *(draw.randrange(5, 100) for _ in range(draw.randint(1, longest))), 3]
 
-    asked = pad([text(1, 4) for _ in range(queries)], 0)
-    passages = pad([text(1, 9) for _ in range(queries * GROUP)], 0)
+    asked = pad([text(4) for _ in range(queries)], 0)
+    passages = pad([text(9) for _ in range(queries * GROUP)], 0)
     teacher = torch.tensor([[draw.gauss(0, 1) for _ in range(GROUP)] for _ in range(queries)])
     rows = torch.arange(queries * GROUP)
     return TrainingBatch(
@@ -101,10 +88,10 @@ def batch_of(queries: int, seed=0, vocabulary=100) -> TrainingBatch:
     )
 
 
-def uneven_batch(seed=0) -> TrainingBatch:
+def uneven_batch() -> TrainingBatch:
     """Four queries over five passages: one negative is missing, two queries share their positive,
     one's negative is another's positive."""
-    whole = batch_of(3, seed)
+    whole = batch_of(3)
     groups = torch.tensor([[0, 1], [2, 3], [0, 4], [3, -1]])
     teacher = torch.tensor([[1.0, -0.5], [0.3, 0.8], [0.1, 0.0], [2.0, -torch.inf]])
     queries = TokenBatch(*(part[[0, 1, 2, 0]] for part in whole.queries))
@@ -120,8 +107,8 @@ def part_of(batch: TrainingBatch, rank: int, size: int) -> TrainingBatch:
     own = groups[groups >= 0].unique()
     assert batch.teacher is not None
     return TrainingBatch(
-        type(batch.queries)(*(part[rows] for part in batch.queries)),
-        type(batch.passages)(*(part[own] for part in batch.passages)),
+        TokenBatch(*(part[rows] for part in batch.queries)),
+        TokenBatch(*(part[own] for part in batch.passages)),
         torch.where(groups < 0, groups, torch.searchsorted(own, groups)),
         batch.keys[own],
         batch.teacher[rows],
@@ -129,19 +116,16 @@ def part_of(batch: TrainingBatch, rank: int, size: int) -> TrainingBatch:
     )
 
 
-def gradients(model: Retriever) -> dict[str, torch.Tensor | None]:
-    """The gradients of all weights, by name."""
-    return {
-        name: p.grad if p.grad is None else p.grad.clone() for name, p in model.named_parameters()
-    }
+def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The gradients of all weights that have one, by name."""
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_same(found, expected, tolerance):
+def assert_same(
+    found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float
+) -> None:
     """Gradients agree, and are not all zero."""
     assert found.keys() == expected.keys()
-    assert any(e is not None and e.abs().max() > 1e-4 for e in expected.values())
+    assert any(gradient.abs().max() > 1e-4 for gradient in expected.values())
     for name, gradient in expected.items():
-        if gradient is None:
-            assert found[name] is None, name
-        else:
-            torch.testing.assert_close(found[name], gradient, rtol=0, atol=tolerance, msg=name)
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=tolerance, msg=name)

@@ -13,8 +13,7 @@ from denserk.config.training import CacheSettings
 from denserk.errors import InputError, UsageError
 from denserk.models.distributed import device_of_rank, sum_gradients
 from denserk.training.steps import RetrievalStep
-from tests.training import test_reranking_step as reranking
-from tests.training import test_sentence_step as sentences
+from tests.training import test_mean_steps as means
 from tests.training.retrievers import (
     LOSSES,
     REPRESENTATIONS,
@@ -39,11 +38,8 @@ CASES = [
 def trained(folder, case, batch):
     """The loss's terms and the gradients of one step on this process's share."""
     name, loss, cache, across = case
-    settings = REPRESENTATIONS[name]
-    model = retriever(Path(folder), settings, dropout=0.0)
-    step = RetrievalStep(
-        model, objective(model, settings, LOSSES[loss]), cache, across_devices=across
-    )
+    model = retriever(Path(folder), name, dropout=0.0)
+    step = RetrievalStep(model, objective(model, name, loss), cache, across_devices=across)
     terms = step(batch, lambda loss: loss.backward(), contextlib.nullcontext)
     sum_gradients(model.parameters())
     return {name: term.item() for name, term in terms.items()}, gradients(model)
@@ -51,18 +47,16 @@ def trained(folder, case, batch):
 
 def trained_on_means(folder, queries, examples):
     """The same of steps whose loss is a mean: a cross-encoder's, and of pairs and triplets."""
-    model = reranking.reranker(lambda _="": Path(folder))
-    batch = reranking.batch_of(lambda: Path(folder), *queries)
-    cache = CacheSettings(grad_cache=True, p_chunk=reranking.GROUP)
-    terms, _ = reranking.gradients(model, batch, None, cache)
+    model = means.reranker(Path(folder))
+    cache = CacheSettings(grad_cache=True, p_chunk=means.GROUP)
+    terms, _ = means.rerank(model, means.groups_of_pairs(Path(folder), *queries), cache)
     sum_gradients(model.parameters())
-    found = {"listwise": (terms["listwise"].item(), gradients(model))}
+    found = {"listwise": (terms["listwise"], gradients(model))}
     for size, cache in ((2, WHOLE), (3, CHUNKS)):
-        batch = sentences.batch_of(size, *examples)
-        losses, _, encoder = sentences.trained(folder, "cls", size, batch, cache)
+        batch = means.examples(size, *examples)
+        losses, _, encoder = means.learn(Path(folder), "cls", size, batch, cache)
         sum_gradients(encoder.parameters())
-        for name, loss in losses.items():
-            found[name] = loss, gradients(encoder)
+        found |= {name: (loss, gradients(encoder)) for name, loss in losses.items()}
     return found
 
 
@@ -99,10 +93,10 @@ def test_together_they_do_the_whole_batch(two, tiny):
 @pytest.mark.slow
 def test_means_add_up_whatever_the_shares(two, tiny):
     whole = trained_on_means(tiny("bert"), (0, 4), (0, 4))
-    for _, means in two:
+    for _, found in two:
         for name, (loss, expected) in whole.items():
-            assert_same(means[name][1], expected, 1e-9)
-            assert means[name][0] == pytest.approx(loss, rel=1e-6)
+            assert_same(found[name][1], expected, 1e-9)
+            assert found[name][0] == pytest.approx(loss, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -110,7 +104,7 @@ def test_without_each_other_their_losses_are_averaged(two, tiny):
     for case in [case for case in CASES if not case[3]]:
         parts = [part_of(uneven_batch(), rank, 2) for rank in range(2)]
         (terms, first), (others, second) = (trained(tiny("bert"), case, part) for part in parts)
-        halves = {n: None if g is None else (g + second[n]) / 2 for n, g in first.items()}
+        halves = {name: (part + second[name]) / 2 for name, part in first.items()}
         for found, _ in two:
             assert_same(found[case][1], halves, 1e-6)
             mean = {name: (term + others[name]) / 2 for name, term in terms.items()}

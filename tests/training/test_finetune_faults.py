@@ -1,4 +1,4 @@
-"""Bad data and bad luck: one clear error or a counted warning each, and no checkpoint lost."""
+"""Bad settings, bad data and full disks: one clear error each, and no checkpoint lost."""
 
 import re
 import subprocess
@@ -25,33 +25,12 @@ def command(denserk, tiny, tmp_path):
     return finetune
 
 
-def test_weights_that_exploded_are_no_model(command, tmp_path):
-    """The loss before the last update is finite: the weights after it are looked at."""
-    status, printed = command(lr=1e6, max_steps=1, warmup_ratio=0)
-    assert status == 1
-    assert "error: training diverged: after step 1 the weights " in printed
-    assert "lower --lr" in printed
-    assert not list((tmp_path / "out").rglob("*.safetensors"))
-
-
-def test_a_checkpoint_before_the_weights_explode_stays(command, tmp_path):
-    many = 1_000_000
-    status, printed = command(lr=1e7, max_steps=many, save_steps=5, set=f"warmup-steps={many}")
-    assert status == 1
-    (kept,) = (tmp_path / "out" / "checkpoints").iterdir()
-    assert f"{kept} is the last good checkpoint" in printed
-    assert command("--overwrite", model=kept)[0] == 2  # it lies in the output
-    assert command(model=kept, output=tmp_path / "next")[0] == 0
-
-
 def test_normalised_vectors_need_a_temperature(command, tmp_path):
-    status, printed = command("--l2-norm")
-    assert status == 2
-    assert "add --temperature 0.05, or --no-l2-norm" in printed
-    assert not (tmp_path / "out").exists()
     assert command("--l2-norm", temperature=0.02)[0] == 0
     given = {"model": tmp_path / "out", "output": tmp_path / "next"}
-    assert command(**given, representation=None)[0] == 2  # as the folder says
+    status, printed = command(**given, representation=None)  # as the folder says
+    assert status == 2
+    assert "add --temperature 0.05, or --no-l2-norm" in printed
 
 
 @pytest.mark.parametrize(
@@ -63,6 +42,8 @@ def test_normalised_vectors_need_a_temperature(command, tmp_path):
         ({"representation": "colbert", "reduction": "scalar-mix"}, 2, "--reduction"),
         ({"best_by": "RR@10"}, 2, "needs --dev-data or --dev-corpus"),
         ({"query_max_length": 400}, 2, "64 positions"),
+        # the loss before the last update is finite: the weights after it are looked at
+        ({"lr": 1e6, "max_steps": 1, "warmup_ratio": 0}, 1, "diverged: after step 1 the weights"),
     ],
     ids=str,
 )
@@ -70,7 +51,7 @@ def test_rejected(command, tmp_path, options, status, phrase):
     found, printed = command(**options)
     assert found == status
     assert phrase in printed
-    assert not (tmp_path / "out" / "model.safetensors").exists()
+    assert not list(tmp_path.rglob("out/**/*.safetensors"))
 
 
 def test_a_rejected_run_leaves_the_one_before(command, tmp_path):
@@ -78,6 +59,8 @@ def test_a_rejected_run_leaves_the_one_before(command, tmp_path):
     before = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert command("--overwrite", model="nowhere/at-all")[0] == 1
     assert command()[0] == 2  # neither --resume nor --overwrite
+    (checkpoint,) = (tmp_path / "out" / "checkpoints").iterdir()
+    assert command("--overwrite", model=checkpoint)[0] == 2  # it lies in the output
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
 
 
@@ -103,6 +86,6 @@ def test_files_that_may_not_grow(tiny, tmp_path, size, what):
         check=False,
     )
     assert failed.returncode == 1
-    assert re.search(rf"^error: .*{what} cannot be written", failed.stderr, re.MULTILINE)
+    assert re.search(rf"^error: .*{what}.* cannot be written", failed.stderr, re.MULTILINE)
     assert "Traceback" not in failed.stderr
-    assert list((tmp_path / "out" / "checkpoints").iterdir()) == []
+    assert not list((tmp_path / "out").rglob("checkpoint-*"))

@@ -3,12 +3,15 @@ import contextlib
 import pytest
 import torch
 
+from denserk.config.pretraining import MasterTask, PretrainingObjectiveSettings
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.losses.pretraining import Condenser, Master, RetroMae
 from denserk.losses.retrieval import span_contrast_loss
 from denserk.models.model_folder import read_model_folder
 from denserk.training import steps
 from denserk.training.steps import UNLIMITED, Limits, PretrainingStep, Work, cut
+from tests.training.retrievers import assert_same
+from tests.training.retrievers import gradients as gradients_of
 
 AUTOCAST = contextlib.nullcontext
 
@@ -41,22 +44,12 @@ def gradients(model, batch, limits=UNLIMITED, **settings):
     return gradients_of(model), {name: term.item() for name, term in terms.items()}
 
 
-def gradients_of(model):
-    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-
-
-def assert_equal(one, other):
-    assert one.keys() == other.keys()
-    for name, gradient in one.items():
-        torch.testing.assert_close(gradient, other[name], rtol=0, atol=1e-10)
-
-
 def test_chunks_leave_the_update_as_it_is_and_every_token_weighs_the_same(model, batch):
     model.eval()  # without dropout, so that chunks of any size draw nothing
     whole, terms = gradients(model, batch)
     for chunk in (1, 4):
         parts, of_parts = gradients(model, batch, Limits(chunk))
-        assert_equal(whole, parts)
+        assert_same(whole, parts, 1e-10)
         assert of_parts == pytest.approx(terms)
     for name, loss in model(batch)[1].items():
         assert terms[name] == pytest.approx(loss.total.item() / loss.count.item())
@@ -65,7 +58,7 @@ def test_chunks_leave_the_update_as_it_is_and_every_token_weighs_the_same(model,
 def test_the_released_average_weighs_chunks_the_same(model, batch):
     model.eval()
     _, terms = gradients(model, batch, Limits(2), by_micro_batch=True)
-    parts = [model(chunk)[1]["late"] for chunk in cut(batch, Work(), Limits(2))]
+    parts = [model(chunk)[1]["late"] for _, chunk in cut(batch, Work(), Limits(2))]
     expected = sum(p.total.item() / p.count.item() for p in parts) / len(parts)
     assert terms["late"] == pytest.approx(expected)
 
@@ -79,13 +72,13 @@ def test_cached_contrast_is_direct_dropout_included(model, batch, chunk, lm_scal
     model.zero_grad()
     torch.manual_seed(3)
     counts = model.counts(batch)
-    passed = [model(part) for part in cut(batch, Work(), Limits(chunk))]
+    passed = [model(part) for _, part in cut(batch, Work(), Limits(chunk))]
     losses = [
         lm_scale * loss.total / counts[name] for _, part in passed for name, loss in part.items()
     ]
     spans = span_contrast_loss(torch.cat([cls for cls, _ in passed]))
     (spans + torch.stack(losses).sum()).backward()
-    assert_equal(cached, gradients_of(model))
+    assert_same(cached, gradients_of(model), 1e-10)
     assert terms.keys() == {"head", "late", "spans"}
     assert terms["spans"] == pytest.approx(spans.item())
 
@@ -99,9 +92,9 @@ def test_spans_go_by_length_whatever_their_documents(model, monkeypatch, limits)
     rest = torch.stack([loss.total / counts[name] for name, loss in losses.items()]).sum()
     (span_contrast_loss(cls) + rest).backward()
     expected = gradients_of(model)
-    monkeypatch.setitem(steps.PRICES, "cpu", 16)
+    monkeypatch.setitem(steps.ENOUGH, "cpu", 16)
     found, terms = gradients(model, unequal, limits, contrast=True)
-    assert_equal(found, expected)
+    assert_same(found, expected, 1e-10)
     assert terms["spans"] == pytest.approx(span_contrast_loss(cls).item())
 
 
@@ -122,14 +115,14 @@ def test_chunks_are_as_wide_as_their_longest_text_and_the_update_stays(tiny):
         RetroMae: PretrainingBatch(first, {}, {"retromae": first}, visible),
         Master: PretrainingBatch(first, {"npr": other}, {"npr": first, "dor": other}),
     }
-    chunks = list(cut(batches[Master], Work(), Limits(2)))
+    chunks = [chunk for _, chunk in cut(batches[Master], Work(), Limits(2))]
     assert [chunk.texts.labels.shape[1] for chunk in chunks] == [30, 11]
     assert [chunk.decoders["dor"].labels.shape[1] for chunk in chunks] == [11, 30]
     for kind, batch in batches.items():
         backbone = read_model_folder(tiny()).passage.masked_lm()
-        options = {"tasks": ("npr", "dor")} if kind is Master else {}
-        model = kind(backbone, **options).double().eval()
+        settings = PretrainingObjectiveSettings(tasks=(MasterTask.NPR, MasterTask.DOR))
+        model = kind(backbone, settings).double().eval()
         whole = sum(loss.total for loss in model(batch)[1].values())
-        parts = cut(batch, Work(), Limits(2))
+        parts = [chunk for _, chunk in cut(batch, Work(), Limits(2))]
         found = sum(loss.total for chunk in parts for loss in model(chunk)[1].values())
         torch.testing.assert_close(found, whole)

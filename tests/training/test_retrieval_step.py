@@ -1,16 +1,19 @@
-"""Steps of a retriever: the gradient cache and groups of like length against the direct step."""
+"""Steps of a retriever: the gradient cache and groups of similar length against the direct step."""
 
 import contextlib
+from unittest.mock import patch
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.autograd.graph import saved_tensors_hooks
 
 from denserk.config.training import CacheSettings
-from denserk.data.batches import TokenBatch
+from denserk.data.batches import TokenBatch, pad
 from denserk.losses.retrieval import find_candidates
 from denserk.training import steps
-from denserk.training.steps import Limits, RetrievalStep, Work, group, join
+from denserk.training.steps import Limits, RetrievalStep, Work, group, groups_of, join
 from tests.training.retrievers import (
     LOSSES,
     REPRESENTATIONS,
@@ -24,6 +27,24 @@ from tests.training.retrievers import (
 
 CACHE = CacheSettings(grad_cache=True, q_chunk=2, p_chunk=3)
 DIRECT = CacheSettings()
+LENGTHS = st.lists(st.integers(1, 64), min_size=1, max_size=9)
+LIMITS = st.builds(Limits, st.none() | st.integers(1, 5), st.none() | st.integers(1, 200))
+
+
+@given(LENGTHS, LIMITS)
+def test_groups_are_the_batch_within_the_limits(lengths, limits):
+    texts, work = [[7 + number] * length for number, length in enumerate(lengths)], Work()
+    with patch.dict(steps.ENOUGH, cpu=16):
+        batches, back = group(pad(texts, 0), work, limits)
+        (rows, _), *_ = groups_of([pad(texts, 0)], Work(), limits)
+    found = [row[mask].tolist() for part in batches for row, mask in zip(*part, strict=True)]
+    assert [found[place] for place in back] == texts
+    assert [texts[row] for row in rows] == found[: len(rows)]
+    positions = sum(part.input_ids.numel() for part in batches)
+    assert (work.tokens, work.real, work.positions) == (sum(lengths), sum(lengths), positions)
+    for count, width in (part.input_ids.shape for part in batches):
+        assert limits.texts is None or count <= limits.texts
+        assert limits.tokens is None or count == 1 or count * width <= limits.tokens
 
 
 def run(step, batch, autocast=contextlib.nullcontext, seed=5):
@@ -31,23 +52,21 @@ def run(step, batch, autocast=contextlib.nullcontext, seed=5):
     step.model.zero_grad()
     torch.manual_seed(seed)
     terms = step(batch, lambda loss: loss.backward(), autocast)
-    return terms, gradients(step.model)
+    return {name: term.item() for name, term in terms.items()}, gradients(step.model)
 
 
 def chunked(model, loss, batch, autocast=contextlib.nullcontext, seed=5):
     """The direct step chunk by chunk, every graph kept: what the cached step must equal."""
     model.zero_grad()
     torch.manual_seed(seed)
-    asked = group(batch.queries, Work(), Limits(CACHE.q_chunk))
-    read = group(batch.passages, Work(), Limits(CACHE.p_chunk))
+    asked, place = group(batch.queries, Work(), Limits(CACHE.q_chunk))
+    read, places = group(batch.passages, Work(), Limits(CACHE.p_chunk))
     with autocast():
-        queries = torch.cat([model.query(chunk) for chunk in asked.batches])[asked.back]
-        passages = join([model.passage.passage_vectors(chunk) for chunk in read.batches]).of(
-            read.back
-        )
+        queries = torch.cat([model.query(chunk) for chunk in asked])[place]
+        passages = join([model.passage.passage_vectors(chunk) for chunk in read]).of(places)
     terms = loss(queries, passages, find_candidates(batch.groups, batch.keys), batch.teacher)
     torch.stack(list(terms.values())).sum().backward()
-    return terms, gradients(model)
+    return {name: term.item() for name, term in terms.items()}, gradients(model)
 
 
 CASES = [
@@ -59,31 +78,26 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "loss", "untie"), CASES)
 def test_cached_is_direct_dropout_included(tiny, name, loss, untie):
-    settings = REPRESENTATIONS[name]
-    model, batch = retriever(tiny("bert"), settings, untie=untie), uneven_batch()
-    made = objective(model, settings, LOSSES[loss])
+    model, batch = retriever(tiny("bert"), name, untie=untie), uneven_batch()
+    made = objective(model, name, loss)
     expected_terms, expected = chunked(model, made, batch)
     after = torch.rand(1)
     terms, found = run(RetrievalStep(model, made, CACHE), batch)
     assert torch.rand(1).equal(after)
     assert_same(found, expected, 1e-9)
-    assert terms.keys() == expected_terms.keys()
-    for term in terms:
-        assert terms[term].item() == pytest.approx(expected_terms[term].item(), abs=1e-12)
+    assert terms == pytest.approx(expected_terms, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["cls", "agg-star-head"])
+@pytest.mark.parametrize("name", ["cls", "agg-star"])
 def test_cached_is_direct_in_bfloat16(tiny, name):
     def autocast():
         return torch.autocast("cpu", torch.bfloat16)
 
-    settings = REPRESENTATIONS[name]
-    model = retriever(tiny("bert"), settings).float()
-    made = objective(model, settings, LOSSES["in-batch"])
+    model = retriever(tiny("bert"), name).float()
+    made = objective(model, name)
     _, expected = chunked(model, made, batch_of(5), autocast)
     _, found = run(RetrievalStep(model, made, CACHE), batch_of(5), autocast)
-    scale = max(g.abs().max() for g in expected.values() if g is not None)
-    assert_same(found, expected, 0.02 * scale)
+    assert_same(found, expected, 0.02 * max(g.abs().max().item() for g in expected.values()))
 
 
 class Saved:
@@ -101,10 +115,7 @@ class Saved:
 
 
 def peak(folder, name, cache, queries):
-    settings = REPRESENTATIONS[name]
-    model = retriever(folder, settings)
-    made = objective(model, settings, LOSSES["in-batch"])
-    one = batch_of(1)  # the same texts again and again: chunks of one size
+    model, one = retriever(folder, name), batch_of(1)  # the same texts: chunks of one size
     asked, passages = (
         TokenBatch(*(part.repeat(queries, 1) for part in texts))
         for texts in (one.queries, one.passages)
@@ -113,11 +124,11 @@ def peak(folder, name, cache, queries):
     assert Saved.now == 0
     Saved.most = 0
     with saved_tensors_hooks(Saved, lambda saved: saved.tensor):
-        run(RetrievalStep(model, made, cache), batch)
+        run(RetrievalStep(model, objective(model, name), cache), batch)
     return Saved.most
 
 
-@pytest.mark.parametrize("name", ["cls", "agg-star-head", "colbert-average"])
+@pytest.mark.parametrize("name", ["cls", "agg-star", "colbert-average"])
 def test_memory_is_that_of_a_chunk(tiny, name):
     cache = CacheSettings(grad_cache=True, q_chunk=2, p_chunk=4)
     folder = tiny("bert")
@@ -125,20 +136,15 @@ def test_memory_is_that_of_a_chunk(tiny, name):
     assert peak(folder, name, cache, 12) < 0.4 * peak(folder, name, DIRECT, 12)
 
 
-@pytest.mark.parametrize("cache", [DIRECT, CACHE], ids=["direct", "cached"])
-@pytest.mark.parametrize("name", ["cls", "agg-star-head", "mlr-multi-vector", "colbert-average"])
-def test_groups_of_like_length_change_nothing(tiny, monkeypatch, name, cache):
-    settings = REPRESENTATIONS[name]
-    model = retriever(tiny("bert"), settings, dropout=0.0)
-    made, batch = objective(model, settings, LOSSES["kl"]), batch_of(5)
-    whole = RetrievalStep(model, made, DIRECT)
-    monkeypatch.setitem(steps.PRICES, "cpu", 1 << 40)
+@pytest.mark.parametrize("name", ["cls", "agg-star", "mlr-multi-vector", "colbert-average"])
+def test_groups_of_similar_length_change_nothing(tiny, monkeypatch, name):
+    model, batch = retriever(tiny("bert"), name, dropout=0.0), batch_of(5)
+    made = objective(model, name, "kl")
+    whole, grouped = (RetrievalStep(model, made, DIRECT) for _ in range(2))
     terms, expected = run(whole, batch)
     assert whole.work.positions == sum(part[0].numel() for part in (batch.queries, batch.passages))
-    monkeypatch.setitem(steps.PRICES, "cpu", 0)
-    monkeypatch.setattr(steps, "GRAIN", 1)
-    grouped = RetrievalStep(model, made, cache)
+    monkeypatch.setitem(steps.ENOUGH, "cpu", 1)
     grouped_terms, found = run(grouped, batch)
     assert_same(found, expected, 1e-9)
-    assert grouped_terms == {name: pytest.approx(term.item()) for name, term in terms.items()}
+    assert grouped_terms == pytest.approx(terms)
     assert grouped.work.tokens == whole.work.tokens == grouped.work.positions

@@ -70,35 +70,37 @@ class Fit:
         return {"a": error.detach(), "b": error.detach()}
 
 
-def trainer(
-    folder, *, steps=10, stop_at=None, nan_at=None, save=None, values=None, metric=None, **options
-):
+def trainer(folder, *, steps=10, stop_at=None, nan_at=None, save=None, values=None, **options):
+    """A trainer of `Fit`; `values` are what it measures, `options` settings or `report`."""
     model = Model()
 
     def save_weights(where):
-        where.mkdir(parents=True, exist_ok=True)
         torch.save(model.state_dict(), where / "weights.pt")
 
     def load_weights(where):
         model.load_state_dict(torch.load(where / "weights.pt", weights_only=True))
 
-    measured = iter(values or [])
+    def prepare(_):
+        return None, None
+
+    measured, metric = iter(values or []), options.get("best_by", RR)
     more = {"report": options.pop("report")} if "report" in options else {}
+    chosen = {
+        n: options.pop(n) for n in ("best_by", "eval_steps", "early_stopping") & options.keys()
+    }
     given = {"lr": 0.05, "save_steps": 4, "logging_steps": 1, "keep_checkpoints": 0, **options}
-    step = Fit(model, stop_at, nan_at)
-    validation = ValidationSettings(
-        dev_data="dev", best_by=metric, early_stopping=given.pop("patience", None),
-        eval_steps=given.pop("eval_steps", None),
-    )  # fmt: skip
+    training = Training(
+        model, Fit(model, stop_at, nan_at), save or save_weights, load_weights, prepare
+    )
     return Trainer(
-        Training(model, step, save or save_weights, load_weights, lambda _: (None, None)),
+        training,
         Batches(steps),
         OptimizerSettings(**given),
         folder,
         device=torch.device("cpu"),
         seed=1,
-        validation=validation,
-        measure=None if values is None else lambda: {(metric or RR).value: next(measured)},
+        validation=ValidationSettings(dev_data="dev", **chosen),
+        measure=None if values is None else lambda: {metric.value: next(measured)},
         **more,
     )
 
@@ -175,43 +177,38 @@ def stop_and_resume(tmp_path, stop_at, options):
     assert resumed.history == whole.history
 
 
-@pytest.mark.parametrize("stop_at", [3, 4, 9])
+@pytest.mark.parametrize("stop_at", [3, 9])
 @pytest.mark.parametrize("options", [{}, {"logging_steps": 3}, ACCUMULATING], ids=str)
 def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, stop_at, options):
     stop_and_resume(tmp_path, stop_at, options)
 
 
+@pytest.mark.slow
 def test_so_does_one_whose_batches_a_process_prepares(tmp_path):
     """In a process of its own: a fork of this one would inherit the threads of other tests."""
     code = (
         "from pathlib import Path; from tests.training.test_trainer import stop_and_resume\n"
         f"folder, options = Path({str(tmp_path)!r}), {{'num_workers': 1}}\n"
-        "for n in (3, 9): stop_and_resume(folder / str(n), n, options)"
+        "stop_and_resume(folder, 9, options)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
     made = trainer(tmp_path, nan_at=5)
-    with pytest.raises(DenserkError, match="the loss of step 6 is not a number"):
+    with pytest.raises(DenserkError, match="the loss of step 6 is not a number") as error:
         run(made)
-    assert (tmp_path / "checkpoints" / "checkpoint-4").is_dir()
+    checkpoint = tmp_path / "checkpoints" / "checkpoint-4"
+    assert f"{checkpoint} is the last good checkpoint" in str(error.value.hint)
 
 
-FULL = (
-    OSError(28, "No space left on device"),
-    RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"),  # torch's
-)
-
-
-@pytest.mark.parametrize("error", FULL, ids=["system", "torch"])
-def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, error):
+def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
     calls = []
 
     def save(where):
         calls.append(where)
         if len(calls) == 2:
-            raise error
+            raise OSError(28, "No space left on device")
         (where / "weights.pt").write_bytes(b"")
 
     with pytest.raises(OutputError, match=r"(?i)no (space|room) left"):
@@ -227,7 +224,7 @@ def test_a_checkpoint_of_another_version_is_rejected(tmp_path):
         run(trainer(tmp_path), resume=True)
 
 
-def test_old_checkpoints_go_after_the_new_one_stands(tmp_path):
+def test_the_newest_checkpoint_is_kept(tmp_path):
     run(trainer(tmp_path, keep_checkpoints=1))
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-10"]
 
@@ -237,22 +234,14 @@ def test_old_checkpoints_go_after_the_new_one_stands(tmp_path):
     [
         (LOSS, [3.0, 2.0, 2.5, 2.0, 1.0], None, 5, 5),
         (RR, [0.1, 0.3, 0.2, 0.3, 0.2], None, 2, 5),
-        (LOSS, [3.0, 2.0, 2.5, 1.9, 2.0], 1, 2, 3),
         (LOSS, [3.0, 2.0, 2.5, 2.1, 1.0], 2, 2, 4),
     ],
 )
 def test_the_best_weights_are_kept_and_patience_ends(
     tmp_path, metric, values, patience, kept, stopped
 ):
-    made = trainer(
-        tmp_path,
-        metric=metric,
-        values=values,
-        steps=5,
-        eval_steps=1,
-        patience=patience,
-        save_steps=1,
-    )
+    often = {"eval_steps": 1, "save_steps": 1, "early_stopping": patience}
+    made = trainer(tmp_path, best_by=metric, values=values, steps=5, **often)
     run(made)
     assert made.step_number == stopped
     assert made.best == values[kept - 1]

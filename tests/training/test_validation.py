@@ -8,6 +8,7 @@ import torch
 from denserk.config.encoding import PairSettings, TextSettings
 from denserk.data.batches import PairJoiner, pad
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
+from denserk.data.training_batches import TrainingBatches
 from denserk.errors import InputError
 from denserk.models.cross_encoder import reranker_to_train
 from denserk.training.finetune import prepare_queries
@@ -17,9 +18,8 @@ from tests.conftest import VOCABULARY
 from tests.data.conftest import inline, jsonl
 from tests.tiny_models import tiny_tokenizer
 from tests.training.finetuning import run_of
-from tests.training.retrievers import REPRESENTATIONS, retriever
+from tests.training.retrievers import retriever
 
-CPU = torch.device("cpu")
 QUERIES = [[2, 10 + n, 20 + n, 3] for n in range(5)]
 PASSAGES = [[2, *range(10 + n, 14 + 2 * n), 3] for n in range(12)]
 RELEVANT = [[0], [3, 7], [11], [5], [2, 4, 6]]
@@ -64,7 +64,7 @@ def measured_by_hand(scores, batch, temperature):
 @pytest.mark.parametrize("name", ["cls", "mlr-self-contrastive", "mlr-multi-vector"])
 @pytest.mark.parametrize("batch", [2, 5])
 def test_measures_are_their_definitions(tiny, name, batch):
-    model = retriever(tiny("bert"), REPRESENTATIONS[name]).eval()
+    model = retriever(tiny("bert"), name).eval()
     with torch.no_grad():
         expected = measured_by_hand(scores_by_hand(model), batch, 0.7)
     assert measure(model, [DEV], batch, 0.7) == pytest.approx(expected, rel=1e-4)
@@ -84,7 +84,7 @@ def test_measures_are_within_a_query_s_group(tiny):
     joiner = PairJoiner(load_tokenizer(tiny()), TextSettings(), PairSettings())
     groups = torch.tensor([list(range(11)), [11, *range(10)]])
     dev = DevSet(QUERIES[:2], PASSAGES, (0, 0), [[0], [11]], groups)
-    measured = measure_groups(reranker, joiner, dev)
+    measured = measure_groups(reranker, joiner, [dev])
     losses, before = [], []
     with torch.no_grad():
         for query, rows in zip(QUERIES[:2], groups.tolist(), strict=True):
@@ -105,10 +105,20 @@ def tokenizers():
     return made, made
 
 
-def sets(tmp_path, tokenizers, **options):
-    train = jsonl(tmp_path / "train.jsonl", [inline(number, 1, 3) for number in range(4)])
-    run = run_of(tmp_path / "out", tmp_path / "model", train, **options)
-    return prepare_queries(run, tmp_path / "out", tokenizers)[1]
+def sets(tmp_path, tokenizers, **options) -> list[DevSet]:
+    """The held-out data that a run measures its model on."""
+    train, found = jsonl(tmp_path / "train.jsonl", [inline(n, 1, 3) for n in range(4)]), []
+    output = tmp_path / "out"
+    run = run_of(output, tmp_path / "model", train, **options)
+
+    def measured(sets):
+        found.extend(sets)
+        return {}
+
+    _, measure = prepare_queries(run, tokenizers, TrainingBatches, measured, output)
+    assert measure is not None
+    measure()
+    return found
 
 
 def collection(toy, qrels="qrels.txt"):

@@ -72,10 +72,9 @@ def test_texts_are_split_as_bert_splits_them(text):
 SPLITTING = (tokenizer := trained()), BertTokenizer(vocab=tokenizer.get_vocab())
 
 
-@pytest.mark.parametrize("texts", [[], [""], [" \n\t"]])
-def test_without_text_there_is_no_vocabulary(texts):
+def test_without_text_there_is_no_vocabulary():
     with pytest.raises(InputError, match="texts: found no text to train a vocabulary on"):
-        trained(texts)
+        trained([" \n\t"])
 
 
 def test_the_saved_folder_is_a_tokenizer_of_transformers(tmp_path):

@@ -1,0 +1,173 @@
+"""Steps whose loss is a mean over items: of a cross-encoder, and of pairs and triplets."""
+
+from contextlib import nullcontext
+from math import exp, log, sqrt
+
+import pytest
+import torch
+
+from denserk.config.encoding import PairSettings, TextSettings
+from denserk.config.training import CacheSettings, Objective, ObjectiveSettings, RerankingSettings
+from denserk.data.batches import PairBatch, PairJoiner, SentenceBatch, pad
+from denserk.data.tokenization import load_tokenizer
+from denserk.data.training_batches import PairTrainingBatch
+from denserk.models.cross_encoder import reranker_to_train
+from denserk.training.steps import RerankingStep, SentenceStep, Work, groups_of
+from tests.training.retrievers import assert_same, gradients, retriever
+
+WHOLE = CacheSettings()
+GROUP = 3
+QUERIES = [[2, 9, 14, 3], [2, 17, 3], [2, 11, 12, 13, 3], [2, 8, 3]]
+ALL, EXAMPLES = len(QUERIES), 5
+PASSAGES = [[2, *range(5 + i, 7 + i + i % 4), 3] for i in range(GROUP * len(QUERIES))]
+LABELS = [5.0, 0.0, 2.5, 4.0, 1.0]
+OBJECTIVES = {
+    2: ObjectiveSettings(Objective.COSINE_MSE, label_scale=5.0),
+    3: ObjectiveSettings(Objective.TRIPLET, margin=3.0),
+}
+
+
+def update(step, model, batch):
+    """The loss's terms and the gradients of one step."""
+    model.zero_grad()
+    terms = step(batch, lambda loss: loss.backward(), nullcontext)
+    assert not any(term.requires_grad for term in terms.values())
+    return {name: term.item() for name, term in terms.items()}, gradients(model)
+
+
+def in_chunks(p_chunk):
+    return CacheSettings(grad_cache=True, p_chunk=p_chunk)
+
+
+# Cross-encoders
+
+
+def reranker(folder, dropout=0.0):
+    made = reranker_to_train(folder, seed=3).double().train()
+    with torch.no_grad():
+        made.model.classifier.weight.mul_(50)  # scores far from each other
+    for module in made.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+        if hasattr(module, "dropout_prob"):
+            module.dropout_prob = dropout
+    return made
+
+
+def groups_of_pairs(folder, first=0, last=ALL):
+    joiner = PairJoiner(load_tokenizer(folder), TextSettings(), PairSettings())
+    rows = range(first * GROUP, last * GROUP)
+    pairs = [joiner.join(QUERIES[row // GROUP], PASSAGES[row]) for row in rows]
+    groups = torch.arange(len(pairs)).view(-1, GROUP)
+    return PairTrainingBatch(joiner.batch(pairs), groups, torch.arange(first, last))
+
+
+def rerank(model, batch, cache=WHOLE, r_drop=0.0):
+    return update(RerankingStep(model, RerankingSettings(r_drop=r_drop), cache), model, batch)
+
+
+def by_group(scores):
+    return [scores[first : first + GROUP] for first in range(0, len(scores), GROUP)]
+
+
+def listwise(scores):
+    """-log of the positive's share, a query at a time; the positive is the first of its group."""
+    losses = [-log(exp(group[0]) / sum(map(exp, group))) for group in by_group(scores)]
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("kind", ["bert", "electra"])
+def test_the_loss_is_listwise_over_a_query_s_own_passages(tiny, kind):
+    model, batch = reranker(tiny(kind)), groups_of_pairs(tiny())
+    terms, found = rerank(model, batch)
+    with torch.no_grad():
+        scores = model(batch.pairs).tolist()
+    assert max(scores) - min(scores) > 0.5
+    assert terms == {"listwise": pytest.approx(listwise(scores), abs=1e-12)}
+    # a shift of all scores changes nothing
+    assert found["model.classifier.bias"].item() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 1.0])
+@pytest.mark.parametrize("p_chunk", [1, 7])
+def test_chunks_of_groups_add_up_to_the_whole(tiny, r_drop, p_chunk):
+    model, batch = reranker(tiny()), groups_of_pairs(tiny())
+    terms, expected = rerank(model, batch, r_drop=r_drop)
+    again, found = rerank(model, batch, in_chunks(p_chunk), r_drop)
+    assert again == pytest.approx(terms, abs=1e-9)
+    assert_same(found, expected, 1e-9)
+
+
+def test_r_drop_runs_two_draws_of_dropout_and_makes_them_agree(tiny):
+    model, batch = reranker(tiny(), dropout=0.3), groups_of_pairs(tiny())
+    torch.manual_seed(1)
+    terms, _ = rerank(model, batch, r_drop=0.5)
+    ((rows, (tokens,)),) = groups_of([batch.pairs.tokens], Work())
+    pairs = PairBatch(tokens, batch.pairs.types(rows, tokens))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        first, second = (model(pairs)[rows.argsort()].tolist() for _ in range(2))
+    assert first != second
+    agreement = 0.0
+    for one, other in ((first, second), (second, first)):
+        for a, b in zip(by_group(one), by_group(other), strict=True):
+            p, q = ([exp(x) / sum(map(exp, group)) for x in group] for group in (a, b))
+            agreement += sum(x * log(x / y) for x, y in zip(p, q, strict=True)) / len(QUERIES)
+    expected = {"listwise": (listwise(first) + listwise(second)) / 2, "agreement": agreement / 4}
+    assert terms == pytest.approx(expected, abs=1e-9)
+
+
+# Sentences
+
+
+def examples(size, first=0, last=EXAMPLES):
+    """Examples `first` to `last` of five, of 2 or 3 sentences."""
+    texts = [
+        [2, *(5 + (7 * number + place) % 90 for place in range(1 + number % 6)), 3]
+        for number in range(size * first, size * last)
+    ]
+    labels = torch.tensor(LABELS[first:last]) if size == 2 else None
+    return SentenceBatch(pad(texts, 0), labels, torch.arange(first, last))
+
+
+def learn(folder, name, size, batch, cache=WHOLE):
+    """The loss's terms, the gradients, the encoder."""
+    encoder = retriever(folder, name, dropout=0.0).passage
+    return *update(SentenceStep(encoder, OBJECTIVES[size], cache), encoder, batch), encoder
+
+
+def literal_loss(vectors, size):
+    """One example at a time, one number at a time."""
+    losses = []
+    for number in range(len(vectors) // size):
+        texts = vectors[number * size : (number + 1) * size]
+        if size == 2:
+            product = sum(a * b for a, b in zip(*texts, strict=True))
+            lengths = [sqrt(sum(a * a for a in text)) for text in texts]
+            losses.append((product / (lengths[0] * lengths[1]) - LABELS[number] / 5) ** 2)
+        else:
+            near, far = (
+                sqrt(sum((a - b) ** 2 for a, b in zip(texts[0], other, strict=True)))
+                for other in texts[1:]
+            )
+            losses.append(max(0, near - far + 3))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", ["cls", "agg-star", "mlr-multi-vector"])
+def test_the_loss_of_sentences(tiny, name, size):
+    batch = examples(size)
+    terms, _, encoder = learn(tiny("bert"), name, size, batch)
+    with torch.no_grad():
+        expected = literal_loss(encoder(batch.sentences).tolist(), size)
+    assert terms == {OBJECTIVES[size].objective.value: pytest.approx(expected, rel=1e-6)}
+
+
+@pytest.mark.parametrize("chunk", [1, 6])
+@pytest.mark.parametrize("size", [2, 3])
+def test_chunks_of_examples_add_up_to_the_whole(tiny, size, chunk):
+    terms, expected, _ = learn(tiny("bert"), "cls", size, examples(size))
+    again, found, _ = learn(tiny("bert"), "cls", size, examples(size), in_chunks(chunk))
+    assert_same(found, expected, 1e-12)
+    assert again == pytest.approx(terms, rel=1e-6)
