@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import orjson
 
 from denserk.config.encoding import ComputeSettings, ModelLayout, VectorFormat
 from denserk.config.formats import (
@@ -30,6 +29,7 @@ from denserk.errors import InputError, UsageError
 from denserk.io import corpus, qrels, runs, topics, training
 from denserk.io.blocks import Block
 from denserk.io.files import STREAM, first_line, is_number, open_ahead, some
+from denserk.io.json_records import first_record
 from denserk.io.manifest import NAME as MANIFEST
 from denserk.io.manifest import Kind as ManifestKind
 from denserk.io.manifest import Manifest
@@ -141,26 +141,27 @@ def with_texts(
                 "write it to a file first",
             )
         for example in training.read_training(source, form):
-            if not example.query:
-                qids.add(example.qid)
+            qids.update([] if example.query else [example.qid])
             docids.update(c.docid for c in training.all_candidates(example) if not c.text)
     asked = _gathered(topics.read_queries(queries), qids, "queries", queries) if queries else {}
     found = (
         _gathered(corpus.read_passages(passages), docids, "passages", passages) if passages else {}
     )
 
-    def filled(candidate: Candidate) -> Candidate:
-        if candidate.text or candidate.docid not in found:
-            return candidate
-        passage = found[candidate.docid]
-        return candidate._replace(title=candidate.title or passage.title, text=passage.text)
+    def filled(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        return tuple(
+            each._replace(title=each.title or passage.title, text=passage.text)
+            if not each.text and (passage := found.get(each.docid))
+            else each
+            for each in candidates
+        )
 
     for example in training.read_training(source, form):
         query = asked.get(example.qid)
         yield example._replace(
             query=example.query or (query.text if query else ""),
-            positives=tuple(map(filled, example.positives)),
-            negatives=tuple(map(filled, example.negatives)),
+            positives=filled(example.positives),
+            negatives=filled(example.negatives),
         )
 
 
@@ -331,23 +332,11 @@ def _folder_kinds(folder: Path) -> Set[Kind]:
 
 def _file_kinds(path: Path) -> Set[Kind]:
     with open_ahead(path) as (head, _):
-        start, training = first_line(head), detect_training(head)
+        record, training = first_record(head), detect_training(head)
     if head.startswith(BINARY) or path.suffix in (".pkl", ".pickle"):
         return {Kind.VECTORS}
-    match start.lstrip()[:1]:
-        case b"[" if training is None:
-            return {Kind.QUERIES} if b'"question"' in head else {Kind.CORPUS}
-        case b"[":
-            return {Kind.TRAINING}
-        case b"{":
-            try:
-                return _record_kinds(orjson.loads(start), training)
-            except orjson.JSONDecodeError:  # one object on many lines
-                return {Kind.QUERIES} if b'"question"' in start else set()
-    return _column_kinds(start.decode("utf-8", "replace"), training)
-
-
-def _record_kinds(record: Mapping[str, Any], training: TrainingFormat | None) -> Set[Kind]:
+    if record is None:
+        return _column_kinds(first_line(head).decode("utf-8", "replace"), training)
     keys = record.keys()
     rules = (  # the first that holds decides
         ("vector" in keys, {Kind.VECTORS}),

@@ -98,7 +98,7 @@ class MiningSettings(ShardSettings):
     teacher: str | None = option(None, metavar="DIR|HUB_ID")
     """Cross-encoder whose scores replace those of the run, for margins and in the output."""
     skip_missing: bool = False
-    """Skip and count missing passages, queries without hits and duplicates instead of stopping."""
+    """Skip and count missing passages and queries without hits instead of stopping."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

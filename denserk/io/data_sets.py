@@ -76,17 +76,19 @@ def irds_records(name: str, what: str) -> Iterator[Any]:
     try:
         dataset = package.load(name)
     except (KeyError, ValueError):
-        raise UsageError(
-            f"{IRDS}{name}: ir_datasets has no dataset of that id", "`ir_datasets list` prints them"
-        ) from None
+        message = f"{IRDS}{name}: ir_datasets has no dataset of that id"
+        raise UsageError(message, "`ir_datasets list` prints them") from None
     if not getattr(dataset, f"has_{what}")():
         raise UsageError(f"{IRDS}{name} has no {what}", "name one of its parts, such as .../test")
     try:
         yield from getattr(dataset, f"{what}_iter")()
     except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        found = f"a dataset that cannot be read ({reason})"
+        found = f"a dataset that cannot be read ({_reason(error)})"
         raise InputError(name, None, found, "its files or the network") from error
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def knows_irds(name: str) -> bool:
@@ -117,9 +119,8 @@ def irds_queries(name: str) -> Iterator[Query]:
     for record in irds_records(name, "queries"):
         fields = record._asdict()
         qid = identifier(fields.pop("query_id"), name, None, "query")
-        text = fields.pop("text", None)
         answers = tuple(each for each in fields.pop("answers", None) or () if isinstance(each, str))
-        text = text if isinstance(text, str) else record.default_text()
+        text = fields.pop("text", None) or record.default_text()
         yield Query(qid, text, answers, _plain(fields))
 
 
@@ -148,8 +149,9 @@ def beir_folder(name: str) -> Path:
             try:
                 util.download_and_unzip(BEIR_ARCHIVE.format(name=archive), temporary)
             except Exception as error:
-                reason = " ".join(str(error).split())[:160]
-                raise DenserkError(f"{BEIR}{name} cannot be fetched: {reason}", put) from error
+                raise DenserkError(
+                    f"{BEIR}{name} cannot be fetched: {_reason(error)}", put
+                ) from error
             if (Path(temporary) / archive).is_dir() and not (kept / archive).exists():
                 (Path(temporary) / archive).rename(kept / archive)
     if not (kept / name).is_dir():
@@ -177,17 +179,14 @@ def find_parts(
     """
     found: dict[str, dict[str, str]] = {}
     missing: dict[Path, list[str]] = {}
-    hint = "put them there"
     for benchmark in chosen:
         for part, source in benchmark.sources.items():
             if part not in parts:
                 continue
             name = local_copy(source)
             if name is None and source.fetched and source.name is not None:
-                if installed("beir" if source.name.startswith(BEIR) else "ir_datasets"):
-                    name = source.name
-                else:
-                    hint = "put them there, or pip install ir_datasets beir for what is public"
+                package = "beir" if source.name.startswith(BEIR) else "ir_datasets"
+                name = source.name if installed(package) else None
             if name is not None:
                 found.setdefault(benchmark.name, {})[part] = name
             else:
@@ -195,5 +194,6 @@ def find_parts(
                 missing.setdefault(place, []).append(f"{part} of {benchmark.name}")
     if missing:
         listed = ", ".join(f"{place} ({', '.join(lacks)})" for place, lacks in missing.items())
+        hint = "put them there, or pip install ir_datasets beir for what is public"
         raise UsageError(f"not on this disk: {listed}", hint)
     return found

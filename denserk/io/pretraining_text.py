@@ -1,13 +1,4 @@
-"""Text to pre-train on: any corpus, plain text, spans of documents, token ids; generated text.
-
-| format | one record | a document |
-|---|---|---|
-| any corpus | as there | the record |
-| plain text (.txt) | a line, or lines up to an empty one | the record |
-| spans | {"spans": ["...", ...]} | the record, cut already |
-| token ids | {"text": [ids], "queries": [[ids]], "next": [[ids]]} | the record |
-| token ids of spans | {"spans": [[ids], ...]} | the record, cut already |
-"""
+"""Text to pre-train on: any corpus, plain text, spans of documents, token ids; generated text."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,14 +6,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.pretraining import RawText
 from denserk.errors import InputError
 from denserk.io.corpus import ENDINGS, corpus_files, read_passages
-from denserk.io.files import STREAM, display_name, first_line, open_ahead, read_text_lines
-from denserk.io.json_records import Fields, read_objects
+from denserk.io.files import STREAM, display_name, open_ahead, read_text_lines
+from denserk.io.json_records import Fields, first_record, read_objects
 from denserk.records import Passage
 
 logger = logging.getLogger(__name__)
@@ -58,15 +47,15 @@ def read_documents(
 
     The source is as in `corpus.read_passages`; a folder's .txt files count too, and standard input
     is plain text if `raw_text`, which says where a document ends, is given. Of passages `fields`
-    are read.
+    are read. JSON lines may also have spans, {"spans": ["...", ...]}, or token ids: {"text": [ids],
+    "queries": [[ids]], "next": [[ids]]} or {"spans": [[ids], ...]}.
     """
     for file in _files(source):
-        named = Path(file).is_file()
-        if (named and file.removesuffix(".gz").endswith(TEXT_ENDING)) or (
-            file == STREAM and raw_text is not None
-        ):
+        is_file = Path(file).is_file()
+        is_text = is_file and file.removesuffix(".gz").endswith(TEXT_ENDING)
+        if is_text or (file == STREAM and raw_text is not None):
             yield from _read_text(file, raw_text)
-        elif named and (key := _listed_key(file)):
+        elif is_file and (key := _listed_key(file)):
             yield from _read_records(file, key)
         else:
             for passage in read_passages(file, corpus_settings, fields):
@@ -86,13 +75,9 @@ def _files(source: str) -> list[str]:
 def _listed_key(file: str) -> str | None:
     """Return the key of the list that a file's first record has; None for a corpus."""
     with open_ahead(file) as (head, _):
-        start = first_line(head)
-    try:
-        record = orjson.loads(start)
-    except ValueError:
-        return None
+        record = first_record(head) or {}
     for key in ("text", "spans"):
-        if isinstance(record, dict) and isinstance(listed := record.get(key), list):
+        if isinstance(listed := record.get(key), list):
             texts = key == "spans" and not (listed and isinstance(listed[0], list))
             logger.info(f"{display_name(file)}: {'spans' if texts else 'token ids'} of documents")
             return key
@@ -119,8 +104,7 @@ def _read_records(file: str, key: str) -> Iterator[Document]:
         fields = Fields(record, file, line)
         if key not in fields:
             raise fields.error(f"a record without `{key}`", f"`{key}`, as in the first record")
-        found = fields.items(key)
-        place = file, line
+        found, place = fields.items(key), (file, line)
         if key == "text":
             ids = _check_ids(fields, key, [found])
             queries, following = (

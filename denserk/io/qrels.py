@@ -33,7 +33,7 @@ def read_qrels(source: str | Path, form: QrelsFormat | None = None) -> Iterator[
         yield from data_sets.irds_qrels(place.irds)
         return
     path = split_file(place.path, place.split) if place.path.is_dir() else place.path
-    judged: dict[str, dict[str, int]] = {}
+    judged: dict[tuple[str, str], int] = {}
     for line, text in read_text_lines(path):
         parts = text.split()
         if not parts or (parts[0][0] == "#" and not _is_judgment(parts)):
@@ -50,12 +50,10 @@ def read_qrels(source: str | Path, form: QrelsFormat | None = None) -> Iterator[
         qid, docid, grade = parts[0], parts[-2], parts[-1]
         if not _INTEGER.fullmatch(grade):
             raise InputError(path, line, f"relevance {grade[:40]!r}", "an integer")
-        relevance = int(grade)
-        before = judged.setdefault(qid, {}).setdefault(docid, relevance)
-        if before != relevance:
-            found = f"relevance {relevance} for query {qid}, passage {docid}, and {before} above"
+        if (before := judged.setdefault((qid, docid), int(grade))) != int(grade):
+            found = f"relevance {grade} for query {qid}, passage {docid}, and {before} above"
             raise InputError(path, line, found, "one judgment of a passage")
-        yield Qrel(qid, docid, relevance)
+        yield Qrel(qid, docid, int(grade))
     if not judged:
         raise InputError(path, None, "no judgments", COLUMNS[form or QrelsFormat.TREC])
 
@@ -79,12 +77,9 @@ def read_qrels_map(
 def split_file(folder: Path, split: str | None) -> Path:
     """Return the qrels of one split of a BEIR folder; without a split, of its only one."""
     where = folder / "qrels"
-    files = sorted(where.glob("*.tsv*")) if where.is_dir() else []
-    names = {item.name.partition(".")[0]: item for item in files}
-    if split is None and len(names) == 1:
-        return files[0]
-    if split in names:
-        return names[split]
+    names = {item.name.partition(".")[0]: item for item in sorted(where.glob("*.tsv*"))}
+    if split in names or (split is None and len(names) == 1):
+        return names[split or min(names)]
     usual = [name for name in ("test", "dev", "train") if name in names]  # published first
     there = usual + sorted(names.keys() - usual)
     asked = f"no split {split}" if split else "several splits"

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, count, groupby, islice, repeat
+from itertools import groupby, islice
 from math import isfinite, nan
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -55,10 +55,10 @@ COLUMNS = {
 }
 SCORE_HINT = "--set order=score reads the scores"
 LINES = {  # of query, passage, rank, score and tag
-    RunFormat.TREC: ("%s Q0 %s %d %.9g %s\n", (0, 1, 2, 3, 4)),
-    RunFormat.MSMARCO: ("%s\t%s\t%d\n", (0, 1, 2)),
-    RunFormat.TEVATRON: ("%s\t%s\t%.9g\n", (0, 1, 3)),
-    RunFormat.JSONL: ('{"qid":%s,"docid":%s,"rank":%d,"score":%.9g}\n', (0, 1, 2, 3)),
+    RunFormat.TREC: "{} Q0 {} {} {:.9g} {}\n",
+    RunFormat.MSMARCO: "{}\t{}\t{}\n",
+    RunFormat.TEVATRON: "{0}\t{1}\t{3:.9g}\n",
+    RunFormat.JSONL: '{{"qid":{},"docid":{},"rank":{},"score":{:.9g}}}\n',
 }
 Scores = Sequence[float] | NDArray[np.floating[Any]]
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
@@ -75,19 +75,13 @@ class RankedList(NamedTuple):
 
 
 def read_run(
-    path: str | Path,
-    format: RunFormat | None = None,
-    skipped: Counter[str] | None = None,
-    *,
-    by_rank: bool = False,
+    path: str | Path, format: RunFormat | None = None, *, by_rank: bool = False
 ) -> Iterator[RankedList]:
     """Yield the hits of a run query by query, in constant memory.
 
-    A passage that is listed twice for a query (its best score is kept) and a truncated last line
-    are counted in `skipped`, and rejected where it is None. With `by_rank` a score is the negative
-    rank.
+    With `by_rank` a score is the negative rank.
     """
-    return _RunFile(path, format, skipped, by_rank).grouped()
+    return _RunFile(path, format, by_rank).grouped()
 
 
 def read_run_scores(
@@ -95,7 +89,7 @@ def read_run_scores(
 ) -> dict[str, dict[str, float]]:
     """Read a whole run as query -> passage -> score; lines of a query may be anywhere."""
     run: dict[str, dict[str, float]] = {}
-    for hits in _RunFile(path, format, by_rank=by_rank).queries():
+    for hits in _RunFile(path, format, by_rank).queries():
         known = run.setdefault(hits.qid, {})
         for docid, score, line in zip(hits.docids, hits.scores, hits.lines, strict=True):
             if docid in known:
@@ -160,7 +154,6 @@ class _RunFile:
 
     path: str | Path
     format: RunFormat | None = None
-    skipped: Counter[str] | None = None
     by_rank: bool = False
 
     def grouped(self) -> Iterator[RankedList]:
@@ -181,21 +174,13 @@ class _RunFile:
             for part in more:
                 docids, scores = hits.docids + part.docids, hits.scores + part.scores
                 hits = RankedList(hits.qid, docids, scores, [*hits.lines, *part.lines])
+            if len(set(hits.docids)) < len(hits.docids):
+                place = next(n for n, docid in enumerate(hits.docids) if docid in hits.docids[:n])
+                raise _twice(hits.qid, hits.docids[place], self.path, hits.lines[place])
             if self.by_rank and len(set(hits.scores)) < len(hits.scores):
                 found, expected = f"a rank of query {hits.qid} twice", "each rank once a query"
                 raise InputError(self.path, hits.lines[0], found, expected, SCORE_HINT)
-            yield hits if len(set(hits.docids)) == len(hits.docids) else self._best(hits)
-
-    def _best(self, hits: RankedList) -> RankedList:
-        """Keep the best score of a passage that is listed twice, or reject it."""
-        best: dict[str, float] = {}
-        for docid, score, line in zip(hits.docids, hits.scores, hits.lines, strict=True):
-            if docid in best:
-                if self.skipped is None:
-                    raise _twice(hits.qid, docid, self.path, line)
-                self.skipped["a passage twice for a query"] += 1
-            best[docid] = max(score, best.get(docid, score))
-        return hits._replace(docids=list(best), scores=list(best.values()))
+            yield hits
 
     def _parts(self) -> Iterator[RankedList]:
         """Yield consecutive lines of one query; one that crosses blocks comes in several parts."""
@@ -208,15 +193,14 @@ class _RunFile:
                 number += block.count(b"\n")
 
     def _blocks(self, handle: BinaryIO) -> Iterator[bytes]:
-        """Yield blocks of whole lines with Unix line ends, and what follows the last line end."""
+        """Yield blocks of whole lines with Unix line ends."""
         mark = BOM
         with read_errors(self.path):
             while block := handle.read(BLOCK) + handle.readline(LONGEST_LINE):
                 if len(block) >= LONGEST_LINE:
                     raise endless_line(self.path, None)
                 block, mark = block.removeprefix(mark), b""
-                end = block.rfind(b"\n") + 1
-                yield from filter(None, (block[:end].replace(b"\r\n", b"\n"), block[end:]))
+                yield block.replace(b"\r\n", b"\n")
 
     def _detect(self, block: bytes, number: int) -> RunFormat | None:
         """Return the format by the first lines; None if they are blank."""
@@ -290,18 +274,9 @@ class _RunFile:
         numbered = enumerate(block.split(b"\n"), number)
         records = self.format is RunFormat.JSONL
         hits = self._records(numbered) if records else self._columns(numbered)
-        try:
-            for qid, group in groupby(hits, itemgetter(1)):
-                numbers, _, docids, scores = zip(*group, strict=True)
-                yield RankedList(qid, list(docids), list(scores), numbers)
-        except InputError as error:
-            if block.endswith(b"\n"):
-                raise
-            if self.skipped is None:  # a single line without a line end
-                found = f"a last line that is cut off ({error.found})"
-                hint = "write the run again, or add --skip-missing to do without the line"
-                raise InputError(self.path, error.line, found, "a whole file", hint) from None
-            self.skipped["a last line that is cut off"] += 1
+        for qid, group in groupby(hits, itemgetter(1)):
+            numbers, _, docids, scores = zip(*group, strict=True)
+            yield RankedList(qid, list(docids), list(scores), numbers)
 
     def _columns(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of lines that are neither blank nor comments."""
@@ -389,22 +364,19 @@ def run_writer(
     format holds the first 1000 hits of a query; `tag` is the last column of TREC's.
     """
     depth = MSMARCO_DEPTH if format is RunFormat.MSMARCO else None
-    line, taken = LINES[format]
     with whole_binary(path) as out:
 
         def write(qid: str, docids: Sequence[str], scores: Scores) -> int:
             array = np.asarray(scores, np.float64)[:depth]
-            finite, values = np.isfinite(array), array.tolist()
-            if not finite.all():
-                place = int(finite.argmin())
-                found = f"the score of passage {docids[place]} is {values[place]}"
+            for place in np.flatnonzero(~np.isfinite(array))[:1]:
+                found = f"the score of passage {docids[place]} is {array[place]}"
                 raise OutputError(f"query {qid}: {found}")
             if format is RunFormat.JSONL:
                 qid, *docids = (orjson.dumps(text).decode() for text in (qid, *docids))
-            columns = (repeat(qid), docids[:depth], count(1), values, repeat(tag))
-            fields = chain.from_iterable(zip(*(columns[column] for column in taken)))  # noqa: B905
-            out.write((line * len(values) % tuple(fields)).encode())
-            return len(values)
+            hits = enumerate(zip(docids, array.tolist()), 1)  # noqa: B905  (MS MARCO's depth)
+            lines = (LINES[format].format(qid, docid, n, score, tag) for n, (docid, score) in hits)
+            out.write("".join(lines).encode())
+            return len(array)
 
         yield write
 

@@ -7,7 +7,7 @@ import ast
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,6 @@ from denserk.io.files import (
     columns,
     display_name,
     first_line,
-    is_json,
     one_line,
     open_ahead,
     quote,
@@ -32,7 +31,14 @@ from denserk.io.files import (
     whole_binary,
     write_lines,
 )
-from denserk.io.json_records import Numbered, RecordKeys, read_json, read_records, write_objects
+from denserk.io.json_records import (
+    Numbered,
+    RecordKeys,
+    first_record,
+    read_json,
+    read_records,
+    write_objects,
+)
 from denserk.io.qrels import read_qrels_map, split_file
 from denserk.records import NO_FIELDS, Passage, Query
 
@@ -135,23 +141,22 @@ def read_topics_file(
     If `textless`, only answers are needed: JSON records may lack the question, and two columns are
     question and answers.
     """
-    formats = KEYS
     with open_ahead(path) as (head, handle):
-        start = first_line(head).strip()
+        start, record = first_line(head).strip(), first_record(head)
         if not start:
             return
+        guess = None
         rows: Iterable[Row]
-        if not (is_json(start) if form is None else form not in COLUMNS):
-            table = form or _detect_columns(start.decode("utf-8", "replace"), path, textless)
-            formats = {table: KEYS[table]}
-            rows = COLUMNS[table](read_text_lines(path, handle), path)
-        elif form in (None, TopicsFormat.QA) and _is_keyed(start):
-            formats = {TopicsFormat.QA: KEYS[TopicsFormat.QA]}
-            rows = _keyed_rows(read_all(handle, path), path)
+        if record is None if form is None else form in COLUMNS:
+            guess = form or _detect_columns(start.decode("utf-8", "replace"), path, textless)
+            rows = COLUMNS[guess](read_text_lines(path, handle), path)
+        elif form in (None, TopicsFormat.QA) and start.startswith(b"{") and _is_keyed(record):
+            guess, rows = TopicsFormat.QA, _keyed_rows(read_all(handle, path), path)
         else:
             rows = read_json(handle, start, path)
-            if start.startswith(b"[") and form is None and is_relation_file(path):
-                formats = {TopicsFormat.ENTITY_QUESTIONS: KEYS[TopicsFormat.ENTITY_QUESTIONS]}
+            if form is None and start.startswith(b"[") and is_relation_file(path):
+                guess = TopicsFormat.ENTITY_QUESTIONS
+        formats = {guess: KEYS[guess]} if guess else KEYS
         if textless:
             rows = ((line, {"question": "", **record}) for line, record in rows)
         form, records = read_records(rows, formats, form, path, "queries")
@@ -183,15 +188,9 @@ def _detect_columns(line: str, path: str | Path, textless: bool) -> TopicsFormat
     return TopicsFormat.DPR if with_answers else TopicsFormat.TSV
 
 
-def _is_keyed(start: bytes) -> bool:
-    """Return whether a first line begins an object of records by id, not a record of its own."""
-    if not start.startswith(b"{"):
-        return False
-    try:
-        value = orjson.loads(start)
-    except ValueError:
-        return start.endswith(b"{")
-    return bool(value) and all(isinstance(record, dict) for record in value.values())
+def _is_keyed(record: Mapping[str, Any] | None) -> bool:
+    """Return whether a first object has a record for each query id, perhaps on several lines."""
+    return record is not None and all(isinstance(value, dict) for value in record.values())
 
 
 def _keyed_rows(data: bytes, path: str | Path) -> Iterator[Row]:
@@ -297,25 +296,24 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
     DPR's format is an array with `ctxs`; Pyserini's is an object by query id with `contexts`.
     """
     with whole_binary(path) as out:
-        out.write(b"{" if pyserini else b"[")
-        before = b"\n"
+        before = b"{\n" if pyserini else b"[\n"
 
         def write(query: Query, contexts: Sequence[Context]) -> None:
             nonlocal before
-            key = orjson.dumps(query.qid) + b":" if pyserini else b""
             entries: list[dict[str, Any]] = []
             for (docid, text, title, _), value, has_answer in contexts:
-                score = f"{value:.9g}"  # the readers expect a string
+                kept = {"score": f"{value:.9g}", "has_answer": has_answer}  # score: a string
                 if pyserini:  # one line end after the title
-                    text = f"{one_line(title)}\n{one_line(text)}"
-                    entry = {"docid": docid, "score": score, "text": text}
+                    entries.append({"docid": docid, "text": f"{one_line(title)}\n{one_line(text)}"})
                 else:
-                    entry = {"id": docid, "title": title, "text": text, "score": score}
-                entries.append({**entry, "has_answer": has_answer})
+                    entries.append({"id": docid, "title": title, "text": text})
+                entries[-1] |= kept
             name = "contexts" if pyserini else "ctxs"
             record = {"question": query.text, "answers": query.answers, name: entries}
+            key = orjson.dumps(query.qid) + b":" if pyserini else b""
             out.write(before + key + orjson.dumps(record))
             before = b",\n"
 
         yield write
-        out.write(b"\n}\n" if pyserini else b"\n]\n")
+        end = b"\n}\n" if pyserini else b"\n]\n"
+        out.write(end if before == b",\n" else before.strip() + end)

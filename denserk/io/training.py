@@ -6,9 +6,8 @@ DPR's random negatives stay among the extra fields.
 
 Pairs of sentences have a label (sentence1, sentence2, label or score), triplets none (anchor,
 positive, negative; or Sentence1, Sentence2, Sentence3). Columns are keys of JSON lines, or named by
-a header, in any order and among others: between tabs nothing is quoted (GLUE's STS-B), between
-commas a column may be. Without a header three columns between tabs have the order above, and seven
-or more are the STS benchmark's: genre, file, year, number, score, sentence, sentence.
+a header: between tabs nothing is quoted (GLUE's STS-B), between commas a column may be. Without a
+header three columns between tabs have the order above, and seven or more are the STS benchmark's.
 """
 
 import logging
@@ -29,6 +28,7 @@ from denserk.io.files import (
     STREAM,
     columns,
     decode_lines,
+    is_json,
     is_number,
     number_lines,
     one_line,
@@ -223,11 +223,11 @@ def read_training(
     """
     if _is_dataset(str(source)):
         first, records = peek(enumerate(_dataset_rows(str(source)), start=1))
-        form = form or _known(_of_record(first[1]) if first else None, source, empty=not first)
+        form = form or _known(_of_record(first[1]) if first else None, source)
         yield from _examples(records, source, form)
         return
     with open_ahead(source) as (head, handle):
-        form = form or _known(detect_training(head), source, empty=not head.strip())
+        form = form or _known(detect_training(head), source)
         rows: Iterable[Row]
         if form in KEYS:
             rows = read_json(handle, head.lstrip()[:1], source)
@@ -261,11 +261,10 @@ def _join_neighbours(examples: Iterable[TrainingExample]) -> Iterator[TrainingEx
         )
 
 
-def _known(form: TrainingFormat | None, source: str | Path, *, empty: bool) -> TrainingFormat:
+def _known(form: TrainingFormat | None, source: str | Path) -> TrainingFormat:
     if form is None:
-        found = "nothing" if empty else "training data of no known format"
-        expected = f"one of {', '.join(TrainingFormat)}"
-        raise InputError(source, None, found, expected, "name its format if it is one of them")
+        expected, hint = f"one of {', '.join(TrainingFormat)}", "name its format if it is one"
+        raise InputError(source, None, "no training data of a known format", expected, hint)
     logger.info(f"{source}: training data in the format {form}")
     return form
 
@@ -461,31 +460,29 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
 
     A `size` of 2 asks for pairs, 3 for triplets; None detects it by the first row.
     """
+    names: Sequence[str] = ()
+    kinds = [names for names in (*TRIPLETS, PAIR) if size in (None, len(names))]
     with open_binary(source) as handle:
         order = partial(_order_of, size=size)
-        first, rows = peek(_named_rows(handle, source, EXPECTED[size], order))
-        if first is None:
-            raise InputError(source, None, "no rows", EXPECTED[size])
-        line, row = first
-        names = next((names for names in (*TRIPLETS, PAIR) if row.keys() >= set(names)), ())
-        if not names or size not in (None, len(names)):
-            raise InputError(source, line, f"the columns {list_keys(row)}", EXPECTED[size])
-        for line, row in rows:
+        for line, row in _named_rows(handle, source, EXPECTED[size], order):
+            names = names or next((names for names in kinds if row.keys() >= set(names)), ())
+            if not names:
+                raise InputError(source, line, f"the columns {list_keys(row)}", EXPECTED[size])
             yield _sentences(Fields(row, source, line), names)
+    if not names:
+        raise InputError(source, None, "no rows", EXPECTED[size])
 
 
-def _sentences(fields: Fields, names: tuple[str, ...]) -> SentenceExample:
+def _sentences(fields: Fields, names: Sequence[str]) -> SentenceExample:
     texts = tuple(fields.text(name) for name in names)
     for name, text in zip(names, texts, strict=True):
         if not text.strip():
             raise fields.error(f"no {name}", "a sentence")
-    if len(names) == 3:
-        return SentenceExample(texts)
     label = next((fields.number(name) for name in LABELS if name in fields), None)
-    if label is None:
+    if label is None and len(names) == 2:
         found = f"no label among the columns {list_keys(fields.record)}"
         raise fields.error(found, "a number as label or score")
-    return SentenceExample(texts, label)
+    return SentenceExample(texts, label if len(names) == 2 else None)
 
 
 def _named_rows(
@@ -502,29 +499,28 @@ def _named_rows(
     start, lines = peek(numbered)
     if start is None:
         return
-    if start[1].lstrip()[:1] == b"{":
+    if is_json(start[1]):
         for line, record in parse_objects(lines, source):
             yield line, {key.lower(): value for key, value in record.items()}
         return
     texts = decode_lines(lines, source)
     tabs = ((line, text.split("\t")) for line, text in texts)
-    first, rows = peek(tabs if b"\t" in start[1] else read_rows(texts, source, ",", expected))
-    if first is None:
-        return
-    line, row = first
-    header: Sequence[str] = [column.strip().lower() for column in row]
-    if order is None or {"anchor", "sentence1"} & set(header):
-        next(rows)
-    elif not (header := order(row)):
-        raise InputError(source, line, f"{columns(len(row))} without a header", expected)
+    rows = tabs if b"\t" in start[1] else read_rows(texts, source, ",", expected)
+    header: Sequence[str] = ()
     for line, row in rows:
+        if not header:
+            header = [column.strip().lower() for column in row]
+            if order is None or {"anchor", "sentence1"} & set(header):
+                continue
+            if not (header := order(row)):
+                raise InputError(source, line, f"{columns(len(row))} without a header", expected)
         known = row[: len(BENCHMARK)] if header is BENCHMARK else row
         if len(known) != len(header):
             raise InputError(source, line, columns(len(row)), f"{len(header)}: {', '.join(header)}")
         yield line, dict(zip(header, known, strict=True))
 
 
-def _order_of(row: Sequence[str], size: int | None) -> tuple[str, ...]:
+def _order_of(row: Sequence[str], size: int | None) -> Sequence[str]:
     """Return the names of columns without a header; none if their number does not decide."""
     if len(row) >= len(BENCHMARK):
         return BENCHMARK

@@ -212,11 +212,10 @@ class _Mining:
     def read_runs(self) -> None:
         """Keep the hits that the guards of rank and score let pass."""
         paths, noticed = self._paths, self.result.noticed
-        skipped = noticed if self._settings.skip_missing else None
         for number, path in enumerate(paths.run):
             known = others = 0
             with track(f"reading {display_name(path)}", None, "queries") as progress:
-                for ranked in read_run(path, paths.run_format, skipped):
+                for ranked in read_run(path, paths.run_format):
                     progress.advance()
                     known += ranked.qid in self._queries
                     others += ranked.qid not in self._queries

@@ -93,7 +93,6 @@ NO_ANSWERS = ["me", "['a'", "[1]", "{'a': 1}", "[__import__('os').getcwd()]", "[
         (None, "no tab here", "line 1: found a line without a tab"),
         (None, '{"a": 1}', "line 1: found the keys a"),
         (None, '{"_id": "1", "text": "t"}\n{"_id": "2"}', "line 2: found no text"),
-        (None, '{"_id": "1",\n', "line 1: found a line that is not JSON"),
         (None, "{\n", "found a document that is not JSON"),
         (None, '{\n"7": 3}', "q: found JSON int for query 7"),
         (None, '{"7": {"answers": []}}', "q: found the keys answers, _id"),
@@ -132,9 +131,8 @@ def test_written_queries_read_back(tmp_path, form, queries):
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_any_answers_survive_their_literal(answers):
-    assert topics.parse_answers(repr(answers)) == answers
     doubled = repr(answers).replace('"', '""')
-    assert topics.parse_answers(f'"{doubled}"') == answers
+    assert topics.parse_answers(f'"{doubled}"') == topics.parse_answers(repr(answers)) == answers
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,10 @@ READ = [
     ("flag", b'{"query": "q", "pos": ["a"], "pos_scores": null}', [("0", "q", ["a"], [])]),
     ("dpr", DPR, [seen(DPR_EXAMPLE)]),
     ("dpr", b"[%s,\n %s]" % (DPR, DPR), [seen(DPR_EXAMPLE), ("1", *seen(DPR_EXAMPLE)[1:])]),
-    (None, b"one line", "training data of no known format"),
-    (None, b'{"id": "d1", "contents": "c"}', "training data of no known format"),
-    (None, b"a\tb\nc\n", "training data of no known format"),
-    (None, b"", "nothing"),
+    (None, b"one line", "no training data of a known format"),
+    (None, b'{"id": "d1", "contents": "c"}', "no training data of a known format"),
+    (None, b"a\tb\nc\n", "no training data of a known format"),
+    (None, b"", "no training data of a known format"),
 ]
 
 
@@ -114,7 +114,7 @@ COLUMNS = [
 ]
 
 
-def test_tables_are_read_as_their_columns_say(tmp_path):
+def test_datasets_are_read_as_their_columns_say(tmp_path, monkeypatch):
     """Parquet, a folder of save_to_disk, with and without splits, and JSON lines agree."""
     data = Dataset.from_list(COLUMNS)
     data.to_parquet(tmp_path / "t.parquet")
@@ -127,23 +127,14 @@ def test_tables_are_read_as_their_columns_say(tmp_path):
     ]
     for name in ("t.parquet", "t.jsonl", "saved", "splits"):
         assert [seen(e) for e in read_training(str(tmp_path / name))] == expected, name
-
-
-def test_errors_of_a_table_name_the_row(tmp_path):
     Dataset.from_list([{"pos": ["a"], "query": 5}]).to_parquet(tmp_path / "t.parquet")
     with pytest.raises(InputError, match=r"t.parquet, line 1: found int as query"):
         list(read_training(tmp_path / "t.parquet"))
     (tmp_path / "t.parquet").write_bytes(b"PAR1 something else")
-    with pytest.raises(InputError, match="no dataset that can be read"):
-        list(read_training(tmp_path / "t.parquet"))
-
-
-def test_what_is_no_dataset(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="no dataset that can be read"):
-        list(read_training(tmp_path))
     monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=ConnectionError("not here")))
-    with pytest.raises(InputError, match=r"org/name: found no dataset .*not here"):
-        list(read_training("org/name"))
+    for source in (tmp_path / "t.parquet", tmp_path, "org/name"):
+        with pytest.raises(InputError, match="no dataset that can be read"):
+            list(read_training(source))
 
 
 FULL = TrainingExample(

@@ -276,12 +276,6 @@ FAULTS = {
         {"positives that the corpus lacks": 2, "queries without a positive left": 1},
         ["q1", "q3"],
     ),
-    "a passage twice": (
-        {"run": run_text(RUN) + "q2 Q0 d2 6 0.5 made\n"},
-        "run.trec, line 13: found passage d2 twice for query q2",
-        {"a passage twice for a query": 1},
-        ["q1", "q2", "q3"],
-    ),
 }
 
 
