@@ -113,24 +113,17 @@ def _register_named(arguments: Sequence[str]) -> None:
         register(command)
 
 
-def _check_encoding(arguments: Sequence[str]) -> None:
-    for argument in arguments:
-        try:
-            argument.encode()
-        except UnicodeEncodeError:
-            raise UsageError(
-                f"argument {os.fsencode(argument)!r} is not valid {sys.getfilesystemencoding()}",
-                "rename the file, or set a UTF-8 locale: export LC_ALL=C.UTF-8",
-            ) from None
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; errors are reported in one line."""
     given = sys.argv[1:] if arguments is None else arguments
     configure(ConsoleSettings(log_json="--log-json" in given))  # for errors of the command line
+    try:
+        " ".join(given).encode()
+    except UnicodeEncodeError:
+        why = f"an argument is not valid {sys.getfilesystemencoding()}"
+        return _report(UsageError(why, "use a UTF-8 locale and names: export LC_ALL=C.UTF-8"))
     _register_named(given)
     try:
-        _check_encoding(given)
         status = app(args=arguments, prog_name="denserk", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0

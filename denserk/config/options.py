@@ -214,7 +214,7 @@ class TagSettings(Settings):
 
 @cache
 def _class_bodies(source: str) -> Mapping[str, list[ast.stmt]]:
-    classes = (c for c in ast.parse(Path(source).read_text()).body if isinstance(c, ast.ClassDef))
+    classes = (c for c in ast.parse(Path(source).read_bytes()).body if isinstance(c, ast.ClassDef))
     return {cls.name: cls.body for cls in classes}
 
 

@@ -1,3 +1,4 @@
+import io
 import json
 import logging
 import re
@@ -45,6 +46,24 @@ def test_progress_in_lines_has_the_rate_and_the_time_left(capsys, monkeypatch, t
     assert first == f"encoding: 0{of} passages, 0 per second"
     left = r", 0 s left" if total else ""
     assert re.fullmatch(rf"encoding: 20{of} passages, \d+ per second{left}", second)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_a_bar_with_the_note_below(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    configure(ConsoleSettings())
+    with track("training", 4, "steps") as progress:
+        progress.advance(4)
+        progress.note("loss 0.5 (contrastive 0.5)")
+    *_, bar, note, _ = terminal.getvalue().split("\n")
+    assert "4 of 4 steps" in bar
+    assert "loss 0.5 (contrastive 0.5)" in note
 
 
 def test_wrong_usage_as_json_lines(capsys):

@@ -1,18 +1,11 @@
-"""`denserk finetune` and `denserk pretrain`: option names, presets, a terminal."""
+"""`denserk finetune` and `denserk pretrain`: option names and presets."""
 
-import os
-import pty
-import subprocess
-import sys
-
-import orjson
 import pytest
 
 from denserk.commands.app import run
 from denserk.config.training import presets
 from denserk.training import finetune, pretrain
 from denserk.training.run_folder import TrainingResult
-from tests.training.finetuning import write_examples
 
 BASIC = ("finetune", "--model", "m", "--train-data", "t.jsonl", "--output", "o")
 PRESET = (*BASIC, "--preset", "aggretriever-marco")
@@ -100,47 +93,3 @@ def test_presets_are_listed(capsys):
     assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()][1:] == [
         *presets()
     ]
-
-
-def in_a_terminal(words, columns):
-    """What a command writes on a terminal of that width, as text."""
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "denserk", *words],
-        stdout=follower,
-        stderr=follower,
-        env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"},
-    )
-    os.close(follower)
-    chunks = []
-    while True:
-        try:
-            chunk = os.read(leader, 1 << 16)
-        except OSError:  # the terminal is gone with its last writer
-            break
-        if not chunk:
-            break
-        chunks.append(chunk)
-    os.close(leader)
-    assert process.wait() == 0
-    return b"".join(chunks).decode()
-
-
-@pytest.mark.slow
-def test_a_terminal_sees_the_bar_and_the_parts(tiny, tmp_path):
-    train = write_examples(tmp_path / "train.jsonl", range(24))
-    shown = in_a_terminal(
-        [
-            *("finetune", "--model", str(tiny("bert")), "--train-data", train),
-            *("--output", str(tmp_path / "out"), "--representation", "agg", "--agg-dim", "20"),
-            *("--cls-dim", "6", "--batch-size", "4", "--group-size", "3", "--max-steps", "4"),
-            *("--set", "logging-steps=1", "--device", "cpu"),
-        ],
-        80,
-    )
-    assert "4 of 4 steps" in shown
-    assert "contrastive" in shown
-    assert "Writing model shards" not in shown
-    told = orjson.loads((tmp_path / "out" / "training.json").read_bytes())
-    last = [entry for entry in told["log"] if "loss" in entry][-1]
-    assert f"loss {last['loss']:.4f} (contrastive {last['loss_contrastive']:.4f}" in shown
