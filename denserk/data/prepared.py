@@ -5,7 +5,6 @@ A prepared folder is used again while its inputs stay the same.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any, TypeVar
 
 import datasets
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
+from datasets.arrow_writer import ArrowWriter
 from numpy.typing import NDArray
 
 from denserk.config.options import as_json
@@ -47,23 +46,14 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-@contextmanager
-def row_writer(
-    path: Path, features: datasets.Features
-) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
-    """Open an Arrow file; yield a function that appends rows to it."""
-    schema = features.arrow_schema
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        yield lambda rows: writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
-
-
 def write_rows(
     path: Path, features: datasets.Features, rows: Iterable[Mapping[str, Any]]
 ) -> datasets.Dataset:
     """Write an Arrow file, and open it."""
-    with row_writer(path, features) as write:
-        for batch in batched(rows, BATCH):
-            write(batch)
+    with ArrowWriter(features=features, path=str(path), writer_batch_size=BATCH) as writer:
+        for row in rows:
+            writer.write(row)
+        writer.finalize()
     return open_rows(path)
 
 
@@ -102,16 +92,21 @@ def token_lists(vocabulary_size: int) -> datasets.List:
 
 
 def plan_of(
-    settings: Mapping[str, Any], inputs: Mapping[str, str], kind: Kind = Kind.TRAINING
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, str | Sequence[str] | None],
+    kind: Kind = Kind.TRAINING,
 ) -> Manifest:
-    """Return the manifest of prepared data as far as it is known beforehand."""
-    made_from = {use: {"name": name, "sha256": checksum(name)} for use, name in inputs.items()}
+    """Return the manifest of prepared data as far as it is known beforehand.
+
+    `inputs` are files, folders and names of datasets by their use; several of one use are numbered.
+    """
+    named: dict[str, str] = {}
+    for use, given in inputs.items():
+        several = [given] if isinstance(given, str) else given or ()
+        keys = [use] if isinstance(given, str) else [f"{use} {n + 1}" for n in range(len(several))]
+        named |= zip(keys, several, strict=True)
+    made_from = {use: {"name": name, "sha256": checksum(name)} for use, name in named.items()}
     return Manifest(kind, complete=False, settings=settings, made_from=made_from)
-
-
-def numbered(what: str, names: Sequence[str]) -> dict[str, str]:
-    """Return inputs of one kind for `plan_of`."""
-    return {f"{what} {number}": name for number, name in enumerate(names, start=1)}
 
 
 def rules_of(tokenizer: TextTokenizer) -> dict[str, Any]:

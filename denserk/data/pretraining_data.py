@@ -31,7 +31,6 @@ from denserk.data.prepared import (
     FORMAT,
     Store,
     batched,
-    numbered,
     open_rows,
     plan_of,
     prepare_folder,
@@ -53,7 +52,7 @@ SPECIAL_TOKENS = 2  # [CLS] and [SEP] around a sequence
 TITLE_SHARE = 4  # a title repeated before passages takes at most a fourth of each
 UNTITLED = ("", "-")  # empty titles; the second is that of MS MARCO with titles
 FREQUENCIES = "word-frequencies.json"
-BATCH = 512  # documents tokenised at once
+BATCH = 512  # items written at once
 # count in the manifest -> warning
 WARNINGS = {
     "empty": "documents without text are left out",
@@ -87,12 +86,11 @@ class Layout(StrEnum):
     SPANS = "spans"  # a document of two spans or more: cocondenser
     PASSAGES = "passages"  # a passage with its neighbour, expansion and words: master
 
-    @classmethod
-    def of(cls, objective: PretrainingObjective) -> "Layout":
-        """Return the layout that an objective reads."""
-        if objective is PretrainingObjective.COCONDENSER:
-            return cls.SPANS
-        return cls.PASSAGES if objective is PretrainingObjective.MASTER else cls.BLOCKS
+
+LAYOUTS = {
+    PretrainingObjective.COCONDENSER: Layout.SPANS,
+    PretrainingObjective.MASTER: Layout.PASSAGES,
+}
 
 
 class PretrainingStore(Store):
@@ -154,7 +152,7 @@ def prepare(
     generated queries and continuations, in the order of the passages; `seed` is that of the blocks'
     limits.
     """
-    layout, units = Layout.of(objective), units or TextUnitSettings()
+    layout, units = LAYOUTS.get(objective, Layout.BLOCKS), units or TextUnitSettings()
     settings = {"format": FORMAT, "layout": layout, "corpus": as_json(corpus_settings)}
     settings |= as_json(units)
     if layout is Layout.BLOCKS:
@@ -167,8 +165,8 @@ def prepare(
         del settings[unused]
     work = _Preparation(sources, expansions, corpus_settings, units, layout, seed, tokenizer)
     settings["tokenizer"] = work.text_tokenizer.fingerprint()
-    named = numbered("corpus", sources) | ({"expansions": expansions} if expansions else {})
-    plan = plan_of(settings, named, Kind.PRETRAINING)
+    inputs = {"corpus": sources, "expansions": expansions}
+    plan = plan_of(settings, inputs, Kind.PRETRAINING)
     prepare_folder(folder, plan, work.write, again=again)
     store = PretrainingStore(folder)
     store.warn(WARNINGS)
@@ -238,7 +236,7 @@ class _Preparation:
             counts["unexpanded"] = (len(texts) - found["expanded"]) * bool(source)
         return counts
 
-    def _documents(self) -> Iterator[Document]:
+    def _rows(self) -> Iterator[dict[str, Any]]:
         units = self.units
         with track("tokenising", None, "documents") as progress:
             for source in self.sources:
@@ -251,9 +249,47 @@ class _Preparation:
                         )
                 for document in read_documents(source, self.corpus, units.fields, units.raw_text):
                     progress.advance()
-                    if document.tokens is not None:
-                        self._check_ids(document, document.tokens)
-                    yield document
+                    texts = self._texts(document)
+                    self.found["documents"] += 1
+                    if not texts:
+                        self.found["empty"] += 1
+                    elif self.layout is Layout.SPANS and len(texts) < 2:
+                        self.found["short"] += 1
+                    else:
+                        self.found["tokens"] += sum(map(len, texts))
+                        yield from self._rows_of(document, texts)
+
+    def _texts(self, document: Document) -> list[TokenIds]:
+        """Tokenise a document, and cut it into blocks, spans or passages."""
+        if document.tokens is not None:
+            self._check_ids(document, document.tokens)
+            return [text for text in document.tokens if text]
+        parts = document.parts
+        if self.layout is Layout.BLOCKS:
+            rng = generator(self.seed, Purpose.BLOCK, self.found["documents"])
+            limits = block_limits(rng, self.room, self.units.short_blocks)
+            return pack(self._ids(_sentences(parts)), limits)
+        if document.cut:
+            return self._ids(parts)
+        if self.layout is Layout.SPANS:
+            return self._divide(parts, self.room)
+        if self.units.spans is None:
+            return list(filter(None, [self._joined(self._ids(parts))]))
+        head = self._joined(self._ids(parts[:-1]))[: self.room // TITLE_SHARE]
+        divided = self._divide(parts[-1:], self.room - len(head) - bool(head))
+        return [self._joined([head, part] if head else [part]) for part in divided]
+
+    def _divide(self, parts: Sequence[str], room: int) -> list[TokenIds]:
+        if self.units.spans is not Spans.FIXED:
+            return pack(self._ids(_sentences(parts)), repeat(room))
+        flat = list(chain.from_iterable(self._ids(parts)))
+        return [flat[start : start + room] for start in range(0, len(flat), room)]
+
+    def _ids(self, texts: Sequence[str]) -> list[TokenIds]:
+        return [ids for ids in self.text_tokenizer.subword_tokens(texts) if ids]
+
+    def _joined(self, units: list[TokenIds]) -> TokenIds:
+        return [i for unit in units for i in (self.vocabulary.sep_id, *unit)][1:]
 
     def _check_ids(self, document: Document, tokens: list[TokenIds]) -> None:
         """Raise an error for ids beyond the vocabulary, and for another format of document."""
@@ -267,27 +303,13 @@ class _Preparation:
             expected = '{"text": [ids]} for master, {"spans": [[ids], ...]} for cocondenser'
             raise InputError(*document.place, "spans" if document.cut else "one text", expected)
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        """Tokenise documents, and cut them into blocks, spans or passages."""
-        for batch in batched(self._documents(), BATCH):
-            units = [self._units(document) for document in batch]
-            ids = iter(self.text_tokenizer.subword_tokens([*chain.from_iterable(units)]))
-            for document, own in zip(batch, units, strict=True):
-                texts = self._texts(document, list(islice(ids, len(own))))
-                self.found["documents"] += 1
-                if not texts:
-                    self.found["empty"] += 1
-                elif self.layout is Layout.SPANS and len(texts) < 2:
-                    self.found["short"] += 1
-                else:
-                    self.found["tokens"] += sum(map(len, texts))
-                    yield from self._rows_of(document, texts)
-
     def _rows_of(self, document: Document, texts: list[TokenIds]) -> Iterator[dict[str, Any]]:
         docid, passages = document.docid, self.layout is Layout.PASSAGES
         self.document += not (passages and self._continues(docid, document.title))
         for number, text in enumerate(texts):
-            row: dict[str, Any] = {"input_ids": text, "document": self.document}
+            row: dict[str, Any] = {"input_ids": text}
+            if self.layout is not Layout.BLOCKS:
+                row["document"] = self.document
             if passages:
                 name = f"{docid}#{number}" if len(texts) > 1 else docid
                 row |= {"words": self.words.add(text), **self._expansion(document, name)}
@@ -311,48 +333,6 @@ class _Preparation:
         self.found["expanded"] += expanded
         joined = [i for query in queries or [] for i in (*query, self.vocabulary.sep_id)]
         return {"queries": joined, "next": (following or [[]])[0], "expanded": expanded}
-
-    def _units(self, document: Document) -> list[str]:
-        """Return the parts of a document that are tokenised separately."""
-        parts, spans = document.parts, self.units.spans
-        if self.layout is Layout.BLOCKS:
-            return _sentences(parts)
-        if document.cut or spans is Spans.FIXED:
-            return list(parts)
-        if self.layout is Layout.PASSAGES:
-            return [*parts[:-1], *_sentences(parts[-1:])] if spans else list(parts)
-        return _sentences(parts)
-
-    def _texts(self, document: Document, tokens: list[TokenIds]) -> list[TokenIds]:
-        """Group a document's tokenised units into blocks, spans or passages."""
-        units = [unit for unit in tokens if unit]
-        if document.tokens is not None:
-            return [text for text in document.tokens if text]
-        if self.layout is Layout.BLOCKS:
-            rng = generator(self.seed, Purpose.BLOCK, self.found["documents"])
-            return pack(units, block_limits(rng, self.room, self.units.short_blocks))
-        if document.cut:
-            return units
-        if self.layout is Layout.SPANS:
-            return self._divide(units, self.room)
-        titles = max(len(document.parts) - 1, 0)
-        title, body = (
-            [unit for unit in part if unit] for part in (tokens[:titles], tokens[titles:])
-        )
-        if self.units.spans is None or not body:
-            return [self._joined(units)] if units else []
-        head = self._joined(title)[: self.room // TITLE_SHARE]
-        parts = self._divide(body, self.room - len(head) - bool(head))
-        return [self._joined([head, part] if head else [part]) for part in parts]
-
-    def _divide(self, units: list[TokenIds], room: int) -> list[TokenIds]:
-        if self.units.spans is not Spans.FIXED:
-            return pack(units, repeat(room))
-        flat = list(chain.from_iterable(units))
-        return [flat[start : start + room] for start in range(0, len(flat), room)]
-
-    def _joined(self, units: list[TokenIds]) -> TokenIds:
-        return [i for unit in units for i in (self.vocabulary.sep_id, *unit)][1:]
 
 
 def _sentences(parts: Sequence[str]) -> list[str]:

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Features, List, Value
+from datasets.arrow_writer import ArrowWriter
 from numpy.typing import NDArray
 
 from denserk.config.formats import DETECTED, CorpusSettings, TrainingFormat
@@ -24,13 +24,10 @@ from denserk.config.options import as_json
 from denserk.data.prepared import (
     FORMAT,
     Store,
-    batched,
     list_lengths,
-    numbered,
     open_rows,
     plan_of,
     prepare_folder,
-    row_writer,
     rules_of,
     token_lists,
     write_rows,
@@ -53,7 +50,6 @@ from denserk.io.training import (
 from denserk.records import Candidate, Passage, Query, SentenceExample, TrainingExample
 from denserk.reporting import track
 
-BATCH = 256  # examples, each with its passages, tokenised at once
 COUNTS = ("passages", "unscored", "without_negatives")
 # count in the manifest -> warning
 WARNINGS = {
@@ -143,11 +139,17 @@ def prepare(
         "query": rules_of(query_tokenizer),
         "passage": rules_of(passage_tokenizer),
     }
-    others = {"corpus": inputs.corpus, "queries": inputs.queries, "qrels": inputs.qrels}
-    named = numbered("file", inputs.files)
-    named |= {use: name for use, name in others.items() if name is not None}
+    plan = plan_of(
+        settings,
+        {
+            "file": inputs.files,
+            "corpus": inputs.corpus,
+            "queries": inputs.queries,
+            "qrels": inputs.qrels,
+        },
+    )
     work = _Preparation(inputs, query_tokenizer, passage_tokenizer)
-    prepare_folder(folder, plan_of(settings, named), work.write, again=again)
+    prepare_folder(folder, plan, work.write, again=again)
     store = TrainingStore(folder)
     store.warn(WARNINGS)
     return store
@@ -172,7 +174,7 @@ class _Preparation:
             closing(ScratchRecords(scratch / "examples")) as read,
             closing(PassageTexts(scratch / "queries")) as self.queries,
             closing(PassageTexts(scratch / "corpus", fields)) as self.corpus,
-            row_writer(folder / "passages.arrow", of_passages) as self.write_passages,
+            ArrowWriter(features=of_passages, path=str(folder / "passages.arrow")) as self.writer,
         ):
             for example in self._read():
                 if not example.query:
@@ -185,13 +187,12 @@ class _Preparation:
             if inputs.corpus is not None and self.corpus.referred:
                 found = read_passages(inputs.corpus, inputs.corpus_settings, inputs.fields)
                 self.corpus.find(found, inputs.corpus)
-            examples = write_rows(folder / "examples.arrow", of_examples, self._examples(read))
+            examples = write_rows(folder / "examples.arrow", of_examples, self._rows(read))
+            self.writer.finalize()
         if not len(examples):
             names = ", ".join(inputs.files)
             raise InputError(names, None, "no query with a positive", "at least one")
-        return {"examples": len(examples)} | {
-            name: self.counts[name] for name in (*COUNTS, *WARNINGS)
-        }
+        return {"examples": len(examples)} | {n: self.counts[n] for n in (*COUNTS, *WARNINGS)}
 
     def _read(self) -> Iterator[TrainingExample]:
         """Yield the examples that have a positive."""
@@ -215,67 +216,56 @@ class _Preparation:
                 if progress.done == before:
                     raise InputError(source, None, "no training examples", "at least one")
 
-    def _examples(self, read: ScratchRecords) -> Iterator[dict[str, Any]]:
-        """Yield the examples, without what has no text; write their passages."""
+    def _rows(self, read: ScratchRecords) -> Iterator[dict[str, Any]]:
+        """Yield the rows of examples, without what has no text; write their passages."""
         with track("tokenising", len(read), "queries") as progress:
-            for numbers in batched(range(len(read)), BATCH):
-                examples = self._with_queries([unpacked(read[number]) for number in numbers])
-                self._write_new_passages(examples)
-                rows = [row for example in examples if (row := self._row(example)) is not None]
-                ids = self.query.queries([Query(row["qid"], row["query"]) for row in rows])
-                yield from (row | {"query": own} for row, own in zip(rows, ids, strict=True))
-                progress.advance(len(numbers))
+            for number in range(len(read)):
+                progress.advance()
+                example = unpacked(read[number])
+                query = Query(example.qid, example.query)
+                if not example.query:
+                    [found] = self.queries.get([example.qid])
+                    if found is None:
+                        self._miss("missing_queries", f"query {example.qid}", "queries")
+                        continue
+                    query = query._replace(text=found.text)
+                self._write_new_passages(all_candidates(example))
+                row = self._row(example)
+                if row["positives"]:
+                    [ids] = self.query.queries([query])
+                    yield row | {"qid": example.qid, "query": ids}
+                    self.counts["unscored"] += int(np.isnan(row["scores"]).sum())
+                    self.counts["without_negatives"] += not row["negatives"]
+                else:
+                    self.counts["without_positives"] += 1
 
-    def _with_queries(self, examples: Sequence[TrainingExample]) -> list[TrainingExample]:
-        """Return examples with the texts of their queries."""
-        bare = [example.qid for example in examples if not example.query]
-        found = dict(zip(bare, self.queries.get(bare), strict=True))
-        kept = []
-        for example in examples:
-            if query := found.get(example.qid):
-                example = example._replace(query=query.text)
-            if example.query:
-                kept.append(example)
-            else:
-                self._miss("missing_queries", f"query {example.qid}", "queries")
-        return kept
-
-    def _write_new_passages(self, examples: Sequence[TrainingExample]) -> None:
+    def _write_new_passages(self, candidates: Sequence[Candidate]) -> None:
         """Look up and tokenise the passages that no earlier example has; number their rows."""
-        new: dict[int, Candidate] = {}
-        for candidate in chain.from_iterable(map(all_candidates, examples)):
-            if (key := _key(candidate)) not in self.rows:
-                new.setdefault(key, candidate)
-        bare = [each.docid for each in new.values() if _is_bare(each)]
-        texts = dict(zip(bare, self.corpus.get(bare), strict=True))
         passages = []
-        for key, each in new.items():
-            own = Passage(each.docid, each.text, each.title, each.extra)
-            passage = texts[each.docid] if _is_bare(each) else own
-            self.rows[key] = -1
-            if passage is not None:
-                self.rows[key] = self.counts["passages"]
-                self.counts["passages"] += 1
-                passages.append(passage)
-        self.write_passages([{"input_ids": ids} for ids in self.passage.passages(passages)])
+        for each in candidates:
+            if (key := _key(each)) not in self.rows:
+                passage: Passage | None = Passage(each.docid, each.text, each.title, each.extra)
+                if _is_bare(each):
+                    [passage] = self.corpus.get([each.docid])
+                self.rows[key] = -1 if passage is None else self.counts["passages"]
+                if passage is not None:
+                    self.counts["passages"] += 1
+                    passages.append(passage)
+        for ids in self.passage.passages(passages):
+            self.writer.write({"input_ids": ids})
 
-    def _row(self, example: TrainingExample) -> dict[str, Any] | None:
-        """Return the row of an example; None if none of its positives has a text."""
-        row: dict[str, Any] = {"qid": example.qid, "query": example.query, "scores": []}
-        for side in ("positives", "negatives"):
-            row[side] = []
-            for each in getattr(example, side):
+    def _row(self, example: TrainingExample) -> dict[str, Any]:
+        """Return the rows and the scores of an example's passages that have a text."""
+        row: dict[str, Any] = {"positives": [], "negatives": [], "scores": []}
+        sides = {"positives": example.positives, "negatives": example.negatives}
+        for side, candidates in sides.items():
+            for each in candidates:
                 if (number := self.rows[_key(each)]) >= 0:
                     row[side].append(number)
                     row["scores"].append(np.nan if each.score is None else each.score)
                 else:
                     passage = f"passage {each.docid} of query {example.qid}"
                     self._miss("missing_passages", passage, "corpus")
-        if not row["positives"]:
-            self.counts["without_positives"] += 1
-            return None
-        self.counts["unscored"] += int(np.isnan(row["scores"]).sum())
-        self.counts["without_negatives"] += not row["negatives"]
         return row
 
     def _miss(self, count: str, what: str, option: str) -> None:
@@ -333,7 +323,7 @@ def prepare_sentences(
     """Prepare pairs or triplets, or open what an earlier call prepared from the same inputs."""
     scale = label_scale if size == 2 else None
     settings = {"format": FORMAT, "size": size, "label_scale": scale}
-    plan = plan_of(settings | {"sentence": rules_of(tokenizer)}, numbered("file", sources))
+    plan = plan_of(settings | {"sentence": rules_of(tokenizer)}, {"file": sources})
 
     def examples() -> Iterator[SentenceExample]:
         with track("reading training data", None, "pairs" if size == 2 else "triplets") as progress:
@@ -351,11 +341,9 @@ def prepare_sentences(
                     yield example
 
     def rows() -> Iterator[dict[str, Any]]:
-        for batch in batched(examples(), BATCH):
-            texts = [(text, example.label) for example in batch for text in example.texts]
-            ids = tokenizer.sentences([text for text, _ in texts])
-            for (_, label), each in zip(texts, ids, strict=True):
-                yield {"input_ids": each, "label": label}
+        for example in examples():
+            for ids in tokenizer.sentences(example.texts):
+                yield {"input_ids": ids, "label": example.label}
 
     def write(part: Path, scratch: Path) -> dict[str, Any]:
         ids = token_lists(tokenizer.vocabulary_size)

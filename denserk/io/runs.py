@@ -40,6 +40,7 @@ from denserk.io.files import (
     write_errors,
 )
 from denserk.io.json_records import identifier, list_keys, parse_objects
+from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
@@ -132,13 +133,18 @@ class RunLookup:
     is None where the run is empty.
     """
 
-    def __init__(self, path: str | Path, copy: ScratchRecords) -> None:
-        self.path, self._copy, run = path, copy, _RunFile(path)
-        with write_errors(copy.path):
-            self._numbers = {
-                hits.qid: copy.append(orjson.dumps((hits.docids, hits.scores)))
-                for hits in run.grouped()
-            }
+    def __init__(
+        self, path: str | Path, copy: ScratchRecords, format: RunFormat | None = None
+    ) -> None:
+        self.path, self._copy, run = path, copy, _RunFile(path, format)
+        self._numbers: dict[str, int] = {}
+        with (
+            write_errors(copy.path),
+            track(f"reading {display_name(path)}", None, "queries") as progress,
+        ):
+            for hits in run.grouped():
+                self._numbers[hits.qid] = copy.append(orjson.dumps((hits.docids, hits.scores)))
+                progress.advance()
         self.queries, self.format = list(self._numbers), run.format
 
     def hits(self, qid: str) -> tuple[list[str], list[float]]:

@@ -3,25 +3,31 @@
 Queries and hits wait in temporary files until their turn comes, in the order of the training data;
 memory holds ids and some bytes per query and run. So neither the order of a run nor the division
 into shards changes what a query gets.
+
+Hits are ranked by score, ties by descending passage id, regardless of the run's order and ranks.
+A guard is a function that returns why a hit is dropped, or None. A hit that a guard suspects of
+being relevant in one run is no negative from any other run either.
 """
 
 import logging
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import compress, islice
+from itertools import chain, compress, islice
+from math import inf, isfinite
 from operator import not_
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings
-from denserk.config.formats import DETECTED, WITHOUT_TEXTS, CorpusSettings
-from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
 from denserk.config.options import as_json
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.answers import match_answers
@@ -30,24 +36,16 @@ from denserk.io.files import ScratchRecords, display_name, some
 from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest
 from denserk.io.outputs import scratch_folder
 from denserk.io.qrels import read_qrels
-from denserk.io.runs import RankedList, read_run
+from denserk.io.runs import RunLookup
 from denserk.io.topics import read_queries, read_questions
 from denserk.io.training import (
     RANDOM_NEGATIVES,
     all_candidates,
+    packed,
     random_negatives,
     read_training,
+    unpacked,
     write_training,
-)
-from denserk.mining.guards import (
-    Drops,
-    Hit,
-    TextOverlap,
-    choose,
-    guard_hits,
-    guard_scores,
-    merge_hits,
-    words,
 )
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import track
@@ -55,10 +53,160 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {}
-SCORED_TOGETHER = 4096  # pairs that are sorted by length into batches
+TRUSTED = ("positives", "min-score")  # reasons that do not make a hit suspected of being relevant
+WORD = re.compile(r"\w+")
+SCORED_TOGETHER = 64  # queries whose pairs are sorted by length into batches
+Drops = Counter[str]  # hits that were dropped, by reason
 Examples = Iterator[TrainingExample]
+Guard = Callable[[Any], str | None]  # of a score or a text
 # of query i with passage i: (P,)
 Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
+
+
+class Hit(NamedTuple):
+    """A passage that a run returned for a query: rank from 1, number of the run from 0."""
+
+    docid: str
+    rank: int
+    score: float
+    run: int = 0
+
+
+def score_guard(best_positive: float | None, settings: MiningSettings) -> Guard:
+    """Return the guard of scores; `best_positive` is None where no positive has a score.
+
+    >>> guard = score_guard(20.0, MiningSettings(relative_margin=0.05, min_score=3))
+    >>> guard(19.1), guard(19.0), guard(2.0)
+    ('margin', None, 'min-score')
+    """
+    least = -inf if settings.min_score is None else settings.min_score
+    most = inf if settings.max_score is None else settings.max_score
+    limit, margin = inf, "margin"
+    if best_positive is None and settings.has_margin:
+        limit, margin = -inf, "no positive's score"
+    elif best_positive is not None:
+        share = settings.relative_margin
+        margins = settings.absolute_margin, None if share is None else abs(best_positive) * share
+        limit = min((best_positive - size for size in margins if size is not None), default=inf)
+
+    def guard(score: float) -> str | None:
+        if score > most:
+            return "max-score"
+        if score > limit:
+            return margin
+        return "min-score" if score < least else None
+
+    return guard
+
+
+def guard_hits(
+    ranked: Sequence[tuple[str, float]],
+    positives: Collection[str],
+    settings: MiningSettings,
+    drops: Drops,
+    run: int = 0,
+) -> tuple[list[Hit], list[str]]:
+    """Apply the guards of rank and score to a query's hits in one run; count the dropped.
+
+    With a teacher, its scores are guarded later instead. Returns the hits that pass, and the ids
+    that are suspected of being relevant.
+    """
+    best = max((score for docid, score in ranked if docid in positives), default=None)
+    by_score = score_guard(best, settings)
+    passed, suspected = [], []
+    for rank, (docid, score) in enumerate(ranked[: settings.depth], start=1):
+        reason = None
+        if docid in positives:
+            reason = "positives"
+        elif rank <= settings.range_min:
+            reason = "range-min"
+        elif settings.teacher is None:
+            reason = by_score(score)
+        if reason is None:
+            passed.append(Hit(docid, rank, score, run))
+        else:
+            drops[reason] += 1
+            suspected += [docid] * (reason not in TRUSTED)
+    return passed, suspected
+
+
+def merge_hits(
+    runs: Sequence[Sequence[Hit]], suspected: Collection[str], drops: Drops
+) -> list[Hit]:
+    """Merge the hits that passed in each run by rank, then by run; count the dropped.
+
+    Each passage is kept once. One that is suspected in any run is dropped.
+
+    >>> runs = [Hit("d1", 1, 9.0), Hit("d2", 2, 8.0)], [Hit("d3", 1, 0.5, 1), Hit("d1", 2, 0.4, 1)]
+    >>> [(hit.docid, hit.run) for hit in merge_hits(runs, {"d2"}, Drops())]
+    [('d1', 0), ('d3', 1)]
+    """
+    merged: dict[str, Hit] = {}
+    for hit in sorted(chain.from_iterable(runs), key=lambda hit: (hit.rank, hit.run)):
+        if hit.docid in suspected:
+            drops["suspected in another run"] += 1
+        elif merged.setdefault(hit.docid, hit) is not hit:
+            drops["in several runs"] += 1
+    return list(merged.values())
+
+
+def choose(count: int, qid: str, settings: MiningSettings) -> list[int]:
+    """Choose which of `count` hits become negatives, as ascending places.
+
+    The draw depends on the seed, the query's id and the count alone.
+
+    >>> choose(9, "q1", MiningSettings(num_negatives=3, sampling_strategy=SamplingStrategy.TOP))
+    [0, 1, 2]
+    """
+    places, wanted = list(range(count)), settings.num_negatives
+    if count > wanted and settings.sampling_strategy is SamplingStrategy.RANDOM:
+        draw = Random(f"{settings.seed} {qid}").random  # the same numbers in every Python version
+        places.sort(key=lambda _: draw())
+    return sorted(places[:wanted])
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text, without case and punctuation.
+
+    >>> words("The old -- River!")
+    ['the', 'old', 'river']
+    """
+    return WORD.findall(text.casefold())
+
+
+def _trigrams(found: Sequence[str]) -> frozenset[tuple[str, ...]]:
+    if len(found) < 3:
+        return frozenset([tuple(found)] if found else [])
+    return frozenset(zip(found, found[1:], found[2:], strict=False))
+
+
+def text_guard(
+    positives: Sequence[str], settings: MiningSettings, *, known_by_text: bool = False
+) -> Guard:
+    """Return the guard of texts that repeat a positive; a text without a word repeats nothing.
+
+    `known_by_text`: a hit with the words of a positive is that positive.
+
+    >>> guard = text_guard(["the old river"], MiningSettings(drop_literal=True))
+    >>> guard("See: The old  river."), guard("old rivers")
+    ('literal', None)
+    """
+    own = [found for found in map(words, positives) if found]
+    texts = {f" {' '.join(found)} " for found in own}
+    trigrams = [_trigrams(found) for found in own]
+
+    def guard(text: str) -> str | None:
+        found = words(text)
+        padded, theirs = f" {' '.join(found)} ", _trigrams(found)
+        if known_by_text and padded in texts:
+            return "positives"
+        if settings.drop_literal and found and any(padded in t or t in padded for t in texts):
+            return "literal"
+        shared = max((len(theirs & each) / len(theirs | each) for each in trigrams), default=0.0)
+        limit = settings.near_duplicate
+        return "near-duplicate" if limit is not None and shared >= limit else None
+
+    return guard
 
 
 @dataclass
@@ -97,14 +245,19 @@ def mine_negatives(
 
     `text` holds fields of `TextSettings` that replace those of the teacher.
     """
-    with scratch_folder("mining") as scratch, ExitStack() as files:
-        mining = _Mining(paths, settings, scratch, files)
+    with (
+        scratch_folder("mining") as scratch,
+        closing(ScratchRecords(scratch / "queries")) as queries,
+        closing(ScratchRecords(scratch / "runs")) as runs,
+        closing(PassageTexts(scratch / "passages")) as texts,
+    ):
+        mining = _Mining(paths, settings, queries, texts)
         teacher = None
         if settings.teacher is not None:
             from denserk.models.cross_encoder import PairScorer  # needs torch
 
             teacher = PairScorer(settings.teacher, text, None, compute)
-        mining.read_runs()
+        mining.read_runs(runs)
         if paths.corpus is not None:
             mining.read_corpus(paths.corpus, corpus)
         candidates = mining.candidates()
@@ -124,33 +277,26 @@ class _Mining:
     """
 
     def __init__(
-        self, paths: MiningPaths, settings: MiningSettings, scratch: Path, files: ExitStack
+        self,
+        paths: MiningPaths,
+        settings: MiningSettings,
+        examples: ScratchRecords,
+        texts: PassageTexts,
     ) -> None:
         self._paths, self._settings = paths, settings
+        self._examples, self._texts = examples, texts
         self.result = MiningResult()
-        self._examples = ScratchRecords(scratch / "queries")
-        self._hits = ScratchRecords(scratch / "hits")
-        self._texts = PassageTexts(scratch / "passages")
-        for opened in (self._examples, self._hits, self._texts):
-            files.callback(opened.close)
         self._relevant: dict[str, list[str]] = {}  # by the qrels
         self._queries: dict[str, int] = {}  # query -> record of its example
-        # of each run: query -> record of the hits that pass, and of those that are suspected
-        self._pools: list[dict[str, int]] = [{} for _ in paths.run]
         self._without_ids = self._answered = False  # whether any positive, any query is
         self._read_queries()
         count, parts, part = len(self._queries), settings.shard_num, settings.shard_id
-        if parts > count:
-            raise UsageError(f"--shard-num {parts}: there are {count:,} queries", "fewer parts")
-        first, last = part * count // parts, (part + 1) * count // parts
-        self._shard = dict(islice(self._queries.items(), first, last))
+        self._shard = [*self._queries][part * count // parts : (part + 1) * count // parts]
         default = AnswerBearing.DROP if paths.answers else AnswerBearing.KEEP
         self._bearing = settings.answer_bearing or default
         reads_answers = self._bearing is not AnswerBearing.KEEP
-        near_texts = settings.drop_literal or settings.near_duplicate is not None
-        self._compares = self._without_ids or near_texts
-        self._guarded = self._compares or reads_answers or settings.teacher is not None
-        if self._guarded and paths.corpus is None:
+        self._compares = self._without_ids or settings.drop_literal or bool(settings.near_duplicate)
+        if (self._compares or reads_answers or settings.teacher) and paths.corpus is None:
             positives = "positives have no ids"
             why = positives if self._without_ids else "a guard reads the texts of hits"
             raise UsageError(f"{why}, and there is no corpus", "add --corpus")
@@ -179,12 +325,10 @@ class _Mining:
             self._answered |= bool(known)
             if example.qid in self._queries:
                 example = _merged(self._example(example.qid), example)
-            record = orjson.dumps(example, default=_as_json)
-            self._queries[example.qid] = self._examples.append(record)
+            self._queries[example.qid] = self._examples.append(packed(example))
         if not self._queries:
-            judged = f"judgments of grade {least} or more for queries of {paths.topics}"
+            expected = f"at least one, or relevance judgments of grade {least} or more"
             source = paths.train or paths.qrels or ""
-            expected = "at least one" if paths.train else judged
             raise InputError(source, None, "no query with a positive", expected)
         if paths.train is None:
             unknown = self._relevant.keys() - self._queries.keys()
@@ -205,27 +349,22 @@ class _Mining:
             yield example._replace(query=example.query or texts.get(example.qid, ""))
 
     def _example(self, qid: str) -> TrainingExample:
-        qid, query, positives, _, answers, extra = orjson.loads(self._examples[self._queries[qid]])
-        candidates = tuple(Candidate(*each) for each in positives)
-        return TrainingExample(qid, query, candidates, (), tuple(answers), extra)
+        return unpacked(self._examples[self._queries[qid]])
 
-    def read_runs(self) -> None:
-        """Keep the hits that the guards of rank and score let pass."""
+    def read_runs(self, copy: ScratchRecords) -> None:
+        """Copy the runs to the disk, and leave out the queries that have no hit."""
         paths, noticed = self._paths, self.result.noticed
-        for number, path in enumerate(paths.run):
-            known = others = 0
-            with track(f"reading {display_name(path)}", None, "queries") as progress:
-                for ranked in read_run(path, paths.run_format):
-                    progress.advance()
-                    known += ranked.qid in self._queries
-                    others += ranked.qid not in self._queries
-                    if ranked.qid in self._shard:
-                        self._pools[number][ranked.qid] = self._guard(number, ranked)
+        self._runs = [RunLookup(path, copy, paths.run_format) for path in paths.run]
+        answered: set[str] = set()
+        for run in self._runs:
+            known = self._queries.keys() & set(run.queries)
             if not known:
-                found = f"none of the {len(self._queries):,} queries" if others else "no hits"
-                raise InputError(path, None, found, "hits for the queries that are mined for")
-            noticed["queries of a run that are not asked for"] += others
-        absent = [qid for qid in self._shard if not any(qid in pool for pool in self._pools)]
+                found = f"none of the {len(self._queries):,} queries" if run.queries else "no hits"
+                expected = "hits for the queries that are mined for"
+                raise InputError(run.path, None, found, expected)
+            answered |= known
+            noticed["queries of a run that are not asked for"] += len(run.queries) - len(known)
+        absent = [qid for qid in self._shard if qid not in answered]
         if absent and not self._settings.skip_missing:
             raise InputError(
                 ", ".join(paths.run),
@@ -234,37 +373,31 @@ class _Mining:
                 "hits for every query",
                 "add --skip-missing to leave such queries out",
             )
-        for qid in absent:
-            del self._shard[qid]
+        self._shard = [qid for qid in self._shard if qid in answered]
         self.result.left_out["queries without hits"] += len(absent)
 
-    def _guard(self, run: int, group: RankedList) -> int:
-        """Return the number of the record of a query's hits in one run."""
-        ties = len(group.scores) - len(set(group.scores))
-        self.result.noticed["ties, ordered by descending passage id"] += ties
-        ranked = best_first(zip(group.docids, group.scores, strict=True))
-        positives = {candidate.docid for candidate in self._example(group.qid).positives}
-        positives.update(self._relevant.get(group.qid, ()))
-        drops = self.result.dropped
-        places, suspected = guard_hits(ranked, positives, self._settings, drops)
-        if len(self._pools) == 1 and not self._guarded:  # no other guard: only these are read
-            drawn = choose(len(places), group.qid, self._settings)
-            places = [places[place] for place in drawn]
-        hits = [(ranked[place][0], place + 1, ranked[place][1], run) for place in places]
-        if self._paths.corpus is not None:
-            self._texts.refer(docid for docid, *_ in hits)
-        return self._hits.append(orjson.dumps((hits, suspected)))
+    def _hits(self, example: TrainingExample, drops: Drops) -> list[Hit]:
+        """Return a query's hits that the guards of rank and score let pass; count the dropped."""
+        positives = {candidate.docid for candidate in example.positives}
+        positives.update(self._relevant.get(example.qid, ()))
+        hits: list[list[Hit]] = []
+        suspected: list[str] = []
+        for number, run in enumerate(self._runs):
+            ranked = best_first(zip(*run.hits(example.qid), strict=True))
+            passed, others = guard_hits(ranked, positives, self._settings, drops, number)
+            hits.append(passed)
+            suspected += others
+        return merge_hits(hits, set(suspected), drops)
 
-    def _merged_hits(self, qid: str, drops: Drops) -> list[Hit]:
-        rows = [pool[qid] for pool in self._pools if qid in pool]
-        pools = [orjson.loads(self._hits[row]) for row in rows]
-        suspected = {docid for _, docids in pools for docid in docids}
-        return merge_hits([[Hit(*hit) for hit in hits] for hits, _ in pools], suspected, drops)
+    def _needed(self, qid: str) -> list[str]:
+        """Return the passages of a query whose texts the corpus must have."""
+        example = self._example(qid)
+        return _without_text(example) + [hit.docid for hit in self._hits(example, Counter())]
 
     def read_corpus(self, source: str, settings: CorpusSettings) -> None:
         """Read the texts of hits and positives."""
         for qid in self._shard:
-            self._texts.refer(_without_text(self._example(qid)))
+            self._texts.refer(self._needed(qid))
         self._texts.find(read_passages(source, settings), source)
         if not self._settings.skip_missing:
             hint = "add --skip-missing to leave such passages out"
@@ -272,91 +405,71 @@ class _Mining:
 
     def candidates(self) -> Examples:
         """Yield the queries with all their candidates."""
-        reads_texts = self._guarded or self._paths.output_format not in WITHOUT_TEXTS
-        for qid in self._shard:
-            example, hits = self._example(qid), self._merged_hits(qid, self.result.dropped)
-            if reads_texts:
-                example = self._with_texts(example, hits)
-            else:
-                example = example._replace(negatives=tuple(Candidate(hit.docid) for hit in hits))
-            if example.positives:
+        for example in map(self._example, self._shard):
+            hits = self._hits(example, self.result.dropped)
+            if self._paths.corpus is None:
+                yield example._replace(negatives=tuple(Candidate(hit.docid) for hit in hits))
+            elif (example := self._with_texts(example, hits)).positives:
                 yield example
             else:
                 self.result.left_out["queries without a positive left"] += 1
 
     def _with_texts(self, example: TrainingExample, hits: Sequence[Hit]) -> TrainingExample:
-        """Add the texts of the positives, and the hits that may be negatives."""
+        """Add the texts of the positives, and the hits that the guards of texts let pass."""
         bare = _without_text(example)
         found = dict(zip(bare, self._texts.get(bare), strict=True))
         positives = []
         for each in example.positives:
-            if each.text:
-                positives.append(each)
-            elif passage := found.get(each.docid):
-                positives.append(each._replace(text=passage.text, title=passage.title))
+            if not each.text and (passage := found[each.docid]):
+                each = each._replace(text=passage.text, title=passage.title)
+            positives += [each] if each.text else []
         lost = len(example.positives) - len(positives)
         self.result.left_out["positives that the corpus lacks"] += lost
-        candidates = []
-        for hit, passage in zip(hits, self._texts.get([hit.docid for hit in hits]), strict=True):
-            if passage is not None:
-                run = display_name(self._paths.run[hit.run])
-                source: dict[str, Any] = {"rank": hit.rank, "run": run}
-                if self._settings.teacher is not None:  # whose score replaces that of the run
-                    source["run_score"] = hit.score
-                candidates.append(
-                    Candidate(hit.docid, passage.text, passage.title, hit.score, source)
-                )
+        passages = self._texts.get([hit.docid for hit in hits])
+        pairs = zip(hits, passages, strict=True)
+        candidates = [self._candidate(hit, passage) for hit, passage in pairs if passage]
         self.result.dropped["not in the corpus"] += len(hits) - len(candidates)
-        example = example._replace(positives=tuple(positives))
-        negatives, promoted = self._divide(example, candidates)
-        self.result.promoted += len(promoted)
-        gold = positives if self._settings.keep_gold else ()
-        return example._replace(positives=(*gold, *promoted), negatives=tuple(negatives))
-
-    def _divide(
-        self, example: TrainingExample, candidates: list[Candidate]
-    ) -> tuple[list[Candidate], list[Candidate]]:
-        """Divide a query's candidates into possible negatives and new positives."""
         if self._compares:
-            overlap = TextOverlap([positive.text for positive in example.positives])
-            candidates = [each for each in candidates if not self._repeats(overlap, each.text)]
-        if self._bearing is AnswerBearing.KEEP:
-            return candidates, []
-        texts = [candidate.text for candidate in candidates]
-        matches, unusable = match_answers(example.answers, texts, regex=self._settings.regex)
-        noticed = self.result.noticed
-        noticed["queries without an answer"] += not example.answers
-        noticed["answers without a word, or no regular expression"] += len(unusable)
-        found = list(compress(candidates, matches))
-        others = list(compress(candidates, map(not_, matches)))
-        if self._bearing is AnswerBearing.PROMOTE:
-            return others, found
-        self.result.dropped["answer"] += len(found)
-        return others, []
+            texts = [positive.text for positive in positives]
+            guard = text_guard(texts, self._settings, known_by_text=self._without_ids)
+            candidates = self._guarded(candidates, [guard(each.text) for each in candidates])
+        promoted: list[Candidate] = []
+        if self._bearing is not AnswerBearing.KEEP:
+            texts = [candidate.text for candidate in candidates]
+            matches, unusable = match_answers(example.answers, texts, regex=self._settings.regex)
+            self.result.noticed["queries without an answer"] += not example.answers
+            unusable_answers = "answers without a word, or no regular expression"
+            self.result.noticed[unusable_answers] += len(unusable)
+            bearing = [*compress(candidates, matches)]
+            candidates = [*compress(candidates, map(not_, matches))]
+            if self._bearing is AnswerBearing.PROMOTE:
+                promoted = bearing
+                self.result.promoted += len(promoted)
+            else:
+                self.result.dropped["answer"] += len(bearing)
+        gold = positives if self._settings.keep_gold else ()
+        return example._replace(positives=(*gold, *promoted), negatives=tuple(candidates))
 
-    def _repeats(self, overlap: TextOverlap, text: str) -> bool:
-        """Return whether a text repeats a positive; count it by reason."""
-        limit, found = self._settings.near_duplicate, words(text)
-        reason = None
-        if self._without_ids and overlap.equals(found):
-            reason = "positives"
-        elif self._settings.drop_literal and overlap.contains(found):
-            reason = "literal"
-        elif limit is not None and overlap.most_shared(found) >= limit:
-            reason = "near-duplicate"
-        if reason is not None:
-            self.result.dropped[reason] += 1
-        return reason is not None
+    def _candidate(self, hit: Hit, passage: Passage) -> Candidate:
+        source: dict[str, Any] = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
+        if self._settings.teacher is not None:  # whose score replaces that of the run
+            source["run_score"] = hit.score
+        return Candidate(hit.docid, passage.text, passage.title, hit.score, source)
+
+    def _guarded(
+        self, candidates: Sequence[Candidate], reasons: Sequence[str | None]
+    ) -> list[Candidate]:
+        """Return the candidates without a reason to drop them; count the others."""
+        self.result.dropped.update(filter(None, reasons))
+        return [each for each, why in zip(candidates, reasons, strict=True) if why is None]
 
     def rescored(self, examples: Examples, score: Score) -> Examples:
         """Replace the runs' scores by the teacher's, and guard by those."""
-        source = self._paths.train or self._paths.topics or ""
-        for example in scored(examples, score, source):
+        for example in scored(examples, score, self._paths.train or self._paths.topics or ""):
             best = max(candidate.score or 0.0 for candidate in example.positives)
-            scores = [candidate.score or 0.0 for candidate in example.negatives]
-            drops = self.result.dropped
-            places, _ = guard_scores(scores, range(len(scores)), best, self._settings, drops)
-            yield example._replace(negatives=tuple(example.negatives[p] for p in places))
+            guard = score_guard(best, self._settings)
+            reasons = [guard(candidate.score or 0.0) for candidate in example.negatives]
+            yield example._replace(negatives=tuple(self._guarded(example.negatives, reasons)))
 
     def chosen(self, examples: Examples) -> Examples:
         """Yield the queries with the negatives that they keep."""
@@ -372,10 +485,6 @@ class _Mining:
                 result.negatives += len(places)
                 result.short += len(places) < self._settings.num_negatives
                 yield example._replace(negatives=tuple(example.negatives[p] for p in places))
-
-
-def _as_json(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else list(value)
 
 
 def _merged(one: TrainingExample, other: TrainingExample) -> TrainingExample:
@@ -400,18 +509,16 @@ def _without_text(example: TrainingExample) -> list[str]:
 def _write_manifest(
     paths: MiningPaths, settings: MiningSettings, corpus: CorpusSettings, result: MiningResult
 ) -> None:
-    def source(name: str | None) -> dict[str, Any] | None:
-        digest = {"sha256": file_sha256(name)} if name and Path(name).is_file() else {}
-        return {"name": name, **digest} if name is not None else None
+    def source(name: str) -> dict[str, Any]:
+        return {"name": name} | ({"sha256": file_sha256(name)} if Path(name).is_file() else {})
 
     names = ("train", "topics", "qrels", "answers")
-    made_from: dict[str, Any] = {name: source(getattr(paths, name)) for name in names}
-    made_from["runs"] = [source(run) for run in paths.run]
-    made_from["corpus"] = {"name": paths.corpus, **as_json(corpus)}
-    contents = {
-        name: dict(+value) if isinstance(value, Counter) else value
-        for name, value in vars(result).items()
-    }
+    given = {name: getattr(paths, name) for name in names}
+    made_from: dict[str, Any] = {name: path and source(path) for name, path in given.items()}
+    made_from |= {"runs": [*map(source, paths.run)]}
+    made_from |= {"corpus": {"name": paths.corpus, **as_json(corpus)}}
+    counted = vars(result).items()
+    contents = {name: dict(+n) if isinstance(n, Counter) else n for name, n in counted}
     asked = as_json(settings) | {"output_format": paths.output_format.value}
     describe_file(paths.output, Kind.TRAINING, asked, made_from, contents)
 
@@ -427,25 +534,23 @@ def scored(
     Raises:
         InputError: a query or a passage has no text, or a score is not finite.
     """
-    held: list[TrainingExample] = []
-    pairs = 0
-    for example in examples:
-        if not example.negatives and RANDOM_NEGATIVES in example.extra:
-            negatives = random_negatives(example, source)
-            example = _without_random(example)._replace(negatives=negatives)
-        held.append(example)
-        pairs += len(example.positives) + len(example.negatives)
-        if pairs >= SCORED_TOGETHER:
-            yield from _scored(held, score, source)
-            held, pairs = [], 0
-    if held:
-        yield from _scored(held, score, source)
+    stream = iter(examples)
+    while block := list(islice(stream, SCORED_TOGETHER)):
+        for number, example in enumerate(block):
+            if not example.negatives and RANDOM_NEGATIVES in example.extra:
+                negatives = random_negatives(example, source)
+                block[number] = _without_random(example)._replace(negatives=negatives)
+        pairs = [(each, candidate) for each in block for candidate in all_candidates(each)]
+        values = iter(_scores(pairs, score, source))
+        for example in block:
+            sides = example.positives, example.negatives
+            of, against = (tuple(c._replace(score=next(values)) for c in side) for side in sides)
+            yield example._replace(positives=of, negatives=against)
 
 
-def _scored(
-    examples: Sequence[TrainingExample], score: Score, source: str
-) -> Iterator[TrainingExample]:
-    pairs = [(each, candidate) for each in examples for candidate in all_candidates(each)]
+def _scores(
+    pairs: Sequence[tuple[TrainingExample, Candidate]], score: Score, source: str
+) -> list[float]:
     for example, candidate in pairs:
         if not example.query:
             lacking, option = f"query {example.qid}", "--queries"
@@ -456,20 +561,11 @@ def _scored(
         expected, hint = "texts, which the teacher reads", f"add {option}, the file with the texts"
         raise InputError(source, None, f"{lacking} without its text", expected, hint)
     queries = [Query(example.qid, example.query) for example, _ in pairs]
-    scores = score(queries, [Passage(c.docid, c.text, c.title, c.extra) for _, c in pairs])
-    for place in np.flatnonzero(~np.isfinite(scores))[:1]:
-        example, candidate = pairs[place]
-        raise InputError(
-            source,
-            None,
-            f"the score {scores[place]} for passage {candidate.docid} of query {example.qid}",
-            "a finite number",
-            "the teacher is broken, or its --dtype too narrow",
-        )
-    values = iter(scores.tolist())
-    for example in examples:
-        positives, negatives = (
-            tuple(candidate._replace(score=next(values)) for candidate in candidates)
-            for candidates in (example.positives, example.negatives)
-        )
-        yield example._replace(positives=positives, negatives=negatives)
+    passages = [Passage(c.docid, c.text, c.title, c.extra) for _, c in pairs]
+    values: list[float] = score(queries, passages).tolist()
+    for (example, candidate), value in zip(pairs, values, strict=True):
+        if not isfinite(value):
+            found = f"the score {value} for passage {candidate.docid} of query {example.qid}"
+            hint = "the teacher is broken, or its --dtype too narrow"
+            raise InputError(source, None, found, "a finite number", hint)
+    return values

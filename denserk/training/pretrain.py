@@ -20,7 +20,7 @@ from denserk.config.pretraining import (
     PretrainingObjective,
     PretrainRun,
 )
-from denserk.data.prepared import checksum, numbered, plan_of, prepare_folder
+from denserk.data.prepared import checksum, plan_of, prepare_folder
 from denserk.data.pretraining_batches import DRAWS, PretrainingBatches, refuse_generated
 from denserk.data.pretraining_data import prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
@@ -203,13 +203,12 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
     assert architecture is not None
     positions, seed = max(POSITIONS, run.units.max_length), run.masking.seed
     chosen: dict[str, Any] = {"architecture": architecture, "positions": positions, "seed": seed}
-    if settings.tokenizer is not None:
-        inputs = {"tokenizer": settings.tokenizer}
-    else:
+    inputs: dict[str, Any] = {"tokenizer": settings.tokenizer}
+    if settings.tokenizer is None:
         units = as_json(run.units)
         chosen |= {"vocabulary_size": settings.vocabulary_size, "corpus": as_json(run.corpus)}
         chosen |= {"fields": units["fields"], "raw_text": units["raw_text"]}
-        inputs = numbered("corpus", settings.corpus)
+        inputs = {"corpus": settings.corpus}
 
     def write(part: Path, _: Path) -> dict[str, Any]:
         if settings.tokenizer is None:

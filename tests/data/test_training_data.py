@@ -143,7 +143,7 @@ def test_missing_ids_are_named_or_counted(write, made, sources):
         {**ids_of("q3", ["d4"], ["gone"]), "query_text": "moon"},
         {**ids_of("q1", ["d4"], ["d1"]), "query_id": "q8", "query_text": ""},
     ]
-    for some, found in ((lines[:3], "passage lost of query q1"), (lines, "query q8")):
+    for some, found in ((lines, "passage lost of query q1"), (lines[3:], "query q8")):
         with pytest.raises(
             InputError, match=f"train.jsonl: found {found}, of which .*has no text"
         ) as error:
@@ -187,7 +187,7 @@ def test_scores_are_finite(tmp_path, made, score):
 
 @pytest.mark.parametrize("form", [None, "tevatron"])
 def test_an_empty_file_is_rejected(write, made, form):
-    with pytest.raises(InputError, match=r"empty.jsonl: found (nothing|no training examples)"):
+    with pytest.raises(InputError, match="empty.jsonl: found no training"):
         made(write([inline(0, 1, 1)]), write([], "empty.jsonl"), form=form)
 
 
@@ -232,14 +232,16 @@ def test_what_differs_is_logged_and_prepared_again(train, tmp_path, tokenizer, c
 
 def test_a_failure_leaves_what_was_there(train, made, tmp_path, monkeypatch):
     before = contents(made(train).folder)
+    text = Path(train).read_text()
     Path(train).write_text("nothing of the kind\n")
     with pytest.raises(InputError):
         made(train)
+    Path(train).write_text(text.replace("the", "and"))
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(training_data, "row_writer", full)
+    monkeypatch.setattr(training_data, "write_rows", full)
     with pytest.raises(OutputError, match="No space left"):
         made(train)
     assert contents(tmp_path / "prepared") == before

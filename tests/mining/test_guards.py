@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.mining import MiningSettings
-from denserk.mining.guards import Drops, Hit, TextOverlap, choose, guard_hits, merge_hits, words
+from denserk.mining.mining import Drops, Hit, choose, guard_hits, merge_hits, text_guard
 from denserk.records import best_first
 
 RUN = st.dictionaries(
@@ -62,9 +62,10 @@ def slow_guard(run, positives, settings):
 def test_guards_hit_by_hit(run, positives, settings):
     drops: Drops = Counter()
     ranked = best_first(run.items())
-    places, suspected = guard_hits(ranked, positives, settings, drops)
+    hits, suspected = guard_hits(ranked, positives, settings, drops)
     expected = slow_guard(run, positives, settings)
-    assert ([ranked[place][0] for place in places], suspected, +drops) == expected
+    assert ([hit.docid for hit in hits], suspected, +drops) == expected
+    assert all(ranked[hit.rank - 1] == (hit.docid, hit.score) for hit in hits)
 
 
 @given(st.integers(0, 50), st.integers(1, 20), st.text(max_size=3), st.integers(0, 9))
@@ -111,14 +112,13 @@ def slow_jaccard(one, other):
     return len(sets[0] & sets[1]) / len(union) if union else 0.0
 
 
-@given(WORDS, WORDS)
-def test_the_share_of_trigrams(one, other):
-    best = max(slow_jaccard(one, text) for text in (one, other))
-    assert TextOverlap([one, other]).most_shared(words(one)) == best
-
-
-@given(WORDS, WORDS)
-def test_a_literal_match_is_a_contiguous_part(one, other):
+@given(WORDS, WORDS, st.sampled_from([0.1, 0.5, 1.0]))
+def test_guards_of_texts(one, other, share):
+    """A literal match is a contiguous part; a near-duplicate shares trigrams of words."""
     padded = f" {one} ", f" {other} "
-    expected = bool(one and other) and (padded[0] in padded[1] or padded[1] in padded[0])
-    assert TextOverlap([one]).contains(words(other)) is expected
+    literal = bool(one and other) and (padded[0] in padded[1] or padded[1] in padded[0])
+    guard = text_guard([one], MiningSettings(drop_literal=True))
+    assert guard(other) == ("literal" if literal else None)
+    near = slow_jaccard(one, other) >= share
+    guard = text_guard(["", one], MiningSettings(near_duplicate=share))
+    assert guard(other) == ("near-duplicate" if near else None)
