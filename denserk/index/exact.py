@@ -181,15 +181,13 @@ class ExactIndex:
 
     def _blocks(self, rows: int) -> Iterable[tuple[int, Tensor]]:
         """Pairs of first row and (n, D) stored rows, on the device."""
-        firsts = range(0, len(self), rows)
-        stored = (np.asarray(self._vectors[first : first + rows]) for first in firsts)
-        blocks = zip(
-            firsts, (torch.from_numpy(each).to(self._device) for each in stored), strict=True
+        blocks = (
+            (first, torch.from_numpy(self._vectors[first : first + rows]).to(self._device))
+            for first in range(0, len(self), rows)
         )
-        if not self._stays:
-            return blocks
-        self._resident = self._resident or list(blocks)
-        return self._resident
+        if self._stays:
+            self._resident = self._resident or list(blocks)
+        return self._resident or blocks
 
     def _floors(self, queries: Tensor, depth: int) -> NDArray[np.float32]:
         """(B,) scores that more than `depth` passages reach, estimated from the sample."""

@@ -25,9 +25,8 @@ logger = logging.getLogger(__name__)
 def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
     """Return the inputs of `option`, patterns replaced by the sorted names that they match."""
 
-    def by_number(path: str) -> list[tuple[int, str]]:  # shard-2 before shard-10
-        parts = re.split(r"(\d+)", path)
-        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    def by_number(path: str) -> list[int | str]:  # shard-2 before shard-10
+        return [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", path)]
 
     found: list[str] = []
     for name in inputs:
@@ -44,15 +43,11 @@ def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
     return found
 
 
-def open_sources(
-    inputs: Sequence[str], allow_pickle: bool = False, others_elsewhere: bool = False
-) -> list[VectorSource]:
+def open_sources(inputs: Sequence[str], allow_pickle: bool = False) -> list[VectorSource]:
     """Open every input before anything is written."""
     opened = [read_vector_blocks(name, allow_pickle=allow_pickle) for name in expanded(inputs)]
     require_same("vectors per passage", [(s.name, s.vectors_per_passage) for s in opened])
-    check_shards(
-        [(source.name, source.manifest) for source in opened], warn_of_missing=not others_elsewhere
-    )
+    check_shards([(source.name, source.manifest) for source in opened])
     return opened
 
 
@@ -63,9 +58,7 @@ def require_same(what: str, named: Sequence[tuple[str, Any]]) -> None:
             raise MismatchError(f"{named[0][0]} has {named[0][1]} {what}, {name} has {value}")
 
 
-def check_shards(
-    named: Sequence[tuple[str, Manifest | None]], *, warn_of_missing: bool = False
-) -> None:
+def check_shards(named: Sequence[tuple[str, Manifest | None]]) -> None:
     """Reject shards of one corpus, given with their names, whose block sizes differ.
 
     Shards are whole blocks, so such shards overlap or leave passages out.
@@ -81,15 +74,13 @@ def check_shards(
         other, expected = first.setdefault(number, (name, size))
         if size != expected:
             raise MismatchError(
-                f"{other} was encoded in blocks of {expected} passages, {name} in blocks of {size}:"
-                " these shards are not parts of one run",
+                f"{other} was encoded in blocks of {expected} passages, {name} in blocks of {size}",
                 f"encode all shards with one --block-size, for example {expected}",
             )
-    if warn_of_missing and len(first) == 1 and len(ids) == len(named):
+    if len(first) == 1 and len(ids) == len(named):
         (number,) = first
         if missing := sorted(set(range(number)) - {shard for _, shard in ids}):
-            names = ", ".join(map(str, missing))
-            logger.warning(f"shards are missing among the inputs: {names} (counted from 0)")
+            logger.warning(f"shards are missing among the inputs: {missing} (counted from 0)")
 
 
 def known_count(sources: Sequence[VectorSource]) -> int | None:

@@ -14,10 +14,10 @@ from tests.index.folders import best, flat_folder, found, vector_folder, whole_n
 from tests.milvus import collection, load, require_milvus, write_vectors
 
 CPU = ComputeSettings(device="cpu", threads=1)
-COUNT, DIMENSION, DEPTH = 2000, 24, 100
+COUNT, DIMENSION, DEPTH = 3000, 24, 100  # enough rows and queries for the floors of a scan
 RANKING = SearchSettings(hits=DEPTH, ties=Ties.KEEP)
 IDS = [f"d{number}" for number in np.random.default_rng(5).permutation(COUNT).tolist()]
-QIDS = [f"q{number}" for number in range(8)]
+QIDS = [f"q{number}" for number in range(40)]
 
 
 def opened(folder, settings=RANKING):
@@ -59,8 +59,8 @@ def test_exact_engines_rank_alike(tmp_path, engine, kind):
     vectors, index = drawn(kind, COUNT, 1), None
     metric = Metric.L2 if engine == "flat l2" else Metric.INNER
     if engine == "vector folders":
-        for number, rows in enumerate((slice(0, 700), slice(700, 2000))):
-            vector_folder(tmp_path / f"{number}", IDS[rows], vectors[rows], block=128)
+        for number, rows in enumerate((slice(0, 700), slice(700, COUNT))):
+            vector_folder(tmp_path / f"{number}", IDS[rows], vectors[rows], block=50)
         found_index = opened(tmp_path / "*")
     elif engine is Engine.MILVUS:
         require_milvus()

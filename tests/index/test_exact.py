@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.retrieval import Metric
-from denserk.errors import UsageError
 from denserk.index import exact
 from denserk.index.exact import ExactIndex, hit_keys, hits_of
 from denserk.index.searcher import in_order
@@ -150,21 +149,6 @@ def test_the_error_bound_is_kept_and_needed(monkeypatch, kind, bound):
     if bound:
         assert (np.sort(rows) == np.sort(right[1])).all()
     assert scans == [40] if bound else scans[1] > 5
-
-
-def test_more_rows_than_keys_hold_are_an_error():
-    class Huge:
-        shape = (2**32, 8)
-
-        def __len__(self):
-            return self.shape[0]
-
-        def __getitem__(self, wanted):
-            return np.zeros((1, 8), np.float32)
-
-    with pytest.raises(UsageError, match=r"4,294,967,296 vectors") as error:
-        ExactIndex(Huge())
-    assert "denserk fuse" in (error.value.hint or "")
 
 
 SCORES = st.floats(width=32, allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0, np.inf, -np.inf])

