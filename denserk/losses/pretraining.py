@@ -54,11 +54,11 @@ class PretrainingObjective(nn.Module, ABC):
 
     Attributes:
         heads: the added layers by the first part of their tensors' names.
-        head_file: the file of the added layers beside the backbone; "" if there are none.
+        head_files: files that may hold the added layers, beside the backbone; the first is ours.
         published_heads: names of the added layers in the authors' `model.pt` -> names in `heads`.
     """
 
-    head_file: ClassVar[str] = ""
+    head_files: ClassVar[tuple[str, ...]] = ()
     published_heads: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, backbone: Backbone, settings: Settings = DEFAULTS) -> None:
@@ -67,24 +67,17 @@ class PretrainingObjective(nn.Module, ABC):
         self.backbone, self.settings = backbone, settings
         self.heads = nn.ModuleDict()
 
-    @classmethod
-    def head_files(cls) -> list[str]:
-        """Return the files that may hold the heads; the first that exists is read."""
-        if cls.published_heads:
-            return [cls.head_file, PUBLISHED_FILE]
-        return [cls.head_file] if cls.head_file else []
-
     def save_heads(self, folder: Path) -> None:
         """Write the heads beside the backbone."""
-        if self.head_file:
-            write_tensors(folder / self.head_file, self.heads.state_dict())
+        if self.head_files:
+            write_tensors(folder / self.head_files[0], self.heads.state_dict())
 
     def load_heads(self, folder: Path) -> Path | None:
         """Load the heads from denserk's or the authors' file, and return it, or None without one.
 
         Other heads in it are ignored; a ModelError if it lacks a layer or has other shapes.
         """
-        path = next((folder / n for n in self.head_files() if (folder / n).is_file()), None)
+        path = next((folder / n for n in self.head_files if (folder / n).is_file()), None)
         if path is None:
             return None
         tensors: dict[str, Tensor] = {}
@@ -168,7 +161,7 @@ class Condenser(PretrainingObjective):
     embeddings), so that the late layers must write into [CLS]. Gradients flow through both.
     """
 
-    head_file = "condenser_head.safetensors"
+    head_files = ("condenser_head.safetensors", PUBLISHED_FILE)
     published_heads: ClassVar = {"c_head": "head"}
 
     def __init__(self, backbone: Backbone, settings: Settings = DEFAULTS) -> None:
@@ -209,7 +202,7 @@ class Master(PretrainingObjective):
     The heads are `mkp_decoder` and so on, or one `shared_decoder` (the ablation of Table 6).
     """
 
-    head_file = "master_decoders.safetensors"
+    head_files = ("master_decoders.safetensors", PUBLISHED_FILE)
     published_heads: ClassVar = {
         "c_head": "mkp_decoder",
         "overlap_head": "cmp_decoder",
@@ -258,7 +251,7 @@ class RetroMae(PretrainingObjective):
     of the unmasked text. Which of them a row sees is the batch's `visible`.
     """
 
-    head_file = "retromae_decoder.safetensors"
+    head_files = ("retromae_decoder.safetensors",)
 
     def __init__(self, backbone: Backbone, settings: Settings = DEFAULTS) -> None:
         super().__init__(backbone, settings)

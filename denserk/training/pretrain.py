@@ -156,8 +156,8 @@ def load_objective(run: PretrainRun, root: Path) -> Objective:
     cocondenser = run.pretrain.objective is PretrainingObjective.COCONDENSER
     if cocondenser and read is None and not run.objective.fresh_heads:
         logger.warning(
-            f"{root} has no {objective.head_file}: the head is randomly initialised, which harms "
-            "a Condenser that was trained with one; start from the folder that --objective "
+            f"{root} has no {objective.head_files[0]}: the head is randomly initialised, which "
+            "harms a Condenser that was trained with one; start from the folder that --objective "
             "condenser wrote, or the authors' with their model.pt"
         )
     return objective
@@ -193,7 +193,7 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
     """
     settings, architecture = run.pretrain, run.pretrain.architecture
     if settings.model is not None:
-        return find_model(settings.model, beside=KINDS[settings.objective].head_files())[1]
+        return find_model(settings.model, beside=KINDS[settings.objective].head_files)[1]
     if STREAM in settings.corpus:
         raise UsageError(
             "--corpus -: --architecture reads the corpus several times, and standard input can be "
@@ -240,14 +240,6 @@ def _texts(run: PretrainRun) -> Iterator[str]:
         for source in run.pretrain.corpus:
             for document in _documents(run, source):
                 progress.advance()
-                if document.tokens is not None:
-                    raise InputError(
-                        source,
-                        None,
-                        "token ids",
-                        "text, to train a vocabulary on",
-                        "give the tokenizer that made the ids as --tokenizer",
-                    )
                 yield "\n".join(document.parts)
 
 

@@ -41,7 +41,7 @@ from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.models.checkpoints import read_json
 from denserk.models.devices import choose_device, choose_dtype
 from denserk.models.distributed import device_of_rank, main_process_first, process_group, world
-from denserk.training.trainer import BEST, CHECKPOINTS, Speed, Trainer, Training
+from denserk.training.trainer import BEST, CHECKPOINTS, Trainer, Training
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +62,7 @@ class TrainingResult:
     steps: int  # in all
     first_step: int  # done when it started or resumed
     loss: float | None  # the last
-    best: float | None = None
-    speed: Speed | None = None  # None where nothing was left to train
+    best: float | None = None  # value of --best-by
 
 
 def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> TrainingResult:
@@ -72,13 +71,11 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
     `build` takes the output folder and returns model, step and data. A model to start from is
     loaded before the folder is touched, so that an unsuitable one costs nothing.
     """
-    settings: FinetuneSettings | PretrainSettings
     if isinstance(run, FinetuneRun):
-        settings, seed, validation = run.finetune, run.sampling.seed, run.validation
-        command, kind = "finetune", Kind.TRAINING
+        command, kind, seed = "finetune", Kind.TRAINING, run.sampling.seed
     else:
-        settings, seed, validation = run.pretrain, run.masking.seed, ValidationSettings()
-        command, kind = "pretrain", Kind.PRETRAINING
+        command, kind, seed = "pretrain", Kind.PRETRAINING, run.masking.seed
+    settings: FinetuneSettings | PretrainSettings = vars(run)[command]
     output = Path(settings.output)
     device = choose_device(device_of_rank(settings.device))
     choose_dtype(run.optimizer.dtype, device)
@@ -104,7 +101,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         batches, measure = main_process_first(partial(training.prepare, output))
         folders = [name for name in (DATA, DEV_DATA) if (output / name).is_dir()]
         record["data"] = {name: read_manifest(output / name, kind).made_from for name in folders}
-        reports.settings = record
+        reports.arguments.settings = record
         if main:
             _write(output, record)
             _write_config(output, command, run.config())
@@ -115,12 +112,13 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
             output,
             device=device,
             seed=seed,
-            validation=validation,
+            validation=getattr(run, "validation", ValidationSettings()),
             measure=measure,
             report=reports.log,
         )
+        reports.send("on_train_begin")
         trainer.run(resume=settings.resume)
-        reports.close()
+        reports.send("on_train_end")
         if main:
             if trainer.best is not None:
                 training.load(output / BEST)
@@ -128,11 +126,10 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
             _write(output, {**record, "log": trainer.history})
             curves = partial(draw_curves, trainer.history)
             save_if_installed(curves, "training curves", output / CURVES)
-        speed = trainer.speed()
-        if speed is not None:
-            logger.info(str(speed))
+        if speed := trainer.speed():
+            logger.info(speed)
         return TrainingResult(
-            trainer.step_number, trainer.first_step, trainer.last_loss, trainer.best, speed
+            trainer.step_number, trainer.first_step, trainer.last_loss, trainer.best
         )
 
 
@@ -224,7 +221,7 @@ class _Arguments(TrainingArguments):
 
 
 class Reports:
-    """Sends the log to experiment trackers by transformers' integrations, from the main process.
+    """Sends events to experiment trackers by transformers' integrations, from the main process.
 
     Raises:
         UsageError: transformers knows no such tracker.
@@ -232,9 +229,7 @@ class Reports:
     """
 
     def __init__(self, names: Sequence[str], output: Path) -> None:
-        self.settings: Mapping[str, Any] = {}
-        self._arguments = _Arguments(output_dir=str(output), run_name=output.name)
-        self._started = False
+        self.arguments = _Arguments(output_dir=str(output), run_name=output.name)
         try:
             kinds = get_reporting_integration_callbacks(list(names))  # type: ignore[no-untyped-call]
             self._callbacks = [kind() for kind in kinds]
@@ -246,21 +241,12 @@ class Reports:
             if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
                 callback.logging_dir = str(output / LOGS)
 
-    def _call(self, event: str, step: int = 0, **options: Any) -> None:
-        state, control = TrainerState(global_step=step), TrainerControl()
-        for each in self._callbacks:
-            getattr(each, event)(self._arguments, state, control, model=None, **options)
+    def send(self, event: str, step: int = 0, **options: Any) -> None:
+        """Call a method of transformers' callbacks: on_train_begin, on_log or on_train_end."""
+        for callback in () if world()[0] else self._callbacks:
+            state, control = TrainerState(global_step=step), TrainerControl()
+            getattr(callback, event)(self.arguments, state, control, model=None, **options)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Send one entry of the log."""
-        if world()[0]:
-            return
-        if not self._started:
-            self._arguments.settings, self._started = self.settings, True
-            self._call("on_train_begin")
-        self._call("on_log", step, logs=dict(values))
-
-    def close(self) -> None:
-        """End the run in every tracker."""
-        if self._started:
-            self._call("on_train_end")
+        self.send("on_log", step, logs=dict(values))

@@ -14,7 +14,7 @@ runs each chunk again, under the random state of its first run.
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -175,34 +175,22 @@ def join(parts: Sequence[PassageVectors]) -> PassageVectors:
     """Concatenate the embeddings of chunks; missing vectors of a passage are masked."""
     size = max(part.values.shape[1] for part in parts)
     values = torch.cat([widen(part.values, size) for part in parts])
-    if all(part.mask is None for part in parts):
-        return PassageVectors(values)
-    masks = [
-        part.values.new_ones(part.values.shape[:2], dtype=torch.bool)
-        if part.mask is None
-        else part.mask
-        for part in parts
-    ]
-    return PassageVectors(values, torch.cat([widen(mask, size) for mask in masks]))
+    masks = [widen(part.mask, size) for part in parts if part.mask is not None]
+    return PassageVectors(values, torch.cat(masks) if masks else None)
 
 
+@dataclass
 class RetrievalStep:
     """A step of a retriever: direct, or with the gradient cache.
 
     `across_devices`: the passages of other processes are negatives too.
     """
 
-    def __init__(
-        self,
-        model: Retriever,
-        objective: RetrievalObjective,
-        cache: CacheSettings,
-        *,
-        across_devices: bool = True,
-    ) -> None:
-        self.model, self.objective, self.cache = model, objective, cache
-        self.across_devices = across_devices
-        self.work = Work()
+    model: Retriever
+    objective: RetrievalObjective
+    cache: CacheSettings
+    across_devices: bool = True
+    work: Work = field(default_factory=Work)
 
     def __call__(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
@@ -274,11 +262,14 @@ def add_shares(
     return summed(sums)
 
 
+@dataclass
 class RerankingStep:
     """A step of a cross-encoder: listwise over each query's own passages, a mean over queries."""
 
-    def __init__(self, model: Reranker, settings: RerankingSettings, cache: CacheSettings) -> None:
-        self.model, self.settings, self.cache, self.work = model, settings, cache, Work()
+    model: Reranker
+    settings: RerankingSettings
+    cache: CacheSettings
+    work: Work = field(default_factory=Work)
 
     def __call__(self, batch: PairTrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
@@ -308,13 +299,14 @@ class RerankingStep:
         return r_drop_loss(scores(), scores(), self.settings.r_drop)
 
 
+@dataclass
 class SentenceStep:
     """A step on pairs or triplets of sentences; the loss is a mean over examples."""
 
-    def __init__(
-        self, encoder: Encoder, objective: ObjectiveSettings, cache: CacheSettings
-    ) -> None:
-        self.encoder, self.objective, self.cache, self.work = encoder, objective, cache, Work()
+    encoder: Encoder
+    objective: ObjectiveSettings
+    cache: CacheSettings
+    work: Work = field(default_factory=Work)
 
     def __call__(self, batch: SentenceBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
@@ -337,6 +329,7 @@ class SentenceStep:
         return add_shares(batch.items, self.cache, (size, width), loss, (name,), backward)
 
 
+@dataclass
 class PretrainingStep:
     """A step of pre-training: in chunks, with or without the contrast of spans.
 
@@ -350,18 +343,12 @@ class PretrainingStep:
     chunks (the released code), instead of all tokens of the update.
     """
 
-    def __init__(
-        self,
-        objective: PretrainingObjective,
-        limits: Limits = UNLIMITED,
-        *,
-        contrast: bool = False,
-        lm_scale: float = 1.0,
-        by_micro_batch: bool = False,
-    ) -> None:
-        self.objective, self.limits, self.contrast = objective, limits, contrast
-        self.lm_scale, self.by_micro_batch = lm_scale, by_micro_batch
-        self.work = Work()
+    objective: PretrainingObjective
+    limits: Limits = UNLIMITED
+    contrast: bool = False
+    lm_scale: float = 1.0
+    by_micro_batch: bool = False
+    work: Work = field(default_factory=Work)
 
     def __call__(self, batch: PretrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,7 @@ GPU_WORKERS = 2
 # In the folder of a run; files of a checkpoint.
 CHECKPOINTS, BEST, STEPS = "checkpoints", "best", "steps"
 STATE, LOG = "trainer.pt", "trainer_state.json"
+STATEFUL = ("optimizer", "scheduler", "scaler")  # parts of a trainer with a state
 LOWER_IS_BETTER = (DevMetric.LOSS, DevMetric.AVERAGE_RANK)
 Measure = Callable[[], Mapping[str, float]]
 # This process's batches, and what measures the model (in evaluation mode) on held-out data.
@@ -62,31 +63,6 @@ class Training:
     load: Callable[[Path], None]
     prepare: Callable[[Path], Prepared]
     resolved: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Speed(NamedTuple):
-    """Throughput of a run over all its processes, without validations and checkpoints."""
-
-    tokens_per_second: float  # of texts, padding not counted
-    padding: float  # the share of positions that are padding
-    waiting: float  # the share of the time spent waiting for data
-    peak_mib: float  # the most memory of a process: of its GPU, or its resident set on a CPU
-
-    def __str__(self) -> str:
-        return (
-            f"{self.tokens_per_second:,.0f} tokens/s ({self.padding:.0%} padding, "
-            f"{self.waiting:.0%} of the time waiting for data), at most {self.peak_mib:,.0f} MiB"
-        )
-
-
-def best_of(history: list[dict[str, Any]], metric: DevMetric) -> tuple[float | None, int]:
-    """Return the best value of a log, the first among equals, and the validations since then."""
-    name = f"eval_{metric.value}"
-    values = [entry[name] for entry in history if name in entry]
-    if not values:
-        return None, 0
-    best = min(values) if metric in LOWER_IS_BETTER else max(values)
-    return best, len(values) - 1 - values.index(best)
 
 
 class Trainer:
@@ -159,8 +135,15 @@ class Trainer:
     @property
     def best(self) -> float | None:
         """The best value of the deciding measure so far; None where nothing decides."""
-        metric = self.validation.best_by
-        return None if metric is None else best_of(self.history, metric)[0]
+        return min(self._deciding(), key=self._order, default=None)
+
+    def _deciding(self) -> list[float]:
+        """Return the values of the deciding measure so far."""
+        name = f"eval_{self.validation.best_by}"
+        return [entry[name] for entry in self.history if name in entry]
+
+    def _order(self, value: float) -> float:
+        return value if self.validation.best_by in LOWER_IS_BETTER else -value
 
     def run(self, *, resume: bool) -> None:
         """Train to the end, under `resume` from the last checkpoint.
@@ -267,7 +250,8 @@ class Trainer:
         self._log({f"eval_{name}": value for name, value in measured.items()})
         self._notes["eval"] = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
         if self.validation.best_by is not None:
-            _, since = best_of(self.history, self.validation.best_by)
+            values = list(map(self._order, self._deciding()))
+            since = len(values) - 1 - values.index(min(values))  # the first among equals
             if since == 0:
                 self._save_model(self.output / BEST)
             patience = self.validation.early_stopping
@@ -315,21 +299,15 @@ class Trainer:
         random = gather_objects([torch.get_rng_state(), *cuda])
         if world()[0]:
             return
-        state = {
-            "optimizer": self._optimizer.state_dict(),
-            "scheduler": self._scheduler.state_dict(),
-            "scaler": self._scaler.state_dict(),
-            "random": random,
-            "sums": self._sums,
-            "summed": self._summed,
-        }
+        state = {name: getattr(self, f"_{name}").state_dict() for name in STATEFUL}
+        state |= {"random": random, "sums": self._sums, "summed": self._summed}
         log = {"step": self.step_number, "stopped": self._stopped, "log_history": self.history}
         with whole_folder(self.folder / f"checkpoint-{self.step_number}", own=True) as part:
             self.training.save(part)
             try:
                 torch.save(state, part / STATE)
             except RuntimeError as error:  # torch's writer raises no OSError on a full disk
-                raise OSError(errno.ENOSPC, str(error)) from error
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
             (part / LOG).write_text(json.dumps(log))
             for item in part.rglob("*"):  # on the disk before older checkpoints are removed
                 if item.is_file():
@@ -350,7 +328,7 @@ class Trainer:
         self._stopped, self.history = log["stopped"], log["log_history"]
         self.training.load(path)
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
-        for name in ("optimizer", "scheduler", "scaler"):
+        for name in STATEFUL:
             getattr(self, f"_{name}").load_state_dict(state[name])
         self._sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self._summed = state["summed"]
@@ -359,25 +337,25 @@ class Trainer:
         if cuda and self.device.type == "cuda":
             torch.cuda.set_rng_state(cuda[0], self.device)
 
-    def speed(self) -> Speed | None:
-        """Return the throughput of all processes, which all must ask; None if no step was done."""
+    def speed(self) -> str:
+        """Describe the throughput of all processes, which all must call it, without validations.
+
+        Tokens are those of texts, without padding; memory is that of a GPU, or the resident set.
+        Empty if no step was done.
+        """
         work = self.step.work
-        own = (work.tokens, work.real, work.positions, peak_mib(self.device))
-        counted = [[*own, self._seconds, self._waited]]
-        all_ranks = gather(torch.tensor(counted, dtype=torch.float64, device=self.device))
-        tokens, real, positions, peaks, seconds, waited = all_ranks.T.tolist()
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self.device) / 2**20
+        else:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        own = [[work.tokens, work.real, work.positions, peak, self._seconds, self._waited]]
+        every = gather(torch.tensor(own, dtype=torch.float64, device=self.device))
+        tokens, real, positions, peaks, seconds, waited = every.T.tolist()
         if not any(seconds):
-            return None
-        return Speed(
-            tokens_per_second=sum(tokens) / max(seconds),
-            padding=1 - sum(real) / max(1, sum(positions)),
-            waiting=sum(waited) / sum(seconds),
-            peak_mib=max(peaks),
+            return ""
+        return (
+            f"{sum(tokens) / max(seconds):,.0f} tokens/s "
+            f"({1 - sum(real) / max(1, sum(positions)):.0%} padding, "
+            f"{sum(waited) / sum(seconds):.0%} of the time waiting for data), "
+            f"at most {max(peaks):,.0f} MiB"
         )
-
-
-def peak_mib(device: torch.device) -> float:
-    """Return the most memory that this process has used: of its GPU, or its resident set."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -111,16 +111,13 @@ def encode_tokens(
     encode: Callable[[TokenBatch], Tensor], texts: Tokens, pad_id: int, device: torch.device
 ) -> Tensor:
     """Return the embeddings of tokenised texts in their order: (N, ...)."""
-    found = None
-    lengths = [len(texts[row]) for row in range(len(texts))]
-    for members in by_length(lengths, BATCH_TOKENS):
-        batch = pad([texts[i] for i in members], pad_id)
-        vectors = encode(to_device(batch, device)).float()
-        if found is None:
-            found = vectors.new_empty(len(texts), *vectors.shape[1:])
-        found[members] = vectors
-    assert found is not None
-    return found
+    members: list[int] = []
+    vectors = []
+    for rows in by_length([len(texts[row]) for row in range(len(texts))], BATCH_TOKENS):
+        batch = pad([texts[row] for row in rows], pad_id)
+        vectors.append(encode(to_device(batch, device)).float())
+        members += rows
+    return torch.cat(vectors)[torch.tensor(members).argsort()]
 
 
 def ranks(scores: Tensor, positives: Tensor) -> Tensor:
@@ -133,14 +130,11 @@ def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[
 
     Equal scores are ordered by row.
     """
-    found = []
-    for row, wanted in zip(scores, relevant, strict=True):
-        rows = torch.tensor(sorted(wanted), device=row.device)
-        first = rows[row[rows].argmax()]
-        best = row[first]
-        rank = 1 + int((row > best).sum() + (row[:first] == best).sum())
-        found.append(1 / rank if rank <= CUT else 0.0)
-    return found
+    best = scores.argsort(dim=1, descending=True, stable=True)[:, :CUT].tolist()
+    return [
+        next((1 / rank for rank, row in enumerate(rows, start=1) if row in wanted), 0.0)
+        for rows, wanted in zip(best, relevant, strict=True)
+    ]
 
 
 def in_batch_loss(scores: Tensor, groups: Tensor, temperature: float) -> Tensor:

@@ -160,7 +160,7 @@ def test_heads_are_kept(tiny, tmp_path, objective):
     written, read = (objective(backbone).eval() for _ in range(2))
     assert read.load_heads(tmp_path) is None
     written.save_heads(tmp_path)
-    assert read.load_heads(tmp_path) == tmp_path / written.head_file
+    assert read.load_heads(tmp_path) == tmp_path / written.head_files[0]
     batch = batch_of(backbone)
     terms, again = written.double()(batch)[1], read.double()(batch)[1]
     assert all(again[name].total.equal(term.total) for name, term in terms.items())

@@ -30,14 +30,14 @@ def write_examples(path: Path, queries: Iterable[int], *, scored: bool = False) 
     return jsonl(path, (inline(number, 1 + number % 2, 3, scored=scored) for number in queries))
 
 
-def run_of(output: Path, model: Path, train: str | Path, **options: Any) -> FinetuneRun:
+def run_of(output: Path, model: Path | str, train: str | Path, **options: Any) -> FinetuneRun:
     """A run of `SMALL` settings; options by field name replace or add to them."""
     paths = {"model": str(model), "train_data": (str(train),), "output": str(output)}
     preset = options.pop("preset", None)
     return resolve_run(preset, CorpusSettings(), {**SMALL, **paths, **options})
 
 
-def tune(output: Path, model: Path, train: str | Path, **options: Any) -> TrainingResult:
+def tune(output: Path, model: Path | str, train: str | Path, **options: Any) -> TrainingResult:
     """Runs it in silence."""
     return finetune(run_of(output, model, train, **options))
 

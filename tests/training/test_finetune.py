@@ -20,9 +20,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.io.vectors import open_vectors
 from denserk.models.encode import encode
 from denserk.models.model_folder import read_model_folder
-from denserk.training.finetune import finetune
-from tests.reporters import Heard
-from tests.training.finetuning import AGG, run_of, tune
+from tests.training.finetuning import AGG, tune
 
 
 def encoded(folder, toy):
@@ -82,23 +80,20 @@ def test_a_shared_start_may_be_untied_and_stays_so(tiny, train, tmp_path):
         load_file(tmp_path / "one" / side / "model.safetensors") for side in ("query", "document")
     )
     assert not torch.equal(query["cls_proj.weight"], passage["cls_proj.weight"])
-    heard = Heard()
-    finetune(run_of(tmp_path / "two", tmp_path / "one", train, max_steps=2))
+    tune(tmp_path / "two", tmp_path / "one", train, max_steps=2)
     assert (tmp_path / "two" / "query").is_dir()
-    assert not any("random weights" in note for note in heard.notes)
 
 
-def test_settings_versions_and_log_are_kept(tiny, train, dev, tmp_path):
-    run = run_of(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **AGG)
-    result = finetune(run)
+def test_settings_versions_log_and_curves_are_kept(tiny, train, dev, tmp_path):
+    result = tune(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **AGG)
+    assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "out" / "logs").exists()
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert record["versions"].keys() == {"denserk", "torch", "transformers"}
     assert record["optimizer"]["lr"] == 0.01
     assert record["representation"]["agg_dim"] == 20
     assert record["text"]["query_max_length"] == 32
-    assert {use: each["name"] for use, each in record["data"]["training-data"].items()} == {
-        "file 1": train
-    }
+    assert [each["name"] for each in record["data"]["training-data"].values()] == [train]
     losses = [entry for entry in record["log"] if "loss" in entry]
     assert [entry["step"] for entry in losses] == [2, 4, 6, 8, 10]
     parts = ("loss_contrastive", "loss_cls", "loss_agg")
@@ -107,12 +102,6 @@ def test_settings_versions_and_log_are_kept(tiny, train, dev, tmp_path):
     assert [e["step"] for e in record["log"] if "eval_dev-loss" in e] == [5, 10]
     assert result.loss == losses[-1]["loss"]
     assert [entry["epoch"] for entry in losses] == [pytest.approx(n / 6) for n in (2, 4, 6, 8, 10)]
-
-
-def test_curves_are_drawn_and_no_tracker_is_used(tiny, train, dev, tmp_path):
-    tune(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **AGG)
-    assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")
-    assert not (tmp_path / "out" / "logs").exists()
 
 
 def test_weights_stay_float32_in_bfloat16(tiny, train, tmp_path):

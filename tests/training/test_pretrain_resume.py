@@ -135,9 +135,8 @@ def test_a_given_tokenizer_is_taken_over(tiny, tmp_path, corpus):
 def test_ids_make_no_vocabulary(tiny, tmp_path):
     tokens = tmp_path / "tokens.jsonl"
     tokens.write_text('{"text": [5, 6, 7]}\n')
-    with pytest.raises(InputError, match="token ids") as refusal:
+    with pytest.raises(InputError, match="no text to train a vocabulary on"):
         started(tmp_path, tokens)
-    assert "--tokenizer" in str(refusal.value.hint)
     folder = started(tmp_path, tokens, tokenizer=str(tiny()), vocabulary_size=30522)
     assert (folder / "config.json").is_file()
 

@@ -8,11 +8,10 @@ import torch
 from denserk.config.encoding import PairSettings, TextSettings
 from denserk.data.batches import PairJoiner, pad
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
-from denserk.data.training_batches import TrainingBatches
+from denserk.data.training_data import TrainingInputs, prepare
 from denserk.errors import InputError
 from denserk.models.cross_encoder import reranker_to_train
-from denserk.training.finetune import prepare_queries
-from denserk.training.validation import DevSet, measure, measure_groups, reciprocal_ranks
+from denserk.training.validation import DevSet, dev_sets, measure, measure_groups, reciprocal_ranks
 from tests.conftest import PASSAGES as TEXTS
 from tests.conftest import VOCABULARY
 from tests.data.conftest import inline, jsonl
@@ -105,33 +104,11 @@ def tokenizers():
     return made, made
 
 
-def sets(tmp_path, tokenizers, **options) -> list[DevSet]:
-    """The held-out data that a run measures its model on."""
-    train, found = jsonl(tmp_path / "train.jsonl", [inline(n, 1, 3) for n in range(4)]), []
-    output = tmp_path / "out"
-    run = run_of(output, tmp_path / "model", train, **options)
-
-    def measured(sets):
-        found.extend(sets)
-        return {}
-
-    _, measure = prepare_queries(run, tokenizers, TrainingBatches, measured, output)
-    assert measure is not None
-    measure()
-    return found
-
-
-def collection(toy, qrels="qrels.txt"):
-    return {
-        "dev_corpus": str(toy / "corpus.jsonl"),
-        "dev_topics": str(toy / "queries.tsv"),
-        "dev_qrels": str(toy / qrels),
-    }
-
-
 def test_groups_are_the_first_positive_and_the_top_negatives(tmp_path, tokenizers):
     examples = [inline(number, 2, 3) for number in range(4)]
-    (dev,) = sets(tmp_path, tokenizers, dev_data=jsonl(tmp_path / "dev.jsonl", examples))
+    data = jsonl(tmp_path / "dev.jsonl", examples)
+    store = prepare(TrainingInputs([data]), tmp_path / "dev", *tokenizers)
+    (dev,) = dev_sets(run_of(tmp_path / "out", "model", data), store, tokenizers)
     assert dev.groups is not None
     tokenizer = tiny_tokenizer("bert", VOCABULARY)
 
@@ -147,16 +124,16 @@ def test_groups_are_the_first_positive_and_the_top_negatives(tmp_path, tokenizer
 
 
 def test_a_collection_is_sorted_by_descending_id(toy, tmp_path, tokenizers):
-    (dev,) = sets(tmp_path, tokenizers, **collection(toy))
+    files = {"dev_corpus": "corpus.jsonl", "dev_topics": "queries.tsv", "dev_qrels": "qrels.txt"}
+    given = {name: str(toy / file) for name, file in files.items()}
+    run = run_of(tmp_path / "out", "model", "train", **given)
+    (dev,) = dev_sets(run, None, tokenizers)
     docids = sorted(TEXTS, reverse=True)
     assert docids.index("d10") > docids.index("d2")
     assert len(dev.passages) == len(docids)
     found = [{docids[row] for row in rows} for rows in dev.relevant]
     assert found == [{"d3"}, {"d1", "d5"}, {"d4"}]
     assert dev.groups is None
-
-
-def test_judgments_of_other_things_are_rejected(toy, tmp_path, tokenizers):
-    (toy / "other.txt").write_text("x1 0 d3 1\n")
+    (toy / "qrels.txt").write_text("x1 0 d3 1\n")
     with pytest.raises(InputError, match="no relevance judgment that joins a query"):
-        sets(tmp_path, tokenizers, **collection(toy, "other.txt"))
+        dev_sets(run, None, tokenizers)
