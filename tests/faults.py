@@ -1,4 +1,4 @@
-"""Faults on purpose: a stop at the nth file that takes its name, a disk that is full."""
+"""Faults on purpose: a stop at the nth file that is renamed, a disk that is full, a kill."""
 
 import os
 import resource
@@ -12,25 +12,24 @@ from typing import Any
 
 import pytest
 
+NAMING = ((Path, "replace"),)  # the moment at which a complete file is renamed
+
 
 class Stopped(KeyboardInterrupt):
     """The stop; a KeyboardInterrupt, so that nothing between catches it."""
 
 
-NAMING = ((Path, "replace"),)
-"""The moment at which a file takes its name."""
-
-
 @contextmanager
 def stopped_at(step: int, calls: Iterable[tuple[Any, str]] = NAMING) -> Iterator[None]:
-    """Stops whatever runs inside when one of `calls` is made for the time `step` (from 0)."""
-    left = [step]
+    """Stop whatever runs inside when one of `calls` is made for the time `step` (from 0)."""
+    left = step
 
     def or_stop(function):
         def call(*arguments, **named):
-            if left[0] == 0:
+            nonlocal left
+            if left == 0:
                 raise Stopped
-            left[0] -= 1
+            left -= 1
             return function(*arguments, **named)
 
         return call
@@ -42,7 +41,7 @@ def stopped_at(step: int, calls: Iterable[tuple[Any, str]] = NAMING) -> Iterator
 
 
 def limit_file_size(size: int) -> None:
-    """No file of this process may grow past `size` bytes (for a child process: preexec_fn)."""
+    """Limit the size of files that this process writes (for a child process: preexec_fn)."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     # Python before 3.14 keeps bytecode that was cut off at the limit, and every later import fails
@@ -50,13 +49,7 @@ def limit_file_size(size: int) -> None:
 
 
 def kill_and_resume(command: list[str], output: Path, checkpoint: str) -> None:
-    """Kills a training command once a checkpoint of such a name is there, and resumes it.
-
-    Args:
-        command: without its --output.
-        output: the folder of the run.
-        checkpoint: a pattern of names.
-    """
+    """Kill a training command (without --output) once it wrote a checkpoint, and resume it."""
     command = [*command, "--output", str(output)]
     process = subprocess.Popen(command)
     while not any((output / "checkpoints").glob(checkpoint)):
@@ -69,14 +62,14 @@ def kill_and_resume(command: list[str], output: Path, checkpoint: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder by name."""
+    """Return the bytes of a folder's files by name."""
     return {item.name: item.read_bytes() for item in sorted(folder.iterdir())}
 
 
 def ranks(torchrun: int) -> dict[int, int]:
-    """The processes that a torchrun started, by rank; needs Linux's /proc."""
+    """Return the processes that a torchrun started, by rank; needs Linux's /proc."""
     found: dict[int, int] = {}
     for child in Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split():
-        told = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-        found |= {int(word[5:]): int(child) for word in told if word.startswith(b"RANK=")}
+        values = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        found |= {int(value[5:]): int(child) for value in values if value.startswith(b"RANK=")}
     return found

@@ -1,11 +1,10 @@
 """Kills commands at random moments, runs them again, and compares every byte with a quiet run.
 
-    python -m tests.kills WORK [--kills 300] [--seed 1]
+    python -m tests.kills WORK [KILLS [SEED]]
 
 WORK is a folder that is made. Prints a line a command, and exits with 1 at the first difference.
 """
 
-import argparse
 import faulthandler
 import json
 import os
@@ -25,9 +24,9 @@ from tests.training.pretraining import write_corpus
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOG = "../log"  # of the last command
 PATIENCE = 200  # seconds after which a command counts as hanging
-CHANGING = ("training.json", "training.png")  # times
-TRAINING = ["--device", "cpu", "--batch-size", "4", "--save-steps", "2", "--max-steps", "12"]
+WITH_TIMES = ("training.json", "training.png", "trainer_state.json")
 PASSAGES = 200
+OUTPUTS = (KILLED, WHOLE) = ("out-k", "ref-out")  # of one length, because manifests name them
 
 
 class Case(NamedTuple):
@@ -39,6 +38,7 @@ class Case(NamedTuple):
 
 
 ENCODE = ["encode", "--model", "model", "--corpus", "passages.jsonl", "--block-size", "8"]
+TRAINING = ["--device", "cpu", "--batch-size", "4", "--save-steps", "2", "--max-steps", "12"]
 FINETUNE = ["finetune", "--model", "model", "--train-data", "train.jsonl", *TRAINING]
 PRETRAIN = ["pretrain", "--objective", "mlm", "--model", "model", "--corpus", "text.jsonl"]
 INDEX = ["index", "--input", "vectors"]
@@ -64,7 +64,7 @@ CASES = {
 }
 
 
-def command(arguments: list[str], delay: float | None = None, how: int = 0) -> tuple[int, float]:
+def denserk(arguments: list[str], delay: float | None = None, how: int = 0) -> tuple[int, float]:
     """Run a command in a forked process, and send it a signal; its exit status and its seconds."""
     start = time.monotonic()
     child = os.fork()
@@ -93,36 +93,48 @@ def command(arguments: list[str], delay: float | None = None, how: int = 0) -> t
     return status, time.monotonic() - start
 
 
-def with_output(case: Case, output: str, *more: str) -> list[str]:
+def line_of(case: Case, output: str, *more: str) -> list[str]:
     """The command line of a case."""
-    if case.command[0] == "convert":
-        return [*case.command[:2], output, *case.command[2:], *more]
-    return [*case.command, "--output", output, *more]
+    at = 2 if case.command[0] == "convert" else len(case.command)
+    flag = [] if case.command[0] == "convert" else ["--output"]
+    return [*case.command[:at], *flag, output, *case.command[at:], *more]
 
 
-def state(output: Path) -> dict[str, Any]:
-    """Every byte of an output and of what stands beside it, without times."""
+def finish(case: Case, output: str, *more: str) -> float:
+    """Run a case, which must succeed; its seconds."""
+    status, seconds = denserk(line_of(case, output, *more))
+    assert status == 0, Path(LOG).read_text()
+    return seconds
+
+
+def state(work: Path, output: str | None = None) -> dict[str, Any]:
+    """Return the bytes of an output and of what is beside it, or of all else, without times."""
     found: dict[str, Any] = {}
-    beside = [path for path in output.parent.iterdir() if output.name in path.name]
-    for place in beside:
-        for path in [place] if place.is_file() else sorted(place.rglob("*")):
-            name = str(path.relative_to(output.parent)).replace(output.name, "OUT", 1)
-            if path.is_dir() or path.name in CHANGING or "/logs/" in name:
-                continue
-            data = path.read_bytes().replace(output.name.encode(), b"OUT")
-            if path.name.endswith("manifest.json"):
-                manifest = json.loads(data)
-                manifest.get("contents", {}).pop("seconds", None)
-                found[name] = manifest
-            elif path.name == "trainer_state.json" or path.suffix in (".pt", ".pth"):
-                found[name] = None  # holds times, or a zip file's
-            else:
-                found[name] = data
+    for path in sorted(work.rglob("*")):
+        name = str(path.relative_to(work))
+        of = next((each for each in OUTPUTS if each in name), None)
+        if of != output or path.is_dir() or path.name in WITH_TIMES or "/logs/" in name:
+            continue
+        name, data = (
+            name.replace(str(of), "OUT"),
+            path.read_bytes().replace(str(of).encode(), b"OUT"),
+        )
+        found[name] = None if path.suffix in (".pt", ".pth") else data  # zip files hold times
+        if name.endswith("manifest.json"):
+            found[name] = json.loads(data)
+            found[name].get("contents", {}).pop("seconds", None)
     return found
 
 
+def clear(work: Path, output: str) -> None:
+    """Remove an output and what stands beside it."""
+    for path in work.iterdir():
+        if output in path.name:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def prepare(work: Path) -> None:
-    """Write what the commands read, and files that are nobody's business."""
+    """Write what the commands read, and files that no command may touch."""
     write_toy(work)
     write_tiny(work / "model", "bert", VOCABULARY)
     write_examples(work / "train.jsonl", range(24))
@@ -133,93 +145,63 @@ def prepare(work: Path) -> None:
             out.write(json.dumps({"_id": f"d{number}", "title": "", "text": each}) + "\n")
     (work / "thesis.tex").write_text("mine")
     (work / ".bashrc").write_text("mine")
-    (work / "logs").mkdir()
-    (work / "logs" / "letters.txt").write_text("mine")
+    (work / "letters").mkdir()
+    (work / "letters" / "letters.txt").write_text("mine")
     os.chdir(work)
-    assert command([*ENCODE, "--output", "vectors"])[0] == 0
-    assert command([*INDEX, "--output", "index"])[0] == 0
-    assert command([*SEARCH, "1000", "--output", "a.trec"])[0] == 0
-    assert command([*SEARCH, "9", "--output", "b.trec"])[0] == 0
+    for command, output in (
+        *((ENCODE, "vectors"), (INDEX, "index")),
+        *(([*SEARCH, "1000"], "a.trec"), ([*SEARCH, "9"], "b.trec")),
+    ):
+        finish(Case(command), output)
 
 
 def kill_and_compare(work: Path, name: str, draw: random.Random, kills: int) -> int:
     """Kill a command so many times, each followed by another run; returns how many hit it."""
-    case, hit = CASES[name], 0
+    case, hit, done = CASES[name], 0, 0
+    more = ["--overwrite"] if case.first else []
     if case.first:
-        assert command(with_output(CASES[case.first], "ref-out"))[0] == 0
-    assert command(with_output(case, "ref-out", *([case.again] if case.first else [])))[0] == 0
-    assert command(with_output(case, "timed-out"))[0] == 0
-    seconds = command(with_output(case, "timed-out", "--overwrite"))[1]
-    expected, outside = state(work / "ref-out"), everything_else(work)
-    done = 0
+        finish(CASES[case.first], WHOLE)
+    finish(case, WHOLE, *more)
+    seconds = finish(case, WHOLE, "--overwrite")
+    expected, outside = state(work, WHOLE), state(work)
     while done < kills:
-        clear(work, "out-k")
+        clear(work, KILLED)
         if case.first:
-            assert command(with_output(CASES[case.first], "out-k"))[0] == 0
-        more = ["--overwrite"] if case.first else []
+            finish(CASES[case.first], KILLED)
+        status, flags = 1, more
         for _ in range(draw.choice((1, 1, 2, 3))):
             how = draw.choice(SIGNALS)
-            arguments = with_output(case, "out-k", *more)
-            status, _ = command(arguments, draw.uniform(0, 1.1) * seconds, how)
-            hit += status != 0
-            assert status in (0, -how, 128 + how), (
-                f"{name}: status {status} after signal {how}:\n{Path(LOG).read_text()}"
-            )
-            done += 1
+            status, _ = denserk(line_of(case, KILLED, *flags), draw.uniform(0, 1.1) * seconds, how)
+            hit, done, flags = hit + (status != 0), done + 1, [case.again]
+            log = Path(LOG).read_text()
+            assert status in (0, -how, 128 + how), f"{name}: {status} after signal {how}:\n{log}"
             if status == 0:
                 break
-            more = [case.again]
         if status != 0:
-            status = command(with_output(case, "out-k", case.again))[0]
-            assert status == 0, Path(LOG).read_text()
-        found = state(work / "out-k")
+            finish(case, KILLED, case.again)
+        found = state(work, KILLED)
         names = expected.keys() | found.keys()
         differ = [key for key in names if expected.get(key, b"-") != found.get(key, b"-")]
         assert not differ, f"{name}: {sorted(differ)} differ"
-        assert everything_else(work) == outside, f"{name}: a file that is not its own changed"
-    for output in ("out-k", "timed-out", "ref-out"):
+        assert state(work) == outside, f"{name}: a file that is not its own changed"
+    for output in OUTPUTS:
         clear(work, output)
     return hit
 
 
-def everything_else(work: Path) -> dict[str, bytes]:
-    """The bytes of all that is no output."""
-    outputs = ("ref-out", "timed-out", "out-k")
-    return {
-        str(path): path.read_bytes()
-        for path in sorted(work.rglob("*"))
-        if path.is_file() and not any(one in str(path) for one in outputs)
-    }
-
-
-def clear(work: Path, output: str) -> None:
-    """Remove an output and what stands beside it."""
-    for path in work.iterdir():
-        if output in path.name:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def main(arguments: list[str] | None = None) -> None:
+def main(work: str, kills: str = "300", seed: str = "1") -> None:
     """Kill every command its share of times."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args(arguments)
-    scratch = chosen.work / "tmp"
-    scratch.mkdir(parents=True)
-    os.environ["TMPDIR"] = str(scratch)
-    prepare(chosen.work / "work")
-    draw, total = random.Random(chosen.seed), 0
+    root = Path(work).absolute()
+    (root / "tmp").mkdir(parents=True)
+    os.environ["TMPDIR"] = str(root / "tmp")
+    prepare(root / "work")
+    draw, share = random.Random(seed), -(-int(kills) // len(CASES))
     for name in CASES:
-        share = -(-chosen.kills // len(CASES))
-        hit = kill_and_compare(chosen.work / "work", name, draw, share)
-        total += share
+        hit = kill_and_compare(root / "work", name, draw, share)
         print(f"{name}: {share} signals, {hit} before the end, nothing differs", flush=True)  # noqa: T201
-    left = [path.name for path in scratch.iterdir() if path.name.startswith("denserk-")]
+    left = [path.name for path in (root / "tmp").iterdir() if path.name.startswith("denserk-")]
     assert len(left) <= 1, left  # of the last killed process; the next one removes it
-    print(f"{total} signals, no difference")  # noqa: T201
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

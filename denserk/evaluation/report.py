@@ -37,7 +37,7 @@ from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
 from denserk.io.files import STREAM, whole_text, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, read_manifest
-from denserk.io.plots import INKS, as_svg, draw_lines, new_axes, style
+from denserk.io.plots import INKS, as_image, draw_lines, new_axes, style
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
 
@@ -46,7 +46,7 @@ BINS = 30  # of the scores
 MOST_ROWS = 10_000  # rows of the table of queries; browsers become slow with more
 # depths of the recall curve, as far as a run reaches
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 3000, 5000, 10000)
-Figure = dict[str, str]  # a plot: `svg` and `caption`
+Figure = dict[str, str]  # a plot: `image` and `caption`
 # the benchmark that retrievers are trained for; the first one that has a result is taken
 IN_DOMAIN = ("msmarco-dev", "beir/msmarco", "msmarco-titled-dev", "dl19", "dl20")
 
@@ -157,7 +157,7 @@ def _write(path: Path, **content: Any) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page = environment.get_template("report.html").render(content, version=__version__, inks=INKS)
+    page = environment.get_template("report.html").render(content, version=__version__)
     with write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     with whole_text(path) as out:
@@ -251,7 +251,7 @@ def _recall(profiles: Sequence[Mapping[str, Any]], level: int) -> Iterator[Figur
     _log_ticks(axes, "{x:,g}")
     grades = "" if level == 1 else f" of grade {level} or higher"
     yield {
-        "svg": as_svg(axes, "Recall by depth, a line per run", "recall"),
+        "image": as_image(axes, "Recall by depth, a line per run"),
         "caption": f"Recall by depth: the share of the relevant passages{grades} among the first "
         "hits, mean over queries.",
     }
@@ -281,13 +281,13 @@ def _costs(
         axes.set(xlabel=title, ylabel=measure)
         _log_ticks(axes, shown)
         listed = ", ".join(f"{name} {shown(float(f'{cost:.3g}'))}" for name, cost in known.items())
-        svg = as_svg(axes, f"{measure} against {title}, a mark per run", title.replace(" ", "-"))
+        image = as_image(axes, f"{measure} against {title}, a mark per run")
         caption = f"{measure} against {title}, from the manifests: {listed}."
-        yield {"svg": svg, "caption": caption}
+        yield {"image": image, "caption": caption}
 
 
 def _scores(profiles: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
-    for number, one in enumerate(profiles):
+    for one in profiles:
         name, scores = one["name"], one["scores"]
         if not any(scores):
             continue
@@ -301,9 +301,9 @@ def _scores(profiles: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
         axes.figure.legend(loc="outside upper center", ncols=2)
         axes.set_xlabel("score")
         axes.yaxis.set_major_formatter("{x:g} %")
-        svg = as_svg(axes, f"Scores of {name}, relevant hits and others", f"scores-{number}")
+        image = as_image(axes, f"Scores of {name}, relevant hits and others")
         counts = f"{len(scores[0]):,} relevant and {len(scores[1]):,} other hits"
-        yield {"svg": svg, "caption": f"{name}: scores of {counts}."}
+        yield {"image": image, "caption": f"{name}: scores of {counts}."}
 
 
 def _transfer(result: BenchmarksResult) -> Iterator[Figure]:
@@ -325,9 +325,9 @@ def _transfer(result: BenchmarksResult) -> Iterator[Figure]:
     if any(points.values()):
         axes = _named_lines(points)
         axes.set(xlabel=f"{inside} on {home}", ylabel=f"mean {outside} on BEIR datasets")
-        svg = as_svg(axes, "Zero-shot against in-domain effectiveness, a mark per run", "transfer")
+        image = as_image(axes, "Zero-shot against in-domain effectiveness, a mark per run")
         caption = f"In-domain ({home}) against zero-shot ({', '.join(away)})."
-        yield {"svg": svg, "caption": caption}
+        yield {"image": image, "caption": caption}
 
 
 def _named_lines(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Any:

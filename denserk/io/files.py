@@ -11,7 +11,6 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar, cast
@@ -20,8 +19,6 @@ from denserk.errors import InputError, OutputError, UsageError
 
 STREAM = "-"
 BOM = b"\xef\xbb\xbf"
-# bytes of a line from which on a file is rejected: it is not a text file, or a gzip bomb
-LONGEST_LINE = 1 << 28
 
 T = TypeVar("T")
 Lines = Iterable[tuple[int, str]]  # numbered from 1, without line ends
@@ -64,17 +61,9 @@ def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, byte
 
     `path` names it in errors.
     """
-    lines = iter(partial(handle.readline, LONGEST_LINE), b"")
     with read_errors(path):
-        for number, line in enumerate(lines, start=1):
-            if len(line) == LONGEST_LINE:
-                raise endless_line(path, number)
+        for number, line in enumerate(handle, start=1):
             yield number, (line.removeprefix(BOM) if number == 1 else line).rstrip(b"\r\n")
-
-
-def endless_line(path: str | Path, line: int | None) -> InputError:
-    """Return the error about a line that is too long to be read into memory."""
-    return InputError(path, line, f"a line of {LONGEST_LINE:,} bytes or more", "shorter lines")
 
 
 class _Rewound(io.RawIOBase):

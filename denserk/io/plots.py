@@ -1,11 +1,10 @@
-"""Plots with matplotlib in one style: written to a file, or as SVG inside an HTML page."""
+"""Plots with matplotlib in one style: written to a file, or as images of an HTML page."""
 
 import io
 import logging
-import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,7 @@ logger = logging.getLogger(__name__)
 INKS = ("#0066a6", "#c14a00", "#00795a", "#a8478a", "#7d6200", "#4b45a8", "#5c6670", "#a3182f")
 MARKERS = ("o", "s", "^", "D", "X", "P")
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1.5, 2)), (0, (9, 2)))
-# stand for text and grid lines: an HTML page replaces them by its own colours
-TEXT, GRID = "#1b1f24", "#d5dae0"
-
+TEXT = "#1b1f24"
 STYLE: Any = {
     "font.size": 8.5,
     "figure.constrained_layout.use": True,
@@ -30,7 +27,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "legend.frameon": False,
-    "grid.color": GRID,
+    "grid.color": "#d5dae0",
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), TEXT),
     **dict.fromkeys(("xtick.color", "ytick.color"), TEXT),
     "text.parse_math": False,  # names of models and runs may hold $
@@ -91,23 +88,9 @@ def save_if_installed(draw: Callable[[], Any], what: str, path: Path | None) -> 
     logger.info(f"{what} are in {path}")
 
 
-def as_svg(axes: Any, label: str, prefix: str) -> str:
-    """Return a figure as an SVG element for an HTML page, whose CSS sets the colours.
-
-    The label describes it to screen readers; the prefix makes its ids unique on the page.
-    """
+def as_image(axes: Any, label: str) -> str:
+    """Return a figure as an HTML image with its SVG inside; the label is for screen readers."""
     buffer = io.BytesIO()
     axes.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    svg = buffer.getvalue().decode()
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r"<[^>]+>", partial(_adapted, prefix), svg)  # tags alone: texts stay as they are
-    return svg.replace("<svg ", f'<svg class="plot" role="img" aria-label="{escape(label)}" ', 1)
-
-
-def _adapted(prefix: str, tag: re.Match[str]) -> str:
-    """Prefix the ids in an SVG tag and replace its colours by those of the page."""
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{prefix}-", tag[0])
-    text = text.replace(TEXT, "currentColor").replace(GRID, "var(--rule)")
-    for number, ink in enumerate(INKS):
-        text = text.replace(ink, f"var(--ink{number})")
-    return text
+    data = b64encode(buffer.getvalue()).decode()
+    return f'<img class="plot" alt="{escape(label)}" src="data:image/svg+xml;base64,{data}">'

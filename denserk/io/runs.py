@@ -25,13 +25,11 @@ from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
 from denserk.io.files import (
     BOM,
-    LONGEST_LINE,
     STREAM,
     ScratchRecords,
     columns,
     decode_lines,
     display_name,
-    endless_line,
     is_number,
     open_binary,
     read_errors,
@@ -202,9 +200,7 @@ class _RunFile:
         """Yield blocks of whole lines with Unix line ends."""
         mark = BOM
         with read_errors(self.path):
-            while block := handle.read(BLOCK) + handle.readline(LONGEST_LINE):
-                if len(block) >= LONGEST_LINE:
-                    raise endless_line(self.path, None)
+            while block := handle.read(BLOCK) + handle.readline():
                 block, mark = block.removeprefix(mark), b""
                 yield block.replace(b"\r\n", b"\n")
 

@@ -1,6 +1,5 @@
-"""Hostile inputs: endless lines, Unicode white space, markup, control characters, a full disk."""
+"""Hostile inputs: Unicode white space, markup, control characters, a full disk."""
 
-import gzip
 import json
 import subprocess
 import sys
@@ -16,23 +15,6 @@ from tests.faults import limit_file_size
 def files(toy, monkeypatch):
     monkeypatch.chdir(toy)
     return toy
-
-
-@pytest.mark.parametrize(("start", "suffix"), [(b"", ".gz"), (b"q1 Q0 d1 1 2.5 t\n", "")])
-def test_an_endless_line(files, monkeypatch, capfd, start, suffix):
-    """A gzip bomb of blanks must not fill the memory; the limit of a line is lowered to 2 MiB."""
-    for module in ("files", "runs"):
-        monkeypatch.setattr(f"denserk.io.{module}.LONGEST_LINE", 1 << 21)
-    bomb, data = f"run.trec{suffix}", start + b" " * (1 << 23)
-    (files / bomb).write_bytes(gzip.compress(data) if suffix else data)
-    evaluate, convert = ["eval", bomb, "qrels.txt"], ["convert", bomb, "o", "--to", "jsonl"]
-    index = ["index", "--type", "bm25", "--corpus", bomb, "--output", "i"]
-    for command in (evaluate, convert, index):
-        assert run(command) in (1, 2), command
-        line = capfd.readouterr().err.splitlines()[-1]
-        assert "internal error" not in line
-        if command is evaluate or (command is convert and start):
-            assert "a line of 2,097,152 bytes or more" in line
 
 
 def test_all_readers_see_the_same_queries_in_a_run(files, capfd):
