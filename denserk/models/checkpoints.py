@@ -153,19 +153,14 @@ def fingerprint(root: Path, files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def read_model_type(folder: Path) -> str:
-    """Return the model type that a folder's config.json names."""
-    if not (folder / CONFIG).is_file():
-        raise ModelError(f"{folder} has no {CONFIG}: it is not a saved transformer")
-    return str(read_json(folder / CONFIG, {"model_type": str})["model_type"])
-
-
-def read_config(folder: Path, model_type: str | None = None) -> PretrainedConfig:
-    """Read config.json, as that of a `model_type` if one is given."""
-    kind, path = model_type or read_model_type(folder), folder / CONFIG
+def read_config(folder: Path) -> PretrainedConfig:
+    """Read the configuration of a folder's model; DPR's encoders are BERTs."""
+    path = folder / CONFIG
+    values = read_json(path, {"model_type": str})
+    values = {name: value for name, value in values.items() if name not in LOADS_CODE}
+    kind = "bert" if values["model_type"] == "dpr" else values["model_type"]
     if kind not in CONFIG_MAPPING:
         raise ModelError(f"{path}: transformers does not know the model_type {kind[:60]!r}")
-    values = {name: value for name, value in read_json(path).items() if name not in LOADS_CODE}
     with _explained(f"{path}: transformers makes no model of it"):
         config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict({**values, "model_type": kind})
     return config
@@ -185,9 +180,9 @@ def load_model(
     are ignored; missing tensors whose names begin with `may_lack` are initialised.
     """
     with _explained(f"{folder / CONFIG}: transformers makes no model of it"), torch.device("meta"):
-        shell = auto.from_config(config)
+        kind = type(auto.from_config(config))
     with _explained(f"{folder} cannot be loaded"), silent():
-        model, info = type(shell).from_pretrained(
+        model, info = kind.from_pretrained(
             None,
             config=config,
             state_dict=dict(tensors),
@@ -201,22 +196,23 @@ def load_model(
         model.pooler = None
         missing = [name for name in missing if not name.startswith("pooler.")]
     own = {name for name, _ in base.named_children()} - {"pooler"}
-    wrong = {
-        "missing": [name for name in missing if not name.startswith(may_lack)],
-        "unexpected": [  # of the encoder itself; heads of other tasks are welcome
-            name
-            for name in sorted(info["unexpected_keys"])
-            if name.removeprefix(prefix).partition(".")[0] in own
-            and not name.endswith("position_ids")
-        ],
-        "of another shape": [
+    unexpected = [  # of the encoder itself; heads of other tasks are welcome
+        name
+        for name in sorted(info["unexpected_keys"])
+        if name.removeprefix(prefix).partition(".")[0] in own and not name.endswith("position_ids")
+    ]
+    wrong = [
+        *(f"{name} is missing" for name in missing if not name.startswith(may_lack)),
+        *(f"{name} is unexpected" for name in unexpected),
+        *(
             f"{name} is {tuple(found)}, expected {tuple(expected)}"
             for name, found, expected in sorted(info["mismatched_keys"])
-        ],
-    }
-    if any(wrong.values()):
-        named = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
-        raise ModelError(f"{folder}: the weights are not those of its config.json; {named}")
+        ),
+    ]
+    if wrong:
+        raise ModelError(
+            f"{folder}: the weights are not those of its config.json; {'; '.join(wrong)}"
+        )
     return model.eval()
 
 

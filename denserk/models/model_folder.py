@@ -44,7 +44,6 @@ from denserk.models.checkpoints import (
     load_model,
     read_config,
     read_json,
-    read_model_type,
     read_tensors,
     read_weights,
     write_tensors,
@@ -57,10 +56,9 @@ NOTHING: Mapping[str, Any] = {}
 
 # first parts of the names of a representation's own tensors
 HEADS = ("tok_proj.", "cls_proj.", "agg_proj.", "scalar_mix.")
-# DPR's two encoders are BERTs under names of their own
-DPR, DPR_PREFIXES = "dpr", ("question_encoder.bert_model.", "ctx_encoder.bert_model.")
+# of the tensors of DPR's two encoders
+DPR_PREFIXES = ("question_encoder.bert_model.", "ctx_encoder.bert_model.")
 TEXT_MODELS = {
-    DPR,
     *MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     *MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
@@ -141,25 +139,18 @@ class StoredEncoder:
     @classmethod
     def read(cls, folder: Path, heads: Mapping[str, Tensor] | None = None) -> "StoredEncoder":
         """Read a transformers folder, `heads` from elsewhere; published layouts are renamed."""
-        kind = read_model_type(folder)
-        if kind not in TEXT_MODELS:
-            raise ModelError(
-                f"{folder}: the backbone {kind!r} is not supported",
-                "any encoder or decoder of text is that transformers' AutoModel loads",
-            )
+        config = read_config(folder)
+        if config.model_type not in TEXT_MODELS:
+            raise ModelError(f"{folder}: the backbone {config.model_type!r} is not supported")
+        if getattr(config, "projection_dim", 0):
+            raise ModelError(f"{folder} projects its vectors, which denserk does not do")
         tensors = {**read_weights(folder), **(heads or {})}
-        prefixes: tuple[str, ...] = ()
-        if kind == DPR:
-            kind, prefixes = "bert", DPR_PREFIXES
-            if read_json(folder / CONFIG).get("projection_dim"):
-                raise ModelError(f"{folder} projects its vectors, which denserk does not do")
-        elif any(name.startswith(f"encoder.{kind}.") for name in tensors):
-            prefixes = ("encoder.",)  # Pyserini's file of an Aggretriever
-        for prefix in prefixes:
+        pyserini = any(name.startswith(f"encoder.{config.model_type}.") for name in tensors)
+        for prefix in ("encoder.",) if pyserini else DPR_PREFIXES:
             tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
         own = {name: tensor for name, tensor in tensors.items() if name.startswith(HEADS)}
         backbone = {name: tensor for name, tensor in tensors.items() if name not in own}
-        return cls(folder, read_config(folder, kind), backbone, own)
+        return cls(folder, config, backbone, own)
 
     @property
     def architecture(self) -> Architecture:
@@ -213,8 +204,7 @@ class StoredEncoder:
         if not self.architecture.has_cls or self.architecture.transform is None:
             lacks = "masked-language-model head" if self.architecture.has_cls else "[CLS] token"
             raise ModelError(
-                f"{self.folder}: {self.architecture.model_type} cannot be pre-trained here, for it "
-                f"has no {lacks}",
+                f"{self.folder}: {self.config.model_type} cannot be pre-trained: it has no {lacks}",
                 "start from a BERT, RoBERTa, DistilBERT or ModernBERT",
             )
         return self.backbone(with_head=True, fresh=not self.has_mlm_head).train()
@@ -233,8 +223,7 @@ class StoredEncoder:
         elif self.config.is_encoder_decoder:
             raise ModelError(
                 f"{self.folder}: the backbone {kind!r} is not supported: its encoder cannot be "
-                "loaded without its decoder",
-                "take an encoder, a decoder, or a T5",
+                "loaded without its decoder"
             )
         tensors = {n: t for n, t in self.tensors.items() if not n.startswith(head)}
         model = load_model(auto, self.folder, self.config, tensors, may_lack=head)
@@ -339,11 +328,7 @@ def _read_plain(folder: Path) -> StoredModel:
 
 
 def _read_authors(folder: Path) -> StoredModel:
-    """The Aggretriever authors' layout, one encoder for both sides or one each.
-
-    Dimensions of the lexical part and its variant are not recorded there: they are denserk's
-    defaults, the authors' own.
-    """
+    """The Aggretriever authors' layout, which does not record the variant: it is the default."""
     files = tuple(folder / name for name in AUTHORS_HEADS if (folder / name).is_file())
     heads: dict[str, dict[str, Tensor]] = {"linear_q": {}, "linear_p": {}}
     for path in files:
@@ -360,10 +345,8 @@ def _read_authors(folder: Path) -> StoredModel:
 
 
 def _aggretriever(heads: Mapping[str, Tensor]) -> RepresentationSettings:
-    projection = heads.get("cls_proj.weight")
-    return RepresentationSettings(
-        Representation.AGG, cls_dim=0 if projection is None else len(projection)
-    )
+    cls_dim = len(heads.get("cls_proj.weight", ()))
+    return RepresentationSettings(Representation.AGG, cls_dim=cls_dim)
 
 
 def _read_sentence_transformers(folder: Path) -> StoredModel:
@@ -434,13 +417,11 @@ def save_model(
 ) -> None:
     """Save a model so that denserk, transformers, sentence-transformers and Pyserini load it.
 
-    `model.safetensors` holds the masked-LM model's tensors by their usual names, tied ones
-    included, and the representation's own beside them; `denserk.json` how vectors are made. A model
-    whose sides have weights of their own has a whole folder for each, `query/` and `document/`.
-    config.json comes last: a folder whose writing was cut short has none, and nothing loads it.
+    `model.safetensors` contains the tensors by transformers' names, tied ones included, and the
+    representation's own; `denserk.json` the settings. Untied encoders get a folder each, `query/`
+    and `document/`. config.json is written last: an incomplete folder has none, and does not load.
 
-    The encoder of passages is that of queries, too, where `query` is left out. The model card names
-    `base`, the model that it was made from.
+    Without `query`, queries share the encoder of passages. `base` is named in the model card.
     """
     query = query or passage
     tied = query is passage
@@ -514,8 +495,7 @@ def _write_sentence_transformers(
 ) -> None:
     """Write the files by which sentence-transformers opens a model, and its model card.
 
-    What Transformer, Pooling and Normalize cannot express is opened by the module class that
-    denserk ships, and fails to open without it.
+    What Transformer, Pooling and Normalize cannot express needs denserk's own module class.
     """
     settings, limit = encoder.settings, longest_input(encoder.backbone.config)
     query, passage = (
@@ -594,8 +574,7 @@ def convert_model(
 ) -> None:
     """Write a model, given by a short name, a folder or a name on the hub, in another layout.
 
-    `representation` and `text` replace settings of the source; the authors' layout does not record
-    its dimensions.
+    `representation` and `text` replace settings of the source.
     """
     name, folder = find_model(source)
     stored = read_model_folder(folder)

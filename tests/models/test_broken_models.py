@@ -47,7 +47,7 @@ CONFIGS = [
     ({"hidden_size": 32}, "the weights are not those of its config.json"),
     ({"num_hidden_layers": 3}, "the weights are not those of its config.json"),
     ({"model_type": ["bert"]}, "model_type"),
-    ({"model_type": "nonsense"}, "the backbone 'nonsense' is not supported"),
+    ({"model_type": "nonsense"}, "does not know the model_type 'nonsense'"),
     ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "cannot be"),
 ]
 
