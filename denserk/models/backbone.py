@@ -23,23 +23,15 @@ from denserk.models.devices import Compiled, compile_module
 class Architecture:
     """What denserk must know of an architecture beyond what AutoModel does.
 
-    An architecture without a row in `ARCHITECTURES` can be an encoder and nothing else.
-
-    Attributes:
-        model_type: as in config.json.
-        head: first parts of the names of the masked-language-model head's tensors.
-        transform: that head up to its decoder: (model, (..., H)) -> (..., H).
-        final_norm: path of the norm after the last layer (T5).
-        layers: path of the encoder's layers, where denserk can add decoder layers of their kind.
-        offset: whether positions are counted from the padding id on, as in RoBERTa.
+    An architecture without a row in `ARCHITECTURES` can only be an encoder.
     """
 
-    model_type: str
-    head: tuple[str, ...] = ()
-    transform: Callable[[Any, Tensor], Tensor] | None = None
-    final_norm: str = ""
-    layers: str = ""
-    offset: bool = False
+    model_type: str  # as in config.json
+    head: tuple[str, ...] = ()  # prefixes of the MLM head's tensors
+    transform: Callable[[Any, Tensor], Tensor] | None = None  # that head up to its decoder
+    final_norm: str = ""  # path of the norm after the last layer (T5)
+    layers: str = ""  # path of the layers, if decoder layers of their kind can be added
+    offset: bool = False  # positions are counted from the padding id on, as in RoBERTa
 
     @property
     def has_cls(self) -> bool:
@@ -97,7 +89,7 @@ ARCHITECTURES = {
 
 
 def architecture_of(config: PretrainedConfig) -> Architecture:
-    """Return the row of a model's type, or one that knows nothing but its name."""
+    """Return the row of a model's type, or one with its name only."""
     return ARCHITECTURES.get(config.model_type, Architecture(config.model_type))
 
 
@@ -193,8 +185,7 @@ class Backbone(nn.Module):
     def attention_maps(self, batch: TokenBatch) -> list[Tensor]:
         """Return attention weights: (B, T) ids -> L times (B, A, T, T), A the heads.
 
-        From the first call on, attention is computed by transformers' eager implementation, the
-        only one that returns its weights. Not available from a compiled backbone.
+        transformers' eager implementation, which alone returns them, is used from now on.
         """
         assert self.compiled is None
         self.encoder.set_attn_implementation("eager")
@@ -216,8 +207,7 @@ class Backbone(nn.Module):
         if not self.architecture.layers:
             raise ModelError(
                 f"a {self.architecture.model_type} backbone cannot be given decoder layers",
-                "start from a BERT, RoBERTa, DistilBERT or ModernBERT, or pre-train with "
-                "--objective mlm",
+                "start from a BERT, RoBERTa, DistilBERT or ModernBERT",
             )
         layers: Any = self.encoder.get_submodule(self.architecture.layers)
         kind: Any = type(layers[0])

@@ -1,9 +1,8 @@
 """Cross-encoders: query and passage are read together and get one score.
 
-"MASTER" (Zhou et al., 2023), section 4's reranker: one linear layer on the last hidden state of
-[CLS], its weights from N(0, 0.02), its bias 0. denserk saves it as a token classifier with one
-label, read at position 0 (AutoModelForTokenClassification). Published rerankers are sequence
-classifiers with one label (AutoModelForSequenceClassification), loaded with the head they have.
+The reranker of "MASTER" (Zhou et al., 2023), section 4: a linear layer on the last hidden state of
+[CLS], its weights from N(0, 0.02), its bias 0. It is saved as a token classifier with one label,
+read at position 0. Published rerankers are sequence classifiers with one label.
 """
 
 import copy

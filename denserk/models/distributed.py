@@ -47,10 +47,7 @@ def device_of_rank(name: str) -> str:
 
 @contextmanager
 def process_group(device: str) -> Iterator[None]:
-    """Join the processes that torchrun started, and leave them at the end, however it ends.
-
-    Only the main process logs and shows progress. One process alone needs no group.
-    """
+    """Join the processes that torchrun started; only the main process logs and shows progress."""
     if not launched() or dist.is_initialized():
         yield
         return
@@ -156,8 +153,7 @@ def widen(tensor: Tensor, size: int, axis: int = 1, value: float = 0) -> Tensor:
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Add up the gradients of all processes, in place; a missing one counts as zero.
 
-    A gradient that all processes lack stays missing: the optimiser would decay a parameter whose
-    gradient is zero, which a single process does not do.
+    A gradient that all lack stays missing: with zero, the optimiser would decay the parameter.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if world()[1] == 1 or not trained:

@@ -3,21 +3,19 @@
 "Aggretriever: A Simple Approach to Aggregate Textual Representations for Robust Dense Passage
 Retrieval" (Lin, Li, Lin; TACL 2023), section 3.1. The paper's symbols: `p_i` the distribution over
 the vocabulary at position i, `w_i` its term weight, `v[u] = max_i w_i p_i[u]`. Where paper and
-released code differ, the released code is the default, because the published checkpoints were
-trained with it: negative weights count as zero (the paper prints an absolute value), and [SEP]
-takes part. The caller leaves position 0, [CLS], out.
+released code differ, the released code, with which the published checkpoints were trained, is the
+default: negative weights count as zero (the paper prints an absolute value), and [SEP] takes part.
+The caller leaves position 0, [CLS], out.
 
 Section 3.2 folds the vector: the vocabulary is divided into d slices, each slice into a plus and a
-minus half. The authors' released code divides by stride, and every published checkpoint is tied to
-that division: it is the default. The paper's own wording, a random division, is `random`.
+minus half. The released code divides by stride; the paper's random division is `random`.
 
-The vocabulary is projected in blocks, for a limited number of positions at a time, so positions x
-vocabulary is never held in memory. Each block is reduced to the maxima of its slices before the
-next one is projected: the maximum over positions and the maximum over the tokens of a slice can be
-exchanged. In training each block is checkpointed, that is, projected again in the backward pass.
+The vocabulary is projected in blocks, for a limited number of positions at a time, and each block
+is reduced to the maxima of its slices before the next one, so positions x vocabulary is never in
+memory. In training each block is checkpointed: projected again in the backward pass.
 
-Shapes: `B` texts, `T` positions, `H` hidden, `V` vocabulary, `M` columns of the result (the
-layout's modulus, or V), `N` positions that are projected.
+Axes: `B` texts, `T` positions, `H` hidden, `V` vocabulary, `M` columns of the result (the layout's
+modulus, or V), `N` positions that are projected.
 """
 
 import hashlib

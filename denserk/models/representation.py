@@ -1,15 +1,14 @@
 """Encoders: a backbone, and the representation that turns its states into the vectors of texts.
 
-Aggretriever after Lin, Li and Lin (TACL 2023), section 3. Several vectors per passage: MLR after
+Aggretriever: Lin, Li and Lin (TACL 2023), section 3. Several vectors per passage: MLR,
 "Investigating Multi-layer Representations for Dense Passage Retrieval" (Xie and Lukasiewicz, 2025),
-sections 3 and 5; ME-BERT after Luan et al. (2021); ColBERT after Khattab and Zaharia (2020). Their
-queries keep one vector: the last layer's [CLS] state, or the mean where there is no [CLS]. MLR's
-vectors are [CLS] states of several layers (0 is the output of the embeddings, L the last), last
-layer first; the losses rely on that order.
+sections 3 and 5; ME-BERT, Luan et al. (2021); ColBERT, Khattab and Zaharia (2020). A query has one
+vector: the last layer's [CLS] state, or the mean without a [CLS]. MLR's vectors are [CLS] states of
+several layers (0: the embeddings), last layer first; the losses rely on that order.
 
 Axes: B texts or queries, P passages, T tokens, S vectors of a passage, H hidden, D dimensions.
-`hidden`: (B, T, H). `mask`: (B, T) bool, True = a real token. Padding may stand at either end of a
-row, but for `cls` at the end.
+`hidden`: (B, T, H). `mask`: (B, T) bool, True = a real token. Padding is at either end of a row;
+for `cls` at the right end.
 """
 
 from collections.abc import Callable, Sequence
@@ -89,8 +88,8 @@ def vector_scores(queries: Tensor, passages: Tensor) -> Tensor:
 def max_similarity(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """A passage's best vector decides (MLR, equation 2). scores: (B, P, S), mask: (P, S) -> (B, P).
 
-    Vectors whose mask is False take no part. The gradient goes to the best vector alone; among
-    equals to the first, which in MLR is the last layer's.
+    Masked vectors are ignored. The gradient goes to the best vector only; of equal ones to the
+    first, in MLR the last layer's.
 
     >>> scores, mask = torch.tensor([[[1.0, 2.0, 9.0]]]), torch.tensor([[True, True, False]])
     >>> max_similarity(scores, mask).item()
@@ -143,8 +142,7 @@ class Aggretriever(Pooled):
     """[CLS] projection beside the folded lexical vector.
 
     The weights are `tok_proj` (a position's weight, from its last hidden state), `cls_proj` (the
-    [CLS] part) and, for the kinds that map linearly, `agg_proj`; each exists only where the
-    settings use it. Without pruning there is no [CLS] part.
+    [CLS] part) and, for the kinds that map linearly, `agg_proj`, where the settings use them.
     """
 
     def __init__(self, settings: RepresentationSettings, hidden_size: int, vocabulary: int) -> None:
@@ -276,32 +274,26 @@ class MultiVector(Pooled):
 
     def passages(self, batch: TokenBatch, backbone: Backbone) -> PassageVectors:
         """See `Pooled`."""
-        vectors = self._all(batch, backbone)
-        if self.scalar_mix is not None:
-            mixed: Tensor = self.scalar_mix(vectors.values)
-            return PassageVectors(mixed.unsqueeze(1))
-        if self.settings.reduction is Reduction.AVERAGE:
-            return PassageVectors(average_vectors(*vectors).unsqueeze(1))
-        return vectors
-
-    def _all(self, batch: TokenBatch, backbone: Backbone) -> PassageVectors:
         mask, settings = batch.attention_mask, self.settings
         if settings.representation is Representation.MLR:  # equation 1
             states = backbone.hidden_states(batch)
             if settings.norm_intermediate:
                 states[1:-1] = [backbone.final_norm(state) for state in states[1:-1]]
             pooled = [self.pool(states[layer], mask) for layer in self.layers]
-            return PassageVectors(torch.stack(pooled, dim=1))
-        hidden = backbone(batch)
-        if settings.representation is Representation.ME_BERT:
-            return first_tokens(hidden, mask, settings.vectors, by_cls=self.by_cls)
-        return PassageVectors(hidden, mask)
+            vectors = PassageVectors(torch.stack(pooled, dim=1))
+        elif settings.representation is Representation.ME_BERT:
+            hidden = backbone(batch)
+            vectors = first_tokens(hidden, mask, settings.vectors, by_cls=self.by_cls)
+        else:
+            vectors = PassageVectors(backbone(batch), mask)
+        if self.scalar_mix is not None:
+            return PassageVectors(self.scalar_mix(vectors.values).unsqueeze(1))
+        if settings.reduction is Reduction.AVERAGE:
+            return PassageVectors(average_vectors(*vectors).unsqueeze(1))
+        return vectors
 
     def kept(self, vectors: PassageVectors) -> Tensor:
-        """See `Pooled`; a vector that a short passage lacks is a copy of the first.
-
-        So its best score stays as it is.
-        """
+        """See `Pooled`; a vector that a short passage lacks is a copy of the first."""
         values = vectors.values
         if self.stored > 1 and vectors.mask is not None:
             values = torch.where(vectors.mask.unsqueeze(-1), values, values[:, :1])
@@ -319,7 +311,7 @@ def needs_mlm_head(settings: RepresentationSettings) -> bool:
 
 
 def refuse_architecture(settings: RepresentationSettings, architecture: Architecture) -> None:
-    """Raise a ModelError if the representation is no vector, or reads a [CLS] that is not there."""
+    """Raise a ModelError if a representation makes no vectors or reads a [CLS] that is missing."""
     chosen = settings.representation
     if chosen is Representation.CROSS_ENCODER:
         raise ModelError(
@@ -330,7 +322,7 @@ def refuse_architecture(settings: RepresentationSettings, architecture: Architec
         raise ModelError(
             f"--representation {chosen} reads [CLS], which a {architecture.model_type} backbone "
             "does not have",
-            "make its vectors with --representation mean",
+            "choose --representation mean",
         )
 
 

@@ -34,13 +34,12 @@ from denserk.records import Passage, Query
 logger = logging.getLogger(__name__)
 
 PASSAGE, QUERY = "passage", "query"  # sides
-# Tokens from which a batch ends where shorter texts begin, by kind of device: where as many keep it
-# at its full rate, a batch of one length costs nothing, and needs no mask
+# Tokens from which a batch ends before shorter texts, by device type: so many keep it at its full
+# rate, and a batch of one length needs no padding
 ENOUGH = {"cpu": 512}
 CALIBRATION_TEXTS = 300
 CERTIFICATION_TEXTS = 500
-# Called with the number of texts of each batch, once it has gone through the model
-Advance = Callable[[int], None]
+Advance = Callable[[int], None]  # called with the number of texts of each encoded batch
 
 
 class Side(NamedTuple):

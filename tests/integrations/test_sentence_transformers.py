@@ -8,7 +8,6 @@ import pytest
 
 from denserk.commands.app import run
 from denserk.errors import ModelError, UsageError
-from tests.tiny_models import BACKBONES
 from tests.training.finetuning import write_examples
 
 SHORT = slice(4)
@@ -82,14 +81,6 @@ def test_pooled_models(tiny, tmp_path, opened, pooling):
     check_equal(again, model, tmp_path, SHORT)
 
 
-@pytest.mark.parametrize("kind", BACKBONES)
-def test_backbones(tiny, tmp_path, opened, kind):
-    folder = converted(tiny(kind), tmp_path / "m", "--representation", "mean", *LENGTHS)
-    np.testing.assert_allclose(
-        encoded(folder, tmp_path), opened(folder).encode(TEXTS), rtol=0, atol=1e-5
-    )
-
-
 CUSTOM = {
     "agg": ("--representation", "agg", "--agg-dim", "20", "--cls-dim", "6"),
     "mlr": ("--representation", "mlr", "--layers", "1,2", "--reduction", "scalar-mix"),
@@ -151,18 +142,14 @@ def test_several_embeddings_per_passage_do_not_open(tiny, tmp_path, opened, name
 
 
 def test_pairs_are_encoded_as_denserk_joins_title_and_text(tiny, tmp_path, opened):
-    folder = converted(
-        tiny(), tmp_path / "m", "--representation", "mean", "--set", "join=pair", *PREFIXES
-    )
+    mean = ("--representation", "mean")
+    folder = converted(tiny(), tmp_path / "m", *mean, "--set", "join=pair", *PREFIXES)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "Moon", "text": "red fish"}\n')
     words = ("encode", "--model", folder, "--corpus", tmp_path / "corpus.jsonl", "--output-format")
     assert run([str(w) for w in (*words, "jsonl", "--output", tmp_path / "v.jsonl")]) == 0
     ours = json.loads((tmp_path / "v.jsonl").read_text())["vector"]
-    model = opened(folder, trust_remote_code=True)
-    theirs = model.encode_document([("Moon", "red fish")])[0]
+    theirs = opened(folder, trust_remote_code=True).encode_document([("Moon", "red fish")])[0]
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
-    joined = converted(
-        tiny(), tmp_path / "j", "--representation", "mean", "--set", "normalize-quotes=yes"
-    )
+    joined = converted(tiny(), tmp_path / "j", *mean, "--set", "normalize-quotes=yes")
     with pytest.raises(UsageError, match="as one string"):
         opened(joined, trust_remote_code=True).encode_document([("Moon", "red fish")])

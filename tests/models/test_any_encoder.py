@@ -116,10 +116,7 @@ def test_the_masked_language_model_head_is_that_of_transformers(other, kind):
     with torch.inference_mode():
         expected = model(batch.input_ids, batch.attention_mask.long()).logits
         found = backbone.vocabulary_logits(backbone(batch))
-        states = backbone.hidden_states(batch)
     torch.testing.assert_close(found, expected)
-    assert len(states) == backbone.config.num_hidden_layers + 1
-    assert states[-1].equal(backbone(batch))
 
 
 @pytest.mark.parametrize("kind", WITH_HEAD)
@@ -140,9 +137,8 @@ def test_aggretriever_vectors_are_made_through_that_head(other, kind, tmp_path):
     assert not report["missing_keys"]
 
 
-@pytest.mark.parametrize("objective", ["mlm", "condenser"])
-def test_modernbert_is_pre_trained(other, objective, toy, tmp_path):
-    words = ["pretrain", "--objective", objective, "--model", str(other("modernbert"))]
+def test_modernbert_is_pre_trained(other, toy, tmp_path):
+    words = ["pretrain", "--objective", "condenser", "--model", str(other("modernbert"))]
     words += ["--corpus", str(toy / "corpus.jsonl"), "--max-length", "32", "--device", "cpu"]
     words += ["--max-steps", "2", "--batch-size", "2", "--output", str(tmp_path / "m")]
     assert run(words) == 0

@@ -90,14 +90,6 @@ def test_a_broken_index_of_weights(model, refused, index, named):
     assert named in refused()
 
 
-def test_a_token_beyond_the_vocabulary(model, refused):
-    path = model / "tokenizer.json"
-    tokenizer = json.loads(path.read_text())
-    tokenizer["model"]["vocab"]["river"] = 999_999
-    path.write_text(json.dumps(tokenizer))
-    assert "999999" in refused().replace(",", "")
-
-
 class _Evil:
     def __reduce__(self):
         return print, ("executed",)

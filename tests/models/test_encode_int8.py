@@ -92,14 +92,6 @@ def test_resume_takes_the_model_of_the_folder(work):
     assert np.array_equal(vectors(work / "resumed"), vectors(work / "int8"))
 
 
-def test_shards_are_calibrated_on_the_same_texts(work):
-    for shard in ("0", "1"):
-        denserk(work, *ENCODE, "--output", shard, "--shard-id", shard, "--shard-num", "2")
-    assert model(work / "0")["int8"] == model(work / "1")["int8"]
-    both = np.concatenate([vectors(work / "0"), vectors(work / "1")])
-    assert np.array_equal(both, vectors(work / "int8"))
-
-
 def test_search_encodes_queries_by_it(work):
     denserk(work, "index", "--input", "int8", "--output", "index")
     search = ("search", "--topics", "queries.tsv", "--device", "cpu")

@@ -12,7 +12,7 @@ import transformers
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.generate import GenerateSettings, Sampling
-from denserk.errors import InputError, MismatchError, ModelError, UsageError
+from denserk.errors import MismatchError, ModelError, UsageError
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.pretraining_text import read_expansions
 from denserk.models.generation import CONTINUATIONS, QUERIES, TextGenerator, generate
@@ -82,7 +82,7 @@ def test_the_models_own_sampling_settings_are_not_used(writer, tmp_path):
     folder = shutil.copytree(writer("t5"), tmp_path / "t5")
     path = folder / "generation_config.json"
     own = json.loads(path.read_text())
-    path.write_text(json.dumps({**own, "num_beams": 4, "no_repeat_ngram_size": 1, "max_length": 3}))
+    path.write_text(json.dumps({**own, "num_beams": 4, "max_length": 3}))
     expected = load(writer("t5"), QUERIES).generate(TEXTS, 40, 7)
     assert load(folder, QUERIES).generate(TEXTS, 40, 7) == expected
 
@@ -187,44 +187,19 @@ def test_shards_and_resumed_runs_are_parts_of_the_whole(models, corpus, tmp_path
     assert (tmp_path / "x").read_bytes() == whole
 
 
-@pytest.mark.parametrize(
-    ("step", "name"), [(0, "x"), (1, "x"), (3, "x"), (9, "x"), (9, "x.jsonl.gz"), (10, "x")]
-)
+@pytest.mark.parametrize(("step", "name"), [(0, "x"), (3, "x"), (9, "x"), (9, "x.jsonl.gz")])
 def test_stopped_anywhere_and_resumed_gives_the_same_bytes(stand_in, corpus, tmp_path, step, name):
     run(tmp_path / "w" / name, corpus)
-    calls = (
-        *NAMING,
-        (StandIn, "generate"),
-    )  # manifest, journal, then two models and a file a block
+    calls = (*NAMING, (StandIn, "generate"))  # manifest, journal, then two models and a file each
     with stopped_at(step, calls), pytest.raises(Stopped):
         run(tmp_path / "v" / name, corpus)
     assert not (tmp_path / "v" / name).exists()
     result = run(tmp_path / "v" / name, corpus, resume=True)
     assert contents(tmp_path / "v") == contents(tmp_path / "w")
     assert result.generated == COUNT - 2 * max(0, (step - 2) // 3)
-
-
-@pytest.mark.parametrize("step", range(2, 6))
-def test_stopped_in_the_last_moments(stand_in, corpus, tmp_path, step):
-    run(tmp_path / "w" / "x", corpus)
-    run(tmp_path / "v" / "x", corpus, seed=7)  # an older output, to be replaced
-    stopped = False  # an unfinished output is cleared first, then come manifest and journal
-    with stopped_at(step, (*NAMING, (shutil, "rmtree"))):
-        try:
-            run(tmp_path / "v" / "x", corpus, overwrite=True)
-        except Stopped:
-            stopped = True
-    assert stopped
-    run(tmp_path / "v" / "x", corpus, resume=True)
-    assert contents(tmp_path / "v") == contents(tmp_path / "w")
-
-
-def test_resume_of_nothing_starts_and_of_the_whole_changes_nothing(stand_in, corpus, tmp_path):
-    run(tmp_path / "x", corpus, resume=True)
-    before, asked = contents(tmp_path), StandIn.asked
-    result = run(tmp_path / "x", corpus, resume=True, compute=ComputeSettings(batch_size=3))
+    result = run(tmp_path / "v" / name, corpus, resume=True, compute=ComputeSettings(batch_size=3))
     assert (result.count, result.generated) == (COUNT, 0)
-    assert (contents(tmp_path), StandIn.asked) == (before, asked)
+    assert contents(tmp_path / "v") == contents(tmp_path / "w")
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -255,18 +230,6 @@ def test_streams_in_and_out(stand_in, corpus, tmp_path, monkeypatch, capfdbinary
     result = run("-", "-")
     assert result.generated == COUNT
     assert capfdbinary.readouterr().out == (tmp_path / "x").read_bytes()
-
-
-def test_a_repeated_id_is_met_before_any_work(stand_in, corpus, tmp_path, monkeypatch):
-    corpus.write_text(corpus.read_text() + '{"_id": "d1", "title": "", "text": "b"}\n')
-    with pytest.raises(InputError, match="the id d1 twice: passages 2 and 12"):
-        run(tmp_path / "x", corpus)
-    assert StandIn.asked == 0
-    assert not (tmp_path / "x.unfinished").exists()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
-    with pytest.raises(InputError, match="an id twice: passages 2 and 12"):
-        run(tmp_path / "x", "-")
-    assert not (tmp_path / "x").exists()
 
 
 def test_one_model_alone_with_a_prompt_and_a_join(stand_in, corpus, tmp_path):

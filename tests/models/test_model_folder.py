@@ -76,19 +76,6 @@ def test_transformers_loads_an_aggretriever_folder_heads_included(tiny, tiny_agg
     assert (tokenizer["truncation"], tokenizer["padding"]) == (None, None)
 
 
-def test_two_sides_with_weights_of_their_own(tiny, tmp_path):
-    query, passage = (
-        read_model_folder(tiny("bert", seed=seed)).build(RepresentationSettings())[0]
-        for seed in (7, 8)
-    )
-    save_model(tmp_path / "m", passage, load_tokenizer(tiny()), TEXT, query)
-    assert not read_model_folder(tmp_path / "m").shared
-    both = vectors(tmp_path / "m")
-    assert (both[:3] == vectors(tmp_path / "m/document")[:3]).all()
-    assert (both[3:] == vectors(tmp_path / "m/query")[3:]).all()
-    assert (both[3:] != vectors(tmp_path / "m/document")[3:]).any()
-
-
 def test_an_interrupted_save_leaves_nothing_that_loads(tiny, tmp_path, monkeypatch):
     encoder, _ = read_model_folder(tiny()).build(RepresentationSettings())
     (tmp_path / "file").write_text("in the way")
@@ -97,7 +84,7 @@ def test_an_interrupted_save_leaves_nothing_that_loads(tiny, tmp_path, monkeypat
     monkeypatch.setattr(model_folder, "write_errors", lambda folder: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         save_model(tmp_path / "m", encoder, load_tokenizer(tiny()), TEXT)
-    with pytest.raises(ModelError, match=r"no config.json"):
+    with pytest.raises(ModelError, match=r"config.json is missing"):
         read_model_folder(tmp_path / "m")
 
 
