@@ -54,11 +54,6 @@ def words_from(ids):
     return words
 
 
-def names_of_words(ids):
-    """The words of a text, the marks of their tokens kept."""
-    return ["".join(NAMES[ids[place]] for place in word) for word in words_from(ids)]
-
-
 def readings(texts):
     """Each text of a masked batch: (its tokens as they were, which of them have a label)."""
     found = []
@@ -82,3 +77,11 @@ def is_whole(ids, asked):
     words = words_from(ids)
     whole = all(len({asked[place] for place in word}) == 1 for word in words)
     return whole and sum(asked) == sum(asked[place] for word in words for place in word)
+
+
+def keeps_uniform_law(reading, rate, extra=0):
+    """Whether a mask takes whole words within the budget, which no other word would still fit."""
+    ids, asked = reading
+    left = max(1, round(rate * (len(ids) + extra))) - sum(asked)
+    out = [word for word in words_from(ids) if not asked[word[0]]]
+    return is_whole(ids, asked) and left >= 0 and all(len(word) > left for word in out)

@@ -17,14 +17,12 @@ from denserk.data.masking import (
     SubwordTokens,
     WordCounter,
     corrupt,
-    keyword_masks,
-    uniform_masks,
     words_of,
 )
 from denserk.data.pretraining_batches import Crops
 from denserk.errors import InputError, ModelError
 from tests.conftest import VOCABULARY
-from tests.data.prepared_texts import ENTRIES, NAMES, ids_of, names_of_words, store_of, words_from
+from tests.data.prepared_texts import ENTRIES, NAMES, ids_of, store_of, words_from
 from tests.tiny_models import tiny_tokenizer
 
 TEXTS = st.lists(st.integers(0, len(NAMES) - 1), max_size=40).map(
@@ -41,19 +39,6 @@ def test_words_are_runs_of_a_beginning_and_what_continues_it(text):
     assert places == words_from(text)
     [alone] = words_of(text[None], ENTRIES.singly())
     assert alone[alone != NO_WORD].tolist() == list(range((alone != NO_WORD).sum()))
-
-
-def test_keywords_without_weight_come_last():
-    draws, weights = np.random.default_rng(0).random((200, 4)), np.array([0.0, 1.0, 0.0, 2.0])
-    words = np.tile(np.arange(4), (200, 1))
-    masks = keyword_masks(words, np.tile(weights, (200, 1)), 0.75, draws)
-    assert masks[:, [1, 3]].all()
-    assert 50 < masks[:, 0].sum() < 150
-
-
-def test_masks_stop_at_512_tokens():
-    draws = np.random.default_rng(0).random((1, 2000))
-    assert uniform_masks(np.arange(2000)[None], np.array([1000]), draws).sum() == 512
 
 
 def test_eight_in_ten_one_in_ten_one_in_ten():
@@ -74,6 +59,11 @@ def test_a_vocabulary_without_a_mask_is_rejected():
     tokenizer.mask_token = None
     with pytest.raises(ModelError, match="the tokenizer has no mask_token, which masking needs"):
         SubwordTokens.of(tokenizer)
+
+
+def names_of_words(ids):
+    """The words of a text, the marks of their tokens kept."""
+    return ["".join(NAMES[ids[place]] for place in word) for word in words_from(ids)]
 
 
 CORPUS = [

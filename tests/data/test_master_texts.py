@@ -20,6 +20,7 @@ from tests.data.prepared_texts import (
     batches_of,
     ids_of,
     is_whole,
+    keeps_uniform_law,
     readings,
     store_of,
     words_from,
@@ -77,23 +78,11 @@ def near(count, probability, draws=DRAWS):
     )
 
 
-def budget(rate, count):
-    return max(1, round(rate * count))
-
-
-def keeps_uniform_law(reading, rate):
-    """Whole words within the budget, which no word left out would still have fitted."""
-    ids, asked = reading
-    left = budget(rate, len(ids)) - sum(asked)
-    out = [word for word in words_from(ids) if not asked[word[0]]]
-    return is_whole(ids, asked) and left >= 0 and all(len(word) > left for word in out)
-
-
 def keeps_keyword_law(reading, rate):
     """Whole words that reach the budget, which the last one alone may exceed."""
     ids, asked = reading
     words = words_from(ids)
-    limit = budget(rate, sum(map(len, words)))
+    limit = max(1, round(rate * sum(map(len, words))))
     largest = max((len(word) for word in words if asked[word[0]]), default=0)
     reached = sum(asked) >= min(limit, sum(map(len, words)))
     return is_whole(ids, asked) and reached and sum(asked) - largest < limit
@@ -120,19 +109,6 @@ def test_laws_of_every_text(store, masking, epoch):
         assert recovered == expected
     for reading in found["npr"]:
         assert keeps_keyword_law(reading, 0.5) or not reading[0]
-
-
-def test_masks_differ_from_text_to_text_task_to_task_and_epoch_to_epoch(tmp_path):
-    store = store_of(tmp_path, [{"text": ids_of("moon sun star night day " * 6)}] * 2)
-    tasks = frozenset({MasterTask.MKP, MasterTask.CMP})
-    masks = [
-        tuple(asked)
-        for epoch in (0, 1)
-        for batch in [assembled(store, RELEASED, epoch=epoch, tasks=tasks)[0]]
-        for texts in (batch.texts, batch.passes["cmp"], *batch.decoders.values())
-        for _, asked in readings(texts)
-    ]
-    assert len(set(masks)) == len(masks) == 16
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from denserk.config.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
+from denserk.config.pretraining import RawText, Spans, TextUnitSettings
 from denserk.data.masking import SubwordTokens, words_of
 from denserk.data.pretraining_data import FREQUENCIES, prepare, split_sentences, write_tokens
 from denserk.errors import DenserkError, InputError, MismatchError
@@ -100,7 +100,7 @@ def test_a_tenth_of_the_blocks_is_shorter(tmp_path):
     assert set(lengths.tolist()) == set(range(1, 21))
 
 
-@pytest.mark.parametrize("objective", PretrainingObjective)
+@pytest.mark.parametrize("objective", [MLM, COCONDENSER, MASTER])
 def test_documents_without_text_are_left_out_and_counted(corpus, tmp_path, objective):
     heard = Heard()
     store = prepared(corpus, tmp_path / "p", objective)
@@ -111,13 +111,6 @@ def test_documents_without_text_are_left_out_and_counted(corpus, tmp_path, objec
     assert heard.warnings == 2 * again.warnings
     other = prepared(corpus, tmp_path / "q", objective)
     assert contents(other.folder) == contents(store.folder)
-
-
-def test_two_sources_are_one_corpus(corpus, tmp_path):
-    other = jsonl(tmp_path / "other.jsonl", [{"_id": "o", "text": "a star"}])
-    store = prepared([corpus, other], tmp_path / "p", MLM)
-    assert rows(store)[-1] == tokens("a star")
-    assert store.contents["documents"] == 5
 
 
 def test_documents_of_one_span_are_left_out(corpus, tmp_path):

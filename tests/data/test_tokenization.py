@@ -35,9 +35,8 @@ def test_title_and_text_are_joined(kind, join, expected):
 
 
 @pytest.mark.parametrize("join", [" ", " - ", "sep", "pair"])
-@pytest.mark.parametrize("title", ["", " \t"])
-def test_an_empty_title_leaves_no_trace(join, title):
-    assert tokens("bert", Passage("d", "runs", title), join=join) == ["[CLS] runs [SEP]"]
+def test_an_empty_title_leaves_no_trace(join):
+    assert tokens("bert", Passage("d", "runs", " \t"), join=join) == ["[CLS] runs [SEP]"]
 
 
 def test_truncation_keeps_the_first_tokens():
@@ -54,7 +53,6 @@ def test_queries_have_their_own_length_prefix_and_quotes():
     ids = TextTokenizer(tokenizer, settings).queries([Query("q", "cat in house")])
     assert tokenizer.convert_ids_to_tokens(ids[0]) == ["[CLS]", "the", "cat", "[SEP]"]
     assert query_input(Query("q", " cat\u2019s "), settings) == "the cat's"
-    assert query_input(Query("q", "cat\u2019s"), TextSettings()) == "cat\u2019s"
 
 
 def test_ids_are_those_of_transformers():
@@ -85,12 +83,9 @@ def test_several_threads_tokenise_at_once():
         assert list(pool.map(tokenizer.passages, blocks)) == expected
 
 
-def test_a_tokenizer_without_separator_cannot_join_by_one():
+def test_tokenizers_that_cannot_be_used(tmp_path):
     with pytest.raises(ModelError, match="no separator token"):
         tokens("t5", RIVER, join="sep")
-
-
-def test_a_folder_without_tokenizer_is_rejected(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ModelError, match="no tokenizer") as caught:
         load_tokenizer(tmp_path)
