@@ -175,46 +175,32 @@ def _packages(fixes: list[str]) -> Facts:
         yield need.name, f"{has or 'missing'} ({PURPOSES[extra]})"
 
 
-def _cpu(fixes: list[str]) -> Facts:
+def _machine(fixes: list[str]) -> Facts:
     info: dict[str, str] = {}
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             info[line.partition(":")[0].strip()] = line.partition(":")[2].strip()
     flags = (info.get("flags") or info.get("Features", "")).split()
     cores = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):  # no control group, or no limit ("max")
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, max(1, int(quota) // int(period)))
-    yield "model", info.get("model name", platform.machine())
-    yield "cores", f"{cores} usable of {os.cpu_count()}"
+    yield "CPU", info.get("model name", platform.machine())
     yield "features", " ".join(name for name in FEATURES.split() if name in flags) or "none known"
+    yield "cores", f"{cores} usable of {os.cpu_count()}"
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
         yield name, os.environ.get(name, "not set")
-    with suppress(ImportError, OSError):
-        import torch
-
-        yield "threads of torch", str(torch.get_num_threads())
-        if torch.get_num_threads() > cores:
-            fixes.append(f"export OMP_NUM_THREADS={cores} (there are no more usable cores)")
-    if os.environ.get("OMP_WAIT_POLICY", "").upper() == "ACTIVE":
-        fixes.append("unset OMP_WAIT_POLICY (busy waiting slows down shared machines)")
-
-
-def _gpu(fixes: list[str]) -> Facts:
     try:
         import torch
     except (ImportError, OSError) as error:
         fixes.append("pip install --force-reinstall torch (it cannot be imported)")
-        yield "GPU", f"unknown: torch cannot be imported ({error})"
+        yield "torch", f"cannot be imported ({error})"
         return
+    if (threads := torch.get_num_threads()) > cores:
+        fixes.append(f"export OMP_NUM_THREADS={cores} (torch uses {threads} threads)")
+    yield "threads of torch", str(threads)
     for i in range(torch.cuda.device_count()):
         found = torch.cuda.get_device_properties(i)
         yield f"cuda:{i}", f"{found.name}, {found.total_memory >> 30} GiB"
     if not torch.cuda.device_count():
-        yield "GPU", "none that torch can use"
-        if Path("/dev/nvidia0").exists() and "CUDA_VISIBLE_DEVICES" not in os.environ:
-            build = f"the installed build has CUDA {torch.version.cuda or 'support left out'}"
-            fixes.append(f"install torch for this GPU's driver: pytorch.org/get-started ({build})")
+        yield "GPU", f"none that torch can use (built for CUDA {torch.version.cuda or 'none'})"
 
 
 def _java(fixes: list[str]) -> Facts:
@@ -240,7 +226,7 @@ def doctor() -> None:
     denserk doctor > environment.txt
     """
     fixes: list[str] = []
-    sections = {"Packages": _packages, "CPU": _cpu, "GPU": _gpu, "Java": _java}
+    sections = {"Packages": _packages, "Machine": _machine, "Java": _java}
     for section, facts in sections.items():
         typer.echo(section)
         for name, value in facts(fixes):

@@ -30,14 +30,10 @@ class SeveralModels(OverwriteSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         names = [label for label, _ in self.labelled]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise UsageError(
-                f"duplicate model labels: {', '.join(twice)}", "use --model LABEL=FOLDER"
-            )
+        if len(set(names)) < len(names):
+            raise UsageError("duplicate model labels", "use --model LABEL=FOLDER")
         if self.plot is not None and Path(self.plot).suffix not in PLOTS:
             raise UsageError(f"--plot {self.plot}: the suffix must be one of {', '.join(PLOTS)}")
-        if self.picture is not None and self.picture == Path(self.output):
-            raise UsageError(f"--output {self.output}: the same file as the plot")
         if self.plot is not None:
             require("matplotlib", "drawing plots")
 
@@ -74,11 +70,6 @@ class SentenceSimilaritySettings(OverwriteSettings):
     """Sentence pairs with labels, or triplets (docs/analyze.md)."""
     output: str | None = option(None, metavar="FILE|-")
     """Also write the table as CSV."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.data == "-" and len(self.model) > 1:
-            raise UsageError("--data - can only be read for one --model")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -177,21 +177,16 @@ class BenchmarkPaths(Settings):
 
     runs: tuple[str, ...] = option((), "--run", metavar="FILE|DIR", repeat=True)
     """Run file of the benchmark, or folder of runs named by benchmark; repeatable."""
-    model: str | None = option(None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
+    model: str | None = option(
+        None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID", needs="output"
+    )
     """Model to encode and search each benchmark with; its runs are written to --output."""
-    output: str | None = option(None, metavar="DIR")
-    """Folder for the runs of --model. [default: required with --model]"""
+    output: str | None = option(None, metavar="DIR", needs="model")
+    """Folder for the runs of --model."""
     against: tuple[Paper, ...] = option((), repeat=True, metavar="|".join(Paper))
     """Paper whose published figures are shown for comparison; repeatable."""
     list: bool = False
     """List all benchmarks with sources, measures and papers, and exit."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.model is None) != (self.output is None):
-            raise UsageError("--model and --output go together", "give both, or --runs")
-        if self.output == "-":
-            raise UsageError("--output -: several runs are written", "name a folder")
 
 
 @dataclass(frozen=True)

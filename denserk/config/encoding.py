@@ -134,11 +134,8 @@ class RepresentationSettings(Settings):
         super().__post_init__()
         variable = (Reduction.SCALAR_MIX, Reduction.MULTI_VECTOR)
         if self.representation is Representation.COLBERT and self.reduction in variable:
-            raise UsageError(
-                f"--representation colbert with --reduction {self.reduction}: the number of "
-                "vectors differs between passages",
-                "use --reduction self-contrastive or average",
-            )
+            why = "the number of vectors differs between passages"
+            raise UsageError(f"--representation colbert with --reduction {self.reduction}: {why}")
         if self.representation is Representation.AGG and self.agg_dim == self.cls_dim == 0:
             raise UsageError("--agg-dim 0 with --cls-dim 0 leaves no vector", "raise one of them")
 
@@ -263,17 +260,12 @@ class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.output_format is not VectorFormat.NPY and self.resume:
-            raise UsageError(
-                f"--resume needs --output-format npy; {self.output_format} cannot be continued"
-            )
+            raise UsageError("--resume needs --output-format npy")
         if self.int8 and (self.output_format is not VectorFormat.NPY or self.source == "-"):
             raise UsageError("--int8 needs --output-format npy and texts from a file")
         streamed = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
         if self.output == "-" and self.output_format not in streamed:
-            raise UsageError(
-                f"--output - does not support --output-format {self.output_format}",
-                "use --output-format jsonl",
-            )
+            raise UsageError("--output - needs --output-format jsonl or anserini-jsonl")
 
     @property
     def side(self) -> str:

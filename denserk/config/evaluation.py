@@ -61,9 +61,7 @@ def parse_bound(text: str) -> tuple[str, float]:
     except ValueError:
         value = math.nan
     if not measure.strip() or not math.isfinite(value):
-        raise UsageError(
-            f"--min {text}: MEASURE=VALUE is expected", "for example --min nDCG@10=0.30"
-        )
+        raise UsageError(f"--min {text}: MEASURE=VALUE is expected", "for example nDCG@10=0.30")
     return measure.strip(), value
 
 
@@ -104,11 +102,6 @@ class AnswerSettings(Settings):
     """Also write questions and passages as DPR's reader input."""
     write_pyserini_json: str | None = option(None, metavar="FILE")
     """Also write questions and passages for Pyserini's evaluate_dpr_retrieval."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if "-" in self.outputs:
-            raise UsageError("standard output (-) is used for the measures", "name a file")
 
     @property
     def outputs(self) -> tuple[str, ...]:

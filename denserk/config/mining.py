@@ -51,14 +51,10 @@ class MiningPaths(OverwriteSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.train is None and (self.topics is None or self.qrels is None):
-            raise UsageError(
-                "no queries with positives", "give --train, or both of --topics and --qrels"
-            )
+            raise UsageError("give --train, or both of --topics and --qrels")
         if self.corpus is None and self.output_format not in WITHOUT_TEXTS:
-            raise UsageError(
-                f"--output-format {self.output_format} needs passage texts, but there is no corpus",
-                f"add --corpus, or write ids: {', '.join(WITHOUT_TEXTS)}",
-            )
+            why = f"--output-format {self.output_format} needs the passages' texts"
+            raise UsageError(why, f"add --corpus, or write ids: {', '.join(WITHOUT_TEXTS)}")
 
 
 @dataclass(frozen=True)
@@ -103,13 +99,9 @@ class MiningSettings(ShardSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.range_min >= self.depth:
-            raise UsageError(
-                f"--range-min {self.range_min} --depth {self.depth}: no ranks are left"
-            )
+            raise UsageError(f"--range-min {self.range_min} is not below --depth {self.depth}")
         if not self.keep_gold and self.answer_bearing is not AnswerBearing.PROMOTE:
-            raise UsageError(
-                "--set keep-gold=no leaves no positive", "add --set answer-bearing=promote"
-            )
+            raise UsageError("--set keep-gold=no needs --set answer-bearing=promote")
 
     @property
     def has_margin(self) -> bool:

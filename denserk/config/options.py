@@ -191,10 +191,8 @@ class ShardSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shard_id >= self.shard_num:
-            raise UsageError(
-                f"--shard-id {self.shard_id} of --shard-num {self.shard_num}",
-                f"shards are numbered 0 to {self.shard_num - 1}",
-            )
+            flags = f"--shard-id {self.shard_id} of --shard-num {self.shard_num}"
+            raise UsageError(flags, f"shards are numbered 0 to {self.shard_num - 1}")
         if self.shard_num > 1 and "-" in map(vars(self).get, ("corpus", "topics")):
             raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
 
@@ -250,7 +248,13 @@ def without_none(kind: Any) -> Any:
     return kind
 
 
-_EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+# Types of values, and their descriptions in messages.
+_PLAIN: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (int, "a whole number"),
+    float: (int | float, "a number"),
+    str: (str | PathLike, "text"),
+}
 
 
 def as_type(kind: Any, value: Any) -> Any:
@@ -264,35 +268,22 @@ def as_type(kind: Any, value: Any) -> Any:
     if is_optional and (value is None or (value == "none" and not is_choice)):
         return None
     origin, inner = get_origin(kind), get_args(kind)
-    if origin is tuple:
-        parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-        if isinstance(parts, list | tuple):
-            return tuple(as_type(inner[0], part) for part in parts if part != "")
-    elif origin is Mapping and isinstance(value, Mapping):
+    if origin is tuple and isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part]
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(as_type(inner[0], part) for part in value)
+    if isinstance(value, Mapping) and origin is Mapping:
         return {as_type(inner[0], k): as_type(inner[1], v) for k, v in value.items()}
-    elif origin is None:
-        return _as_class(kind, value)
-    raise ValueError(f"found {value!r}, expected {'a list' if origin is tuple else 'a mapping'}")
-
-
-def _as_class(kind: type[Any], value: Any) -> Any:
-    expected = _EXPECTED.get(kind, "a mapping")
-    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-        return from_json(kind, value)
-    if issubclass(kind, Enum):
-        if value in list(kind):
-            return kind(value)
-        expected = " or ".join(str(choice.value) for choice in kind)
-    elif kind is str and isinstance(value, PathLike):
-        return str(value)
-    elif kind in (int, float) and isinstance(value, str):  # YAML reads 5e-6 as a text
-        with suppress(ValueError):
-            return kind(value)
-    elif isinstance(value, bool):
-        if kind is bool:
-            return value
-    elif isinstance(value, (int, float) if kind is float else kind):
-        return value
+    if isinstance(value, Mapping) and dataclasses.is_dataclass(kind):
+        return from_json(kind, value)  # type: ignore[arg-type]
+    accepted, expected = _PLAIN.get(kind, ((), "a list" if origin is tuple else "a mapping"))
+    if is_choice:
+        accepted, expected = kind, " or ".join(str(choice.value) for choice in kind)
+    if isinstance(value, str) and (is_choice or kind in (int, float)):
+        with suppress(ValueError):  # YAML reads 5e-6 as a text
+            value = kind(value)
+    if isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)):
+        return str(value) if kind is str else value
     raise ValueError(f"found {value!r}, expected {expected}")
 
 
@@ -361,10 +352,9 @@ def read_yaml(path: str | Path) -> Mapping[str, Any]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error)
-        line = mark.line + 1 if mark else None
-        raise InputError(path, line, f"invalid YAML ({problem})", expected) from error
+        line = error.problem_mark.line + 1 if isinstance(error, yaml.MarkedYAMLError) else None
+        found = f"invalid YAML ({getattr(error, 'problem', None) or error})"
+        raise InputError(path, line, found, expected) from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise InputError(path, None, "no mapping", expected)
     return values

@@ -164,15 +164,11 @@ class MaskingSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cmp_encoder_rate not in (None, self.mlm_probability) and not self.cmp_pass:
-            raise UsageError(
-                f"--set cmp-encoder-rate={self.cmp_encoder_rate}: one encoder pass has one rate",
-                "add --set cmp-pass=yes, or give --mlm-probability alone",
-            )
+            why = f"--set cmp-encoder-rate={self.cmp_encoder_rate}: one encoder pass has one rate"
+            raise UsageError(why, "add --set cmp-pass=yes, or give --mlm-probability alone")
         if self.frequency_dict and self.keyword_weight is KeywordWeight.TFIDF:
-            raise UsageError(
-                "--set frequency-dict has word counts, but TF-IDF needs document frequencies",
-                "add --set keyword-weight=inverse-frequency",
-            )
+            why = "--set frequency-dict has word counts, but TF-IDF needs document frequencies"
+            raise UsageError(why, "add --set keyword-weight=inverse-frequency")
 
     @property
     def cmp_rate(self) -> float:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -200,7 +201,7 @@ class RerankSettings(RankingSettings):
     depth: int | None = option(None, "--rerank-depth", at_least=1)
     """Hits per query to rerank, the best first; the rest is dropped. [default: all]"""
     pair_max_length: int | None = option(None, "--rerank-max-len", at_least=1)
-    """Maximum tokens of query and passage together; [default: the model's own]"""
+    """Maximum tokens of query and passage together. [default: the model's own]"""
 
 
 @dataclass(frozen=True)
@@ -271,14 +272,12 @@ class FusionSettings(Settings):
     def weights_of(self, count: int) -> tuple[float, ...]:
         """Return the weight of each of `count` runs; other numbers of weights are a UsageError."""
         if self.alpha is not None:
-            if count != 2:
-                raise UsageError(f"--alpha is for two runs, not {count}", "give --weights")
-            return self.alpha, 1 - self.alpha
-        if self.weights is None:
-            return (1.0,) * count
-        if len(self.weights) != count:
-            raise UsageError(f"--weights has {len(self.weights)} weights for {count} runs")
-        return self.weights
+            weights: tuple[float, ...] = (self.alpha, 1 - self.alpha)
+        else:
+            weights = self.weights or (1.0,) * count
+        if len(weights) != count:
+            raise UsageError(f"{len(weights)} weights for {count} runs", "give --weights")
+        return weights
 
 
 # environment variable with an API key, or "user:password"; its value is never logged or stored
@@ -305,10 +304,8 @@ class CollectionSettings(Settings):
                 f"give the address only, and set {TOKEN} in the environment",
             )
         if parts.scheme not in (("",) if self.is_embedded else ("http", "https", "tcp", "unix")):
-            raise UsageError(
-                f"--uri {self.uri}: neither a file ending in .db nor the address of a server",
-                "for example ./passages.db or http://localhost:19530",
-            )
+            why = f"--uri {self.uri}: neither a file ending in .db nor the address of a server"
+            raise UsageError(why, "for example ./passages.db or http://localhost:19530")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", self.collection or "_"):
             raise UsageError(f"--collection {self.collection}: at most 255 letters, digits and _")
         _ = self.parameters
@@ -331,10 +328,9 @@ class CollectionSettings(Settings):
             name, _, text = part.partition("=")
             if not (name and text):
                 raise UsageError(f"--set milvus-params={part}: not NAME=VALUE", "for example M=32")
-            try:
+            found[name] = text
+            with suppress(ValueError):
                 found[name] = json.loads(text)
-            except ValueError:
-                found[name] = text
         return found
 
 
