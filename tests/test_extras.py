@@ -1,17 +1,17 @@
 import pytest
 
 from denserk.errors import MissingExtraError
-from denserk.extras import PACKAGES, package_folder, require
+from denserk.extras import package_folder, require
 
 
-@pytest.mark.parametrize("module", ["faiss", "pyarrow"])
-def test_a_missing_extra_names_its_install_command(module, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(MissingExtraError) as caught:
-        require(module, "this")
-    assert caught.value.exit_status == 2
-    assert caught.value.message == f"this needs the package {module}, which is not installed"
-    assert caught.value.hint == f"pip install {PACKAGES.get(module, module)}"
+def test_a_missing_extra_names_its_install_command(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "faiss", None)
+    with pytest.raises(MissingExtraError, match="this needs the package faiss") as caught:
+        require("faiss", "this")
+    assert str(caught.value.hint).startswith("pip install faiss-cpu")
+    monkeypatch.setitem(__import__("sys").modules, "beir", None)
+    with pytest.raises(MissingExtraError, match="this needs the package beir"):
+        package_folder("beir", "this")
 
 
 def test_an_extra_that_breaks_inside_is_not_called_missing(monkeypatch, tmp_path):
@@ -19,15 +19,4 @@ def test_an_extra_that_breaks_inside_is_not_called_missing(monkeypatch, tmp_path
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         require("pyserini", "this")
-
-
-def test_the_folder_of_a_package_that_is_not_imported(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "beir", raising=False)
-    (tmp_path / "beir").mkdir()
-    (tmp_path / "beir/__init__.py").write_text("import no_such_module")
-    assert package_folder("beir", "this") == tmp_path / "beir"
-    monkeypatch.setitem(__import__("sys").modules, "beir", None)
-    with pytest.raises(MissingExtraError, match="this needs the package beir") as caught:
-        package_folder("beir", "this")
-    assert caught.value.hint == "pip install beir"
+    assert package_folder("ir_measures", "this").name == "ir_measures"

@@ -83,8 +83,6 @@ def build(folder, engine, tiny):
         return ["--index", folder / "index", *topics]
     vectors = vectors_of(folder, tiny("bert"), "--representation", "mean", "--l2-norm")
     encoded = ["--encoded-queries", folder / "queries"]
-    if engine == "vectors":
-        return ["--index", vectors, *encoded, "--set", f"query-batch={1}"]
     if engine == "shards":
         half = ["convert", vectors, folder / "all.jsonl", "--to", "jsonl"]
         command(*half)
@@ -97,7 +95,7 @@ def build(folder, engine, tiny):
     return ["--index", folder / "index", *encoded]
 
 
-@pytest.mark.parametrize("engine", ["faiss", "torch", "vectors", "shards", "bm25"])
+@pytest.mark.parametrize("engine", ["faiss", "shards", "bm25"])
 def test_default_figures_are_those_of_the_raw_scores(collection, engine, tiny, capsys):
     asked = ["search", *build(collection, engine, tiny)]
     command(*asked, "--set", "ties=keep", "--hits", 420, "--output", collection / "raw.trec")

@@ -55,21 +55,6 @@ def test_query_ids_that_begin_like_a_comment_are_not_lost(capsys):
     assert measured(capsys, "hash-run", "hash-qrels") == measured(capsys, "run", "qrels")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("q1 Q0 my doc 1 0.9 t\n", "line 1: found 7 columns"),
-        ("q1 Q0 d1 1 high t and text\n", "line 1: found score 'high'"),
-        ("q1 Q0 d1 1 0.9\n", "line 1: found 5 columns"),
-    ],
-)
-def test_a_blank_in_an_id_is_no_text_after_the_tag(line, message, capsys):
-    Path("odd").write_text(line)
-    assert run(["eval", "odd", "qrels", "--quiet"]) == 1
-    out, err = capsys.readouterr()
-    assert (out, message in err) == ("", True), err
-
-
 def test_max_hits(capsys):
     asked = ["run", "qrels", "-m", "recip_rank map num_ret R@100"]
     first_two = measured(capsys, *asked, "-M", "2")
@@ -129,17 +114,3 @@ def test_its_default_output(shared_data, capsys):
     theirs = (folder / "out.test").read_text().splitlines()
     apart = [line for line, other in zip(theirs, ours, strict=True) if line != other]
     assert [line.split()[0] for line in apart] == ["iprec_at_recall_0.10", "iprec_at_recall_0.60"]
-
-
-def test_run_id_and_gm_map(capsys):
-    asked = ["qrels", "-o", "trec_eval", "--quiet", "-m"]
-    Path("tagged").write_text(RUN.replace(" t\n", " my tag\n"))
-    assert run(["eval", "tagged", *asked, "runid gm_map", "-q"]) == 0
-    geometric = ((1 / 2 + 2 / 3) / 2 * 1 / 2) ** 0.5
-    assert capsys.readouterr().out == (
-        f"{'runid':<22}\tall\tmy\n{'gm_map':<22}\tall\t{geometric:.4f}\n"
-    )
-    Path("half").write_text("q1 Q0 d1 1 1 t\n")
-    assert measured(capsys, "half", "qrels", "-m", "GMAP")["GMAP"] == pytest.approx(
-        (0.5 * 0.00001) ** 0.5, abs=1e-6
-    )

@@ -74,8 +74,6 @@ def test_what_cannot_be(settings, given, message):
 
 def test_short_names_of_precisions():
     assert ComputeSettings(bf16=True).dtype is Dtype.BFLOAT16
-    assert ComputeSettings(dtype=Dtype.FLOAT16, fp16=True).precision == "float16"
-    assert ComputeSettings(head_dtype=Dtype.BFLOAT16).precision == "float32, head bfloat16"
 
 
 @pytest.mark.parametrize("uri", ["http://me:secret@host:19530", "http://host:1?token=secret"])
