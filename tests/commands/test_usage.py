@@ -37,7 +37,6 @@ def files(toy, monkeypatch):
         ("fuse good.trec --output out", 2, "two runs or more are needed"),
         ("search --index s-* --topics t --output out", 2, "--index s-*: the pattern matches noth"),
         (f"{MINE} --run qrels.txt", 1, "exchange run and qrels"),
-        (f"{MINE} --run good.trec --shard-num 9", 2, "--shard-num 9: there are 3 queries"),
         (f"{MINE} --run good.trec --teacher nowhere/model", 1, "nowhere/model"),
         (f"{MINE} --run good.trec --set answer-bearing=drop", 2, "add --answers"),
         (f"{MINE} --run - --train -", 2, "standard input (-) can be only one of the inputs"),
