@@ -1,10 +1,9 @@
-"""What the studies of learning share: slices of collections, training data, runs, tables."""
+"""Shared by the studies of learning: slices of collections, training data, runs, tables."""
 
 import random
 import shutil
 import statistics
-from collections.abc import Collection as Some
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,33 +11,24 @@ from typing import Any
 
 import orjson
 
-from denserk.config.encoding import ComputeSettings, EncodeSettings
+from denserk.commands.retrieve import encode, index, search
 from denserk.config.evaluation import EvaluationSettings
-from denserk.config.formats import CorpusFormat, CorpusSettings, TopicsFormat
-from denserk.config.retrieval import (
-    IndexPaths,
-    IndexSettings,
-    IndexType,
-    SearchPaths,
-    SearchSettings,
-)
+from denserk.config.formats import CorpusFormat, TopicsFormat
 from denserk.evaluation.evaluator import evaluate
-from denserk.index.build import build_index
-from denserk.index.search import search
 from denserk.io.corpus import read_passages, write_passages
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries, write_queries
-from denserk.models.encode import encode
 
+# passages searched in each collection: the judged ones, and others, drawn, up to so many
 SLICE = 2000
-"""Passages searched in each collection: the judged ones, and others, drawn, up to so many."""
 DEPTH = 100
+COMPUTE = {"device": "cpu", "dtype": "bfloat16"}
 
 
 @dataclass(frozen=True)
 class Collection:
-    """A folder, the split that is judged, and the measures by grade."""
+    """A folder in BEIR layout, the split that is judged, and the measures."""
 
     name: str
     split: str
@@ -47,144 +37,110 @@ class Collection:
 
 
 def finished(model: Path) -> bool:
-    """Whether a training run has come to its end: the weights are what it writes there."""
+    """Return whether a training run is complete: it writes the weights at its end."""
     return (model / "model.safetensors").exists()
 
 
 def only(folder: Path, stem: str) -> str:
-    """The file of a BEIR folder, plain or compressed."""
+    """Return the file of a BEIR folder, plain or compressed."""
     return str(next(folder.glob(f"{stem}.jsonl*")))
 
 
-def write_slice(source: Path, judged: set[str], target: Path) -> str:
-    """The judged passages of a collection, and as many others, drawn, as the slice has room for."""
+def write_slice(source: Path, judged: set[str], target: Path) -> None:
+    """Write the judged passages, and others, drawn, as many as the slice has room for."""
     passages = {passage.docid: passage for passage in read_passages(only(source, "corpus"))}
     others = sorted(set(passages) - judged)
     drawn = random.Random(0).sample(others, min(len(others), max(0, SLICE - len(judged))))
     kept = judged.union(drawn)
     chosen = (passage for docid, passage in passages.items() if docid in kept)
     write_passages(target, chosen, CorpusFormat.BEIR)
-    return str(target)
 
 
-def write_topics(source: Path, qids: Some[str], target: Path) -> str:
-    """Chosen queries of a collection, as a file of their own."""
-    wanted = set(qids)
-    found = (query for query in read_queries(only(source, "queries")) if query.qid in wanted)
+def write_topics(source: Path, qids: set[str], target: Path) -> str:
+    """Write chosen queries of a collection."""
+    found = (query for query in read_queries(only(source, "queries")) if query.qid in qids)
     write_queries(target, found, TopicsFormat.BEIR)
     return str(target)
 
 
 def bm25(corpus: str, topics: str, run: Path, hits: int) -> None:
-    """The run of BM25 over title and text."""
-    index = run.with_suffix(".index")
+    """Write the run of BM25 over title and text."""
     if not run.exists():
-        build_index(
-            IndexPaths(corpus=corpus, output=str(index), overwrite=True),
-            IndexSettings(type=IndexType.BM25),
-        )
-        search(
-            SearchPaths(index=(str(index),), topics=topics, output=str(run)),
-            SearchSettings(hits=hits),
-        )
+        folder = run.with_suffix(".index")
+        index(corpus=corpus, type="bm25", output=folder, overwrite=True)
+        search(index=folder, topics=topics, output=run, hits=hits)
 
 
-def prepare_slice(collection: Collection, data: Path, work: Path) -> None:
-    """A collection's slice and judged queries, and BM25's run of them."""
-    source, target = data / collection.name, work / collection.name
-    target.mkdir(parents=True, exist_ok=True)
-    judged = read_qrels_map(str(source / "qrels" / f"{collection.split}.tsv"))
-    topics = write_topics(source, judged, target / "topics.jsonl")
-    known = {docid for of_query in judged.values() for docid in of_query}
-    searched = write_slice(source, known, target / "corpus.jsonl")
-    bm25(searched, topics, target / "bm25-0.trec", DEPTH)
+def prepare(
+    collections: Sequence[Collection], data: Path, work: Path, count: int, negatives: int
+) -> None:
+    """Write slices with judged queries and BM25's runs, training data and its corpus.
 
-
-def training_lines(
-    collection: Collection, data: Path, work: Path, count: int, negatives: int
-) -> list[bytes]:
-    """A seeded draw of training queries, each with its positives and BM25's best other passages."""
-    source, target = data / collection.name, work / collection.name
-    judged = read_qrels_map(str(source / "qrels" / "train.tsv"))
-    qids = random.Random(0).sample(sorted(judged), count)
-    topics = write_topics(source, qids, target / "train.jsonl")
-    bm25(only(source, "corpus"), topics, target / "train.trec", negatives + 10)
-    found = read_run_scores(str(target / "train.trec"))
-    text = {query.qid: query.text for query in read_queries(topics)}
+    The training data are seeded draws of `count` queries of each training collection, each with its
+    positives and BM25's best other passages.
+    """
     lines = []
-    for qid in qids:
-        others = (docid for docid in found.get(qid, {}) if docid not in judged[qid])
-        record = {
-            "query_id": qid,
-            "query_text": text[qid],
-            "positive_document_ids": [d for d, grade in judged[qid].items() if grade > 0],
-            "negative_document_ids": list(islice(others, negatives)),
-        }
-        lines.append(orjson.dumps(record) + b"\n")
-    return lines
-
-
-def share_corpora(collections: Sequence[Collection], data: Path, work: Path) -> None:
-    """The passages of the training collections in one folder, `corpus`."""
     (work / "corpus").mkdir(parents=True, exist_ok=True)
     for collection in collections:
-        if collection.trained_on:
-            file = Path(only(data / collection.name, "corpus"))
-            shutil.copyfile(file, work / "corpus" / file.name.replace("corpus", collection.name))
+        source, target = data / collection.name, work / collection.name
+        target.mkdir(parents=True, exist_ok=True)
+        judged = read_qrels_map(str(source / "qrels" / f"{collection.split}.tsv"))
+        topics = write_topics(source, set(judged), target / "topics.jsonl")
+        write_slice(source, set().union(*judged.values()), target / "corpus.jsonl")
+        bm25(str(target / "corpus.jsonl"), topics, target / "bm25-0.trec", DEPTH)
+        if not collection.trained_on:
+            continue
+        judged = read_qrels_map(str(source / "qrels" / "train.tsv"))
+        qids = random.Random(0).sample(sorted(judged), count)
+        topics = write_topics(source, set(qids), target / "train.jsonl")
+        bm25(only(source, "corpus"), topics, target / "train.trec", negatives + 10)
+        found = read_run_scores(str(target / "train.trec"))
+        text = {query.qid: query.text for query in read_queries(topics)}
+        for qid in qids:
+            others = (docid for docid in found.get(qid, {}) if docid not in judged[qid])
+            record = {
+                "query_id": qid,
+                "query_text": text[qid],
+                "positive_document_ids": [d for d, grade in judged[qid].items() if grade > 0],
+                "negative_document_ids": list(islice(others, negatives)),
+            }
+            lines.append(orjson.dumps(record) + b"\n")
+        file = Path(only(source, "corpus"))
+        shutil.copyfile(file, work / "corpus" / file.name.replace("corpus", collection.name))
+    (work / "train.jsonl").write_bytes(b"".join(lines))
 
 
 def retrieve(
-    model: str,
-    representation: Mapping[str, Any],
-    text: Mapping[str, Any],
-    compute: ComputeSettings,
-    run: Path,
+    model: str, name: str, collections: Sequence[Collection], work: Path, **options: Any
 ) -> None:
-    """The run of a model over a collection's slice; vectors and index are thrown away."""
-    corpus = str(run.with_name("corpus.jsonl"))
-    vectors, index = run.with_suffix(".vectors"), run.with_suffix(".index")
-    encode(
-        EncodeSettings(model=model, corpus=corpus, output=str(vectors), overwrite=True),
-        CorpusSettings(),
-        representation,
-        text,
-        compute,
-    )
-    build_index(IndexPaths(input=(str(vectors),), output=str(index), overwrite=True))
-    topics = str(run.with_name("topics.jsonl"))
-    paths = SearchPaths(index=(str(index),), topics=topics, model=model, output=str(run))
-    search(paths, SearchSettings(hits=DEPTH), representation, text, compute)
-    for folder in (vectors, index):
-        shutil.rmtree(folder)
-
-
-def measured(collection: Collection, system: str, data: Path, work: Path) -> list[list[float]]:
-    """Each seed's measures of one system on one collection."""
-    runs = sorted((work / collection.name).glob(f"{system}-[0-9].trec"))
-    qrels = str(data / collection.name / "qrels" / f"{collection.split}.tsv")
-    if not runs:
-        return []
-    settings = EvaluationSettings(measures=collection.measures)
-    results = evaluate([str(run) for run in runs], qrels, settings).runs
-    return [list(result.summary.values()) for result in results]
-
-
-def told(values: Sequence[float]) -> str:
-    """Mean, and standard deviation where there are several."""
-    mean = f"{statistics.mean(values):.3f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
+    """Write the runs of a model over the slices, unless they are there."""
+    for collection in collections:
+        folder = work / collection.name
+        run, vectors = folder / f"{name}.trec", folder / f"{name}.vectors"
+        if not run.exists():
+            options |= {"model": model, **COMPUTE}
+            corpus = folder / "corpus.jsonl"
+            encode(corpus=corpus, output=vectors, overwrite=True, **options)
+            topics = folder / "topics.jsonl"
+            search(index=vectors, topics=topics, output=run, hits=DEPTH, **options)
+            shutil.rmtree(vectors)
 
 
 def print_table(
     systems: Sequence[str], collections: Sequence[Collection], data: Path, work: Path
 ) -> None:
-    """A table a measure: systems by collections, those alone of which there are runs."""
-    found = {(s, c.name): measured(c, s, data, work) for s in systems for c in collections}
+    """Print systems by collections: mean and standard deviation over the seeds with runs."""
     for place, measure in enumerate(collections[0].measures):
-        print(f"\n| {measure} | seeds |", " | ".join(c.name for c in collections), "|")
-        print("|" + "---|" * (2 + len(collections)))
+        print(f"\n| {measure} |", " | ".join(c.name for c in collections), "|")
+        print("|" + "---|" * (1 + len(collections)))
         for system in systems:
-            cells = [found[system, c.name] for c in collections]
-            if any(cells):
-                words = [told([each[place] for each in cell]) if cell else "" for cell in cells]
-                print("|", " | ".join([system, str(max(map(len, cells))), *words]), "|")
+            cells = []
+            for collection in collections:
+                runs = sorted(map(str, (work / collection.name).glob(f"{system}-[0-9].trec")))
+                qrels = str(data / collection.name / "qrels" / f"{collection.split}.tsv")
+                settings = EvaluationSettings(measures=collection.measures)
+                found = evaluate(runs, qrels, settings).runs if runs else ()
+                values = [list(result.summary.values())[place] for result in found]
+                spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+                cells.append(f"{statistics.mean(values):.3f}{spread}" if values else "")
+            print("|", " | ".join([system, *cells]), "|")

@@ -1,11 +1,9 @@
 import math
-import re
 import shutil
 import struct
 from dataclasses import replace
 from math import log2
 from pathlib import Path
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -77,19 +75,6 @@ def test_equals_a_literal_restatement_on_runs_full_of_ties(run: Scores, judged: 
         assert result.summary[name] == pytest.approx(sum(values.values()) / len(judged))
 
 
-@pytest.mark.peer
-@given(RUNS, GRADES)
-def test_equals_pytrec_eval(run: Scores, judged: Grades) -> None:
-    import pytrec_eval
-
-    names = {"nDCG@3": "ndcg_cut_3", "AP": "map", "RR": "recip_rank", "P@3": "P_3"}
-    theirs = pytrec_eval.RelevanceEvaluator(judged, set(names.values())).evaluate(run)
-    ours = Evaluator(MEASURES, judged).evaluate("run", run).per_query
-    for name, theirs_name in names.items():
-        for qid in judged:
-            assert ours[name][qid] == theirs.get(qid, {}).get(theirs_name, 0.0)
-
-
 def test_missing_and_unjudged_queries() -> None:
     judged = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}, "q4": {"a": 1}}
     run = {
@@ -141,29 +126,16 @@ def result_at(*ranks: int) -> EvaluationResult:
     return evaluator.result(runs)
 
 
-@pytest.mark.parametrize(
-    ("bound", "ranks", "message"),
-    [
-        ("RR@10=0.5", [2], None),
-        ("MRR@10=0.9", [1, 2, 4], "run2: RR@10 is 0.5, under 0.9; run4: RR@10 is 0.25, under 0.9"),
-        ("RR@10=0.1667", [6], "run6: RR@10 is 0.166667, under 0.1667"),
-    ],
-)
-def test_minimum_values(bound: str, ranks: list[int], message: str | None) -> None:
-    settings = EvaluationSettings(min=(bound,))
-    if message is None:
-        check_minimums(result_at(*ranks), settings)
-        return
-    with pytest.raises(GateError, match=re.escape(message)) as caught:
-        check_minimums(result_at(*ranks), settings)
+def test_minimum_values() -> None:
+    result = result_at(1, 2, 4)
+    check_minimums(result, EvaluationSettings(min=("RR@10=0.25",)))
+    message = "run2: RR@10 is 0.5, under 0.9; run4: RR@10 is 0.25, under 0.9"
+    with pytest.raises(GateError, match=message) as caught:
+        check_minimums(result, EvaluationSettings(min=("MRR@10=0.9",)))
     assert caught.value.exit_status == 1
-
-
-def test_nan_reaches_no_minimum() -> None:
-    result = result_at(1)
-    runs = (replace(result.runs[0], summary={"RR@10": math.nan}),)
+    nan = (replace(result.runs[0], summary={"RR@10": math.nan}),)
     with pytest.raises(GateError, match="RR@10 is nan, under 0"):
-        check_minimums(replace(result, runs=runs), EvaluationSettings(min=("RR@10=0",)))
+        check_minimums(replace(result, runs=nan), EvaluationSettings(min=("RR@10=0",)))
 
 
 RANKED = (
@@ -219,36 +191,14 @@ def test_pruned_and_whole_runs_have_the_same_measures(
     assert pruned == whole
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_long_lists(tmp_path: Path, tied: bool) -> None:
-    draw, depth = Random(1), 1500
-    run: Scores = {}
-    judged: Grades = {}
-    for number in range(5):
-        docids = [f"D{n}" for n in draw.sample(range(10_000), depth)]
-        places = [place // 3 if tied else place for place in range(depth)]
-        run[f"q{number}"] = {d: 1 - p / 1024 for d, p in zip(docids, places, strict=True)}
-        judged[f"q{number}"] = {d: draw.randrange(3) for d in [*docids[:: depth // 5], "D-1"]}
-    pruned, whole = both(*write(tmp_path, run, judged), (" ".join(RANKED),))
-    assert pruned == whole
-    assert bool(pruned.ties) is tied
-
-
 LINE = "q1 Q0 d1 1 2.5 t\n"
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        LINE + "q2 Q0 d1 1 1 t\nq1 Q0 d2 2 2 t\n",
-        LINE + "\nq1  Q0 d\u00e9 2 2 t\n",
-        "q1 d1 1\nq1 d2 2\n",
-        '{"qid":"q1","docid":"d1","score":1}\n',
-        "\ufeff" + LINE.replace("\n", "\r\n"),
-    ],
+    "text", [LINE + "q2 Q0 d1 1 1 t\nq1 Q0 d2 2 2 t\n", '{"qid":"q1","docid":"d1","score":1}\n']
 )
 def test_any_run_is_evaluated(tmp_path: Path, text: str) -> None:
     _, qrels = write(tmp_path, {}, {"q1": {"d1": 0, "d2": 1}})
-    (tmp_path / "run").write_bytes(text.encode())
+    (tmp_path / "run").write_text(text)
     pruned, whole = both(str(tmp_path / "run"), qrels, ("nDCG@10 RR@10",))
     assert pruned == whole

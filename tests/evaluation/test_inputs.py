@@ -37,27 +37,21 @@ def test_content() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("\n \n", "odd: found nothing; expected a run"),
-        ("\na b\n", "odd, line 2: found 2 columns; expected a run"),
-    ],
+    ("text", "message"),
+    [("\n \n", "odd: found nothing; expected a run"), ("\na b\n", "odd, line 2: found 2 columns")],
 )
-def test_neither(here: Path, text: str, told: str) -> None:
+def test_neither(here: Path, text: str, message: str) -> None:
     (here / "odd").write_text(text)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=message):
         content_of("odd")
-    assert caught.value.message.startswith(told)
 
 
 @pytest.mark.parametrize(
     ("files", "runs", "qrels", "expected"),
     [
         (["run", "qrels", "run2"], [], None, (["run", "run2"], "qrels")),
-        (["-", "qrels"], [], None, (["-"], "qrels")),
         (["run", "-"], [], None, (["run"], "-")),
         (["run2"], ["run"], "qrels", (["run2", "run"], "qrels")),
-        (["run"], [], "beir:scifact/test", (["run"], "beir:scifact/test")),
         ([], ["run"], "run3", (["run"], "run3")),
     ],
 )
@@ -68,15 +62,14 @@ def test_every_file_finds_its_part(
 
 
 @pytest.mark.parametrize(
-    ("files", "runs", "qrels", "told"),
+    ("files", "qrels", "message"),
     [
-        (["-"], [], None, "no qrels file given"),
-        ([], [], "qrels", "no run given beside the qrels qrels"),
-        (["run", "qrels2"], [], "qrels", "several qrels files given: qrels2, qrels"),
-        (["run", "qrels", "run"], [], None, "run: given twice"),
+        (["-"], None, "no qrels file given"),
+        ([], "qrels", "no run given beside the qrels qrels"),
+        (["run", "qrels2"], "qrels", "several qrels files given: qrels2, qrels"),
+        (["run", "qrels", "run"], None, "run: given twice"),
     ],
 )
-def test_refusals(files: list[str], runs: list[str], qrels: str | None, told: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        sort_inputs(files, runs, qrels)
-    assert caught.value.message == told
+def test_rejected_inputs(files: list[str], qrels: str | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        sort_inputs(files, [], qrels)

@@ -24,7 +24,7 @@ from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.significance import compare, correction_factors, p_value
 from denserk.evaluation.tables import render
 
-SAMPLES = [np.random.default_rng(seed).normal(0.02, 0.2, 12 + 40 * seed) for seed in range(3)]
+SAMPLES = [np.random.default_rng(seed).normal(0.02, 0.2, 12 + 40 * seed) for seed in (0, 2)]
 
 
 def randomised(sample: np.ndarray, permutations: int, seed: int = 1) -> float:
@@ -33,15 +33,12 @@ def randomised(sample: np.ndarray, permutations: int, seed: int = 1) -> float:
     return p_value(sample, settings)
 
 
-def test_few_queries_give_the_exact_randomisation_test() -> None:
+def test_randomisation_test() -> None:
     sample = SAMPLES[0]
     signs = np.array(list(itertools.product([-1, 1], repeat=len(sample))))
     exact = (np.abs(signs @ sample) >= abs(sample.sum()) - 1e-12).mean()
     assert randomised(sample, 1 << len(sample)) == exact
-
-
-def test_many_queries_come_near_scipys_permutation_test() -> None:
-    sample = SAMPLES[2]
+    sample = SAMPLES[1]
     theirs = stats.permutation_test(
         (sample, np.zeros_like(sample)),
         lambda a, b, axis: np.mean(a - b, axis=axis),
@@ -149,10 +146,9 @@ def test_an_interval_leaves_out_0_exactly_where_p_is_below_the_level(correction)
             assert (found.low * found.high > 0) is (p < alpha)
 
 
-def test_lines_and_json_hold_every_figure() -> None:
+def test_lines_and_json_hold_every_value() -> None:
     found = result("base", "far")
     lines = render(found, ReportSettings(), OutputFormat.TSV).splitlines()
     assert {"far\tRR@10:wins\t11", "far\tRR@10:ties\t1"} <= set(lines)
     comparison = orjson.loads(render(found, ReportSettings(), OutputFormat.JSON))["comparison"]
-    assert comparison["baseline"] == "base"
-    assert comparison["runs"]["far"]["RR@10"]["losses"] == 0
+    assert (comparison["baseline"], comparison["runs"]["far"]["RR@10"]["losses"]) == ("base", 0)
