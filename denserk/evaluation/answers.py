@@ -144,7 +144,8 @@ def judging(settings: AnswerSettings) -> Iterator[Judge]:
     )
     try:
         with pool:
-            pool.submit(int).result()  # a pool that breaks while it starts would hang
+            for _ in range(settings.num_workers):  # a pool that breaks while it starts one hangs
+                pool.submit(int)
             yield partial(pool.map, one, chunksize=CHUNK)
     except BrokenProcessPool:
         raise DenserkError(
