@@ -82,14 +82,14 @@ class Command(TyperCommand):
             shown = [p for p in parameters if p.name in order or p.param_type_name == "argument"]
             parameters = sorted(shown, key=lambda p: order.get(p.name, -1))
         for parameter in parameters:
-            panel = getattr(parameter, "rich_help_panel", None) or "Options"
-            if parameter.param_type_name == "argument":
-                panel = "Arguments"
-            elif short:  # no aliases
+            is_argument = parameter.param_type_name == "argument"
+            panel = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
+            if short and not is_argument:  # no aliases
                 panel, parameter = "Options", copy(parameter)
                 parameter.opts = [name for name in parameter.opts if name[:2] == "--"][:1]
             if record := parameter.get_help_record(ctx):
-                panels.setdefault(panel, []).append((record[0].partition(" <")[0], record[1]))
+                names = record[0].partition(" <")[0] if is_argument else record[0]
+                panels.setdefault(panel or "Options", []).append((names, record[1]))
         if self.rare and not short:
             panels["Settings (as --set NAME=VALUE)"] = list(self.rare.values())
         for title, records in panels.items():
@@ -111,7 +111,8 @@ class _Option:
         self.spec, self._default = spec_of(field), field.default
         self._kind = without_none(get_type_hints(settings)[name])
         own_defaults = getattr(settings, "own_defaults", "")
-        owner = next(cls for cls in settings.__mro__ if name in inspect.get_annotations(cls))
+        classes = [settings] if inspect.get_annotations(settings) else settings.__bases__
+        owner = next(cls for cls in classes if name in fields_of(cls))
         self._panel = re.split("[.:]", owner.__doc__ or "")[0]
         self._panel += " (overrides the model's)" if own_defaults else ""
         self._text = field_docs(settings)[name]

@@ -49,8 +49,8 @@ def pretrain(
 )
 def finetune(
     presets: training.PresetSettings,
-    corpus: CorpusSettings,
     given: Annotated[Given, *training.CLASSES],
+    corpus: CorpusSettings,
 ) -> Any:
     """Fine-tune a retriever or a cross-encoder.
 

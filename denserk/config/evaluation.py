@@ -153,7 +153,7 @@ class PageSettings(Settings):
 
 @dataclass(frozen=True)
 class EvalSettings(
-    EvaluationSettings, AnswerSettings, ComparisonSettings, ReportSettings, PageSettings
+    PageSettings, ReportSettings, ComparisonSettings, AnswerSettings, EvaluationSettings
 ):
     """Options that `eval` and `benchmark` share."""
 

@@ -113,7 +113,7 @@ class RerankingSettings(Settings):
     r_drop: float = setting(0.0, at_least=0, of=CROSS_ENCODER)
     """cross-encoder: weight of R-Drop, the consistency loss of two dropout passes; 0 is off."""
     pair_max_length: int | None = option(None, "--rerank-max-len", at_least=5, of=CROSS_ENCODER)
-    """cross-encoder: maximum tokens of query and passage together; [default: sum of both limits]"""
+    """cross-encoder: maximum tokens of query and passage together. [default: sum of both limits]"""
 
 
 @dataclass(frozen=True)

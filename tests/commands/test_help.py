@@ -45,6 +45,12 @@ def test_help_fits_a_screen_with_all_options_on_request_and_examples_that_parse(
             assert not spelling.startswith("-") or re.search(rf"{spelling}(?![\w-])", text)
 
 
+def test_types_and_choices_are_shown(capsys):
+    text, _ = shown("encode", "--help", capsys)
+    assert "--shard-id <int> " in text
+    assert "--output-format <npy|jsonl|" in text
+
+
 def test_commands_are_listed_in_workflow_order(capsys):
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
