@@ -39,8 +39,8 @@ from denserk.errors import InputError, MissingExtraError, OutputError, UsageErro
 from denserk.extras import installed, package_folder, require
 from denserk.index.searcher import Rows, Scores, padding
 from denserk.io.files import whole_text, write_errors
-from denserk.io.flat_file import DOCID
 from denserk.io.outputs import scratch_folder
+from denserk.io.vector_formats import DOCID
 
 logger = logging.getLogger(__name__)
 

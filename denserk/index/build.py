@@ -40,7 +40,6 @@ from denserk.index.inputs import expanded, gather, known_count, open_sources
 from denserk.index.searcher import ShardedIndex, VectorIndex, Vectors
 from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages
-from denserk.io.flat_file import FlatRows, is_flat
 from denserk.io.manifest import (
     NAME,
     Kind,
@@ -55,6 +54,7 @@ from denserk.io.manifest import (
     write_manifest,
 )
 from denserk.io.outputs import named_paths, prepare_folder, refuse_inputs
+from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, verify_folders
 from denserk.records import Passage
 from denserk.reporting import track
@@ -250,8 +250,8 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         contents = gather(sources, target, settings.metric)
         if settings.is_flat:
             return contents
-        vectors = FlatRows(target)
-        factory, index = _to_fill(*vectors.shape, settings, template)
+        vectors, _ = map_flat(target)
+        factory, index = _to_fill(len(vectors), vectors.shape[1], settings, template)
         if count is None:
             check_memory(factory, index, len(vectors), settings)
         build(vectors, folder / INDEX, settings, factory, index)

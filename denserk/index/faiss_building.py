@@ -384,9 +384,9 @@ def merge_folders(parts: Sequence[Template], folder: Path) -> None:
     def read(part: Template) -> Iterator[str]:
         return (line.rstrip() for _, line in read_text_lines(Path(part.name) / DOCID))
 
-    def id_at(position: int) -> str:
-        lines = chain.from_iterable(map(read, parts))
-        return passage_of(next(islice(lines, position * size, None)), size)
+    def again() -> Iterator[str]:
+        lines = islice(chain.from_iterable(map(read, parts)), 0, None, size)
+        return (passage_of(line, size) for line in lines)
 
     with whole_text(folder / DOCID) as out, track("merging ids", None, "passages") as progress:
         for part in parts:
@@ -396,5 +396,5 @@ def merge_folders(parts: Sequence[Template], folder: Path) -> None:
                 out.write("\n".join([*block, ""]))
                 ids.extend([passage_of(line, size) for line in block[::size]])
                 progress.advance(len(block) // size)
-        ids.refuse_repeat(id_at)
+        ids.refuse_repeat(again)
     merge_files(parts[0].index, [Path(part.name) / INDEX for part in parts], folder / INDEX)

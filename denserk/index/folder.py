@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from denserk.config.retrieval import Engine
 from denserk.errors import MismatchError, UsageError
 from denserk.index.searcher import Rows
-from denserk.io.flat_file import DOCID as DOCID
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, require_fields
+from denserk.io.vector_formats import DOCID as DOCID
 
 INDEX = "index"
 PART = "#"

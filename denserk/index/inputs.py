@@ -4,7 +4,6 @@ import glob
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ from denserk.errors import MismatchError, UsageError
 from denserk.index.folder import part_names
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM
-from denserk.io.flat_file import write_flat
 from denserk.io.manifest import Manifest
-from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension
+from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension, write_flat
 from denserk.io.vectors import VectorSource, read_vector_blocks
 from denserk.reporting import track
 
@@ -89,9 +87,9 @@ def known_count(sources: Sequence[VectorSource]) -> int | None:
     return None if None in counts else sum(int(count or 0) for count in counts)
 
 
-def checked_blocks(sources: Sequence[VectorSource], ids: IdLedger) -> Iterator[VectorBlock]:
-    """Yield the blocks of several sources, of one dimension; `ids` takes every id."""
-    dimension = 0
+def checked_blocks(sources: Sequence[VectorSource]) -> Iterator[VectorBlock]:
+    """Yield the blocks of several sources; at the end, reject an id that occurred twice."""
+    dimension, ids = 0, IdLedger()
     for source in sources:
         ids.start(source.name)
         for block in source.blocks():
@@ -99,28 +97,22 @@ def checked_blocks(sources: Sequence[VectorSource], ids: IdLedger) -> Iterator[V
             ids.extend(block.ids)
             yield block
 
+    def again() -> Iterator[str]:
+        return (docid for source in sources for block in source.read() for docid in block.ids)
 
-def refuse_repeated(ids: IdLedger, sources: Sequence[VectorSource]) -> None:
-    """Raise an InputError if an id of the sources, which are read again for it, repeats."""
-
-    def id_at(position: int) -> str:
-        read = chain.from_iterable(source.read() for source in sources)
-        return next(islice((docid for block in read for docid in block.ids), position, None))
-
-    ids.refuse_repeat(None if STREAM in [source.name for source in sources] else id_at)
+    ids.refuse_repeat(None if STREAM in [source.name for source in sources] else again)
 
 
 def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> dict[str, int]:
     """Stream vectors into a flat file, and ids into `docid` beside it; return what is there."""
-    size, ids = sources[0].vectors_per_passage, IdLedger()
+    size = sources[0].vectors_per_passage
     with track("reading vectors", known_count(sources), "passages") as progress:
 
         def blocks() -> Iterator[tuple[list[str], Vectors]]:
-            for block in checked_blocks(sources, ids):
+            for block in checked_blocks(sources):
                 names = [name for docid in block.ids for name in part_names(docid, size)]
                 yield names, block.vectors
                 progress.advance(len(block.ids))
-            refuse_repeated(ids, sources)
 
-        dimension = write_flat(vectors, metric, blocks())
-    return {"count": ids.count, "vectors_per_passage": size, "dimension": dimension}
+        rows, dimension = write_flat(vectors, metric, blocks())
+    return {"count": rows // size, "vectors_per_passage": size, "dimension": dimension}

@@ -34,15 +34,8 @@ from denserk.config.retrieval import (
 from denserk.errors import MismatchError, ServerError, UsageError
 from denserk.extras import require
 from denserk.index.build import DEPTH, IndexResult, measure_recall, resumed
-from denserk.index.inputs import (
-    checked_blocks,
-    expanded,
-    known_count,
-    open_sources,
-    refuse_repeated,
-)
+from denserk.index.inputs import checked_blocks, expanded, known_count, open_sources
 from denserk.index.searcher import Rows, Scores, Vectors, in_order, padding
-from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, Manifest, common_model, decoded, encoded, vectors_per_passage
 from denserk.io.vectors import VectorSource, verify_folders
@@ -330,13 +323,12 @@ def _load(
     """
     size = sources[0].vectors_per_passage
     sent, there, batches, dimension = 0, 0, 0, 0
-    taken = IdLedger()
 
     def note_rows() -> None:
         collection.call("alter_collection_properties", {ROWS: str(sent)})
 
     with track("loading vectors", known_count(sources), "passages") as bar:
-        for ids, vectors, _ in checked_blocks(sources, taken):
+        for ids, vectors, _ in checked_blocks(sources):
             if not dimension:
                 dimension = vectors.shape[1]
                 if found is None:
@@ -358,10 +350,9 @@ def _load(
                 bar.advance(len(names) // size)
         note_rows()
         collection.settle()
-        refuse_repeated(taken, sources)
     if (count := collection.count()) != sent:
         raise ServerError(
             f"{collection.place} holds {count:,} rows where {sent:,} were written",
             "load it again with --overwrite",
         )
-    return {"count": taken.count, "vectors_per_passage": size, "dimension": dimension}
+    return {"count": sent // size, "vectors_per_passage": size, "dimension": dimension}

@@ -37,7 +37,6 @@ from denserk.index.searcher import (
     VectorIndex,
 )
 from denserk.io.files import read_file
-from denserk.io.flat_file import is_flat, map_flat
 from denserk.io.manifest import (
     NAME,
     Description,
@@ -48,6 +47,7 @@ from denserk.io.manifest import (
     model_of,
     vectors_per_passage,
 )
+from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.vectors import check_index, open_vectors
 
 logger = logging.getLogger(__name__)

@@ -21,9 +21,10 @@ from denserk.config.options import as_json
 from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError
 from denserk.index.searcher import Hits, Ranking
+from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import STREAM, some
-from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest, queries_sha256
+from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries
@@ -99,7 +100,10 @@ def rerank(
         made_from = {
             "model": scorer.description(),
             "run": {"name": paths.run, "sha256": file_sha256(run)},
-            "topics": {"name": paths.topics, "sha256": queries_sha256(queries.values())},
+            "topics": {
+                "name": paths.topics,
+                "sha256": texts_sha256(query[:2] for query in queries.values()),
+            },
             "corpus": {"name": paths.corpus, **as_json(corpus)},
         }
         counts = {name: getattr(result, name) for name in ("queries", "pairs", "hits")}

@@ -19,6 +19,7 @@ from denserk.index.inputs import expanded
 from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.searcher import Hits, Searcher, VectorIndex
+from denserk.io.blocks import texts_sha256
 from denserk.io.files import some
 from denserk.io.manifest import (
     Description,
@@ -26,7 +27,6 @@ from denserk.io.manifest import (
     describe_file,
     forget_manifest,
     model_of,
-    queries_sha256,
     refuse_other_model,
 )
 from denserk.io.runs import write_run
@@ -113,7 +113,9 @@ def search(
         "index": indexes[0] if len(indexes) == 1 else indexes,
         "model": queries[2],
         "encoded_queries": paths.encoded_queries,
-        "topics": {"name": paths.topics, "sha256": queries_sha256(topics)} if topics else None,
+        "topics": {"name": paths.topics, "sha256": texts_sha256(query[:2] for query in topics)}
+        if topics
+        else None,
         **({"qrels": paths.qrels} if paths.qrels else {}),
     }
     contents = {

@@ -45,11 +45,8 @@ class Texts:
         for record in self.read():
             ledger.extend([record[0]])
             yield record
-
-        def id_at(position: int) -> str:
-            return str(next(islice(self.read(), position, None))[0])
-
-        ledger.refuse_repeat(None if self.source == STREAM else id_at, self.unit)
+        again = None if self.source == STREAM else lambda: (record[0] for record in self.read())
+        ledger.refuse_repeat(again, self.unit)
 
     def count(self) -> int | None:
         """Read and check all texts, before hours of work; None for a stream."""

@@ -6,7 +6,7 @@ A corpus is JSON lines or an array, a tab-separated file, a folder of them, or a
 import logging
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -231,9 +231,9 @@ class IdLedger:
         self._hashes.extend(map(hash, docids))
 
     def refuse_repeat(
-        self, id_at: Callable[[int], str] | None = None, unit: str = "passages"
+        self, again: Callable[[], Iterable[str]] | None = None, unit: str = "passages"
     ) -> None:
-        """Raise an InputError if an id repeats; `id_at` returns the one at a position from 0."""
+        """Raise an InputError if an id repeats; `again` returns all ids, to name it."""
         hashes = np.array(self._hashes, np.int64)
         ordered = np.sort(hashes)
         if (ordered[1:] != ordered[:-1]).all():
@@ -245,7 +245,7 @@ class IdLedger:
             next(name for start, name in reversed(self._sources) if start <= position)
             for position in (first, second)
         )
-        name = "an id" if id_at is None else f"the id {id_at(second)}"
+        name = "an id" if again is None else f"the id {next(islice(again(), second, None))}"
         found = f"{name} twice: {unit} {first + 1:,} and {second + 1:,}"
         if one != other:
             found += f", the first in {one}"

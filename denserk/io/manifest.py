@@ -21,7 +21,6 @@ from denserk.config.options import as_json
 from denserk.config.retrieval import Engine, Metric
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.files import STREAM, read_errors, read_file, whole_binary, write_errors
-from denserk.records import Query
 
 NAME = "manifest.json"
 DTYPES = ("float16", "float32")  # of stored vectors
@@ -209,14 +208,6 @@ def describe_file(
     if has_manifest(output):
         contents = {**contents, "sha256": file_sha256(output)}
         write_manifest(output, Manifest(kind, True, settings, made_from, contents))
-
-
-def queries_sha256(queries: Iterable[Query]) -> str:
-    """Return the hexadecimal SHA-256 of the ids and texts of queries."""
-    digest = hashlib.sha256()
-    for query in queries:
-        digest.update(f"{query.qid}\t{query.text}\n".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
 
 
 def vectors_per_passage(manifest: Manifest | None) -> int:

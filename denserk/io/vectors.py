@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from denserk.io import vector_formats as formats
 from denserk.io.blocks import JOURNAL, Block, BlockFolder, read_journal
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM, first_line, open_ahead, read_errors, read_file, read_text_lines
-from denserk.io.flat_file import DOCID, map_flat
 from denserk.io.json_records import identifier
 from denserk.io.manifest import (
     NAME,
@@ -47,7 +46,14 @@ from denserk.io.manifest import (
     require_fields,
     vectors_per_passage,
 )
-from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension, map_array
+from denserk.io.vector_formats import (
+    DOCID,
+    VectorBlock,
+    Vectors,
+    check_dimension,
+    map_array,
+    map_flat,
+)
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -270,15 +276,17 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
 
 def _check_ids(path: Path, count: int | None) -> None:
     """Check a file of `count` ids that has no checksum."""
+
+    def read() -> Iterator[str]:
+        for line, name in read_text_lines(path):
+            yield identifier(name.rstrip(), path, line, "passage")
+
     ids = IdLedger()
     ids.start(path)
-    lines = read_text_lines(path)
-    ids.extend(identifier(name.rstrip(), path, line, "passage") for line, name in lines)
+    ids.extend(read())
     if count is not None and ids.count != count:
         raise InputError(path, None, f"{ids.count:,} ids", f"{count:,} ids", DAMAGED)
-    ids.refuse_repeat(
-        lambda position: next(islice(read_text_lines(path), position, None))[1].rstrip(), "lines"
-    )
+    ids.refuse_repeat(read, "lines")
 
 
 def verify_folders(names: Iterable[str]) -> None:

@@ -9,8 +9,8 @@ from denserk.config.retrieval import IndexPaths, IndexSettings, IndexType, Metri
 from denserk.index.build import IndexResult, build_index
 from denserk.index.folder import part_names
 from denserk.io.blocks import Block
-from denserk.io.flat_file import write_flat
 from denserk.io.manifest import Kind, Manifest, write_manifest
+from denserk.io.vector_formats import write_flat
 from denserk.io.vectors import VectorFolderWriter
 
 MODEL = {"name": "m", "fingerprint": "1"}

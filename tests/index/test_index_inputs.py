@@ -8,7 +8,7 @@ import pytest
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.folder import Part, PassageIds
 from denserk.index.inputs import expanded, open_sources
-from denserk.io.flat_file import map_flat
+from denserk.io.vector_formats import map_flat
 from tests.index.folders import index, vector_folder
 from tests.reporters import Heard
 

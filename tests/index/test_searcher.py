@@ -10,7 +10,7 @@ from denserk.config.retrieval import Metric, SearchSettings, Ties
 from denserk.index.exact import ExactIndex
 from denserk.index.folder import Part, PassageIds
 from denserk.index.searcher import Searcher, strictly_decreasing
-from denserk.io.flat_file import map_flat
+from denserk.io.vector_formats import map_flat
 from tests.index.folders import flat_folder, found, names_of, whole_numbers
 
 
