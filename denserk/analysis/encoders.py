@@ -185,18 +185,10 @@ def _time_batches(
 
 
 def plot_times(found: Sequence[Row], times: Sequence[Floats]) -> Any:
-    """Draw a row per model: a dot per time, a line per percentile."""
+    """Draw a box per model, whiskers at the first and last percentile, and the times beyond."""
     axes = new_axes(6, 0.75 * len(found) + 0.8)
-    labels = []
-    for row, (each, milliseconds) in enumerate(zip(found, times, strict=True)):
-        marks = [each[f"p{percent}_ms"] for percent in PERCENTILES]
-        # multiples of the golden ratio spread the dots evenly, however many there are
-        heights = row + 0.5 * (np.arange(len(milliseconds)) * 0.618034 % 1) - 0.25
-        axes.plot(milliseconds, heights, ls="", marker="o", ms=2.2, mew=0, color="0.25", alpha=0.3)
-        axes.vlines(marks, row - 0.35, row + 0.35, color="black", lw=(0.9, 1.8, 0.9))
-        labels.append(f"{each['label']}\n{' | '.join(f'{mark:.3g}' for mark in marks)}")
-    axes.set_yticks(range(len(found)), labels)
-    axes.set(xscale="log", ylim=(len(found) - 0.5, -0.5))
+    whiskers = (PERCENTILES[0], PERCENTILES[-1])
+    axes.boxplot(times, orientation="horizontal", whis=whiskers, flierprops={"ms": 2.2})
+    axes.set_yticks(range(1, len(found) + 1), [row["label"] for row in found])
     axes.set_xlabel(f"milliseconds (batches of {found[0]['batch_size']}), tokenization included")
-    axes.grid(visible=False, axis="y")
     return axes

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 # attention maps in memory at once; they grow with the square of the length, in every layer
 MAP_BYTES = 1 << 28
+Pairs = tuple[Sequence[Query], Sequence[Passage], Mapping[str, NDArray[np.int64]]]
 # reductions that keep several vectors apart, at least in training
 KEPT_APART = (Reduction.SELF_CONTRASTIVE, Reduction.MULTI_VECTOR)
 
@@ -192,19 +193,13 @@ def winning_vectors(
     return found
 
 
-class Pairs(NamedTuple):
-    """Pairs of a query and a passage, in one set or two."""
-
-    queries: Sequence[Query]
-    passages: Sequence[Passage]  # in the order of the corpus
-    # `positive` or `retrieved` -> (N, 2) row of the query and row of the passage
-    sets: Mapping[str, NDArray[np.int64]]
-
-
 def choose_pairs(
     settings: WinningVectorSettings, fields: Sequence[str] | None, corpus: CorpusSettings
 ) -> Pairs:
-    """Return the pairs that every model is measured on."""
+    """Return the queries, the passages, and the pairs that every model is measured on.
+
+    The pairs of `positive` and `retrieved` passages are (N, 2): row of the query, of the passage.
+    """
     named: dict[str, dict[str, list[str]]] = {}
     if settings.qrels is not None:
         positive = named.setdefault("positive", {})
@@ -237,32 +232,23 @@ def choose_pairs(
             f"passages that {settings.corpus} does not hold are left out: {len(lacking):,} of "
             f"{len(wanted):,} ({some(sorted(lacking))})"
         )
-    return Pairs(queries, list(passages.values()), sets)
+    return queries, list(passages.values()), sets
 
 
 def plot_shares(found: Sequence[Row]) -> Any:
-    """Draw the shares as bars, one row of bars per model and set of passages."""
-    panels: dict[str, dict[str, float]] = {}
+    """Draw the shares over the vectors, one line per model and set of passages."""
+    order = list(dict.fromkeys(row["vector"] for row in found))
+    lines: dict[str, list[tuple[float, float]]] = {}
     for row in found:
         title = f"{row['label']}, {row['passages']}: {row['pairs']:,} pairs"
-        panels.setdefault(title, {})[row["vector"]] = 100 * row["share"]
-    names = {name for shares in panels.values() for name in shares}
-    order = sorted(names, key=lambda name: (name.isdecimal(), name.zfill(9)))
-    axes = new_axes(min(max(4, 0.42 * len(order) + 0.8), 9), 1.15 * len(panels) + 0.5, len(panels))
-    for panel, (title, shares) in zip(np.atleast_1d(axes), panels.items(), strict=True):
-        heights = [shares.get(name, 0) for name in order]
-        bars = panel.bar(range(len(order)), heights, width=0.7, color="0.35")
-        if len(order) <= 16:
-            panel.bar_label(bars, [f"{h:.1f}" if h else "" for h in heights], fontsize=7)
-        panel.set_title(title, loc="left")
-        panel.margins(y=0.18)
-        panel.yaxis.set_major_formatter("{x:g} %")
-    last = np.atleast_1d(axes)[-1]
-    step = -(-len(order) // 24)  # at most 24 names below the bars
-    last.set_xticks(range(0, len(order), step), order[::step])
+        lines.setdefault(title, []).append((order.index(row["vector"]), 100 * row["share"]))
+    axes = new_axes(7, max(3.2, 0.2 * len(lines)))
+    draw_lines(axes, lines)
+    step = -(-len(order) // 24)  # at most 24 names below the axis
+    axes.set_xticks(range(0, len(order), step), order[::step])
     kinds = " or ".join(dict.fromkeys(row["kind"] for row in found))
-    last.set_xlabel(f"{kinds} with the highest product")
-    return last
+    axes.set(xlabel=f"{kinds} with the highest product", ylabel="% of the pairs")
+    return axes
 
 
 def winners(queries: Tensor, passages: PassageVectors) -> Tensor:
@@ -290,10 +276,11 @@ def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> l
     pooling = side.representation
     if not isinstance(pooling, MultiVector) or encoder.representation.reduction not in KEPT_APART:
         raise single
-    queries = torch.from_numpy(encoder.encode_queries(pairs.queries)).to(encoder.device)
-    won = {name: np.empty(len(chosen), dtype=np.int64) for name, chosen in pairs.sets.items()}
-    row_of = np.full(len(pairs.passages), -1)  # in the batch
-    planned, longest = encoder.plan("passage", pairs.passages), 0
+    asking, passages, sets = pairs
+    queries = torch.from_numpy(encoder.encode_queries(asking)).to(encoder.device)
+    won = {name: np.empty(len(chosen), dtype=np.int64) for name, chosen in sets.items()}
+    row_of = np.full(len(passages), -1)  # in the batch
+    planned, longest = encoder.plan("passage", passages), 0
     with track(f"reading with {label}", planned.count, "passages") as progress:
         for members, batch in zip(planned.members, planned.batches, strict=True):
             places = members.numpy()
@@ -302,7 +289,7 @@ def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> l
                 raise single
             longest = max(longest, vectors.values.shape[1])
             row_of[places] = np.arange(len(places))
-            for name, chosen in pairs.sets.items():
+            for name, chosen in sets.items():
                 inside = row_of[chosen[:, 1]] >= 0
                 rows = torch.from_numpy(row_of[chosen[inside, 1]]).to(encoder.device)
                 asked = queries[chosen[inside, 0]]
@@ -318,7 +305,7 @@ def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> l
         kind, names = "layer", list(map(str, pooling.layers))
     found = []
     for name, each in won.items():
-        counted = len(np.unique(pairs.sets[name][:, 0]))
+        counted = len(np.unique(sets[name][:, 0]))
         row = {"label": label, "model": model, "passages": name, "queries": counted}
         row |= {"pairs": len(each), "kind": kind}
         counts = zip(names, np.bincount(each, minlength=longest).tolist(), strict=True)

@@ -291,13 +291,10 @@ def _scores(profiles: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
         name, scores = one["name"], one["scores"]
         if not any(scores):
             continue
-        edges = np.histogram_bin_edges(np.concatenate(scores), BINS)
         axes = new_axes(4.4, 2.6)
-        kinds = ("relevant", "not relevant or not judged")
-        for ink, dash, kind, values in zip(INKS, ("-", "--"), kinds, scores, strict=False):
-            share = 100 * np.histogram(values, edges)[0] / max(len(values), 1)
-            axes.stairs(share, edges, color=ink, ls=dash, lw=1.4, label=kind)
-            axes.stairs(share, edges, color=ink, alpha=0.15, fill=True)
+        shares = [np.full(len(values), 100 / max(len(values), 1)) for values in scores]
+        kinds, looks = ["relevant", "not relevant or not judged"], {"histtype": "step", "lw": 1.4}
+        axes.hist(scores, BINS, weights=shares, label=kinds, color=list(INKS[:2]), **looks)
         axes.figure.legend(loc="outside upper center", ncols=2)
         axes.set_xlabel("score")
         axes.yaxis.set_major_formatter("{x:g} %")

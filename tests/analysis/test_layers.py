@@ -245,10 +245,10 @@ def chosen(toy, **more):
     files = {n: str(toy / f) if n in ("qrels", "run") else f for n, f in more.items()}
     given: dict[str, Any] = {"model": ("m",), "topics": str(toy / "queries.tsv"), **files}
     settings = WinningVectorSettings(corpus=str(toy / "corpus.jsonl"), **given)
-    pairs = choose_pairs(settings, None, DETECTED)
+    queries, passages, sets = choose_pairs(settings, None, DETECTED)
     named = {
-        name: sorted(f"{pairs.queries[q].qid} {pairs.passages[p].docid}" for q, p in rows)
-        for name, rows in pairs.sets.items()
+        name: sorted(f"{queries[q].qid} {passages[p].docid}" for q, p in rows)
+        for name, rows in sets.items()
     }
     return {name: " ".join(rows) for name, rows in named.items()}
 
