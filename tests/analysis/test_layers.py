@@ -20,7 +20,6 @@ from denserk.config.analysis import AttentionEntropySettings, WinningVectorSetti
 from denserk.config.encoding import Backend, ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.formats import DETECTED
 from denserk.data.batches import pad
-from denserk.data.sampling import choose_items
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import MismatchError, ModelError
 from denserk.models.model_folder import StoredEncoder, read_model_folder, save_model
@@ -121,32 +120,15 @@ def test_a_curve_is_the_mean_over_passages_each_read_alone(tiny, toy, tmp_path, 
     assert (tmp_path / "e.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_sample_is_drawn_once_by_its_seed_from_passages_with_text(tiny, tmp_path):
-    texts = [
-        f"the {color} {beast}" for color in ("red", "blue") for beast in ("cat", "dog", "fish")
-    ]
-    with (tmp_path / "c.jsonl").open("w") as out:
-        for number, text in enumerate([*texts[:2], "  ", *texts[2:]]):
-            out.write(json.dumps({"_id": str(number), "title": "", "text": text}) + "\n")
-    chosen = {"corpus": str(tmp_path / "c.jsonl"), "sample": 3, "seed": 5}
-    found = measured(tmp_path, f"a={tiny()}", f"b={tiny(seed=8)}", **chosen)
-    drawn = [("", texts[i]) for i in choose_items(np.arange(6), 3, seed=5)]
-    assert curve(found, "a") == pytest.approx(alone(tiny(), drawn).mean(0), abs=1e-6)
-    assert curve(found, "b") == pytest.approx(alone(tiny(seed=8), drawn).mean(0), abs=1e-6)
-
-
-def test_of_separate_encoders_that_of_passages_is_measured(tiny, toy, tmp_path):
+def test_separate_encoders_and_a_model_without_cls(tiny, toy, tmp_path):
     queries, passages = (read_model_folder(tiny(seed=seed)).passage for seed in (8, 7))
     both = [side.build(RepresentationSettings()) for side in (passages, queries)]
     save_model(tmp_path / "both", both[0], load_tokenizer(tiny()), TextSettings(), query=both[1])
-    models = (f"both={tmp_path / 'both'}", f"p={tiny()}", f"q={tiny(seed=8)}")
-    found = measured(tmp_path, *models, corpus=str(toy / "corpus.jsonl"))
-    assert curve(found, "both") == curve(found, "p") != curve(found, "q")
-
-
-def test_a_t5_has_no_cls(tiny, toy, tmp_path):
+    corpus = str(toy / "corpus.jsonl")
+    found = measured(tmp_path, f"both={tmp_path / 'both'}", f"p={tiny()}", corpus=corpus)
+    assert curve(found, "both") == curve(found, "p")
     with pytest.raises(ModelError, match=r"a t5 backbone has no \[CLS\] token"):
-        measured(tmp_path, tiny("t5"), corpus=str(toy / "corpus.jsonl"))
+        measured(tmp_path, tiny("t5"), corpus=corpus)
 
 
 POSITIVE = [(qid, docid) for qid, judged in QRELS.items() for docid in judged]
@@ -166,10 +148,6 @@ def counted(toy, *models, representation=MLR, compute=None, **more):
     return winning_vectors(settings, representation, {"passage_max_length": 64}, compute)
 
 
-def wins_of(found, passages):
-    return {row["vector"]: row["wins"] for row in found if row["passages"] == passages}
-
-
 def literal(folder, representation, pairs, names):
     """Each pair by itself: the vector of the passage, alone in its batch, with the best product."""
     text, compute = {"passage_max_length": 64}, ComputeSettings(device="cpu")
@@ -187,40 +165,31 @@ def literal(folder, representation, pairs, names):
     return wins
 
 
-@pytest.mark.parametrize(("reduction", "tokens"), [("multi-vector", 8192), ("self-contrastive", 1)])
-def test_layers_that_win_are_counted_pair_by_pair(tiny, toy, reduction, tokens):
-    made = MLR | {"reduction": reduction}
-    compute = ComputeSettings(device="cpu", batch_tokens=tokens)
-    given = {"representation": made, "compute": compute, "run": str(toy / "run.trec")}
-    found = counted(toy, f"m={tiny()}", **given)
-    for passages, pairs in (("positive", POSITIVE), ("retrieved", ALL)):
-        wins = wins_of(found, passages)
-        assert wins == literal(tiny(), made, pairs, ["2", "1", "0"])
-        assert list(wins) == ["0", "1", "2"]
-    rows = list(csv.DictReader((toy / "l.csv").read_text().splitlines()))
-    assert [list(row.values())[:8] for row in rows] == [
-        ["m", str(tiny()), p, "3", str(len(pairs)), "layer", name, str(wins)]
-        for p, pairs in (("positive", POSITIVE), ("retrieved", ALL))
-        for name, wins in wins_of(found, p).items()
-    ]
-    assert [float(row["share"]) for row in rows[:3]] == [int(row["wins"]) / 4 for row in rows[:3]]
-
-
 @pytest.mark.parametrize(
-    ("kind", "made", "names"),
+    ("kind", "made", "tokens", "names"),
     [
-        ("bert", ME_BERT, ["0", "1", "2", "3"]),
-        ("t5", ME_BERT, ["mean", "0", "1", "2"]),
-        ("bert", COLBERT, None),
+        ("bert", MLR | {"reduction": "multi-vector"}, 8192, "210"),
+        ("bert", MLR | {"reduction": "self-contrastive"}, 1, "210"),
+        ("bert", ME_BERT, 8192, "0123"),
+        ("t5", ME_BERT, 8192, ["mean", *"012"]),
+        ("bert", COLBERT, 8192, None),
     ],
 )
-def test_tokens_that_win_are_counted_pair_by_pair(tiny, toy, kind, made, names):
-    given = {"representation": made, "qrels": None, "run": str(toy / "run.trec")}
-    found = counted(toy, tiny(kind), **given)
-    wins = wins_of(found, "retrieved")
-    assert wins == literal(tiny(kind), made, ALL, names or list(map(str, range(len(wins)))))
-    assert sum(count > 0 for count in wins.values()) > 1  # or it would show little
-    assert {row["kind"] for row in found} == {"token"}
+def test_wins_are_counted_pair_by_pair(tiny, toy, kind, made, tokens, names):
+    compute = ComputeSettings(device="cpu", batch_tokens=tokens)
+    run = str(toy / "run.trec")
+    found = counted(toy, f"m={tiny(kind)}", representation=made, compute=compute, run=run)
+    for passages, pairs in (("positive", POSITIVE), ("retrieved", ALL)):
+        rows = [row for row in found if row["passages"] == passages]
+        wins = {row["vector"]: row["wins"] for row in rows}
+        assert wins == literal(tiny(kind), made, pairs, names or list(map(str, range(len(wins)))))
+        assert {row["pairs"] for row in rows} == {len(pairs)}
+        assert sum(row["share"] for row in rows) == pytest.approx(1)
+    if made["representation"] == "mlr":
+        assert list(wins) == ["0", "1", "2"]
+        assert {row["kind"] for row in found} == {"layer"}
+    else:
+        assert sum(count > 0 for count in wins.values()) > 1  # or it would show little
 
 
 @pytest.mark.parametrize(
@@ -277,10 +246,7 @@ def test_passages_that_the_corpus_lacks(toy):
     (toy / "more.txt").write_text("q1 0 d3 1\nq1 0 x1 1\nq2 0 x2 1\n")
     assert chosen(toy, qrels="more.txt") == {"positive": "q1 d3"}
     assert "left out: 2 of 3 ('x1', 'x2')" in heard.warnings[0]
-
-
-@pytest.mark.parametrize("qrels", ["zz 0 d1 1\n", "q1 0 d1 0\n", "q1 0 x1 1\n"])
-def test_nothing_in_common(toy, qrels):
-    (toy / "other.txt").write_text(qrels)
-    with pytest.raises(MismatchError, match=r"no query of .* has a positive passage in .*corpus"):
-        chosen(toy, qrels="other.txt")
+    for qrels in ("zz 0 d1 1\n", "q1 0 d1 0\n", "q1 0 x1 1\n"):
+        (toy / "more.txt").write_text(qrels)
+        with pytest.raises(MismatchError, match="has a positive passage in"):
+            chosen(toy, qrels="more.txt")

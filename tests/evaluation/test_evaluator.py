@@ -107,17 +107,6 @@ def test_gdeval_takes_any_query_id() -> None:
     assert result.per_query["ERR@20"] == {"a-1": 1 / 16, "b-1": 15 / 16, "missing": 0.0}
 
 
-def test_remove_query_drops_the_hit_that_is_the_query(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("q1 Q0 q1 1 3.0 t\nq1 Q0 d1 2 2.0 t\nq2 Q0 q2 1 1.0 t\n")
-    (tmp_path / "qrels").write_text("q1 0 d1 1\nq2 0 d1 1\n")
-    files = [str(tmp_path / "run")], str(tmp_path / "qrels")
-    kept = evaluate(*files, EvaluationSettings(("RR@10",)))
-    assert kept.runs[0].per_query == {"RR@10": {"q1": 1 / 2, "q2": 0.0}}
-    dropped = evaluate(*files, EvaluationSettings(("RR@10 Judged@10",), remove_query=True))
-    assert dropped.runs[0].per_query["RR@10"] == {"q1": 1.0, "q2": 0.0}
-    assert dropped.runs[0].missing == ("q2",)
-
-
 def result_at(*ranks: int) -> EvaluationResult:
     """One run for each rank at which it finds the relevant passage of the only query."""
     evaluator = Evaluator(parse_measures(["RR@10"]).measures, {"q": {"a": 1}})

@@ -29,21 +29,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_content() -> None:
+def test_content(here: Path) -> None:
     for name in (*FILES, "qrels.gz", "qrels-beir"):
         assert content_of(name) == ("qrels" if "qrels" in name else "run")
     assert content_of("beir:scifact") == content_of("irds:msmarco-passage/dev/small") == "qrels"
     assert content_of("pipe") is content_of("-") is None
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("\n \n", "odd: found nothing; expected a run"), ("\na b\n", "odd, line 2: found 2 columns")],
-)
-def test_neither(here: Path, text: str, message: str) -> None:
-    (here / "odd").write_text(text)
-    with pytest.raises(InputError, match=message):
-        content_of("odd")
+    for text, message in (("\n \n", "odd: found nothing"), ("\na b\n", "odd, line 2: found 2 col")):
+        (here / "odd").write_text(text)
+        with pytest.raises(InputError, match=message):
+            content_of("odd")
 
 
 @pytest.mark.parametrize(

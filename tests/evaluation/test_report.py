@@ -18,15 +18,8 @@ from denserk.config.evaluation import (
 )
 from denserk.errors import UsageError
 from denserk.evaluation.benchmarks import BenchmarksResult, published_rows
-from denserk.evaluation.evaluator import EvaluationResult, Evaluator, evaluate
-from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.report import (
-    page_in,
-    profile,
-    query_rows,
-    write_benchmarks_report,
-    write_report,
-)
+from denserk.evaluation.evaluator import EvaluationResult, evaluate
+from denserk.evaluation.report import page_in, write_benchmarks_report, write_report
 from denserk.evaluation.significance import compare
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from tests.conftest import PASSAGES, QUERIES
@@ -187,34 +180,6 @@ def test_in_domain_and_zero_shot(result: EvaluationResult) -> None:
     assert "beir/nfcorpus" in read.text["figcaption"]
     write_benchmarks_report(BenchmarksResult(("good", "bad"), {"dl19": result}), settings)
     assert "is not drawn" in Reader(path.read_text("utf-8")).text["li"]
-
-
-def test_what_moved_most_comes_first_and_what_is_not_known_last() -> None:
-    judged = {f"q{n}": {"a": 1} for n in range(1, 5)}
-    good = {"q1": {"a": 1.0}, "q2": {"b": 2.0, "a": 1.0}, "q3": {"b": 1.0}, "q4": {"a": 1.0}}
-    bad = {"q1": {"a": 1.0}, "q2": {"a": 1.0}, "q3": {"a": 1.0}}
-    evaluator = Evaluator(parse_measures(["RR@10"]).measures, judged, complete=False)
-    runs = [evaluator.evaluate(name, run) for name, run in (("good", good), ("bad", bad))]
-    result = evaluator.result(runs)
-    rows = query_rows(result, "RR@10", 0)
-    assert [row["qid"] for row in rows] == ["q3", "q2", "q1", "q4"]
-    assert [row["difference"] for row in rows[:3]] == [1.0, 0.5, 0.0]
-    assert [row["difference"] for row in query_rows(result, "RR@10", 1)[:2]] == [-1.0, -0.5]
-    alone = query_rows(replace(result, runs=result.runs[:1]), "RR@10", 0)
-    assert [row["qid"] for row in alone] == ["q3", "q2", "q1", "q4"]
-
-
-def test_lists_are_in_trec_evals_order_with_their_grades() -> None:
-    judged = {"q1": {"a": 2, "b": 0, "c": 1}, "q2": {"a": 1}, "q3": {"x": 0}}
-    run = {"q1": {"b": 3.0, "c": 2.0, "z": 2.0}, "q2": {"b": 1.0}, "other": {"a": 1.0}}
-    found = profile("run", run, judged, 1, ["q1", "q2", "q3"], 2)
-    assert {qid: list(of.values()) for qid, of in found["lists"].items()} == {
-        "q1": [[("b", 3.0, 0), ("z", 2.0, None)], 3, 3],
-        "q2": [[("b", 1.0, None)], None, 1],
-        "q3": [[], None, 0],
-    }
-    assert found["scores"] == ([2.0], [3.0, 2.0, 1.0])
-    assert found["recall"] == [(1, 0.0), (2, 0.0), (3, 1 / 6)]
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
