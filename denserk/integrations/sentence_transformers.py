@@ -18,6 +18,7 @@ from denserk.errors import ModelError, UsageError
 from denserk.models.model_folder import StoredModel, fit_lengths, read_model_folder, save_model
 from denserk.records import Query
 
+PLACE_ARGUMENTS = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
 LOADER_ARGUMENTS = ("model_kwargs", "processor_kwargs", "config_kwargs")
 
 
@@ -41,26 +42,15 @@ class Encoder(InputModule):
         self.text = fit_lengths(stored.text, {}, stored.passage.max_length)
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        backend: str = "torch",
-        **named: Any,
-    ) -> "Encoder":
+    def load(cls, model_name_or_path: str, backend: str = "torch", **named: Any) -> "Encoder":
         """Load a folder, or a repository on the hub; the backend is torch."""
         if backend != "torch" or any(named.get(name) for name in LOADER_ARGUMENTS):
             raise UsageError(
                 f"{model_name_or_path} is loaded by denserk, on the backend torch, which takes no "
                 f"{', '.join(LOADER_ARGUMENTS)}"
             )
-        folder = cls.load_dir_path(
-            model_name_or_path, subfolder, token, cache_folder, revision, local_files_only
-        )
+        where = {name: named[name] for name in PLACE_ARGUMENTS if name in named}
+        folder = cls.load_dir_path(model_name_or_path, **where)
         if folder is None:
             raise ModelError(f"{model_name_or_path}: no such folder, and not on the hub")
         return cls(read_model_folder(Path(folder)))

@@ -95,9 +95,7 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the files that hold a folder's weights; an index comes first, then what it names."""
     path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if path is None:
-        raise ModelError(
-            f"{folder} holds no weights", f"one of these is expected: {', '.join(WEIGHTS)}"
-        )
+        raise ModelError(f"{folder} has no weights: none of {', '.join(WEIGHTS)}")
     if path.suffix != ".json":
         return [path]
     index = read_json(path, {"weight_map": {...: str}})

@@ -156,8 +156,7 @@ def read_reranker(folder: Path) -> Reranker:
     if not is_reranker(folder):
         raise ModelError(
             f"{folder} is no cross-encoder: it has no layer that scores a query with a passage",
-            "train one: denserk finetune --representation cross-encoder, or name a published one "
-            "(a sequence classifier of transformers with one label)",
+            "train one (denserk finetune --representation cross-encoder), or name a published one",
         )
     config = read_config(folder)
     _refuse_backbone(config)
@@ -191,8 +190,7 @@ def reranker_to_train(folder: Path, seed: int) -> Reranker:
     encoder = stored.passage
     if not stored.shared:
         raise ModelError(
-            f"{folder} has separate encoders of queries and passages; a cross-encoder is one",
-            f"start from one of them, for example {encoder.folder}",
+            f"{folder} has separate encoders of queries and passages; start from {encoder.folder}"
         )
     _refuse_backbone(encoder.config)
     logger.info("new, from random weights: the linear layer that scores [CLS]")

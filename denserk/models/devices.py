@@ -21,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from denserk.config.encoding import Backend, ComputeSettings, Dtype
+from denserk.config.encoding import ComputeSettings, Dtype
 from denserk.errors import ModelError, UsageError
-from denserk.extras import installed, require
+from denserk.extras import require
 from denserk.io.files import temporary_beside
 
 logger = logging.getLogger(__name__)
@@ -72,10 +72,7 @@ def prepare_device(compute: ComputeSettings) -> torch.device:
 def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     """Return torch's dtype of a precision; a UsageError for float16 on a CPU."""
     if dtype is Dtype.FLOAT16 and device.type == "cpu":
-        raise UsageError(
-            "--dtype float16 on the CPU is several times slower than float32",
-            "choose --dtype bfloat16, or a GPU",
-        )
+        raise UsageError("--dtype float16 on the CPU is slow: choose --dtype bfloat16, or a GPU")
     return DTYPES[dtype]
 
 
@@ -92,16 +89,6 @@ def has_bfloat16() -> bool:
     except OSError:
         return False
     return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)
-
-
-def choose_backend(backend: Backend, device: torch.device) -> Backend:
-    """Return the backend to try; `auto` takes OpenVINO on a CPU where it is installed."""
-    if backend is Backend.AUTO:
-        fits = device.type == "cpu" and installed("openvino")
-        return Backend.OPENVINO if fits else Backend.TORCH
-    if backend is Backend.OPENVINO and device.type != "cpu":
-        raise UsageError(f"--backend openvino computes on the CPU, not on {device}")
-    return backend
 
 
 @contextmanager

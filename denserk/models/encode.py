@@ -110,15 +110,12 @@ def encode(
     `representation` and `text` are fields of RepresentationSettings and of TextSettings that
     override the model's own.
     """
-    if launched():
-        alone = "by one process only; start it without torchrun"
-        if settings.source == STREAM:
-            raise UsageError(f"a stream can be read {alone}", "write it to a file first")
-        if settings.output_format is not VectorFormat.NPY:
-            raise UsageError(
-                f"--output-format {settings.output_format} is written {alone}",
-                "use --output-format npy, and denserk convert afterwards",
-            )
+    streams = settings.source == STREAM or settings.output_format is not VectorFormat.NPY
+    if launched() and streams:
+        raise UsageError(
+            "several processes cannot read a stream, or write other than --output-format npy",
+            "start encode without torchrun, or use denserk convert afterwards",
+        )
     device = device_of_rank(compute.device)
     with process_group(device):
         return _encode(settings, corpus, representation, text, replace(compute, device=device))
@@ -158,7 +155,13 @@ def _encode(
         compute = replace(compute, backend=Backend(backend))
     encoder = TextEncoder(settings.model, representation, text, compute)
     if settings.int8:
-        encoder.int8 = from_main_process(lambda: _int8(settings, texts, encoder, resumed))
+        folder, side = Path(settings.output), settings.side
+        recorded = resumed.made_from["model"].get("int8") if resumed else None
+        if recorded and (folder / INT8_WEIGHTS).exists():
+            encoder.use_int8(side, folder, recorded)
+        else:
+            first = list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS))
+            encoder.int8 = from_main_process(lambda: encoder.quantize(side, first))
     asked = as_json(settings) | as_json(compute) | as_json(corpus)
     chosen = {
         **{name: asked[name] for name in (*RECORDED, *as_json(corpus))},
@@ -182,20 +185,6 @@ def _encode(
         several = 1 if settings.topics else encoder.vectors_per_passage
         contents = {"dimension": encoder.dimension, "vectors_per_passage": several}
         return _to_folder(encoded, writer, result, contents)
-
-
-def _int8(
-    settings: EncodeSettings, texts: Texts, encoder: TextEncoder, resumed: Manifest | None
-) -> dict[str, Any] | None:
-    """Quantise the encoder: by the int8 model of a resumed folder, else on the first texts."""
-    recorded = resumed.made_from["model"].get("int8") if resumed else None
-    folder = Path(settings.output)
-    if recorded and (folder / INT8_WEIGHTS).exists():
-        encoder.use_int8(settings.side, folder, recorded)
-    else:
-        first = list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS))
-        encoder.quantize(settings.side, first)
-    return encoder.int8
 
 
 def _folder_writer(

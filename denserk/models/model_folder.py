@@ -178,8 +178,7 @@ class StoredEncoder:
             if fresh and not train:
                 raise ModelError(
                     f"{self.folder} has no masked-language-model head, or --set mlm-head=fresh was "
-                    "given: a new head is random, and for training only",
-                    "choose another --representation, or a folder with the head",
+                    "given: a new head is random, and for training only"
                 )
             backbone = self.backbone(with_head=True, fresh=fresh)
         else:
@@ -192,8 +191,7 @@ class StoredEncoder:
         if new and not train:
             raise ModelError(
                 f"{self.folder} has no trained {new}: "
-                f"--representation {settings.representation} would be random",
-                "train it first, or choose another --representation or another --model",
+                f"--representation {settings.representation} would be random"
             )
         if new:
             logger.info(f"randomly initialised: {new}")
@@ -275,8 +273,7 @@ def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, P
     version = values.get("format_version")
     if version != FORMAT_VERSION:
         raise ModelError(
-            f"{folder / DENSERK_FILE} has the format version {version}; "
-            f"this denserk reads {FORMAT_VERSION}",
+            f"{folder / DENSERK_FILE} has the format version {version}, expected {FORMAT_VERSION}",
             "use the version of denserk that wrote it, or a later one",
         )
     try:
@@ -308,11 +305,10 @@ def read_model_folder(folder: Path) -> StoredModel:
 
 def _read_denserk(folder: Path) -> StoredModel:
     representation, text, _ = read_own_file(folder)
-    separate = (folder / PASSAGE_SIDE).is_dir()
-    sides = [folder / QUERY_SIDE, folder / PASSAGE_SIDE] if separate else [folder]
-    encoders = [StoredEncoder.read(side) for side in sides]
-    files = (folder / DENSERK_FILE,)
-    return StoredModel(folder, encoders[0], encoders[-1], representation, text, files)
+    untied = (folder / PASSAGE_SIDE).is_dir()
+    passage = StoredEncoder.read(folder / PASSAGE_SIDE if untied else folder)
+    query = StoredEncoder.read(folder / QUERY_SIDE) if untied else passage
+    return StoredModel(folder, query, passage, representation, text, (folder / DENSERK_FILE,))
 
 
 def _read_plain(folder: Path) -> StoredModel:
@@ -552,7 +548,7 @@ def _code(text: str) -> str:
     return f"`{quoted}`"
 
 
-# Settings that readers of the published Aggretriever layouts assume.
+# Settings and backbones that readers of the published Aggretriever layouts assume.
 AGGRETRIEVER: dict[str, Any] = {
     "representation": Representation.AGG,
     "l2_norm": False,
@@ -560,8 +556,7 @@ AGGRETRIEVER: dict[str, Any] = {
     "term_weight": TermWeight.CLAMP,
     "mlm_head": MlmHead.PRETRAINED,
 }
-PYSERINI = {"agg_dim": 640, "cls_dim": 128, "agg_kind": AggKind.STAR}
-# Backbones that those readers know.
+PYSERINI = {**AGGRETRIEVER, "agg_dim": 640, "cls_dim": 128, "agg_kind": AggKind.STAR}
 WORD_LIST_BACKBONES = ("bert", "distilbert")
 
 
@@ -621,18 +616,18 @@ def convert_model(
 def _refuse_layout(layout: ModelLayout, query: Encoder, passage: Encoder) -> None:
     """Raise a ModelError that names all that a published Aggretriever layout cannot hold."""
     pyserini = layout is ModelLayout.AGGRETRIEVER_PYSERINI
-    settings = passage.settings
     wrong = [
-        f"{name.replace('_', '-')} is {getattr(settings, name)}, not {value}"
-        for name, value in (AGGRETRIEVER | PYSERINI if pyserini else AGGRETRIEVER).items()
-        if getattr(settings, name) != value
+        f"{name.replace('_', '-')} is {getattr(passage.settings, name)}, not {value}"
+        for name, value in (PYSERINI if pyserini else AGGRETRIEVER).items()
+        if getattr(passage.settings, name) != value
     ]
     if pyserini and query is not passage:
         wrong.append("queries have weights of their own")
-    if not pyserini and settings.agg_kind in (AggKind.LINEAR, AggKind.AVERAGE):
-        wrong.append(f"agg-kind is {settings.agg_kind}")
-    kinds = {encoder.backbone.architecture.model_type for encoder in (query, passage)}
-    wrong += [f"its backbone is {kind}" for kind in kinds.difference(WORD_LIST_BACKBONES)]
+    if passage.settings.agg_kind in (AggKind.LINEAR, AggKind.AVERAGE):
+        wrong.append(f"agg-kind is {passage.settings.agg_kind}")
+    backbone = passage.backbone.architecture.model_type
+    if backbone not in WORD_LIST_BACKBONES:
+        wrong.append(f"its backbone is {backbone}")
     if wrong:
         raise ModelError(
             f"the layout {layout} cannot hold this model: {'; '.join(wrong)}",

@@ -15,18 +15,12 @@ from denserk.config.options import as_json
 from denserk.data.batches import PlannedTexts, TokenBatch, plan, to_device
 from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
 from denserk.errors import ModelError, UsageError
+from denserk.extras import installed
 from denserk.io.manifest import file_sha256
 from denserk.io.outputs import scratch_folder
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
 from denserk.models.checkpoints import find_model
-from denserk.models.devices import (
-    Compiled,
-    certify,
-    choose_backend,
-    choose_dtype,
-    on_threads,
-    prepare_device,
-)
+from denserk.models.devices import Compiled, certify, choose_dtype, on_threads, prepare_device
 from denserk.models.model_folder import NOTHING, fit_lengths, override, read_model_folder
 from denserk.models.representation import Encoder
 from denserk.records import Passage, Query
@@ -113,10 +107,14 @@ class TextEncoder:
         """Prepare encoders for inference, and return the backend that computes them."""
         for each in encoders:
             each.to(self.device)
-        asked = self.compute.backend
+        asked, on_cpu = self.compute.backend, self.device.type == "cpu"
+        if asked is Backend.OPENVINO and not on_cpu:
+            raise UsageError(f"--backend openvino computes on the CPU, not on {self.device}")
         dtype = choose_dtype(self.compute.dtype, self.device)
         head_dtype = choose_dtype(self.compute.head_dtype or self.compute.dtype, self.device)
-        if choose_backend(asked, self.device) is Backend.OPENVINO:
+        if asked is Backend.OPENVINO or (
+            asked is Backend.AUTO and on_cpu and installed("openvino")
+        ):
             try:
                 for each in encoders:
                     each.prepare_inference(dtype, head_dtype, compiled=True)
@@ -144,11 +142,11 @@ class TextEncoder:
             "text": as_json(self.text),
         }
 
-    def quantize(self, side: str, texts: Sequence[Any]) -> None:
-        """Encode one side in int8 from now on; a ModelError if its vectors are too far off.
+    def quantize(self, side: str, texts: Sequence[Any]) -> dict[str, Any]:
+        """Encode one side in int8 from now on, and return the record for the manifest.
 
-        The scales of int8 are calibrated on the first `CALIBRATION_TEXTS`, and the vectors of the
-        last `CERTIFICATION_TEXTS` are compared with those in float32.
+        Scales are calibrated on the first `CALIBRATION_TEXTS`. The vectors of the last
+        `CERTIFICATION_TEXTS` are compared with float32; if they are too far off, a ModelError.
         """
         if self.backend is not Backend.OPENVINO or self.compute.dtype is not Dtype.FLOAT32:
             raise UsageError(
@@ -175,7 +173,7 @@ class TextEncoder:
         self._quantized = backbone.compiled
         with scratch_folder("int8") as folder:
             self.save_int8(folder)
-            self.int8 = {"sha256": file_sha256(folder / INT8_WEIGHTS), **certificate}
+            return {"sha256": file_sha256(folder / INT8_WEIGHTS), **certificate}
 
     def save_int8(self, folder: Path) -> None:
         """Write the model that `quantize` made into a folder."""

@@ -33,7 +33,7 @@ def test_a_name_is_found_in_the_cache(tmp_path, weights):
     snapshot = cached(tmp_path, hub_name, "config.json", weights)
     assert find_model("agg") == find_model(hub_name) == (hub_name, snapshot)
     cached(tmp_path, "a/b", "config.json")
-    with pytest.raises(ModelError, match="holds no weights"):
+    with pytest.raises(ModelError, match="on the hub holds no weights"):
         find_model("a/b")
 
 

@@ -240,7 +240,7 @@ def test_memory_does_not_grow_after_the_first_block(tmp_path):
 def test_what_only_one_process_can_do(monkeypatch, settings):
     monkeypatch.setattr(encode_module, "launched", lambda: True)
     settings = EncodeSettings(**{"model": "m", "corpus": "c", "output": "o", **settings})
-    with pytest.raises(UsageError, match="by one process only"):
+    with pytest.raises(UsageError, match="several processes cannot"):
         encode(settings, CorpusSettings(), {}, {}, ComputeSettings())
 
 

@@ -176,7 +176,7 @@ def test_a_fingerprint_is_of_content_not_of_place(tiny, tmp_path):
     ("name", "content", "words"),
     [
         ("config.json", '{"model_type": "vit"}', "'vit' is not supported"),
-        ("config.json", '{"model_type": "bert"}', "holds no weights"),
+        ("config.json", '{"model_type": "bert"}', "has no weights"),
         ("denserk.json", '{"format_version": 99}', "format version 99"),
         ("modules.json", "[3]", "a JSON object"),
     ],
