@@ -119,24 +119,6 @@ def test_the_masked_language_model_head_is_that_of_transformers(other, kind):
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("kind", WITH_HEAD)
-def test_aggretriever_vectors_are_made_through_that_head(other, kind, tmp_path):
-    data = write_examples(tmp_path / "train.jsonl", range(8))
-    words = ["finetune", "--model", str(other(kind)), "--train-data", data, "--max-steps", "1"]
-    words += ["--representation", "agg", "--agg-dim", "20", "--projection-out-dim", "6"]
-    words += ["--set", "term-weight=abs"]
-    assert run([*words, "--device", "cpu", "--output", str(tmp_path / "m")]) == 0
-    found = TextEncoder(str(tmp_path / "m"), compute=CPU).encode_passages(
-        [Passage(str(i), text) for i, text in enumerate(TEXTS)]
-    )
-    assert found.shape == (4, 26)
-    assert found.std(0)[6:].max() > 0
-    _, report = transformers.AutoModelForMaskedLM.from_pretrained(
-        tmp_path / "m", output_loading_info=True
-    )
-    assert not report["missing_keys"]
-
-
 def test_modernbert_is_pre_trained(other, toy, tmp_path):
     words = ["pretrain", "--objective", "condenser", "--model", str(other("modernbert"))]
     words += ["--corpus", str(toy / "corpus.jsonl"), "--max-length", "32", "--device", "cpu"]

@@ -206,17 +206,6 @@ def test_a_changed_corpus_is_not_continued(corpus, tmp_path):
         run(tmp_path / "v", corpus, resume=True)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_id_that_occurs_twice(corpus, tmp_path, stream, monkeypatch):
-    with corpus.open("a") as out:
-        out.write('{"_id": "d3", "text": "again"}\n')
-    if stream:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
-    with pytest.raises(InputError, match=r"id.* twice: passages 4 and 24"):
-        run(tmp_path / "v", "-" if stream else corpus)
-    assert (tmp_path / "v").exists() == stream
-
-
 def test_json_lines_hold_ids_contents_and_vectors(corpus, tmp_path):
     run(tmp_path / "v.jsonl", corpus, output_format=VectorFormat.JSONL)
     lines = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]

