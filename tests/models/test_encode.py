@@ -30,25 +30,18 @@ from tests.faults import Stopped, contents, ranks, stopped_at
 class StandIn:
     """An encoder whose vector of a text is its hash; counts what it was asked to encode."""
 
-    dimension = 4
-    vectors_per_passage = 1
-    int8 = None
-    asked = 0
+    dimension, vectors_per_passage, int8, asked = 4, 1, None, 0
+    device = torch.device("cpu")
 
-    def __init__(self, name, text, compute):
+    def __init__(self, name, _, text, compute):
         self.batch_tokens = compute.tokens_on("cpu")
         self.name, self.text = name, replace(TextSettings(), **text)
-        self.device = torch.device("cpu")
 
     def description(self):
         return {"name": self.name, "fingerprint": self.name.rsplit("/", 1)[-1]}
 
     def plan(self, side, records):
-        fields = self.text.fields
-        texts = [
-            record.text if side == "query" else " ".join(record.field(f) for f in fields)
-            for record in records
-        ]
+        texts = [record.text for record in records]
         return plan([list(hashlib.sha256(text.encode()).digest()[:4]) for text in texts], 0, 8)
 
     def encode_planned(self, side, planned, advance=lambda count: None):
@@ -62,9 +55,7 @@ class StandIn:
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
-    monkeypatch.setattr(
-        encode_module, "TextEncoder", lambda model, _, text, compute: StandIn(model, text, compute)
-    )
+    monkeypatch.setattr(encode_module, "TextEncoder", StandIn)
     monkeypatch.setattr(StandIn, "asked", 0)
 
 
@@ -88,7 +79,7 @@ def run(output, source=None, *, model="m", compute=None, **settings):
 def test_blocks_are_written_in_corpus_order(corpus, tmp_path):
     result = run(tmp_path / "v", corpus, workers=3)
     passages = list(read_passages(str(corpus)))
-    encoder = StandIn("m", {}, ComputeSettings())
+    encoder = StandIn("m", {}, {}, ComputeSettings())
     folder = open_vectors(tmp_path / "v")
     for first, (ids, vectors, _) in zip(range(0, 23, 4), folder.blocks(), strict=True):
         block = passages[first : first + 4]

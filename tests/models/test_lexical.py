@@ -1,4 +1,4 @@
-"""Aggretriever's lexical part: the paper's equations, spec examples, slices and memory."""
+"""Aggretriever's lexical part: equations, slices, memory. Its spec example: tests/test_examples.py."""
 
 import json
 import random
@@ -51,59 +51,6 @@ def blockwise(states, weights, mask, weight, bias, layout, signed):
 def few_columns(monkeypatch):
     monkeypatch.setattr(lexical, "COLUMNS", 40)
     monkeypatch.setattr(lexical, "ROWS", {"cpu": 7})
-
-
-@pytest.fixture(scope="module")
-def example(specs):
-    return json.loads((specs / "aggretriever_example.json").read_text())
-
-
-def scores(logits, weights, rule=TermWeight.CLAMP):
-    """The vocabulary-wide vector of one text, whose logits are given as its states."""
-    states, mask = torch.tensor([logits]), torch.ones(1, len(logits), dtype=torch.bool)
-    ruled = WEIGHT_RULES[rule](torch.tensor([weights]))
-    signed = rule is TermWeight.SIGNED
-    return blockwise(states, ruled, mask, torch.eye(10), torch.zeros(10), None, signed)
-
-
-def folded(values, kind=STAR, layout=STRIDED):
-    return SliceLayout.build(10, 5, kind, layout, 0).fold(values)
-
-
-def close(tensor, expected):
-    torch.testing.assert_close(tensor, torch.tensor([expected]), rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("name", ["q", "p"])
-def test_the_example_with_and_without_head(example, name):
-    text = example["texts"][name]
-    v = scores(text["logits"], text["term_weights"])
-    close(v, text["v"])
-    close(folded(v), text["agg_star"])
-    close(folded(v, PLUS, PAIRED), text["agg_plus_paired"])
-    close(folded(v, PLUS), text["agg_plus_strided"])
-    ids, weights = torch.tensor([text["token_ids"]]), torch.tensor([text["term_weights"]])
-    bare = aggregate_tokens(ids, weights, torch.tensor([[True, True]]), 10)
-    close(bare, text["without_mlm"]["v"])
-    close(folded(bare), text["without_mlm"]["agg_star"])
-
-
-@pytest.mark.parametrize(
-    ("case", "rule", "key"),
-    [
-        ("negative_term_weight", TermWeight.CLAMP, "relu"),
-        ("negative_term_weight", TermWeight.SIGNED, "signed"),
-        ("negative_term_weight", TermWeight.ABS, "abs"),
-        ("all_negative_term_weights", TermWeight.CLAMP, "relu"),
-        ("all_negative_term_weights", TermWeight.SIGNED, "signed_unpadded"),
-    ],
-)
-def test_negative_weights(example, case, rule, key):
-    case = example[case]
-    v = scores(example["texts"]["p"]["logits"], case["term_weights"], rule)
-    close(v, case[key]["v"])
-    close(folded(v), case[key]["agg_star"])
-    assert not (folded(v) == 0).logical_and(folded(v).signbit()).any()
 
 
 def drawn(rule, scale=4.0, dtype=torch.float32):
@@ -197,8 +144,9 @@ def test_memory_does_not_grow_with_positions_times_vocabulary(training, monkeypa
     assert largest.elements <= vocabulary * hidden  # the decoder's gradient; logits: 2,048,000
 
 
-def test_every_probe_of_the_released_layouts(example):
-    for probe in example["layout_probes"]:
+def test_every_probe_of_the_released_layouts(specs):
+    probes = json.loads((specs / "aggretriever_example.json").read_text())["layout_probes"]
+    for probe in probes:
         size, dimension = probe["vocab_size"], probe["agg_dim"]
         kind = {"agg_star": STAR, "agg_plus": PLUS}[probe["kind"]]
         layout = SliceLayout.build(size, dimension, kind, STRIDED, 0)
