@@ -1,4 +1,4 @@
-"""Aggretriever's lexical part: equations, slices, memory. Its spec example: tests/test_examples.py."""
+"""Aggretriever's lexical part: equations, slices, memory (spec example: tests/test_examples.py)."""
 
 import json
 import random
