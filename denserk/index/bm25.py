@@ -168,7 +168,7 @@ def build_bm25(
 class Bm25Index:
     """An open index of `build_bm25`, its scores memory-mapped; queries are analysed alike."""
 
-    is_exhaustive = True
+    is_exhaustive, dimension = True, 0
 
     def __init__(self, folder: Path, settings: Bm25Settings, threads: int | None = None) -> None:
         bm25s = require("bm25s", PURPOSE)
@@ -331,7 +331,7 @@ def _write_json(path: Path, records: Iterable[dict[str, str]]) -> int:
 class LuceneIndex:
     """An index of Lucene. A row is a passage of the last search only: `names` has its id."""
 
-    is_exhaustive = True
+    is_exhaustive, dimension = True, 0
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ from denserk.index.faiss_building import (
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.folder import INDEX, folder_bytes
 from denserk.index.inputs import expanded, gather, known_count, open_sources
-from denserk.index.searcher import ShardedIndex, VectorIndex, Vectors
+from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors
 from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import (
@@ -284,7 +284,7 @@ def _to_fill(
 
 def measure_recall(
     what: str,
-    index: VectorIndex,
+    index: SearchableIndex,
     blocks: Callable[[], Iterable[Vectors]],
     seed: int,
     metric: Metric = Metric.INNER,

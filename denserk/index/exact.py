@@ -17,6 +17,7 @@ plus the rounding of sums in float32.
 import math
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,12 +25,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.config.retrieval import Metric
-from denserk.errors import UsageError
-from denserk.index.searcher import Rows, Scores, StoredVectors
+from denserk.index.searcher import Rows, Scores, StoredVectors, padding
 from denserk.models.devices import on_threads
 
 BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
-GPU_BLOCK = 32_768
+WIDE_BLOCK = 16_384  # on a GPU, and for a few queries
 TILE = 256  # queries multiplied with a block at once
 FEW = 32  # up to so many queries a CPU waits for memory, and bfloat16 does not help
 SAMPLE = 16_384  # rows of the sample at most; a quarter of them for products in float32
@@ -39,12 +39,7 @@ PAIRS = 8192  # pairs of vectors copied together
 GPU_SHARE = 0.5  # share of a GPU's free memory that vectors may occupy between searches
 UNIT = 2.0**-8  # unit roundoff of bfloat16
 SUMS = 2.0**-22  # four times the unit roundoff of float32: the error of each term of a sum
-HELD, SPARE = 4, 4096  # keys that BestHits holds for each hit that is wanted, and beside them
-
-# of any shape: the score's bits, inverted so that high scores sort first, above 32 bits of row
-Keys = NDArray[np.uint64]
-NO_HIT = np.uint64(2**64 - 1)  # sorts behind every hit
-MOST_ROWS = 2**32 - 1  # rows that fit into a key
+HELD, SPARE = 4, 4096  # hits that BestHits holds for each hit that is wanted, and beside them
 
 
 class ExactIndex:
@@ -71,12 +66,6 @@ class ExactIndex:
         *,
         bfloat16: bool = False,
     ) -> None:
-        if len(vectors) > MOST_ROWS:
-            raise UsageError(
-                f"{len(vectors):,} vectors: an exact search takes at most {MOST_ROWS:,}",
-                "search the shards in several runs, then merge the runs with "
-                "denserk fuse --method linear --normalization none",
-            )
         self._vectors, self._metric, self._size = vectors, metric, vectors_per_passage
         self._device = torch.device(device)
         self._on_gpu = self._device.type == "cuda"
@@ -101,9 +90,9 @@ class ExactIndex:
         asked = torch.from_numpy(np.array(queries, np.float32)).to(self._device)
         passages = len(self) // self._size
         kept = min(depth, passages)
-        keys = np.full((len(asked), depth), NO_HIT)
+        scores, rows = padding(len(asked), depth)
         if not len(asked) or not kept:
-            return hits_of(keys)
+            return scores, rows
         few = len(asked) <= FEW and not self._on_gpu
         in_bfloat16 = self._bfloat16 and not few
         floors = np.full(len(asked), -np.inf, np.float32)
@@ -111,21 +100,21 @@ class ExactIndex:
             floors = self._floors(asked, kept)
         # one query takes one thread: it waits for memory, and other work may need the cores
         with on_threads(1 if len(asked) == 1 else torch.get_num_threads()):
-            keys[:, :kept] = self._scan(asked, floors, kept, in_bfloat16)
-        short = np.flatnonzero(~(scores_of(keys[:, kept - 1]) >= floors))  # NO_HIT is NaN
+            scores[:, :kept], rows[:, :kept] = self._scan(asked, floors, kept, in_bfloat16)
+        short = np.flatnonzero((rows[:, kept - 1] < 0) | (scores[:, kept - 1] < floors))
         if len(short):
             again = asked[torch.from_numpy(short).to(self._device)]
             floors = np.full(len(short), -np.inf, np.float32)
-            keys[short, :kept] = self._scan(again, floors, kept, in_bfloat16)
-        return hits_of(keys)
+            scores[short, :kept], rows[short, :kept] = self._scan(again, floors, kept, in_bfloat16)
+        return scores, rows
 
     def _scan(
         self, queries: Tensor, floors: NDArray[np.float32], depth: int, in_bfloat16: bool
-    ) -> Keys:
-        """(B, depth) sorted keys of the best passages; floors rise meanwhile."""
+    ) -> tuple[Scores, Rows]:
+        """(B, depth) scores and rows of the best passages; floors rise meanwhile."""
         best = BestHits(floors, depth)
         low_queries, offsets, slopes = self._bounds(queries)
-        rows = GPU_BLOCK if self._on_gpu else BLOCK
+        rows = BLOCK if len(queries) > FEW and not self._on_gpu else WIDE_BLOCK
         for first, stored in self._blocks(max(rows // self._size, 1) * self._size):
             block, centred, longest = stored.float(), None, 0.0
             if in_bfloat16:
@@ -252,31 +241,6 @@ def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor)
     return found
 
 
-def hit_keys(scores: NDArray[np.float32], rows: NDArray[np.integer]) -> Keys:
-    """Return the keys of hits.
-
-    >>> keys = np.sort(hit_keys(np.float32([1, -2, 3, 1]), np.array([7, 0, 1, 5])))
-    >>> [part.tolist() for part in hits_of(keys)]
-    [[3.0, 1.0, 1.0, -2.0], [1, 5, 7, 0]]
-    """
-    bits = (scores + np.float32(0)).view(np.uint32)  # adding 0 makes -0 and 0 one
-    falling = np.where(bits >> 31, bits, 0x7FFF_FFFF - bits).astype(np.uint64)
-    return (falling << np.uint64(32)) | rows.astype(np.uint64)
-
-
-def hits_of(keys: Keys) -> tuple[Scores, Rows]:
-    """Return scores and rows of keys; -inf and -1 where there is no hit."""
-    missing = keys == NO_HIT
-    scores = np.where(missing, np.float32(-np.inf), scores_of(keys))
-    return scores, np.where(missing, -1, (keys & MOST_ROWS).astype(np.int64))
-
-
-def scores_of(keys: Keys) -> Scores:
-    """Return the scores of keys; NaN where there is no hit."""
-    falling = (keys >> 32).astype(np.uint32)
-    return np.where(falling >> 31, falling, 0x7FFF_FFFF - falling).view(np.float32)
-
-
 class BestHits:
     """The best hits of a batch of queries so far, and the floors that new ones must reach.
 
@@ -287,31 +251,30 @@ class BestHits:
     def __init__(self, floors: NDArray[np.float32], depth: int) -> None:
         self.floors, self._depth = floors, depth
         self._type = np.min_scalar_type(len(floors))  # narrow integers are sorted by radix
-        self._queries, self._keys = [np.empty(0, self._type)], [np.empty(0, np.uint64)]
+        self._hits: list[tuple[NDArray[Any], Rows, Scores]] = []
         self._held, self._room = 0, HELD * depth * len(floors) + SPARE
 
     def add(self, queries: Rows, rows: Rows, scores: Scores) -> None:
-        """Take (P,) hits; those below their query's floor are dropped."""
+        """Take (P,) hits, rows ascending; those below their query's floor are dropped."""
         good = np.flatnonzero(scores >= self.floors[queries])
-        self._queries.append(queries[good].astype(self._type))
-        self._keys.append(hit_keys(scores[good], rows[good]))
+        self._hits.append((queries[good].astype(self._type), rows[good], scores[good]))
         self._held += len(good)
         if self._held > self._room:
-            table = self.table()
-            worst = table[:, -1]
-            full = worst != NO_HIT
-            self.floors[full] = np.maximum(self.floors[full], scores_of(worst[full]))
-            filled = table != NO_HIT
-            self._queries, self._keys = [np.nonzero(filled)[0].astype(self._type)], [table[filled]]
-            self._held = len(self._keys[0])
+            best_scores, best_rows = self.table()
+            np.maximum(self.floors, best_scores[:, -1], out=self.floors)
+            filled = best_rows >= 0
+            numbers = np.nonzero(filled)[0].astype(self._type)
+            self._hits = [(numbers, best_rows[filled], best_scores[filled])]
+            self._held = len(numbers)
 
-    def table(self) -> Keys:
-        """(B, depth) sorted keys, NO_HIT where a query has fewer hits."""
-        queries = np.concatenate(self._queries)
+    def table(self) -> tuple[Scores, Rows]:
+        """(B, depth) scores and rows, padded where a query has fewer hits."""
+        queries, rows, scores = map(np.concatenate, zip(*self._hits, strict=True))
         order = np.argsort(queries, kind="stable")
         sizes = np.bincount(queries, minlength=len(self.floors))
-        table = np.full((len(self.floors), max(int(sizes.max()), self._depth)), NO_HIT)
-        keys = np.concatenate(self._keys)
-        table[np.arange(table.shape[1]) < sizes[:, None]] = keys[order]
-        table.sort(axis=1)
-        return table[:, : self._depth]
+        found, numbers = padding(len(self.floors), max(int(sizes.max()), self._depth))
+        filled = np.arange(found.shape[1]) < sizes[:, None]
+        found[filled], numbers[filled] = scores[order], rows[order]
+        # equal scores stay in the order in which they came: by row
+        best = np.argsort(-found, axis=1, kind="stable")[:, : self._depth]
+        return np.take_along_axis(found, best, 1), np.take_along_axis(numbers, best, 1)

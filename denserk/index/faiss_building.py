@@ -20,7 +20,7 @@ import numpy as np
 
 from denserk.config.options import from_json, given_fields, spelled
 from denserk.config.retrieval import IndexSettings, IndexType, Metric
-from denserk.errors import InputError, MismatchError, OutputError, UsageError
+from denserk.errors import MismatchError, OutputError, UsageError
 from denserk.index.faiss_index import (
     faiss_errors,
     inner_indexes,
@@ -31,7 +31,7 @@ from denserk.index.faiss_index import (
 )
 from denserk.index.folder import DOCID, INDEX, passage_of
 from denserk.index.inputs import require_same
-from denserk.index.searcher import Rows, StoredVectors
+from denserk.index.searcher import StoredVectors
 from denserk.io.corpus import IdLedger
 from denserk.io.files import read_text_lines, temporary_beside, whole_binary, whole_text
 from denserk.io.manifest import Kind, Manifest, read_manifest, vectors_per_passage
@@ -176,47 +176,15 @@ def mergeable_ivf(index: Any) -> Any:
 def build(
     vectors: StoredVectors, path: Path, settings: IndexSettings, factory: str, index: Any
 ) -> None:
-    """Train, fill and write an index of (N, D) vectors.
+    """Train, fill and write an index of (N, D) vectors, which are added in blocks.
 
-    Vectors are added in blocks. Inverted lists that grow large are written to files; codes and
+    Inverted lists that grow large are written to files, which are merged at the end; codes and
     graphs of other types are held in memory.
     """
-    faiss = load_faiss()
+    faiss, count = load_faiss(), len(vectors)
+    spilled: list[Path] = []
     if settings.threads:
         faiss.omp_set_num_threads(settings.threads)
-    with faiss_errors(lambda reason: _rejected(factory, reason)):
-        moved = None if settings.device == "cpu" else on_gpu(index, settings.device)
-        filled = index if moved is None else moved
-        if not filled.is_trained:
-            count = min(len(vectors), settings.train_size)
-            logger.info(f"training on {count:,} vectors")
-            rows: slice | Rows = slice(None)
-            if count < len(vectors):
-                draw = np.random.default_rng(settings.seed)
-                # sorted into a copy: what is drawn is a view of the numbers of all rows
-                rows = np.sort(draw.choice(len(vectors), count, replace=False))
-            filled.train(vectors[rows])
-        if moved is None and mergeable_ivf(index) is not None:
-            _fill_and_spill(index, vectors, path, factory)
-            return
-        for block in _blocks(vectors, factory):
-            filled.add(block)
-        write_index(index if moved is None else faiss.index_gpu_to_cpu(moved), path)
-
-
-def _blocks(vectors: StoredVectors, factory: str) -> Iterator[Any]:
-    """Yield (ADD_ROWS, D) blocks, and show the progress."""
-    with track(f"adding to {factory}", len(vectors), "vectors") as progress:
-        for first in range(0, len(vectors), ADD_ROWS):
-            block = vectors[first : first + ADD_ROWS]
-            yield block
-            progress.advance(len(block))
-
-
-def _fill_and_spill(index: Any, vectors: StoredVectors, path: Path, factory: str) -> None:
-    """Fill an index with inverted lists, which go to files when they grow large, and write it."""
-    limit, code_size = spill_bytes(), mergeable_ivf(index).code_size
-    spilled: list[Path] = []
 
     def spill() -> None:
         spilled.append(temporary_beside(path))
@@ -224,15 +192,30 @@ def _fill_and_spill(index: Any, vectors: StoredVectors, path: Path, factory: str
         index.reset()
 
     try:
-        for block in _blocks(vectors, factory):
-            index.add(block)
-            if index.ntotal * (code_size + ID_BYTES) >= limit:
+        with (
+            faiss_errors(lambda reason: _rejected(factory, reason)),
+            track(f"adding to {factory}", count, "vectors") as progress,
+        ):
+            moved = None if settings.device == "cpu" else on_gpu(index, settings.device)
+            filled = index if moved is None else moved
+            if not filled.is_trained:
+                size = min(count, settings.train_size)
+                logger.info(f"training on {size:,} vectors")
+                rows = np.random.default_rng(settings.seed).choice(count, size, replace=False)
+                filled.train(vectors[np.sort(rows)])
+            ivf = mergeable_ivf(index) if moved is None else None
+            limit = spill_bytes()
+            for first in range(0, count, ADD_ROWS):
+                block = vectors[first : first + ADD_ROWS]
+                filled.add(block)
+                progress.advance(len(block))
+                if ivf is not None and index.ntotal * (ivf.code_size + ID_BYTES) >= limit:
+                    spill()
+            if spilled:
                 spill()
-        if spilled:
-            spill()
-            merge_files(index, spilled, path)
-        else:
-            write_index(index, path)
+                merge_files(index, spilled, path)
+            else:
+                write_index(index if moved is None else faiss.index_gpu_to_cpu(moved), path)
     finally:
         for file in spilled:
             file.unlink(missing_ok=True)
@@ -343,9 +326,6 @@ def read_template(name: str) -> Template:
             f"{name} is {factory}, which has no training to take over",
             "index the vectors with --type or --factory",
         )
-    vectors = manifest.contents["count"] * vectors_per_passage(manifest)
-    if index.ntotal != vectors:
-        raise InputError(path, None, f"{index.ntotal:,} vectors", f"{vectors:,}")
     ivf = mergeable_ivf(index)
     if ivf is None:  # what is mapped cannot be emptied
         index = read_index(path, mapped=False)

@@ -133,7 +133,7 @@ class FaissIndex:
         return int(self._index.ntotal)
 
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
-        """Return the `depth` best rows for each of (B, D) queries, padded; see `VectorIndex`."""
+        """Return the `depth` best rows for each of (B, D) queries, padded."""
         candidates = int(depth * self._k_factor)
         for graph in self._graphs:
             graph.hnsw.efSearch = self._ef or max(DEFAULT_EF, candidates)

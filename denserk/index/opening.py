@@ -28,14 +28,7 @@ from denserk.index.folder import (
     read_index_manifest,
 )
 from denserk.index.inputs import check_shards, expanded, require_same
-from denserk.index.searcher import (
-    SPARE,
-    PassageNames,
-    SearchableIndex,
-    Searcher,
-    ShardedIndex,
-    VectorIndex,
-)
+from denserk.index.searcher import SPARE, PassageNames, SearchableIndex, Searcher, ShardedIndex
 from denserk.io.files import read_file
 from denserk.io.manifest import (
     NAME,
@@ -181,7 +174,7 @@ def open_index(
 
     exact: list[Part] = []
     others: list[Part] = []
-    engines: list[VectorIndex] = []
+    engines: list[SearchableIndex] = []
     for shard in shards:
         if shard.approximate is None:
             exact += shard.parts
@@ -216,7 +209,7 @@ def _exact(
     size: int,
     settings: SearchSettings,
     compute: ComputeSettings,
-) -> VectorIndex:
+) -> SearchableIndex:
     import torch
 
     from denserk.index.exact import ExactIndex

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.inputs import expanded
 from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import OpenedIndex, open_index
-from denserk.index.searcher import Hits, Searcher, VectorIndex
+from denserk.index.searcher import Hits, Searcher
 from denserk.io.blocks import texts_sha256
 from denserk.io.files import some
 from denserk.io.manifest import (
@@ -269,7 +269,7 @@ def refuse_other_queries(
     force: bool = False,
 ) -> None:
     """Reject queries of another dimension, or, unless `force`, of another model or settings."""
-    there = cast(VectorIndex, opened.index).dimension
+    there = opened.index.dimension
     if there != dimension:
         raise MismatchError(
             f"{opened.name} holds vectors of {there} dimensions, {name} makes {dimension}",

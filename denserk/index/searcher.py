@@ -44,18 +44,13 @@ class SearchableIndex(Protocol):
     """An open index. Queries are (B, D) vectors, or an array of B texts for a BM25 index."""
 
     is_exhaustive: bool  # every row is compared: a deeper search then only adds hits
+    dimension: int  # D; 0 for a BM25 index
 
     def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best rows for each query, padded; ties at the cut are unspecified."""
 
     def __len__(self) -> int:
         """Number of rows."""
-
-
-class VectorIndex(SearchableIndex, Protocol):
-    """An open index of vectors."""
-
-    dimension: int  # D, of vectors and queries
 
 
 def padding(queries: int, depth: int) -> tuple[Scores, Rows]:
@@ -79,7 +74,7 @@ def in_order(scores: Scores, rows: Rows, depth: int | None = None) -> tuple[Scor
 class ShardedIndex:
     """Several indexes as one, whose rows are numbered through all of them."""
 
-    parts: Iterable[VectorIndex]
+    parts: Iterable[SearchableIndex]
     dimension: int
     is_exhaustive: bool = True
 

@@ -126,16 +126,6 @@ def test_runs_of_shards_become_the_run_of_all(fused, tmp_path):
     assert (tmp_path / "fused").read_bytes() == Path(whole).read_bytes()
 
 
-def test_equal_scores_fall_by_id_and_become_strict(fused):
-    tied = {"q": {"d2": 2.0, "d10": 1.0}}, {"q": {"d10": 2.0, "d2": 1.0}}
-    scores = fused(*tied)["q"]
-    assert list(scores) == ["d2", "d10"]
-    assert scores["d2"] > scores["d10"]
-    kept = fused(*tied, settings=RankingSettings(ties=Ties.KEEP))["q"]
-    assert list(kept) == ["d2", "d10"]
-    assert kept["d10"] == kept["d2"] == pytest.approx(1 / 61 + 1 / 62)
-
-
 def test_depths_and_filters_before_runs_are_fused(fused):
     assert list(fused(WORDS, VECTORS, settings=RankingSettings(hits=1))["q1"]) == ["d2"]
     assert set(fused(WORDS, VECTORS, depth=1)["q1"]) == {"d1", "d2"}

@@ -8,6 +8,7 @@ from denserk.commands.retrieve import rerank
 from denserk.config.encoding import ComputeSettings
 from denserk.errors import InputError
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
+from denserk.io.runs import read_run_scores, write_run
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QUERIES
@@ -18,22 +19,9 @@ RUN = {"q1": ["d3", "d2", "d10"], "q3": ["d4", "d1", "d2", "d5"], "q2": ["d5"]}
 
 
 def write(path, run):
-    lines = [
-        f"{qid} Q0 {docid} {rank} {10 - rank} made\n"
-        for qid, docids in run.items()
-        for rank, docid in enumerate(docids, start=1)
-    ]
-    path.write_text("".join(lines))
+    hits = {qid: [(d, float(-n)) for n, d in enumerate(docids)] for qid, docids in run.items()}
+    write_run(path, hits.items())
     return str(path)
-
-
-def read(text):
-    found: dict[str, list[tuple[str, float]]] = {}
-    for line in text.splitlines():
-        qid, _, docid, rank, score, _ = line.split(" ")
-        found.setdefault(qid, []).append((docid, float(score)))
-        assert int(rank) == len(found[qid])
-    return found
 
 
 def by_hand(model, run, **text):
@@ -62,7 +50,7 @@ def asked(toy, tiny_reranker):
         }
         result = rerank(**{**given, **options})
         assert result.pairs >= result.hits
-        return read((toy / "out.trec").read_text())
+        return {q: list(hits.items()) for q, hits in read_run_scores(toy / "out.trec").items()}
 
     return reranked
 

@@ -8,6 +8,7 @@ from denserk.commands.app import run as command
 from denserk.commands.retrieve import encode, index, search
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.manifest import Kind, file_sha256, read_manifest
+from denserk.io.runs import read_run_scores
 from tests.conftest import PASSAGES, QUERIES
 from tests.reporters import Heard
 
@@ -35,12 +36,7 @@ def ranked(toy, folder, **options):
         options.setdefault("topics", str(toy / "queries.tsv"))
     given: dict[str, Any] = {"hits": 4, "overwrite": True, "device": "cpu", **options}
     search(index=[folder], output=str(toy / "run.trec"), **given)
-    found: dict[str, list[tuple[str, float]]] = {}
-    for line in (toy / "run.trec").read_text().splitlines():
-        qid, _, docid, rank, score, _ = line.split(" ")
-        found.setdefault(qid, []).append((docid, float(score)))
-        assert int(rank) == len(found[qid])
-    return found
+    return {qid: list(hits.items()) for qid, hits in read_run_scores(toy / "run.trec").items()}
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import Metric, SearchSettings, Ties
-from denserk.errors import InputError, MismatchError, UsageError
+from denserk.errors import MismatchError, UsageError
 from denserk.index.opening import open_index
 from tests.index import folders
 from tests.index.folders import best, flat_folder, index, vector_folder, whole_numbers
@@ -102,19 +102,6 @@ def test_what_does_not_belong_together(tmp_path, make, message):
     ]
     with pytest.raises(MismatchError, match=message):
         found(names, ONE, SearchSettings(hits=3))
-
-
-def test_files_that_are_missing(tmp_path):
-    name = vector_folder(tmp_path / "a", ["d1"], ONE)
-    with pytest.raises(UsageError, match="no such file or folder"):
-        found([name, str(tmp_path / "b")], ONE, SearchSettings())
-    for suffix in ("docid", "npy"):
-        path = tmp_path / "a" / f"block-00000.{suffix}"
-        kept = path.read_bytes()
-        path.unlink()
-        with pytest.raises(InputError, match=rf"block-00000.{suffix}: found nothing"):
-            found([name], ONE, SearchSettings())
-        path.write_bytes(kept)
 
 
 def test_memory_is_logged_before_and_compared(tmp_path, monkeypatch):
