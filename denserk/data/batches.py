@@ -167,10 +167,10 @@ def plan(
 
 
 class Pair(NamedTuple):
-    """One input: (T,) token ids, and the place where the passage starts."""
+    """One input: (T,) token ids and token types."""
 
     ids: NDArray[np.int64]
-    boundary: int
+    types: NDArray[np.int64]
 
 
 class PairBatch(NamedTuple):
@@ -234,16 +234,12 @@ class PairJoiner:
         """Join the ids of a query and of a passage, each with its own special tokens."""
         first = query[self._before : len(query) - self._after]
         second = passage[self._before : len(passage) - self._after][: self._room - len(first)]
-        parts = (self._start, first, self._middle, second, self._end)
-        boundary = len(self._start) + len(first) + len(self._middle)
-        return Pair(np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]), boundary)
+        of_query, of_passage = [*self._start, *first, *self._middle], [*second, *self._end]
+        types = np.repeat([0, self.passage_type], [len(of_query), len(of_passage)])
+        return Pair(np.array(of_query + of_passage, dtype=np.int64), types)
 
     def batch(self, pairs: Sequence[Pair]) -> PairBatch:
         """Return inputs as one batch."""
         tokens = pad([pair.ids for pair in pairs], self.pad_id)
-        if not self.token_types:
-            return PairBatch(tokens, None)
-        boundaries = torch.tensor([pair.boundary for pair in pairs])
-        places = torch.arange(tokens.input_ids.shape[1])
-        second = (places >= boundaries[:, None]) & tokens.attention_mask
-        return PairBatch(tokens, second.long() * self.passage_type)
+        types = pad([pair.types for pair in pairs], 0).input_ids if self.token_types else None
+        return PairBatch(tokens, types)

@@ -10,7 +10,7 @@ such as "fran##ce"; words are numbered from 1 by first occurrence, and 0 means n
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -127,8 +127,11 @@ def budget(rate: float, tokens: Ids) -> Ids:
     return limits
 
 
-def _of_words(words: Ids, order: Ids, taken: Mask) -> Mask:
-    """Return the mask of the words that are taken, given in an order: (B, T)."""
+def _mask_words(words: Ids, keys: Floats, take: Callable[[Ids], Mask]) -> Mask:
+    """Mask the words that `take` chooses by their sizes, in ascending order of keys (B, W)."""
+    sizes = np.broadcast_to(sizes_of(words), keys.shape)
+    order = np.argsort(np.where(sizes > 0, keys, np.inf), axis=1)
+    taken = take(np.take_along_axis(sizes, order, axis=1))
     chosen = np.zeros((len(order), order.shape[1] + 1), dtype=bool)  # the last column: no word
     np.put_along_axis(chosen, order, taken, axis=1)
     return np.take_along_axis(chosen, words, axis=1)
@@ -140,10 +143,7 @@ def uniform_masks(words: Ids, limits: Ids, draws: Floats) -> Mask:
     `words` (B, T) are from `words_of`, or (1, T) for several masks of one text; `limits` (B,) from
     `budget`, which counts special tokens inside a text as the released code does; `draws` (B, W).
     """
-    sizes = np.broadcast_to(sizes_of(words), draws.shape)
-    order = np.argsort(np.where(sizes > 0, draws, np.inf), axis=1)
-    in_order = np.take_along_axis(sizes, order, axis=1)
-    return _of_words(words, order, fill_budgets(in_order, np.minimum(limits, MOST)))
+    return _mask_words(words, draws, lambda sizes: fill_budgets(sizes, np.minimum(limits, MOST)))
 
 
 def fill_budgets(sizes: Ids, limits: Ids) -> Mask:
@@ -167,13 +167,10 @@ def keyword_masks(words: Ids, weights: Floats, rate: float, draws: Floats) -> Ma
     The last word may exceed it. The budget is the share `rate` of the tokens that belong to words;
     `words` (B, T) are from `words_of`; `weights`, at least 0, and `draws` are (B, W).
     """
-    sizes = sizes_of(words)
+    limits = budget(rate, sizes_of(words).sum(axis=1))[:, None]
     # sorted exponential variates give weighted sampling without replacement
     times = -np.log1p(-draws) / np.maximum(weights, LIGHTEST)
-    order = np.argsort(np.where(sizes > 0, times, np.inf), axis=1)
-    in_order = np.take_along_axis(sizes, order, axis=1)
-    before = np.cumsum(in_order, axis=1) - in_order
-    return _of_words(words, order, before < budget(rate, sizes.sum(axis=1))[:, None])
+    return _mask_words(words, times, lambda sizes: np.cumsum(sizes, axis=1) - sizes < limits)
 
 
 def corrupt(ids: Ids, mask: Mask, vocabulary: SubwordTokens, fate: Floats, token: Floats) -> Ids:

@@ -4,12 +4,11 @@ A prepared folder is used again while its inputs stay the same.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 import datasets
 import numpy as np
@@ -35,15 +34,6 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 3  # version of prepared folders; data of another version is rejected
 BATCH = 512  # rows that are written at once
-
-T = TypeVar("T")
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield lists of `size` items; the last one may be shorter."""
-    stream = iter(items)
-    while batch := list(islice(stream, size)):
-        yield batch
 
 
 def write_rows(

@@ -10,7 +10,7 @@ sampling).
 import logging
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from denserk.data.masking import (
 )
 from denserk.data.pretraining_data import SPECIAL_TOKENS, Layout, PretrainingStore
 from denserk.data.sampling import Items, Purpose, generator, keyed_uniform
-from denserk.data.training_batches import ScheduledBatches, ScheduleOptions
+from denserk.data.training_batches import ScheduledBatches
 from denserk.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         batch_size: int,
         *,
         tasks: frozenset[MasterTask] = frozenset(MasterTask),
-        **options: Unpack[ScheduleOptions],
+        **options: Any,
     ) -> None:
         super().__init__(store, np.arange(len(store)), batch_size, masking.seed, **options)
         self.store, self.objective, self.settings = store, objective, masking

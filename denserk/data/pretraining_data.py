@@ -30,7 +30,6 @@ from denserk.data.masking import WORDS, SubwordTokens, WordCounter, entries_of
 from denserk.data.prepared import (
     FORMAT,
     Store,
-    batched,
     open_rows,
     plan_of,
     prepare_folder,
@@ -52,7 +51,6 @@ SPECIAL_TOKENS = 2  # [CLS] and [SEP] around a sequence
 TITLE_SHARE = 4  # a title repeated before passages takes at most a fourth of each
 UNTITLED = ("", "-")  # empty titles; the second is that of MS MARCO with titles
 FREQUENCIES = "word-frequencies.json"
-BATCH = 512  # items written at once
 # count in the manifest -> warning
 WARNINGS = {
     "empty": "documents without text are left out",
@@ -387,20 +385,18 @@ def write_tokens(
 
 def _records(store: PretrainingStore, separator: int) -> Iterator[dict[str, Any]]:
     if store.layout is Layout.SPANS:
-        for first, end in pairwise(store.document_ends):
-            yield {"spans": [*store.texts[np.arange(first, end)]]}
-        return
-    for rows in batched(range(len(store)), BATCH):
-        records: list[dict[str, Any]] = [{"text": text} for text in store.texts[rows]]
-        if store.layout is Layout.PASSAGES:
-            columns = store.queries[rows], store.next[rows], store.expanded[rows]
-            for record, queries, following, expanded in zip(records, *columns, strict=True):
-                if expanded:
-                    ends = np.flatnonzero(queries == separator) + 1
-                    parts = pairwise([0, *ends.tolist()])
-                    record["queries"] = [queries[begin : end - 1] for begin, end in parts]
-                    record["next"] = [following] if len(following) else []
-        yield from records
+        yield from ({"spans": [*store.texts[a:b]]} for a, b in pairwise(store.document_ends))
+    elif store.layout is Layout.BLOCKS:
+        yield from ({"text": text} for text in store.texts)
+    else:
+        columns = store.texts, store.queries, store.next, store.expanded
+        for text, queries, following, expanded in zip(*columns, strict=True):
+            record: dict[str, Any] = {"text": text}
+            if expanded:
+                ends = [0, *(np.flatnonzero(queries == separator) + 1).tolist()]
+                record["queries"] = [queries[begin : end - 1] for begin, end in pairwise(ends)]
+                record["next"] = [following] if len(following) else []
+            yield record
 
 
 def split_sentences(text: str) -> list[str]:

@@ -31,8 +31,6 @@ TOKENIZER_FILES = (
     "added_tokens.json",
 )
 
-CUT = {"stride": 0, "strategy": "longest_first", "direction": "right"}
-
 TokenIds = list[int]
 TokenizerInput = str | tuple[str, str]
 
@@ -164,13 +162,12 @@ class TextTokenizer:
     def _ids(
         self, texts: Sequence[TokenizerInput], limit: int | None, **options: Any
     ) -> list[TokenIds]:
-        rule = limit and {"max_length": limit, **CUT}
         with self._changing_limit:
             # only if it differs: the library forbids changes while another thread encodes
-            if self._backend.truncation != rule:
-                if rule:
-                    self._backend.enable_truncation(**rule)
-                else:
+            if (self._backend.truncation or {}).get("max_length") != limit:
+                if limit is None:
                     self._backend.no_truncation()
+                else:
+                    self._backend.enable_truncation(limit)
         encode: Callable[..., Any] = self._backend.encode_batch_fast
         return [encoding.ids for encoding in encode(texts, **options)]

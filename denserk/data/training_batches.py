@@ -3,7 +3,7 @@
 import logging
 import math
 from abc import abstractmethod
-from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -42,21 +42,13 @@ def items_of_run(items: Items, sampling: SamplingSettings) -> Items:
     return choose_items(items, count, sampling.seed)
 
 
-class ScheduleOptions(TypedDict, total=False):
-    """How long a run is, and which part of each batch a process gets."""
-
-    epochs: float  # passes over the data
-    max_steps: int | None  # in place of epochs
-    rank: int  # of this process
-    world: int  # number of processes
-
-
 class ScheduledBatches(Dataset[Batch]):
     """The batches of a run for one process; `batches[step]` is the batch of a global step.
 
     A batch depends on the data, the settings and the step, and on nothing else: a run is resumed
     by starting at its next step, loader workers change nothing, and the parts of all ranks, one
     after another, are the batch that a single process gets. Each epoch has its own order.
+    `max_steps` replaces `epochs`, the passes over the data; `world` is the number of processes.
     """
 
     # the last batch of an epoch may be smaller, else what does not fill is dropped
@@ -68,13 +60,17 @@ class ScheduledBatches(Dataset[Batch]):
         items: Items,
         batch_size: int,
         seed: int,
-        **options: Unpack[ScheduleOptions],
+        *,
+        epochs: float = 1,
+        max_steps: int | None = None,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
-        self.rank, self.world = options.get("rank", 0), options.get("world", 1)
-        if batch_size % self.world:
+        self.rank, self.world = rank, world
+        if batch_size % world:
             raise UsageError(
-                f"--batch-size {batch_size} does not divide among {self.world} processes",
-                f"give a multiple of {self.world}",
+                f"--batch-size {batch_size} does not divide among {world} processes",
+                f"give a multiple of {world}",
             )
         self.items, self.batch_size, self.seed = items, batch_size, seed
         whole, rest = divmod(len(items), batch_size)
@@ -85,8 +81,6 @@ class ScheduledBatches(Dataset[Batch]):
                 f"at least one batch of {batch_size:,}",
             )
             raise InputError(store.folder, None, found, expected, "give a smaller --batch-size")
-        max_steps = options.get("max_steps")
-        epochs = options.get("epochs", 1)
         self._steps = math.ceil(self.steps_per_epoch * epochs) if max_steps is None else max_steps
         self._epoch, self._order = -1, items
 
@@ -127,7 +121,7 @@ class TrainingBatches(ScheduledBatches[Any]):
         batch_size: int,
         *,
         with_scores: bool = False,
-        **options: Unpack[ScheduleOptions],
+        **options: Any,
     ) -> None:
         self.store, self.sampling, self.with_scores = store, sampling, with_scores
         self.repeats = sampling.fill_negatives is FillNegatives.REPEAT
@@ -247,11 +241,7 @@ class SentenceBatches(ScheduledBatches[SentenceBatch]):
     keep_last = True
 
     def __init__(
-        self,
-        store: SentenceStore,
-        sampling: SamplingSettings,
-        batch_size: int,
-        **options: Unpack[ScheduleOptions],
+        self, store: SentenceStore, sampling: SamplingSettings, batch_size: int, **options: Any
     ) -> None:
         self.store = store
         items = items_of_run(np.arange(len(store)), sampling)
