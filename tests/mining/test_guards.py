@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.mining import MiningSettings
-from denserk.mining.mining import Drops, Hit, choose, guard_hits, merge_hits, text_guard
+from denserk.mining.mining import Drops, Hit, guard_hits, merge_hits, text_guard
 from denserk.records import best_first
 
 RUN = st.dictionaries(
@@ -66,16 +66,6 @@ def test_guards_hit_by_hit(run, positives, settings):
     expected = slow_guard(run, positives, settings)
     assert ([hit.docid for hit in hits], suspected, +drops) == expected
     assert all(ranked[hit.rank - 1] == (hit.docid, hit.score) for hit in hits)
-
-
-@given(st.integers(0, 50), st.integers(1, 20), st.text(max_size=3), st.integers(0, 9))
-def test_a_draw_is_so_many_different_places_in_order(count, wanted, qid, seed):
-    settings = MiningSettings(num_negatives=wanted, seed=seed)
-    places = choose(count, qid, settings)
-    assert places == sorted(set(places))
-    assert len(places) == min(count, wanted)
-    assert set(places) <= set(range(count))
-    assert places == choose(count, qid, settings)
 
 
 DOCIDS = st.lists(st.sampled_from("abcdef"), unique=True)

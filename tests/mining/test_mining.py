@@ -67,14 +67,6 @@ TRAIN: list[dict[str, Any]] = [
 ]
 
 
-def test_from_training_data(mine, toy):
-    (toy / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in TRAIN))
-    result, examples = mine(train="train.jsonl", topics=None, qrels=None)
-    assert negatives(examples) == EXPECTED
-    assert [c.text for c in examples["q2"].positives] == [PASSAGES[d][1] for d in QRELS["q2"]]
-    assert result.left_out.total() == 0
-
-
 def test_texts_of_queries_known_by_id_and_judgments_beside_training_data(mine, toy):
     (toy / "train.tsv").write_text("q1\td3\td1\nq2\td1\td9\n")
     _, examples = mine(train="train.tsv", train_format=TrainingFormat.TRIPLES)
@@ -83,12 +75,15 @@ def test_texts_of_queries_known_by_id_and_judgments_beside_training_data(mine, t
     assert ids(examples["q2"].positives) == ["d1"]  # d5 is judged relevant, and so no negative
 
 
-def test_rows_of_one_query_become_one(mine, toy):
-    halves = [{**TRAIN[1], "positive_passages": [p]} for p in TRAIN[1]["positive_passages"]]
-    (toy / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in (*halves, *halves)))
-    _, examples = mine(train="train.jsonl", topics=None, qrels=None)
-    assert negatives(examples) == {"q2": EXPECTED["q2"]}
-    assert ids(examples["q2"].positives) == list(QRELS["q2"])
+def test_from_training_data_whose_rows_of_one_query_become_one(mine, toy):
+    key = "positive_passages"
+    halves = [{**line, key: [passage]} for line in TRAIN for passage in line[key]]
+    (toy / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*halves, *halves)))
+    result, examples = mine(train="train.jsonl", topics=None, qrels=None)
+    assert negatives(examples) == EXPECTED
+    assert [ids(each.positives) for each in examples.values()] == [[*QRELS[q]] for q in QUERIES]
+    assert [c.text for c in examples["q2"].positives] == [PASSAGES[d][1] for d in QRELS["q2"]]
+    assert result.left_out.total() == 0
 
 
 def test_positives_without_ids_are_known_by_their_text(mine, toy):
@@ -184,29 +179,24 @@ def passage(docid):
     return Passage(docid, text, title)
 
 
-def world(seed, folder):
-    """A corpus whose passages say whose answer they hold, 12 queries, and two runs over them."""
-    draw = random.Random(seed)
+def world(draw, folder):
+    """A corpus whose passages say whose answer they hold, and training data of 12 queries."""
     docids = [f"d{number}" for number in range(40)]
     holds = {docid: draw.sample(range(12), 3) for docid in docids}
-    corpus = [
-        json.dumps({"_id": d, "text": " ".join(f"Answer{n}!" for n in holds[d])}) for d in docids
-    ]
-    (folder / "corpus.jsonl").write_text("\n".join(corpus))
-    positives = {f"q{n}": draw.sample(docids, 2) for n in range(12)}
-    train = [
-        json.dumps(
-            {
-                "query_id": qid,
-                "query": f"question {qid}",
-                "answers": [f"answer{qid[1:]}"],
-                "positive_passages": [{"docid": d, "text": d} for d in found],
-                "negative_passages": [],
-            }
-        )
+    corpus = ({"_id": d, "text": " ".join(f"Answer{n}!" for n in holds[d])} for d in docids)
+    positives = {f"q{number}": draw.sample(docids, 2) for number in range(12)}
+    train = (
+        {
+            "query_id": qid,
+            "query": f"question {qid}",
+            "answers": [f"answer{qid[1:]}"],
+            "positive_passages": [{"docid": d, "text": d} for d in found],
+            "negative_passages": [],
+        }
         for qid, found in positives.items()
-    ]
-    (folder / "train.jsonl").write_text("\n".join(train))
+    )
+    for name, records in (("corpus.jsonl", corpus), ("train.jsonl", train)):
+        (folder / name).write_text("\n".join(map(json.dumps, records)))
     runs = [
         {qid: {d: draw.randint(0, 9) for d in draw.sample(docids, 20)} for qid in positives}
         for _ in range(2)
@@ -214,43 +204,32 @@ def world(seed, folder):
     return positives, holds, runs
 
 
-@budget(max_examples=25)
+@budget(max_examples=15)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 2), parts=st.integers(1, 5))
 def test_laws(seed, count, parts, tmp_path_factory):
     """Positives and passages with answers stay out; order of the run and parts change nothing."""
-    folder = tmp_path_factory.mktemp("world")
-    positives, holds, runs = world(seed, folder)
-    draw = random.Random(seed)
-    outputs = []
-    for shuffled in range(2):
-        names = []
-        for number, run in enumerate(runs[:count]):
-            order = draw.sample(list(run), len(run)) if shuffled else list(run)
-            text = "".join(
-                run_text({q: dict(draw.sample(list(run[q].items()), 20))}) for q in order
-            )
-            (folder / f"{shuffled}").mkdir(exist_ok=True)
-            (folder / f"{shuffled}/run{number}.trec").write_text(text)
-            names.append(str(folder / f"{shuffled}/run{number}.trec"))
+    folder, draw = tmp_path_factory.mktemp("world"), random.Random(seed)
+    positives, holds, runs = world(draw, folder)
+    asked: dict[str, Any] = {"num_negatives": 4, "answer_bearing": AnswerBearing.DROP}
+
+    def mined(part=0, of=1):
         paths: dict[str, Any] = {
-            "train": str(folder / "train.jsonl"),
-            "run": tuple(names),
-            "corpus": str(folder / "corpus.jsonl"),
+            name: str(folder / f"{name}.jsonl") for name in ("train", "corpus", "output")
         }
-        asked: dict[str, Any] = {"num_negatives": 4, "seed": seed}
-        asked["answer_bearing"] = AnswerBearing.DROP
-        whole = str(folder / f"{shuffled}.jsonl")
-        mine_negatives(MiningPaths(**paths, output=whole), MiningSettings(**asked))
-        outputs.append((folder / f"{shuffled}.jsonl").read_bytes())
-        pieces = b""
-        for part in range(parts):
-            piece = str(folder / f"part{part}.jsonl")
-            settings = MiningSettings(**asked, shard_id=part, shard_num=parts)
-            mine_negatives(MiningPaths(**paths, output=piece), settings)
-            pieces += (folder / f"part{part}.jsonl").read_bytes()
-        outputs.append(pieces)
-    assert len(set(outputs)) == 1
-    for example in read_training(str(folder / "0.jsonl")):
+        paths["run"] = tuple(str(folder / f"run{number}.trec") for number in range(count))
+        settings = MiningSettings(**asked, seed=seed, shard_id=part, shard_num=of)
+        mine_negatives(MiningPaths(**paths), settings)
+        return (folder / "output.jsonl").read_bytes()
+
+    outputs = set()
+    for _ in range(2):
+        for number, run in enumerate(runs[:count]):
+            order = draw.sample([*run], 12)
+            shuffled = {qid: dict(draw.sample([*run[qid].items()], 20)) for qid in order}
+            (folder / f"run{number}.trec").write_text(run_text(shuffled))
+        outputs |= {b"".join(mined(part, parts) for part in range(parts)), mined()}
+    assert len(outputs) == 1
+    for example in read_training(str(folder / "output.jsonl")):
         for docid in ids(example.negatives):
             assert docid not in positives[example.qid]
             assert int(example.qid[1:]) not in holds[docid]

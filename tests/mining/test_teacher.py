@@ -16,58 +16,36 @@ from tests.conftest import PASSAGES, QUERIES
 CPU = ComputeSettings(device="cpu")
 
 
-class Lengths:
-    """Scores a pair by the lengths of its texts."""
-
-    def score(self, queries, passages):
-        pairs = zip(queries, passages, strict=True)
-        return np.array([len(q.text) + len(p.text) / 100 for q, p in pairs], dtype=np.float32)
-
-
-def example(qid, query, positives, negatives, **more):
-    def candidates(texts):
-        return tuple(Candidate(f"{qid}-{text}", text, score=7.0) for text in texts)
-
-    return TrainingExample(qid, query, candidates(positives), candidates(negatives), **more)
+def example(query, *texts):
+    positive, *negatives = (Candidate(f"1-{text}", text, score=7.0) for text in texts)
+    return TrainingExample("1", query, (positive,), tuple(negatives))
 
 
 @pytest.mark.parametrize(
     ("given", "words", "hint"),
     [
-        (example("1", "", ["c"], []), "query 1 without its text", "--queries"),
-        (example("1", "q", ["c"], [""]), "passage 1- of query 1 without its text", "--corpus"),
+        (example("", "c"), "query 1 without its text", "--queries"),
+        (example("q", "c", ""), "passage 1- of query 1 without its text", "--corpus"),
+        (example("q", "c", "d"), "the score nan for passage 1-d of query 1", "broken"),
     ],
 )
-def test_a_teacher_needs_texts(given, words, hint):
+def test_what_a_teacher_cannot_score(given, words, hint):
     with pytest.raises(InputError, match=words) as refusal:
-        list(scored([given], Lengths().score, "train"))
+        list(scored([given], lambda *_: np.array([1, np.nan], dtype=np.float32), "train"))
     assert hint in str(refusal.value.hint)
-
-
-def test_a_score_that_is_no_number():
-    class Broken:
-        def score(self, queries, passages):
-            return np.array([1, np.nan], dtype=np.float32)
-
-    with pytest.raises(InputError, match="the score nan for passage 1-d of query 1"):
-        list(scored([example("1", "ab", ["c"], ["d"])], Broken().score, "train"))
 
 
 @pytest.fixture
 def train(tmp_path):
-    def passage(docid):
-        return {"docid": docid, "title": PASSAGES[docid][0], "text": PASSAGES[docid][1]}
+    def passages(*docids):
+        return [{"docid": d, "title": PASSAGES[d][0], "text": PASSAGES[d][1]} for d in docids]
 
     path = tmp_path / "train.jsonl"
     with path.open("w") as out:
         for qid, positive, negatives in (("q1", "d3", ["d1", "d2"]), ("q2", "d1", ["d4"])):
-            record = {
-                "query_id": qid,
-                "query": QUERIES[qid],
-                "positive_passages": [passage(positive)],
-                "negative_passages": [passage(docid) for docid in negatives],
-            }
-            out.write(json.dumps(record) + "\n")
+            record = {"query_id": qid, "query": QUERIES[qid]}
+            record |= {"positive_passages": passages(positive)}
+            out.write(json.dumps(record | {"negative_passages": passages(*negatives)}) + "\n")
     return path
 
 
