@@ -1,4 +1,5 @@
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,6 @@ def test_every_format_of_a_collection_gives_the_same_records(source, kind, ids, 
             assert back.read_text() == (tmp_path / "expected").read_text()
 
 
-def test_fields_inside_contents_are_split(tmp_path):
-    (tmp_path / "a").write_text('{"id": "d1", "contents": "River\\nthe old river"}\n')
-    settings = ConversionSettings(to_format="beir")
-    convert(str(tmp_path / "a"), str(tmp_path / "b"), settings, text={"fields": ("title", "text")})
-    assert '"title":"River","text":"the old river"' in (tmp_path / "b").read_text()
-
-
 @pytest.mark.parametrize("form", RunFormat)
 def test_runs_keep_their_order_and_break_ties_by_id(form, tmp_path):
     (tmp_path / "a.trec").write_text(
@@ -121,33 +115,32 @@ VECTORS = np.random.default_rng(3).standard_normal((9, 4)).astype(np.float32)
 WITHOUT_TEXTS = [form for form in VectorFormat if form is not VectorFormat.PYSERINI_QUERIES]
 
 
-def lines(folder: Path) -> Path:
-    rows = ",".join("%r" for _ in range(4))
-    (folder / "v.jsonl").write_text(
-        "".join(
-            f'{{"id":"d{i}","contents":"text {i}","vector":[{rows % tuple(map(float, row))}]}}\n'
-            for i, row in enumerate(VECTORS)
-        )
-    )
-    return folder / "v.jsonl"
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    """JSON lines of nine vectors."""
+    records = [
+        {"id": f"d{i}", "contents": "text", "vector": row} for i, row in enumerate(VECTORS.tolist())
+    ]
+    (tmp_path / "v.jsonl").write_text("\n".join(map(json.dumps, records)))
+    return tmp_path / "v.jsonl"
 
 
 @pytest.mark.parametrize(
     ("first", "second"), [*itertools.pairwise([*WITHOUT_TEXTS, WITHOUT_TEXTS[0]])]
 )
-def test_vectors(first, second, tmp_path):
-    turn(lines(tmp_path), tmp_path / "a", first)
+def test_vectors(first, second, vectors, tmp_path):
+    turn(vectors, tmp_path / "a", first)
     result = turn(tmp_path / "a", tmp_path / "b", second, allow_pickle=True)
     assert (result.format, result.count, result.unit) == (second, 9, "vectors")
     source = read_vector_blocks(str(tmp_path / "b"), allow_pickle=True)
-    ((ids, vectors, _),) = source.blocks()
+    ((ids, found, _),) = source.blocks()
     assert ids == [f"d{i}" for i in range(9)]
-    np.testing.assert_array_equal(vectors, VECTORS)
+    np.testing.assert_array_equal(found, VECTORS)
 
 
-def test_a_folder_of_vectors_has_blocks_and_keeps_what_made_it(tmp_path, monkeypatch):
+def test_a_folder_of_vectors_has_blocks_and_keeps_what_made_it(vectors, tmp_path, monkeypatch):
     monkeypatch.setattr("denserk.io.vector_formats.ROWS", 4)
-    turn(lines(tmp_path), tmp_path / "a", "npy")
+    turn(vectors, tmp_path / "a", "npy")
     folder = open_vectors(tmp_path / "a")
     assert [len(block.ids) for block in folder.blocks()] == [4, 4, 1]
     assert folder.manifest.made_from == {"converted_from": str(tmp_path / "v.jsonl")}
@@ -157,8 +150,8 @@ def test_a_folder_of_vectors_has_blocks_and_keeps_what_made_it(tmp_path, monkeyp
     ).read_bytes()
 
 
-def test_a_flat_index_as_vectors_keeps_the_model_and_not_the_settings_of_an_index(tmp_path):
-    turn(lines(tmp_path), tmp_path / "a", "pyserini-faiss")
+def test_a_flat_index_as_vectors_keeps_the_model_and_not_its_settings(vectors, tmp_path):
+    turn(vectors, tmp_path / "a", "pyserini-faiss")
     model = {"name": "m", "fingerprint": "1"}
     made = Manifest(ManifestKind.INDEX, True, {"type": "flat"}, {"model": model}, {"count": 9})
     write_manifest(tmp_path / "a", made)
@@ -168,15 +161,15 @@ def test_a_flat_index_as_vectors_keeps_the_model_and_not_the_settings_of_an_inde
     assert folder.manifest.settings == {}
 
 
-def test_pickles_are_read_only_when_asked_for(tmp_path):
-    turn(lines(tmp_path), tmp_path / "v.pkl")
+def test_pickles_are_read_only_when_asked_for(vectors, tmp_path):
+    turn(vectors, tmp_path / "v.pkl")
     with pytest.raises(UsageError) as caught:
         turn(tmp_path / "v.pkl", tmp_path / "b", "jsonl")
     assert "--allow-pickle" in str(caught.value.hint)
 
 
-def test_broken_vectors_leave_the_old_folder_alone(tmp_path):
-    turn(lines(tmp_path), tmp_path / "a", "npy")
+def test_broken_vectors_leave_the_old_folder_alone(vectors, tmp_path):
+    turn(vectors, tmp_path / "a", "npy")
     (tmp_path / "empty.jsonl").write_text('{"id": "a", "vector": []}\n')
     with pytest.raises(DenserkError):
         turn(tmp_path / "empty.jsonl", tmp_path / "a", "npy", overwrite=True)
@@ -199,30 +192,23 @@ def test_models_from_one_layout_to_another(tiny_agg, tmp_path):
 KINDS: dict[Kind, list[Any]] = {
     Kind.CORPUS: [
         b'{"_id": "d1", "title": "", "text": "one"}',
-        b'{"id": "d1", "contents": "one"}',
-        b"id\ttext\ttitle\n1\tone\thead\n",
         b'[{"id": "d1", "contents": "one"}]',
+        b"id\ttext\ttitle\n1\tone\thead\n",
         ("collection.tsv", b"1\tone two\n"),
         ("corpus.jsonl", b'{"_id": "1", "text": "one"}'),
     ],
     Kind.QUERIES: [
-        b'{"query_id": "1", "query": "who"}',
-        b'{"id": "1", "title": "who"}',
-        b'{"question": "who", "answers": ["she"]}',
-        b'{"0": {"question": "who"}}',
+        *(b'{"query_id": "1", "query": "who"}', b'{"id": "1", "title": "who"}'),
+        *(b'{"0": {"question": "who"}}', b'{\n"0": {"question": "who"}}', b"who\t['she']\n"),
         b'[{"question": "who", "answers": []}]',
-        b"who\t['she']\n",
         ("P17.test.json", b"{}"),
     ],
     Kind.QRELS: [
-        b"q1 0 d1 1\n",
-        b"query-id\tcorpus-id\tscore\nq1\td1\t1\n",
+        *(b"q1 0 d1 1\n", b"query-id\tcorpus-id\tscore\nq1\td1\t1\n"),
         ("qrels.x.tsv", b"1\t2\t3\n"),
     ],
     Kind.RUN: [
-        b"q1 Q0 d1 1 2.5 tag\n",
-        b'{"qid": "q1", "docid": "d1", "rank": 1, "score": 2.5}',
-        b"q1\td1\t2.5\n",
+        *(b"q1 Q0 d1 1 2.5 tag\n", b'{"qid": "q1", "docid": "d1", "score": 2.5}', b"q1\td1\t2.5\n"),
         ("run.x.tsv", b"1\t2\t1\n"),
     ],
     Kind.VECTORS: [
@@ -230,12 +216,8 @@ KINDS: dict[Kind, list[Any]] = {
         *(("manifest.json", b"{}"), ("embedding.pkl", b"")),
     ],
     Kind.TRAINING: [
-        b'{"query": "who", "pos": ["a"], "neg": []}',
-        b'[{"question": "who", "positive_ctxs": []}]',
-        b"1\t2,3\n",
-        b"anchor\tpositive\nwho\ta\n",
-        b"q1\td1\td2\n",
-        ("qidpidtriples.tsv", b"1\t2\t3\n"),
+        *(b'{"query": "who", "pos": ["a"], "neg": []}', b"1\t2,3\n", b"q1\td1\td2\n"),
+        *(b'[{"question": "who", "positive_ctxs": []}]', b"anchor\tpositive\nwho\ta\n"),
         ("train.tsv", b"who runs\ta cat\ta dog\n"),
     ],
     Kind.MODEL: [("config.json", b"{}")],

@@ -181,10 +181,10 @@ class _Preparation:
                     self.queries.refer([example.qid])
                 self.corpus.refer(c.docid for c in all_candidates(example) if _is_bare(c))
                 read.append(packed(example))
-            if inputs.queries is not None and self.queries.referred:
+            if inputs.queries is not None:
                 texts = (Passage(query.qid, query.text) for query in read_queries(inputs.queries))
                 self.queries.find(texts, inputs.queries)
-            if inputs.corpus is not None and self.corpus.referred:
+            if inputs.corpus is not None:
                 found = read_passages(inputs.corpus, inputs.corpus_settings, inputs.fields)
                 self.corpus.find(found, inputs.corpus)
             examples = write_rows(folder / "examples.arrow", of_examples, self._rows(read))

@@ -49,7 +49,7 @@ from denserk.evaluation.measures import Measure, parse_measures
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import display_name, some
 from denserk.io.outputs import scratch_folder
-from denserk.io.topics import Context, contexts_writer, read_queries, read_questions
+from denserk.io.topics import contexts_writer, read_queries, read_questions
 from denserk.records import Query
 from denserk.reporting import track
 
@@ -283,7 +283,7 @@ def _judge(
                 judged[query.qid] = matches or {"": 0}
                 unusable += bad
                 best = first_hits(found[0].get(query.qid, {}), depth).items()  # of the one run
-                hits = [Context(of[d], score, bool(matches[d])) for d, score in best if d in of]
+                hits = [(of[d], score, bool(matches[d])) for d, score in best if d in of]
                 for write in writers:
                     write(query, hits)
             progress.advance(len(batch))

@@ -270,11 +270,6 @@ class PassageTexts:
         self._rows.update(dict.fromkeys(docids))
 
     @property
-    def referred(self) -> bool:
-        """Whether any passage was noted."""
-        return bool(self._rows)
-
-    @property
     def missing(self) -> list[str]:
         """The noted ids that the corpus lacks."""
         return [docid for docid, row in self._rows.items() if row is None]
@@ -282,7 +277,7 @@ class PassageTexts:
     def find(self, passages: Iterable[Passage], source: str) -> None:
         """Copy what was noted from a corpus, which is read to its end; `source` is for errors."""
         with track(f"reading {display_name(source)}", None, "records") as progress:
-            for docid, text, title, more in passages:
+            for docid, text, title, more in passages if self._rows else ():
                 progress.advance()
                 if docid in self._rows:
                     if self._rows[docid] is not None:

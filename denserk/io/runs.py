@@ -1,8 +1,6 @@
 """Read and write runs: TREC's six columns, the three columns of MS MARCO and Tevatron, JSON lines.
 
-MS MARCO's third column is a rank, Tevatron's a score. A file of three columns is taken for ranks
-where the third column counts 1, 2, 3, ... within each of its first queries. A rank stands for its
-negative as score, so that higher is better in every format.
+A rank stands for its negative as score, so that higher is better in every format.
 """
 
 import logging
@@ -25,7 +23,6 @@ from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
 from denserk.io.files import (
     BOM,
-    STREAM,
     ScratchRecords,
     columns,
     decode_lines,
@@ -114,14 +111,12 @@ def read_kept_scores(
 
 def read_run_tag(path: str | Path) -> str | None:
     """Return the tag of a run's last line; None without one, and for a stream or pipe."""
-    if str(path) == STREAM or not Path(path).is_file():
-        return None
-    last: list[str] = []
-    for _, line in read_text_lines(path):
+    tag = None
+    for _, line in read_text_lines(path) if Path(path).is_file() else ():
         parts = line.split(None, 6)
-        if parts and not _is_comment(parts):
-            last = parts
-    return last[5] if len(last) > 5 and not last[0].startswith("{") else None
+        if len(parts) > 5 and not _is_comment(parts) and not line.startswith("{"):
+            tag = parts[5]
+    return tag
 
 
 class RunLookup:
@@ -323,8 +318,7 @@ class _RunFile:
     def _wrong_columns(self, line: int, count: int) -> InputError:
         expected = COLUMNS[self.format] if self.format else " or ".join(COLUMNS.values())
         hint = "four columns are qrels: exchange run and qrels" if count == 4 else None
-        if count > 6:
-            hint = "does an id hold a blank? text may follow the tag, and an id holds none"
+        hint = "does an id have a blank? only text after the tag may" if count > 6 else hint
         return InputError(self.path, line, columns(count), expected, hint)
 
 
@@ -346,7 +340,7 @@ def _is_comment(parts: list[str]) -> bool:
 
 
 def _are_shifted(parts: list[str]) -> bool:
-    """Return whether columns exceed six because an id holds a blank, not for text after the tag."""
+    """Return whether columns exceed six because an id has a blank, not for text after the tag."""
     return not parts[3].removeprefix("-").isdecimal() or is_number(parts[5])
 
 
@@ -362,8 +356,8 @@ def run_writer(
 ) -> Iterator[Callable[[str, Sequence[str], Scores], int]]:
     """Open a run for writing; yield a function that writes a query with its passages, best first.
 
-    It returns the number of lines, and raises an OutputError if a score is not finite. MS MARCO's
-    format holds the first 1000 hits of a query; `tag` is the last column of TREC's.
+    It returns the number of lines, of MS MARCO's format at most 1000 a query, and raises an
+    OutputError if a score is not finite. `tag` is the last column of TREC's format.
     """
     depth = MSMARCO_DEPTH if format is RunFormat.MSMARCO else None
     with whole_binary(path) as out:

@@ -7,10 +7,10 @@ import ast
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -74,7 +74,7 @@ def read_queries(
     """
     judged = None if qrels is None else read_qrels_map(qrels)
     first, count, kept = "", 0, 0
-    for query in _unique(_queries(source, form), source):
+    for query in _queries(source, form):
         first, count = first or query.qid, count + 1
         if judged is None or query.qid in judged:
             kept += 1
@@ -96,23 +96,24 @@ def read_queries(
 def read_questions(source: str) -> Iterator[Query]:
     """Yield questions with their answers; the text is empty if a file has ids and answers alone."""
     found = False
-    for query in _unique(_queries(source, None, textless=True), source):
+    for query in _queries(source, None, textless=True):
         found = found or bool(query.answers)
         yield query
     if not found:
         raise InputError(source, None, "no answers", "questions with `answers`")
 
 
-def _unique(queries: Iterable[Query], source: str) -> Iterator[Query]:
+def _queries(source: str, form: TopicsFormat | None, *, textless: bool = False) -> Iterator[Query]:
+    """Yield the queries of a source; reject an id that occurs twice."""
     seen: set[str] = set()
-    for query in queries:
+    for query in _located(source, form, textless):
         if query.qid in seen:
             raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
         seen.add(query.qid)
         yield query
 
 
-def _queries(source: str, form: TopicsFormat | None, *, textless: bool = False) -> Iterator[Query]:
+def _located(source: str, form: TopicsFormat | None, textless: bool) -> Iterator[Query]:
     place = data_sets.locate(source)
     if place.irds is not None:
         yield from data_sets.irds_queries(place.irds)
@@ -278,15 +279,8 @@ def _record(query: Query, form: TopicsFormat) -> dict[str, Any]:
     return own | {key: value for key, value in query.extra.items() if key not in own}
 
 
-class Context(NamedTuple):
-    """A passage that was retrieved, its score, and whether it holds an answer."""
-
-    passage: Passage
-    score: float
-    has_answer: bool
-
-
-Write = Callable[[Query, Sequence[Context]], None]  # writes a question with its contexts
+# writes a question with passages that were retrieved: score, and whether the passage has an answer
+Write = Callable[[Query, Iterable[tuple[Passage, float, bool]]], None]
 
 
 @contextmanager
@@ -298,7 +292,7 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
     with whole_binary(path) as out:
         before = b"{\n" if pyserini else b"[\n"
 
-        def write(query: Query, contexts: Sequence[Context]) -> None:
+        def write(query: Query, contexts: Iterable[tuple[Passage, float, bool]]) -> None:
             nonlocal before
             entries: list[dict[str, Any]] = []
             for (docid, text, title, _), value, has_answer in contexts:

@@ -133,14 +133,10 @@ def test_parts_of_benchmarks_are_found_or_listed_all_at_once(here, monkeypatch):
 COUNTS = {
     "squad": (2067, 9249, {"train": 8172, "dev": 1077}),
     "scifact": (5183, 1109, {"train": 919, "test": 339}),
-    "cranfield": (1400, 225, {"test": 1837}),
-    "marco-dl19": (11843, 43, {"test": 3983}),
 }
 TOPICS = {
     "msmarco-dev.queries.tsv.gz": (6980, 0),
-    "dl19.queries.tsv": (43, 0),
     "nq-test.dpr.tsv.gz": (3610, 3610),
-    "trivia-test.dpr.tsv.gz": (11313, 11313),
     "curated-test.dpr.jsonl.gz": (694, 694),
 }
 
@@ -162,13 +158,12 @@ def beir(folder):
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_real_collections(shared_data, name):
+    folder = str(shared_data / name)
     passages, queries, judgments = COUNTS[name]
-    folder = shared_data / name
-    assert sum(1 for _ in read_passages(str(folder))) == passages
-    assert sum(1 for _ in read_queries(str(folder))) == queries
+    assert sum(1 for _ in read_passages(folder)) == passages
+    assert sum(1 for _ in read_queries(folder)) == queries
     for split, count in judgments.items():
-        qrels = list(read_qrels(str(folder / "qrels" / f"{split}.tsv")))
-        assert len(qrels) == count
+        assert sum(1 for _ in read_qrels(f"{folder}/qrels/{split}.tsv")) == count
 
 
 @pytest.mark.parametrize("name", TOPICS)

@@ -9,7 +9,6 @@ from denserk.errors import InputError
 from denserk.io import topics
 from denserk.io.topics import (
     WRITTEN,
-    Context,
     contexts_writer,
     read_questions,
     read_topics_file,
@@ -45,7 +44,6 @@ BY_ID = {"7": {"question": "who", "answers": ["a"]}}
         ),
         ("q", '{"_id": "1", "text": "t"}', "beir queries (_id, text)", [Query("1", "t")]),
         ("q", '{"qid": "1", "title": "t"}', "anserini queries (qid, title)", [Query("1", "t")]),
-        ("q", '{"query_id": 1, "query": "t"}', "tevatron queries (query_id, ", [Query("1", "t")]),
         (
             "q",
             '{"query_id": "1", "query_text": "t", "title": "h", "answers": ["a", "b"]}',
@@ -59,7 +57,7 @@ BY_ID = {"7": {"question": "who", "answers": ["a"]}}
             [Query("0", "t", ("a",))],
         ),
         ("q", json.dumps(QA), "qa queries", [Query("0", "who", ("a",)), Query("1", "u")]),
-        ("q", json.dumps(BY_ID), "qa queries (_id, question)", [Query("7", "who", ("a",))]),
+        ("q", json.dumps(BY_ID), "qa queries (_id", [Query("7", "who", ("a",))]),
         (
             "q",
             "\ufeff" + json.dumps(BY_ID, indent=1),
@@ -150,7 +148,7 @@ def test_answers_without_their_question(tmp_path, text, answers):
 
 def test_questions_with_contexts(tmp_path):
     questions = [Query("0", 'who said "é"?', ("a", "b's")), Query("1", "why")]
-    context = Context(Passage("d1", "a\ntext", "A Title"), 1 / 3, has_answer=True)
+    context = (Passage("d1", "a\ntext", "A Title"), 1 / 3, True)
     found = []
     for pyserini in (False, True):
         with contexts_writer(tmp_path / "c", pyserini=pyserini) as write:

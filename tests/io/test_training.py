@@ -31,6 +31,7 @@ DPR_EXAMPLE = TrainingExample(
     ("she",),
     {"dataset": "nq", "negative_ctxs": [{"text": "far"}]},
 )
+NEITHER = "no training data of a known format"
 READ = [
     (
         "triples",
@@ -47,7 +48,6 @@ READ = [
         b"anchor\tpositive\tnegative_1\tnegative_2\nq\ta\tb\tc\n",
         [("0", "q", ["a"], ["b", "c"])],
     ),
-    ("st-triplet", b"query\tpositive\nwho\tcat\n", [("0", "who", ["cat"], [])]),
     (
         "st-triplet",
         b'{"query": "q", "answer": "a"}\n{"query": "q", "answer": "b"}\n',
@@ -64,13 +64,10 @@ READ = [
         b'{"qid": 3, "pos": [1], "neg": {"bm25": [5, 6], "dense": [6, 7]}}\n',
         [("3", "", ["1"], ["5", "6", "7"])],
     ),
-    ("flag", b'{"query": "q", "pos": ["a"], "pos_scores": null}', [("0", "q", ["a"], [])]),
+    ("flag", b'[{"query": "q", "pos": ["a"], "pos_scores": null}]', [("0", "q", ["a"], [])]),
     ("dpr", DPR, [seen(DPR_EXAMPLE)]),
     ("dpr", b"[%s,\n %s]" % (DPR, DPR), [seen(DPR_EXAMPLE), ("1", *seen(DPR_EXAMPLE)[1:])]),
-    (None, b"one line", "no training data of a known format"),
-    (None, b'{"id": "d1", "contents": "c"}', "no training data of a known format"),
-    (None, b"a\tb\nc\n", "no training data of a known format"),
-    (None, b"", "no training data of a known format"),
+    *((None, data, NEITHER) for data in (b"one line", b'{"id": "d1"}', b"a\tb\nc\n", b"")),
 ]
 
 
@@ -144,10 +141,6 @@ FULL = TrainingExample(
     (Candidate("d2", "two"),),
     extra={"negative_ctxs": [{"text": "far"}], "split": "dev"},
 )
-FLAG_LINE = (
-    '{"query":"q","pos":["a"],"neg":["b","c"],'
-    '"pos_scores":[2.5],"neg_scores":[1.0,0.0],"type":"x"}\n'
-)
 SCORED = TrainingExample(
     "0",
     "q",
@@ -161,66 +154,52 @@ PAIRS = TrainingExample(
     (Candidate("d1", "a cat"), Candidate("d2", "a\ndog")),
     (Candidate("d3", "a boat", "Boat"),),
 )
+ALONE = TrainingExample("1", "", (Candidate("d1"),), ())
+WRITTEN = [  # format, example, text, what is lost
+    (
+        "tevatron-ids",
+        FULL,
+        '{"query_id":"7","query_text":"who","positive_document_ids":["d1"],'
+        '"negative_document_ids":["d2"],"split":"dev"}\n',
+        "texts: 2, titles: 1, scores: 1, negative_ctxs: 1, rank: 1",
+    ),
+    (
+        "flag",
+        SCORED,
+        '{"query":"q","pos":["a"],"neg":["b","c"],'
+        '"pos_scores":[2.5],"neg_scores":[1.0,0.0],"type":"x"}\n',
+        "",
+    ),
+    (
+        "flag",  # scores are written if every passage has one
+        SCORED._replace(positives=(Candidate(text="a"),)),
+        '{"query":"q","pos":["a"],"neg":["b","c"],"type":"x"}\n',
+        "scores: 2",
+    ),
+    ("triples", PAIRS, "q1\td1\td3\nq1\td2\td3\n", "texts: 3, titles: 1, query texts: 1"),
+    ("triples", ALONE, "", "examples: 1, positives: 1, passage ids: 1"),
+    (
+        "text-triples",
+        PAIRS,
+        "who runs\ta cat\ta boat\nwho runs\ta dog\ta boat\n",
+        "passage ids: 3, titles: 1",
+    ),
+    (
+        "st-triplet",
+        PAIRS,
+        '{"anchor":"who\\truns","positive":"a cat","negative":"a boat"}\n'
+        '{"anchor":"who\\truns","positive":"a\\ndog","negative":"a boat"}\n',
+        "passage ids: 3, titles: 1",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("form", "example", "text", "lost"),
-    [
-        (
-            "tevatron",
-            FULL._replace(extra={"split": "dev"}),
-            '{"query_id":"7","query":"who","positive_passages":[{"docid":"d1","title":"head",'
-            '"text":"one","score":1.5,"rank":2}],"negative_passages":[{"docid":"d2","title":"",'
-            '"text":"two"}],"split":"dev"}\n',
-            [],
-        ),
-        (
-            "tevatron-ids",
-            FULL,
-            '{"query_id":"7","query_text":"who","positive_document_ids":["d1"],'
-            '"negative_document_ids":["d2"],"split":"dev"}\n',
-            ["texts: 2, titles: 1, scores: 1, negative_ctxs: 1, rank: 1"],
-        ),
-        ("flag", SCORED, FLAG_LINE, []),
-        (
-            "flag",  # scores are written if every passage has one
-            SCORED._replace(positives=(Candidate(text="a"),)),
-            '{"query":"q","pos":["a"],"neg":["b","c"],"type":"x"}\n',
-            ["scores: 2"],
-        ),
-        ("triples", PAIRS, "q1\td1\td3\nq1\td2\td3\n", ["texts: 3, titles: 1, query texts: 1"]),
-        (
-            "text-triples",
-            PAIRS,
-            "who runs\ta cat\ta boat\nwho runs\ta dog\ta boat\n",
-            ["passage ids: 3, titles: 1"],
-        ),
-        (
-            "st-triplet",
-            PAIRS,
-            '{"anchor":"who\\truns","positive":"a cat","negative":"a boat"}\n'
-            '{"anchor":"who\\truns","positive":"a\\ndog","negative":"a boat"}\n',
-            ["passage ids: 3, titles: 1"],
-        ),
-        (
-            "negatives",
-            PAIRS,
-            "q1\td3\n",
-            ["positives: 2, passage ids: 2, texts: 3, titles: 1, query texts: 1"],
-        ),
-        (
-            "triples",
-            TrainingExample("1", "", (Candidate("d1"),), ()),
-            "",
-            ["examples: 1, positives: 1, passage ids: 1"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("form", "example", "text", "lost"), WRITTEN)
 def test_files_as_they_are_written(form, example, text, lost, tmp_path):
     notes = Heard()
     write_training(tmp_path / "t", [example], TrainingFormat(form))
     assert (tmp_path / "t").read_text() == text
-    assert [note.partition(": ")[2] for note in notes.notes] == lost
+    assert [note.partition(": ")[2] for note in notes.notes] == [lost] * bool(lost)
 
 
 @pytest.mark.parametrize("form", ["tevatron", "dpr"])
@@ -290,9 +269,8 @@ JSON_TRIPLETS = (
     b'{"anchor":"the moon rises","positive":"the star falls","negative":"a \\"red\\" boat"}\n'
     b'{"anchor":"a cat","positive":"a house, old","negative":"a river"}\n'
 )
-COLUMN_TRIPLETS = b'the moon rises\tthe star falls\ta "red" boat\na cat\ta house, old\ta river\n'
 GLUE = (
-    b"index\tgenre\tyear\tsentence1\tsentence2\tscore\r\n"
+    b"\xef\xbb\xbfindex\tgenre\tyear\tsentence1\tsentence2\tscore\r\n"
     b'0\tmain\t2012\ta plane "takes off\tan air plane\t5.000\r\n\r\n'
     b"1\tmain\t2012\ta cat sleeps\ta dog, big, runs\t0.75\r\n"
 )
@@ -300,20 +278,15 @@ BENCHMARK = (
     b'main\tMSR\t2012\t0001\t5.000\ta plane "takes off\tan air plane\n'
     b"main\tMSR\t2012\t0004\t0.75\ta cat sleeps\ta dog, big, runs\thttp://a\thttp://b\n"
 )
-CSV_PAIRS = (
-    b'sentence1,sentence2,score\n"a plane ""takes off",an air plane,5\n'
-    b'a cat sleeps,"a dog, big, runs",0.75\n'
-)
 SECTIONS = (
     b"Article Title,Article Link,Sentence1,Sentence2,Sentence3\n"
     b'Moon,http://m,the moon rises,the star falls,"a ""red"" boat"\n'
     b'Cat,http://c,a cat,"a house, old",a river\n'
 )
+COLUMN_TRIPLETS = b'the moon rises\tthe star falls\ta "red" boat\na cat\ta house, old\ta river\n'
 SENTENCES = [
-    *((PAIR_EXAMPLES, data) for data in (JSON_PAIRS, COLUMN_PAIRS, HEAD + COLUMN_PAIRS)),
-    *((PAIR_EXAMPLES, data) for data in (b"\xef\xbb\xbf" + GLUE, BENCHMARK, CSV_PAIRS)),
+    *((PAIR_EXAMPLES, data) for data in (JSON_PAIRS, COLUMN_PAIRS, GLUE, BENCHMARK)),
     *((TRIPLETS, data) for data in (SECTIONS, JSON_TRIPLETS, COLUMN_TRIPLETS)),
-    (TRIPLETS, b"anchor\tpositive\tnegative\n" + COLUMN_TRIPLETS),
 ]
 
 
@@ -328,18 +301,12 @@ def test_pairs_and_triplets(expected, data, tmp_path):
     ("data", "size", "message"),
     [
         (b"", None, "found no rows; expected pairs (sentence1, sentence2, label) or triplets"),
-        (HEAD, 2, "found no rows; expected pairs: the columns sentence1, sentence2"),
         (b"a\tb\n", 3, "line 1: found 2 columns without a header; expected triplets"),
         (HEAD + b"a\tb\t1\na\tb\n", 2, "line 3: found 2 columns; expected 3"),
         (GLUE, 3, "line 2: found the columns index, genre, year"),
         (JSON_TRIPLETS, 2, "line 1: found the columns anchor, positive, negative; expected pairs"),
-        (
-            JSON_PAIRS + b'{"sentence1": "a", "sentence2": "b", "label": null}',
-            2,
-            "line 3: found no lab",
-        ),
+        (JSON_PAIRS + b'{"sentence1": "a", "sentence2": "b"}', 2, "line 3: found no lab"),
         (JSON_PAIRS + b'{"sentence1": "a", "label": 1}', 2, "line 3: found no sentence2"),
-        (JSON_PAIRS + b'{"sentence1": 7, "sentence2": "b", "label": 1}', 2, "int as sentence1"),
         (HEAD + b"a\tb\tnan\n", 2, "line 2: found label 'nan'; expected a finite number"),
         (HEAD + b"a\t \t1\n", 2, "line 2: found no sentence2; expected a sentence"),
     ],
