@@ -29,6 +29,7 @@ from denserk.config.options import (
     read_yaml,
     select,
     spec_of,
+    type_hints,
     typed_values,
     without_none,
 )
@@ -109,7 +110,7 @@ class _Option:
     def __init__(self, settings: type, name: str, *, is_unset: bool = False) -> None:
         field, self.name, self._is_unset = fields_of(settings)[name], name, is_unset
         self.spec, self._default = spec_of(field), field.default
-        self._kind = without_none(get_type_hints(settings)[name])
+        self._kind = without_none(type_hints(settings)[name])
         own_defaults = getattr(settings, "own_defaults", "")
         classes = [settings] if inspect.get_annotations(settings) else settings.__bases__
         owner = next(cls for cls in classes if name in fields_of(cls))

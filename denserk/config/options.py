@@ -216,6 +216,7 @@ def _class_bodies(source: str) -> Mapping[str, list[ast.stmt]]:
     return {cls.name: cls.body for cls in classes}
 
 
+@cache
 def field_docs(settings: type) -> Mapping[str, str]:
     """Return field name -> help text: the strings under the fields of a class and its bases."""
     docs: dict[str, str] = {}
@@ -287,7 +288,7 @@ def as_type(kind: Any, value: Any) -> Any:
     raise ValueError(f"found {value!r}, expected {expected}")
 
 
-_type_hints = cache(get_type_hints)
+type_hints = cache(get_type_hints)
 
 
 def typed_values(source: str, values: Mapping[str, Any], *classes: type) -> dict[str, Any]:
@@ -296,7 +297,7 @@ def typed_values(source: str, values: Mapping[str, Any], *classes: type) -> dict
     A UsageError, which begins with `source`, lists all mistakes.
     """
     fields = fields_of(*classes)
-    hints = {name: hint for cls in classes for name, hint in _type_hints(cls).items()}
+    hints = {name: hint for cls in classes for name, hint in type_hints(cls).items()}
     typed: dict[str, Any] = {}
     mistakes: list[str] = []
     for given, value in values.items():
