@@ -3,7 +3,6 @@
 All tests work in one folder, `made`, and read what it has at the start.
 """
 
-import gzip
 import json
 import os
 import shutil
@@ -165,20 +164,6 @@ def test_answers_of_every_format_are_counted_as_by_hand(hits, capsys):
     for entry, holds in zip(entries, HOLDS, strict=True):
         assert {context["id"] for context in entry["ctxs"] if context["has_answer"]} == holds
     assert entries[1]["ctxs"][hits[1].index("2")]["text"] == 'the star "falls" in the night'
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("hits")
-@pytest.mark.parametrize("kept", ["keep", "drop"])
-def test_mined_negatives_are_compressed(kept, shell):
-    shell(
-        "denserk mine-negatives --train train.json --run qa.trec --corpus psgs_w100.tsv"
-        f" --output - --set answer-bearing={kept} | gzip > train.hn.jsonl.gz"
-    )
-    lines = gzip.decompress(Path("train.hn.jsonl.gz").read_bytes()).splitlines()
-    for row, holds in zip(map(json.loads, lines), HOLDS, strict=True):
-        negatives = {passage["docid"] for passage in row["negative_passages"]}
-        assert negatives == set("23456") - (holds if kept == "drop" else set())
 
 
 @pytest.mark.peer

@@ -19,9 +19,8 @@ RECIPES = sorted(path.stem for path in FOLDER.glob("*.sh") if path.stem != "comm
 FIGURES = [line.split("\t") for line in (FOLDER / "paper.tsv").read_text().splitlines()]
 MASTERS = ("--queries-model", "asks", "--continuation-model", "writes")
 STAND_IN = """#!/usr/bin/env bash
-# A denserk that does nothing but leave its output, and fails where it is told to.
+# A denserk that does nothing but leave its output.
 echo "$*" >>"$CALLS"
-[[ -z ${FAILS-} || "$*" != *"$FAILS"* ]] || exit 1
 if [[ $1 == eval ]]; then
   for run in "${@:2}"; do
     [[ $run != *.trec ]] || printf '%s\\tRR@10\\t0.5\\n' "$(basename "$run" .trec)"
@@ -153,13 +152,3 @@ def test_a_second_run_measures_alone(name, stand_in):
         first.stdout[first.stdout.index("| stage |") :]
     )
     assert [call.split()[0] for call in calls(variables)[len(before) :]] == ["eval"]
-
-
-def test_a_stopped_run_goes_on(stand_in):
-    options, variables = stand_in
-    stopped = recipe("condenser", *options, FAILS="finetune", **variables)
-    assert stopped.returncode == 1
-    before = len(calls(variables))
-    assert recipe("condenser", *options, **variables).returncode == 0
-    assert calls(variables)[before - 1] == calls(variables)[before]
-    assert len(set(calls(variables))) == len(calls(variables)) - 1

