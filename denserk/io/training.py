@@ -128,12 +128,15 @@ class Keys(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A format of lines with columns, each of which is read as a record of a JSON format."""
+    """A format of lines with columns, each of which is read as a record of a JSON format.
+
+    The columns are the query and its passages, a positive first, or else a list of negatives.
+    """
 
     expected: str
     widths: Sequence[int]
     keys: Keys
-    record: Callable[..., dict[str, Any]]
+    listed: bool = False
 
     def example(self, fields: Fields) -> TrainingExample:
         """Return the example of a line, whose columns are in order."""
@@ -141,15 +144,18 @@ class Columns(NamedTuple):
         if label or len(fields.record) not in self.widths:
             found = f"the column {label}" if label else columns(len(fields.record))
             raise fields.error(found, self.expected)
-        record = self.record(*fields.record.values())
+        first, *passages = fields.record.values()
+        sides = {"pos": passages[:1], "neg": passages[1:]}
+        if self.listed:
+            ids = (part.strip() for part in passages[0].split(","))
+            sides = {"neg": [docid for docid in ids if docid]}
+        record = {self.keys.qid or self.keys.query: first, **sides}
         return self.keys.example(Fields(record, fields.path, fields.line))
 
 
 _docid, _text = attrgetter("docid"), attrgetter("text")
-TEXTS, IDS = (
-    Keys("", "query", "pos", "neg", _texts, _text),
-    Keys("qid", "query", "pos", "neg", _ids, _docid),
-)
+TEXTS = Keys("", "query", "pos", "neg", _texts, _text)
+IDS = Keys("qid", "query", "pos", "neg", _ids, _docid)
 KEYS = {
     TrainingFormat.TEVATRON: Keys(
         "query_id", "query", "positive_passages", "negative_passages", _passages, _to_passage
@@ -165,28 +171,12 @@ KEYS = {
 }
 COLUMNS = {
     TrainingFormat.ST_TRIPLET: Columns(
-        "at least 2 columns of texts alone: anchor, positive[, negatives]",
-        range(2, 1 << 20),
-        TEXTS,
-        lambda query, positive, *others: {"query": query, "pos": [positive], "neg": [*others]},
+        "at least 2 columns of texts alone: anchor, positive[, negatives]", range(2, 1 << 20), TEXTS
     ),
-    TrainingFormat.TRIPLES: Columns(
-        "3 columns: query id, positive id, negative id",
-        [3],
-        IDS,
-        lambda qid, positive, negative: {"qid": qid, "pos": [positive], "neg": [negative]},
-    ),
-    TrainingFormat.TEXT_TRIPLES: Columns(
-        "3 columns: query, positive text, negative text",
-        [3],
-        TEXTS,
-        lambda query, positive, negative: {"query": query, "pos": [positive], "neg": [negative]},
-    ),
+    TrainingFormat.TRIPLES: Columns("3 columns: query id, positive id, negative id", [3], IDS),
+    TrainingFormat.TEXT_TRIPLES: Columns("3 columns: query, positive, negative text", [3], TEXTS),
     TrainingFormat.NEGATIVES: Columns(
-        "2 columns: query id, negative ids with commas between them",
-        [2],
-        IDS,
-        lambda qid, docids: {"qid": qid, "neg": re.findall(r"[^,\s](?:[^,]*[^,\s])?", docids)},
+        "2 columns: query id, negative ids with commas between them", [2], IDS, listed=True
     ),
 }
 
