@@ -20,14 +20,13 @@ import logging
 import os
 import re
 import shutil
-import subprocess
 from array import array
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from tempfile import TemporaryFile
+from subprocess import DEVNULL, PIPE, STDOUT, run
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ from numpy.typing import NDArray
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, MissingExtraError, OutputError, UsageError
 from denserk.extras import installed, package_folder, require
-from denserk.index.searcher import Rows, Scores, padding
+from denserk.index.searcher import Rows, Scores, in_order, padding
 from denserk.io.files import whole_text, write_errors
 from denserk.io.outputs import scratch_folder
 from denserk.io.vector_formats import DOCID
@@ -196,12 +195,11 @@ class Bm25Index:
             hits = np.flatnonzero(found > 0)
             if len(hits) > depth:
                 hits = hits[np.argpartition(-found[hits], depth - 1)[:depth]]
-            hits = hits[np.lexsort((hits, -found[hits]))]
             scores[query, : len(hits)], rows[query, : len(hits)] = found[hits], hits
 
         with ThreadPoolExecutor(self._threads) as pool:
             list(pool.map(best, range(len(queries))))
-        return scores, rows
+        return in_order(scores, rows)
 
 
 def find_java() -> Path:
@@ -224,7 +222,7 @@ def find_java() -> Path:
 def java_version(program: Path) -> int:
     """Return a Java's major version; 0 if it does not run."""
     try:
-        done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+        done = run([program, "-version"], capture_output=True, text=True)
     except OSError:
         return 0
     # version "21.0.8", or version "1.8.0_452" up to Java 8
@@ -249,13 +247,8 @@ def run_anserini(main: str, *arguments: str | Path) -> tuple[bool, str]:
     A class may end well although one of its threads did not: a fault in its log counts.
     """
     command = [find_java(), STOP, "-cp", anserini_jar(), f"io.anserini.{main}", *arguments]
-    with TemporaryFile() as log:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False
-        )
-        log.seek(0)
-        text = log.read().decode("utf-8", "replace")
-    return done.returncode == 0 and FAULT.search(text) is None, text
+    done = run(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace")
+    return done.returncode == 0 and FAULT.search(done.stdout) is None, done.stdout
 
 
 def fault(log: str) -> str:
