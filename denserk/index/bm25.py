@@ -146,22 +146,22 @@ def build_bm25(
     model = require("bm25s", PURPOSE).BM25(k1=settings.k1, b=settings.b, method="lucene")
     analyze = Analyzer(settings)
     numbers: dict[str, int] = {}
-    held: list[array[int]] = []
+    terms_of: list[array[int]] = []
     with whole_text(folder / DOCID) as ids:
         for docid, text in passages:
             terms = analyze(text)
-            held.append(array("i", [numbers.setdefault(t, len(numbers)) for t in terms]))
+            terms_of.append(array("i", [numbers.setdefault(t, len(numbers)) for t in terms]))
             ids.write(f"{docid}\n")
     if not numbers:
         raise InputError(folder, None, "no term in any passage", "text", "see --fields")
     logger.info("scoring terms")
-    model.index((held, numbers), create_empty_token=False, show_progress=False)
+    model.index((terms_of, numbers), create_empty_token=False, show_progress=False)
     with write_errors(folder):
         model.save(folder, show_progress=False)
         for item in sorted(folder.glob("*.index.*")):
             with item.open("rb") as written:
                 os.fsync(written.fileno())
-    return {"count": len(held), "terms": len(numbers)}
+    return {"count": len(terms_of), "terms": len(numbers)}
 
 
 class Bm25Index:

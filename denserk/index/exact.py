@@ -39,7 +39,7 @@ PAIRS = 8192  # pairs of vectors copied together
 GPU_SHARE = 0.5  # share of a GPU's free memory that vectors may occupy between searches
 UNIT = 2.0**-8  # unit roundoff of bfloat16
 SUMS = 2.0**-22  # four times the unit roundoff of float32: the error of each term of a sum
-HELD, SPARE = 4, 4096  # hits that BestHits holds for each hit that is wanted, and beside them
+CAPACITY, SPARE = 4, 4096  # hits that BestHits keeps for each hit that is wanted, and beside them
 
 
 class ExactIndex:
@@ -244,7 +244,7 @@ def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor)
 class BestHits:
     """The best hits of a batch of queries so far, and the floors that new ones must reach.
 
-    When more hits are held than there is room for, the (B,) floors rise, in place, to the worst hit
+    When there is no room for more hits, the (B,) floors rise, in place, to the worst hit
     among the best `depth`.
     """
 
@@ -252,20 +252,20 @@ class BestHits:
         self.floors, self._depth = floors, depth
         self._type = np.min_scalar_type(len(floors))  # narrow integers are sorted by radix
         self._hits: list[tuple[NDArray[Any], Rows, Scores]] = []
-        self._held, self._room = 0, HELD * depth * len(floors) + SPARE
+        self._count, self._room = 0, CAPACITY * depth * len(floors) + SPARE
 
     def add(self, queries: Rows, rows: Rows, scores: Scores) -> None:
         """Take (P,) hits, rows ascending; those below their query's floor are dropped."""
         good = np.flatnonzero(scores >= self.floors[queries])
         self._hits.append((queries[good].astype(self._type), rows[good], scores[good]))
-        self._held += len(good)
-        if self._held > self._room:
+        self._count += len(good)
+        if self._count > self._room:
             best_scores, best_rows = self.table()
             np.maximum(self.floors, best_scores[:, -1], out=self.floors)
             filled = best_rows >= 0
             numbers = np.nonzero(filled)[0].astype(self._type)
             self._hits = [(numbers, best_rows[filled], best_scores[filled])]
-            self._held = len(numbers)
+            self._count = len(numbers)
 
     def table(self) -> tuple[Scores, Rows]:
         """(B, depth) scores and rows, padded where a query has fewer hits."""

@@ -59,7 +59,7 @@ def collection(kind, rows=MANY, dimension=24):
 def _room(request, monkeypatch):
     """Room for all hits, and for hardly any, so that floors rise again and again."""
     if request.param == "tight":
-        monkeypatch.setattr(exact, "HELD", 1)
+        monkeypatch.setattr(exact, "CAPACITY", 1)
         monkeypatch.setattr(exact, "SPARE", 0)
 
 

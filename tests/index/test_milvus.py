@@ -120,10 +120,10 @@ REAL = np.random.default_rng(3).normal(size=(60, 4)).astype(np.float32)
 
 def rows_of(database, name):
     """Every row: its number, its passage, its vector."""
-    with closing(Collection(collection(database, name))) as held:
-        held.call("load_collection")
+    with closing(Collection(collection(database, name))) as connection:
+        connection.call("load_collection")
         fields = ["row", "passage", "vector"]
-        hits = held.call("query", filter="row >= 0", output_fields=fields, limit=1000)
+        hits = connection.call("query", filter="row >= 0", output_fields=fields, limit=1000)
     rows = sorted((hit["row"], hit["passage"], tuple(hit["vector"])) for hit in hits)
     return [(row, passage, [float(x) for x in vector]) for row, passage, vector in rows]
 
@@ -137,10 +137,12 @@ def test_every_vector_is_a_row_of_its_number(database, source):
     assert load(source, database, "all", milvus_batch=7).count == 60
     expected = [(n, NAMES[n], REAL[n].tolist()) for n in range(60)]
     assert rows_of(database, "all") == expected
-    with closing(Collection(collection(database, "all"))) as held:  # a row written twice is one
-        held.call("load_collection")
-        held.write(0, NAMES[:10], REAL[:10])
-        assert held.count() == 60
+    with closing(
+        Collection(collection(database, "all"))
+    ) as connection:  # a row written twice is one
+        connection.call("load_collection")
+        connection.write(0, NAMES[:10], REAL[:10])
+        assert connection.count() == 60
 
 
 @pytest.mark.parametrize("step", [0, 1, 11])
@@ -182,10 +184,10 @@ def test_errors_are_one_line_without_the_token(database, monkeypatch):
     def fail(*_, **__):
         raise pymilvus.MilvusException(1, "me:s3cret is unknown, s3cret is wrong\nmore")
 
-    with closing(Collection(collection(database))) as held:
-        monkeypatch.setattr(held._client, "has_collection", fail)
+    with closing(Collection(collection(database))) as connection:
+        monkeypatch.setattr(connection._client, "has_collection", fail)
         with pytest.raises(ServerError, match="failed at has_collection: ") as caught:
-            held.call("has_collection")
+            connection.call("has_collection")
     assert caught.value.message.endswith(": *** is unknown, *** is wrong")
 
 

@@ -15,7 +15,7 @@ from tests.index.folders import flat_folder, found, names_of, whole_numbers
 
 
 def by_hand(ids, vectors, query, settings, metric, qid):
-    """Everything scored, renamed, deduplicated, sorted, cut: no cleverness."""
+    """Everything scored, renamed, deduplicated, sorted and cut."""
     best: dict[str, float] = {}
     for docid, vector in zip(ids, vectors, strict=True):
         name = docid.split("#")[0] if settings.max_passage else docid
