@@ -19,20 +19,14 @@ from numpy.typing import NDArray
 from denserk.config.options import as_json
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import MismatchError
+from denserk.io import manifest
 from denserk.io.files import STREAM
-from denserk.io.manifest import (
-    Kind,
-    Manifest,
-    differences,
-    file_sha256,
-    read_manifest,
-    write_manifest,
-)
+from denserk.io.manifest import Kind, Manifest
 from denserk.io.outputs import whole_folder
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 3  # version of prepared folders; data of another version is rejected
+FORMAT = 3  # version of prepared folders; data of another version is prepared again
 BATCH = 512  # rows that are written at once
 
 
@@ -59,9 +53,9 @@ class Store:
 
     def __init__(self, folder: Path, kind: Kind) -> None:
         self.folder = folder
-        manifest = read_manifest(folder, kind)
-        self.settings, self.made_from = manifest.settings, manifest.made_from
-        self.contents = manifest.contents
+        found = manifest.read_manifest(folder, kind)
+        self.settings, self.made_from = found.settings, found.made_from
+        self.contents = found.contents
 
     def warn(self, warnings: Mapping[str, str]) -> None:
         """Log the counts that are not zero, each under its warning."""
@@ -92,9 +86,10 @@ def plan_of(
     """
     named: dict[str, str] = {}
     for use, given in inputs.items():
-        several = [given] if isinstance(given, str) else given or ()
-        keys = [use] if isinstance(given, str) else [f"{use} {n + 1}" for n in range(len(several))]
-        named |= zip(keys, several, strict=True)
+        if isinstance(given, str):
+            named[use] = given
+        else:
+            named |= {f"{use} {n}": name for n, name in enumerate(given or (), start=1)}
     made_from = {use: {"name": name, "sha256": checksum(name)} for use, name in named.items()}
     return Manifest(kind, complete=False, settings=settings, made_from=made_from)
 
@@ -110,8 +105,8 @@ def checksum(source: str) -> Any:
     path = Path(source)
     if path.is_dir():
         files = sorted(item for item in path.rglob("*") if item.is_file())
-        return {str(item.relative_to(path)): file_sha256(item) for item in files}
-    return file_sha256(path) if path.is_file() else None
+        return {str(item.relative_to(path)): manifest.file_sha256(item) for item in files}
+    return manifest.file_sha256(path) if path.is_file() else None
 
 
 def prepare_folder(
@@ -134,9 +129,9 @@ def prepare_folder(
             and must not be prepared again.
     """
     if folder.is_dir() and any(folder.iterdir()):
-        old = read_manifest(folder, plan.kind)
-        found = differences(old.settings, plan.settings)
-        found += differences(old.made_from, plan.made_from)
+        old = manifest.read_manifest(folder, plan.kind)
+        found = manifest.differences(old.settings, plan.settings)
+        found += manifest.differences(old.made_from, plan.made_from)
         if found and not again:
             raise MismatchError(
                 f"{folder} cannot be used again, it was made otherwise: {'; '.join(found)}",
@@ -150,4 +145,4 @@ def prepare_folder(
     with whole_folder(folder, overwrite=True, own=own) as part:
         with TemporaryDirectory(dir=part) as scratch:
             contents = write(part, Path(scratch))
-        write_manifest(part, replace(plan, contents=contents, complete=True))
+        manifest.write_manifest(part, replace(plan, contents=contents, complete=True))

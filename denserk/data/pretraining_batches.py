@@ -23,21 +23,9 @@ from denserk.config.pretraining import (
     NprKind,
     PretrainingObjective,
 )
+from denserk.data import masking
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, pad
-from denserk.data.masking import (
-    IGNORED,
-    NO_WORD,
-    Floats,
-    Ids,
-    KeywordWeights,
-    Mask,
-    SubwordTokens,
-    budget,
-    corrupt,
-    keyword_masks,
-    uniform_masks,
-    words_of,
-)
+from denserk.data.masking import IGNORED, NO_WORD, Floats, Ids, KeywordWeights, Mask, SubwordTokens
 from denserk.data.pretraining_data import SPECIAL_TOKENS, Layout, PretrainingStore
 from denserk.data.sampling import Items, Purpose, generator, keyed_uniform
 from denserk.data.training_batches import ScheduledBatches
@@ -90,10 +78,11 @@ class Crops(NamedTuple):
     ends: Ids
 
     @classmethod
-    def draw(cls, texts: Sequence[Ids], limit: int, draws: Floats) -> "Crops":
-        """Crop texts to at most `limit` tokens, at random places given by (B,) numbers."""
+    def draw(cls, texts: Sequence[Ids], draws: Draws, limit: int) -> "Crops":
+        """Crop texts to at most `limit` tokens, at random places."""
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
-        starts = (draws * (np.maximum(lengths - limit, 0) + 1)).astype(np.int64)
+        shares = draws(Use.CROP, 1)[:, 0]
+        starts = (shares * (np.maximum(lengths - limit, 0) + 1)).astype(np.int64)
         return cls(texts, starts, np.minimum(starts + limit, lengths))
 
     def of(self, columns: Sequence[Ids]) -> list[Ids]:
@@ -111,12 +100,10 @@ class Crops(NamedTuple):
         """Return whether the first and the last word of each text are incomplete: (B, 2)."""
         cut = np.zeros((len(self.texts), 2), dtype=bool)
         for row, (text, *bounds) in enumerate(zip(*self, strict=True)):
-            [words] = words_of(np.asarray(text, dtype=np.int64)[None], vocabulary)
-            inside = [0 < bound < len(text) for bound in bounds]
-            cut[row] = [
-                i and words[b - 1] == words[b] != NO_WORD
-                for i, b in zip(inside, bounds, strict=True)
-            ]
+            [words] = masking.words_of(np.asarray(text, dtype=np.int64)[None], vocabulary)
+            for side, bound in enumerate(bounds):
+                inside = 0 < bound < len(text)
+                cut[row, side] = inside and words[bound - 1] == words[bound] != NO_WORD
         return cut
 
 
@@ -128,9 +115,9 @@ def visible_tokens(words: Ids, rate: float, draws: Draws) -> Mask:
     """
     length = len(words) + SPECIAL_TOKENS
     count = min(length, SAMPLES)
-    limits = np.repeat(budget(rate, np.array([length])), count)
+    limits = np.repeat(masking.budget(rate, np.array([length])), count)
     order = draws(Use.WORD, count * (words.max(initial=NO_WORD) + 1)).reshape(count, -1)
-    samples = uniform_masks(words[None], limits, order)
+    samples = masking.uniform_masks(words[None], limits, order)
     visible = np.ones((length, length), dtype=bool)
     visible[:, 1:-1] = ~samples[(draws(Use.FATE, length)[0] * count).astype(np.int64)]
     np.fill_diagonal(visible, val=False)
@@ -210,7 +197,7 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             rows, texts = items[order], [texts[place] for place in order]
         draws = Draws(self.settings.seed, rows, epoch)
         visible = None
-        crops = self._crop(texts, draws)
+        crops = Crops.draw(texts, draws, self.limit)
         cropped = self._padded(crops.of(texts))
         extra = SPECIAL_TOKENS * (self.objective is PretrainingObjective.RETROMAE)  # as the authors
         mask = self._choose(cropped, draws, extra)
@@ -236,24 +223,22 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             rows.append(ends[item] + rng.choice(ends[item + 1] - ends[item], 2, replace=False))
         return np.concatenate(rows)
 
-    def _crop(self, texts: Sequence[Ids], draws: Draws) -> Crops:
-        return Crops.draw(texts, self.limit, draws(Use.CROP, 1)[:, 0])
-
     def _padded(self, texts: Sequence[Ids]) -> Texts:
         ids, mask = (tensor.numpy() for tensor in pad(texts, self.vocabulary.pad_id))
-        return Texts(ids, mask.sum(axis=1), words_of(ids, self.vocabulary))
+        return Texts(ids, mask.sum(axis=1), masking.words_of(ids, self.vocabulary))
 
     def _choose(self, texts: Texts, draws: Draws, extra: int = 0) -> Mask:
         """Return uniform masks; `extra` tokens are added to the lengths for the budget."""
         rate = self.rates.get(draws.stage, self.settings.mlm_probability)
+        limits = masking.budget(rate, texts.lengths + extra)
         order = draws(Use.WORD, texts.words.max(initial=NO_WORD) + 1)
-        return uniform_masks(texts.words, budget(rate, texts.lengths + extra), order)
+        return masking.uniform_masks(texts.words, limits, order)
 
     def _masked(self, texts: Texts, mask: Mask, draws: Draws) -> MaskedTexts:
         """Replace masked tokens, which are the labels."""
         width = texts.ids.shape[1]
         fate = draws(Use.FATE, width) * (not self.settings.all_mask)
-        seen = corrupt(texts.ids, mask, self.vocabulary, fate, draws(Use.TOKEN, width))
+        seen = masking.corrupt(texts.ids, mask, self.vocabulary, fate, draws(Use.TOKEN, width))
         return self._framed(texts, seen, mask)
 
     def _framed(self, texts: Texts, seen: Ids, labelled: Mask) -> MaskedTexts:
@@ -299,20 +284,20 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         if MasterTask.NPR in tasks and self.npr is NprKind.NEIGHBOUR:
             beside, own = rows + store.neighbours[rows], draws.at(Stage.NPR)
             found = zip(store.texts[beside], beside != rows, strict=True)
-            others = self._crop([text if other else text[:0] for text, other in found], own)
-            made[Stage.NPR] = self._keywords(others, beside, own)
+            others = [text if other else text[:0] for text, other in found]
+            made[Stage.NPR] = self._keywords(Crops.draw(others, own, self.limit), beside, own)
         elif MasterTask.NPR in tasks:
             first, second = crops.halves()
             made[Stage.NPR_PASS] = self._uniform(first, draws.at(Stage.NPR_PASS))
             made[Stage.NPR] = self._keywords(second, rows, draws.at(Stage.NPR))
         if MasterTask.DOR in tasks:
             own = draws.at(Stage.DOR)
-            made[Stage.DOR] = self._uniform(self._crop(store.queries[rows], own), own)
+            made[Stage.DOR] = self._uniform(Crops.draw(store.queries[rows], own, self.limit), own)
         if MasterTask.GOR in tasks:
             following = zip(store.next[rows], crops.texts, strict=True)
             own = draws.at(Stage.GOR)
-            continuations = self._crop([n if len(n) else text for n, text in following], own)
-            made[Stage.GOR] = self._uniform(continuations, own)
+            continuations = [n if len(n) else text for n, text in following]
+            made[Stage.GOR] = self._uniform(Crops.draw(continuations, own, self.limit), own)
         return made
 
     def _uniform(self, crops: Crops, draws: Draws) -> MaskedTexts:
@@ -325,4 +310,4 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         in_corpus = pad(crops.of(self.store.word_numbers[rows]), 0).input_ids.numpy()
         weights = self.weights(in_corpus, texts.words, crops.cut_words(self.vocabulary))
         order, rate = draws(Use.WORD, weights.shape[1]), self.settings.decoder_mlm_probability
-        return self._masked(texts, keyword_masks(texts.words, weights, rate, order), draws)
+        return self._masked(texts, masking.keyword_masks(texts.words, weights, rate, order), draws)

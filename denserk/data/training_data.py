@@ -34,20 +34,13 @@ from denserk.data.prepared import (
 )
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
+from denserk.io import training
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import ScratchRecords
 from denserk.io.manifest import Kind
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
-from denserk.io.training import (
-    all_candidates,
-    packed,
-    random_negatives,
-    read_sentences,
-    read_training,
-    unpacked,
-)
-from denserk.records import Candidate, Passage, Query, SentenceExample, TrainingExample
+from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.reporting import track
 
 COUNTS = ("passages", "unscored", "without_negatives")
@@ -179,8 +172,8 @@ class _Preparation:
             for example in self._read():
                 if not example.query:
                     self.queries.refer([example.qid])
-                self.corpus.refer(c.docid for c in all_candidates(example) if _is_bare(c))
-                read.append(packed(example))
+                self.corpus.refer(c.docid for c in training.all_candidates(example) if _is_bare(c))
+                read.append(training.packed(example))
             if inputs.queries is not None:
                 texts = (Passage(query.qid, query.text) for query in read_queries(inputs.queries))
                 self.queries.find(texts, inputs.queries)
@@ -200,7 +193,7 @@ class _Preparation:
         with track("reading training data", None, "queries") as progress:
             for source in self.inputs.files:
                 before = progress.done
-                for example in read_training(source, self.inputs.form):
+                for example in training.read_training(source, self.inputs.form):
                     progress.advance()
                     positives, negatives = example.positives, example.negatives
                     if not positives:
@@ -210,7 +203,7 @@ class _Preparation:
                         self.counts["without_positives"] += 1
                         continue
                     if not negatives:
-                        negatives = random_negatives(example, source)
+                        negatives = training.random_negatives(example, source)
                         self.counts["with_random_negatives"] += bool(negatives)
                     yield TrainingExample(example.qid, example.query, positives, negatives)
                 if progress.done == before:
@@ -221,7 +214,7 @@ class _Preparation:
         with track("tokenising", len(read), "queries") as progress:
             for number in range(len(read)):
                 progress.advance()
-                example = unpacked(read[number])
+                example = training.unpacked(read[number])
                 query = Query(example.qid, example.query)
                 if not example.query:
                     [found] = self.queries.get([example.qid])
@@ -229,7 +222,7 @@ class _Preparation:
                         self._miss("missing_queries", f"query {example.qid}", "queries")
                         continue
                     query = query._replace(text=found.text)
-                self._write_new_passages(all_candidates(example))
+                self._write_new_passages(training.all_candidates(example))
                 row = self._row(example)
                 if row["positives"]:
                     [ids] = self.query.queries([query])
@@ -325,10 +318,11 @@ def prepare_sentences(
     settings = {"format": FORMAT, "size": size, "label_scale": scale}
     plan = plan_of(settings | {"sentence": rules_of(tokenizer)}, {"file": sources})
 
-    def examples() -> Iterator[SentenceExample]:
+    def rows() -> Iterator[dict[str, Any]]:
         with track("reading training data", None, "pairs" if size == 2 else "triplets") as progress:
             for source in sources:
-                for number, example in enumerate(read_sentences(source, size), start=1):
+                for number, example in enumerate(training.read_sentences(source, size), start=1):
+                    progress.advance()
                     if scale is not None and abs(example.label or 0) > scale:
                         raise InputError(
                             source,
@@ -337,13 +331,8 @@ def prepare_sentences(
                             f"labels up to {scale:g}, that of equal sentences",
                             "give the largest label, for example --set label-scale=5",
                         )
-                    progress.advance()
-                    yield example
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for example in examples():
-            for ids in tokenizer.sentences(example.texts):
-                yield {"input_ids": ids, "label": example.label}
+                    for ids in tokenizer.sentences(example.texts):
+                        yield {"input_ids": ids, "label": example.label}
 
     def write(part: Path, scratch: Path) -> dict[str, Any]:
         ids = token_lists(tokenizer.vocabulary_size)

@@ -31,6 +31,7 @@ from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, Sa
 from denserk.config.options import as_json
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.answers import match_answers
+from denserk.io import training
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import ScratchRecords, display_name, some
 from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest
@@ -38,15 +39,7 @@ from denserk.io.outputs import scratch_folder
 from denserk.io.qrels import read_qrels
 from denserk.io.runs import RunLookup
 from denserk.io.topics import read_queries, read_questions
-from denserk.io.training import (
-    RANDOM_NEGATIVES,
-    all_candidates,
-    packed,
-    random_negatives,
-    read_training,
-    unpacked,
-    write_training,
-)
+from denserk.io.training import RANDOM_NEGATIVES
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import track
 
@@ -197,14 +190,16 @@ def text_guard(
 
     def guard(text: str) -> str | None:
         found = words(text)
-        padded, theirs = f" {' '.join(found)} ", _trigrams(found)
+        padded = f" {' '.join(found)} "
         if known_by_text and padded in texts:
             return "positives"
         if settings.drop_literal and found and any(padded in t or t in padded for t in texts):
             return "literal"
-        shared = max((len(theirs & each) / len(theirs | each) for each in trigrams), default=0.0)
-        limit = settings.near_duplicate
-        return "near-duplicate" if limit is not None and shared >= limit else None
+        if limit := settings.near_duplicate:
+            theirs = _trigrams(found)
+            if any(len(theirs & each) / len(theirs | each) >= limit for each in trigrams):
+                return "near-duplicate"
+        return None
 
     return guard
 
@@ -264,7 +259,7 @@ def mine_negatives(
         if teacher is not None:
             candidates = mining.rescored(candidates, teacher.score)
         forget_manifest(paths.output)
-        write_training(paths.output, mining.chosen(candidates), paths.output_format)
+        training.write_training(paths.output, mining.chosen(candidates), paths.output_format)
     mining.result.log(settings.num_negatives)
     _write_manifest(paths, settings, corpus, mining.result)
     return mining.result
@@ -325,7 +320,7 @@ class _Mining:
             self._answered |= bool(known)
             if example.qid in self._queries:
                 example = _merged(self._example(example.qid), example)
-            self._queries[example.qid] = self._examples.append(packed(example))
+            self._queries[example.qid] = self._examples.append(training.packed(example))
         if not self._queries:
             expected = f"at least one, or relevance judgments of grade {least} or more"
             source = paths.train or paths.qrels or ""
@@ -345,11 +340,11 @@ class _Mining:
                 yield TrainingExample(query.qid, query.text, positives, (), query.answers)
             return
         texts = {query.qid: query.text for query in queries}
-        for example in read_training(paths.train, paths.train_format):
+        for example in training.read_training(paths.train, paths.train_format):
             yield example._replace(query=example.query or texts.get(example.qid, ""))
 
     def _example(self, qid: str) -> TrainingExample:
-        return unpacked(self._examples[self._queries[qid]])
+        return training.unpacked(self._examples[self._queries[qid]])
 
     def read_runs(self, copy: ScratchRecords) -> None:
         """Copy the runs to the disk, and leave out the queries that have no hit."""
@@ -538,9 +533,9 @@ def scored(
     while block := list(islice(stream, SCORED_TOGETHER)):
         for number, example in enumerate(block):
             if not example.negatives and RANDOM_NEGATIVES in example.extra:
-                negatives = random_negatives(example, source)
+                negatives = training.random_negatives(example, source)
                 block[number] = _without_random(example)._replace(negatives=negatives)
-        pairs = [(each, candidate) for each in block for candidate in all_candidates(each)]
+        pairs = [(each, candidate) for each in block for candidate in training.all_candidates(each)]
         values = iter(_scores(pairs, score, source))
         for example in block:
             sides = example.positives, example.negatives

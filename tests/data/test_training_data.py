@@ -174,7 +174,7 @@ def test_nothing_is_prepared_twice(train, tmp_path, tokenizer, monkeypatch):
     store = prepare(TrainingInputs([train]), folder, tokenizer, tokenizer)
     other = prepare(TrainingInputs([train]), tmp_path / "two", tokenizer, tokenizer)
     assert contents(folder) == contents(other.folder)
-    monkeypatch.setattr(training_data, "read_training", None)
+    monkeypatch.setattr(training_data, "training", None)
     assert len(prepare(TrainingInputs([train]), folder, tokenizer, tokenizer)) == len(store) == 4
     assert heard.notes.count(f"{train}: training data in the format tevatron") == 2
     assert not [note for note in heard.notes if "again" in note]
