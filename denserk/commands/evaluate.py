@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LONGEST_ROW = 1 << 20  # characters of a table that is not for a terminal
+LONGEST_ROW = 1 << 20  # characters of a table's row: rich would cut rows at the terminal's width
 
 HOW = (
     "for example: denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
@@ -79,7 +79,7 @@ def evaluate(
         from denserk.evaluation.answers import evaluate_answers
 
         paths = (inputs.answers, inputs.corpus)
-        result = evaluate_answers(runs, *paths, settings, settings, corpus, topics=settings.topics)
+        result = evaluate_answers(runs, *paths, settings, corpus)
     else:
         from denserk.evaluation.evaluator import evaluate as task
 
@@ -153,7 +153,7 @@ def _evaluate_several(
 ) -> None:
     from denserk.evaluation.benchmarks import evaluate_benchmarks
 
-    results = evaluate_benchmarks(runs, names, settings, against, settings)
+    results = evaluate_benchmarks(runs, names, settings, against)
     show(results, settings)
     if settings.report is not None:
         from denserk.evaluation.report import write_benchmarks_report
@@ -170,7 +170,7 @@ def _evaluate_one(
     from denserk.evaluation.benchmarks import evaluate_benchmark
 
     settings, runs = with_baseline(settings, runs)
-    result = evaluate_benchmark(runs, benchmark, settings, against, settings)
+    result = evaluate_benchmark(runs, benchmark, settings, against)
     sources = config.ReportSources(benchmark.title, topics=settings.topics)
     if settings.report is not None:
         from denserk.evaluation.report import sources_of
@@ -270,7 +270,7 @@ def finish(
     if settings.report is not None:
         from denserk.evaluation.report import write_report
 
-        path = write_report(result, runs, sources, settings, settings)
+        path = write_report(result, runs, sources, settings)
         logger.info(f"{path}: report, {path.stat().st_size / 1000:,.0f} kB")
     check_minimums(result, settings)
 
@@ -289,8 +289,7 @@ def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportS
     if chosen is config.OutputFormat.TABLE:
         from rich.console import Console
 
-        width = None if on_terminal else LONGEST_ROW
-        out = Console(width=width, markup=False, highlight=False, soft_wrap=True)
+        out = Console(width=LONGEST_ROW, markup=False, highlight=False, soft_wrap=True)
         for number, table in enumerate(tables(result, settings)):
             if number:
                 out.print()

@@ -109,10 +109,6 @@ class AnswerSettings(Settings):
         return tuple(filter(None, (self.write_dpr_json, self.write_pyserini_json)))
 
 
-# DPR's token matching, in this process.
-MATCHING = AnswerSettings()
-
-
 # Paired significance tests: t-test and randomisation (permutation) test.
 PairedTest = StrEnum("PairedTest", "T RANDOMISATION")
 # Corrections of p-values for multiple tests.

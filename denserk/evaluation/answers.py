@@ -30,9 +30,8 @@ import regex
 
 from denserk.config.evaluation import (
     DEFAULT_ANSWER_MEASURES,
-    MATCHING,
     AnswerSettings,
-    EvaluationSettings,
+    EvalSettings,
     parse_bound,
 )
 from denserk.config.formats import DETECTED, CorpusSettings
@@ -155,11 +154,7 @@ def judging(settings: AnswerSettings) -> Iterator[Judge]:
 
 
 def choose_answer_measures(texts: Iterable[str]) -> tuple[Measure, ...]:
-    """Parse measures, and reject those that answers cannot give.
-
-    >>> [str(measure) for measure in choose_answer_measures(["success.5,20 MRR@10"])]
-    ['Success@5', 'Success@20', 'RR@10']
-    """
+    """Parse measures, and reject those that answers cannot give."""
     measures = parse_measures(texts).measures
     if wrong := [m for m in measures if m.NAME not in POSSIBLE or list(m.params) != ["cutoff"]]:
         raise UsageError(
@@ -170,11 +165,7 @@ def choose_answer_measures(texts: Iterable[str]) -> tuple[Measure, ...]:
 
 
 def mean_of_means(values: Mapping[str, float], groups: Mapping[str, str]) -> float:
-    """Return the mean of the means of groups, each counting once whatever its size.
-
-    >>> mean_of_means({"a": 1.0, "b": 0.0, "c": 1.0}, {"a": "P17", "b": "P17", "c": "P20"})
-    0.75
-    """
+    """Return the mean of the means of groups, each counting once whatever its size."""
     parts: dict[str, list[float]] = {}
     for qid, value in values.items():
         parts.setdefault(groups[qid], []).append(value)
@@ -185,18 +176,16 @@ def evaluate_answers(
     runs: Sequence[str],
     answers: str,
     corpus: str,
-    settings: EvaluationSettings | None = None,
-    matching: AnswerSettings = MATCHING,
-    shape: CorpusSettings = DETECTED,
-    topics: str | None = None,
+    settings: EvalSettings | None = None,
+    format: CorpusSettings = DETECTED,
 ) -> EvaluationResult:
     """Evaluate runs by the answers that their passages hold; titles are ignored.
 
-    `answers` are questions with the ids of the runs. `topics` give the texts of the questions where
-    `answers` lacks them and they are written. Top-k accuracy at 5, 20 and 100 is the default.
+    `answers` are questions with the ids of the runs; `settings.topics` gives their texts where
+    `answers` lacks them and they are written. The default is top-k accuracy at 5, 20 and 100.
     """
-    settings = settings or EvaluationSettings()
-    named = [*settings.measures, *(f"Success@{depth}" for depth in matching.topk)]
+    settings = settings or EvalSettings()
+    named = [*settings.measures, *(f"Success@{depth}" for depth in settings.topk)]
     bounded = [parse_bound(text)[0] for text in settings.min]
     measures = choose_answer_measures([*(named or DEFAULT_ANSWER_MEASURES), *bounded])
     depth = max(int(measure["cutoff"]) for measure in measures)
@@ -204,9 +193,9 @@ def evaluate_answers(
         raise UsageError("no run is named", "denserk eval run.trec --answers FILE --corpus FILE")
     if settings.relevance_level != 1:
         raise UsageError("--relevance-level: a passage holds an answer or not, without grades")
-    if matching.outputs and len(runs) > 1:
-        raise UsageError(f"{' and '.join(matching.outputs)}: takes one run, {len(runs)} are given")
-    questions = _read_questions(answers, topics, matching.outputs)
+    if settings.outputs and len(runs) > 1:
+        raise UsageError(f"{' and '.join(settings.outputs)}: takes one run, {len(runs)} are given")
+    questions = _read_questions(answers, settings.topics, settings.outputs)
     read = [read_hits(run, settings, partial(prune_hits, depth=depth)) for run in runs]
     found = [{q.qid: run[q.qid] for q in questions if q.qid in run} for run in read]
     if not all(found):
@@ -216,13 +205,13 @@ def evaluate_answers(
     with scratch_folder("answers") as scratch, closing(PassageTexts(scratch / "texts")) as texts:
         for hits in found:
             texts.refer(chain(*hits.values()))
-        texts.find(read_passages(corpus, shape), corpus)
-        if not matching.skip_missing:
+        texts.find(read_passages(corpus, format), corpus)
+        if not settings.skip_missing:
             hint = "add --skip-missing to count such passages as holding no answer"
             texts.require_all(corpus, "the runs", hint)
         elif missing := len(texts.missing):
             logger.warning(f"passages missing in {corpus}, which hold no answer: {missing:,}")
-        judged = _judge(questions, found, texts, matching, depth)
+        judged = _judge(questions, found, texts, settings, depth)
     evaluator = Evaluator(measures, judged, complete=settings.complete)
     relations = {q.qid: str(q.extra["relation"]) for q in questions if "relation" in q.extra}
     results = []
@@ -254,7 +243,7 @@ def _judge(
     questions: Sequence[Query],
     found: Sequence[Hits],
     texts: PassageTexts,
-    matching: AnswerSettings,
+    settings: AnswerSettings,
     depth: int,
 ) -> dict[str, dict[str, int]]:
     """Look for answers: question -> passage -> 1 if it holds one; write and warn."""
@@ -262,13 +251,13 @@ def _judge(
     unusable: list[str] = []
     stream = iter(questions)
     with ExitStack() as stack:
-        outputs = {matching.write_dpr_json: False, matching.write_pyserini_json: True}
+        outputs = {settings.write_dpr_json: False, settings.write_pyserini_json: True}
         writers = [
             stack.enter_context(contexts_writer(path, pyserini=pyserini))
             for path, pyserini in outputs.items()
             if path is not None
         ]
-        judge = stack.enter_context(judging(matching))
+        judge = stack.enter_context(judging(settings))
         progress = stack.enter_context(track("looking for answers", len(questions), "questions"))
         while batch := list(islice(stream, BATCH)):
             passages = []
@@ -288,7 +277,7 @@ def _judge(
                     write(query, hits)
             progress.advance(len(batch))
     without = [query.qid for query in questions if not query.answers]
-    kind = "that are not valid regular expressions" if matching.regex else "of no letter or sign"
+    kind = "that are not valid regular expressions" if settings.regex else "of no letter or sign"
     for sentence, names in (
         ("questions without an answer, which no passage holds", without),
         (f"answers {kind}", list(dict.fromkeys(unusable))),

@@ -22,7 +22,7 @@ from denserk.config.benchmarks import (
     find_benchmarks,
     groups_within,
 )
-from denserk.config.evaluation import MATCHING, AnswerSettings, EvaluationSettings
+from denserk.config.evaluation import EvalSettings
 from denserk.config.options import FOLDER
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.evaluator import EvaluationResult, Values, evaluate, short_names
@@ -88,15 +88,14 @@ def published_measures(rows: Sequence[PublishedRow]) -> list[str]:
 def evaluate_benchmark(
     runs: Sequence[str],
     benchmark: Benchmark,
-    settings: EvaluationSettings | None = None,
+    settings: EvalSettings | None = None,
     against: Sequence[Paper] = (),
-    matching: AnswerSettings = MATCHING,
 ) -> EvaluationResult:
     """Evaluate runs on one benchmark, whose measures hold unless `settings` name some.
 
     The measures that the papers in `against` report are computed too.
     """
-    settings = settings or EvaluationSettings()
+    settings = settings or EvalSettings()
     for path in runs:
         _check_origin(path, benchmark)
     rows = _published(against, [benchmark.name])
@@ -104,6 +103,7 @@ def evaluate_benchmark(
         settings,
         measures=settings.measures or (*benchmark.measures, *published_measures(rows)),
         remove_query=settings.remove_query or benchmark.remove_query,
+        regex=settings.regex or benchmark.regex,
     )
     if benchmark.answers is None:
         qrels = find_parts([benchmark], ["qrels"])[benchmark.name]["qrels"]
@@ -112,15 +112,9 @@ def evaluate_benchmark(
         from denserk.evaluation.answers import evaluate_answers
 
         parts = find_parts([benchmark], ["answers", "corpus"])[benchmark.name]
-        matching = replace(matching, regex=matching.regex or benchmark.regex)
-        result = evaluate_answers(runs, parts["answers"], parts["corpus"], settings, matching)
+        result = evaluate_answers(runs, parts["answers"], parts["corpus"], settings)
     names = set(map(str, result.measures))
-    cut = [
-        replace(row, values={name: value for name, value in row.values.items() if name in names})
-        for row in rows
-    ]
-    if rows and not any(row.values for row in cut):
-        logger.info(f"the papers report other measures: {', '.join(published_measures(rows))}")
+    cut = (replace(row, values={m: v for m, v in row.values.items() if m in names}) for row in rows)
     return replace(result, published=tuple(row for row in cut if row.values))
 
 
@@ -142,9 +136,8 @@ def _check_origin(path: str, benchmark: Benchmark) -> None:
 def evaluate_benchmarks(
     folders: Sequence[str],
     names: Sequence[str],
-    settings: EvaluationSettings | None = None,
+    settings: EvalSettings | None = None,
     against: Sequence[Paper] = (),
-    matching: AnswerSettings = MATCHING,
 ) -> BenchmarksResult:
     """Evaluate folders of runs, such as scifact.trec, on several benchmarks and groups."""
     asked, called = find_benchmarks(names), short_names(folders)
@@ -167,7 +160,7 @@ def evaluate_benchmarks(
     results = {}
     for benchmark in asked:
         runs = paths[benchmark.name]
-        result = evaluate_benchmark(list(runs.values()), benchmark, settings, (), matching)
+        result = evaluate_benchmark(list(runs.values()), benchmark, settings)
         named = (replace(run, name=name) for name, run in zip(runs, result.runs, strict=True))
         results[benchmark.name] = replace(result, runs=tuple(named))
     shown = [*results, *(group.name for group in groups_within(results))]

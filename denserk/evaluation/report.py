@@ -14,12 +14,7 @@ import numpy as np
 
 from denserk import __version__
 from denserk.config.benchmarks import Benchmark
-from denserk.config.evaluation import (
-    EvaluationSettings,
-    PageSettings,
-    ReportSettings,
-    ReportSources,
-)
+from denserk.config.evaluation import EvalSettings, PageSettings, ReportSettings, ReportSources
 from denserk.errors import UsageError
 from denserk.evaluation.benchmarks import BenchmarksResult
 from denserk.evaluation.evaluator import (
@@ -76,14 +71,9 @@ def sources_of(benchmark: Benchmark, given: ReportSources) -> ReportSources:
 
 
 def write_report(
-    result: EvaluationResult,
-    runs: Sequence[str],
-    sources: ReportSources,
-    settings: PageSettings,
-    evaluation: EvaluationSettings | None = None,
+    result: EvaluationResult, runs: Sequence[str], sources: ReportSources, settings: EvalSettings
 ) -> Path:
     """Write the page of runs, the files of `result` in its order; return its path."""
-    evaluation = evaluation or EvaluationSettings()
     names = [run.name for run in result.runs]
     compared = [measure for measure in result.measures if not is_count(measure)]
     measure, level = str((compared or result.measures)[0]), _level(result)
@@ -95,9 +85,9 @@ def write_report(
     if sources.qrels is not None:
         judgments, moved = read_qrels_map(sources.qrels), rows[: settings.report_queries]
         for path, name in zip(runs, names, strict=True):
-            hits, shown = read_hits(path, evaluation), [row["qid"] for row in moved]
+            hits, shown = read_hits(path, settings), [row["qid"] for row in moved]
             found = (name, hits, judgments, level, shown, settings.report_passages)
-            profiles.append(profile(*found, complete=evaluation.complete))
+            profiles.append(profile(*found, complete=settings.complete))
     queries, passages = {}, {}
     if sources.topics is not None:
         known = set(result.queries)
@@ -110,7 +100,7 @@ def write_report(
     with style():
         recall, scores = list(_recall(profiles, level)), list(_scores(profiles))
         costs = list(_costs(result, measure, manifests))
-    said = [text for run in result.runs for _, text in remarks(run, result, evaluation.complete)]
+    said = [text for run in result.runs for _, text in remarks(run, result, settings.complete)]
     computed = (f"{', '.join(known)} by {who}" for who, known in result.providers.items())
     return _write(
         page_in(settings),
@@ -247,8 +237,8 @@ def _recall(profiles: Sequence[Mapping[str, Any]], level: int) -> Iterator[Figur
     if not profiles:
         return
     axes = _named_lines({one["name"]: one["recall"] for one in profiles})
-    axes.set(xlabel="depth", ylabel="recall", ylim=(0, 1.02))
-    _log_ticks(axes, "{x:,g}")
+    axes.set(xlabel="depth", ylabel="recall", ylim=(0, 1.02), xscale="log")
+    axes.xaxis.set_major_formatter("{x:,g}")
     grades = "" if level == 1 else f" of grade {level} or higher"
     yield {
         "image": as_image(axes, "Recall by depth, a line per run"),
@@ -279,7 +269,7 @@ def _costs(
         }
         axes, shown = _named_lines(points), EngFormatter(unit)
         axes.set(xlabel=title, ylabel=measure)
-        _log_ticks(axes, shown)
+        axes.xaxis.set_major_formatter(shown)
         listed = ", ".join(f"{name} {shown(float(f'{cost:.3g}'))}" for name, cost in known.items())
         image = as_image(axes, f"{measure} against {title}, a mark per run")
         caption = f"{measure} against {title}, from the manifests: {listed}."
@@ -331,13 +321,3 @@ def _named_lines(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Any:
     axes = new_axes(4.4, 2.7 + 0.19 * len(lines))
     draw_lines(axes, lines, "lower center")
     return axes
-
-
-def _log_ticks(axes: Any, formatter: Any) -> None:
-    """Make the x axis logarithmic, with a few round values below it as plain numbers."""
-    from matplotlib.ticker import LogLocator
-
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-    axes.xaxis.set_major_formatter(formatter)
-    axes.minorticks_off()

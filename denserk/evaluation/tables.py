@@ -261,26 +261,22 @@ def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
             for position, run in enumerate(result.runs)
         ]
     else:
-        whole |= {
-            "relevance_level": result.relevance_level,
-            "queries": len(result.queries),
-            "providers": result.providers,
-            "runs": [
-                {
-                    "run": run.name,
-                    "measures": run.summary,
-                    "missing": run.missing,
-                    "unjudged": run.unjudged,
-                    "tied_lines": sum(run.ties.values()),
-                }
-                for run in result.runs
-            ],
-        }
-        for position, (run, shown) in enumerate(zip(result.runs, whole["runs"], strict=True)):
+        whole["relevance_level"] = result.relevance_level
+        whole["queries"] = len(result.queries)
+        whole["providers"] = result.providers
+        whole["runs"] = []
+        for position, run in enumerate(result.runs):
+            shown: dict[str, Any] = {
+                "run": run.name,
+                "measures": run.summary,
+                "missing": run.missing,
+            }
+            shown |= {"unjudged": run.unjudged, "tied_lines": sum(run.ties.values())}
             if run.over_relations:
                 shown["mean_over_relations"] = run.over_relations
             if report.per_query:
                 shown["queries"] = {qid: of[position] for qid, of in sections if qid != ALL}
+            whole["runs"].append(shown)
         if result.comparison is not None:
             settings = result.comparison.settings
             whole["comparison"] = {

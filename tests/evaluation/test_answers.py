@@ -3,7 +3,6 @@ import os
 import signal
 import unicodedata
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.commands.retrieve import index, search
-from denserk.config.evaluation import AnswerSettings, EvaluationSettings
+from denserk.config.evaluation import AnswerSettings, EvalSettings
 from denserk.config.formats import TopicsFormat
 from denserk.errors import DenserkError, InputError
 from denserk.evaluation import answers as module
@@ -111,9 +110,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def evaluated(settings=None, answers="test.qa.csv", runs=("mine.trec",), **options):
-    settings = settings or EvaluationSettings(("Success@1 Success@2 Success@3",))
-    return evaluate_answers(runs, answers, "psgs.tsv", settings, AnswerSettings(**options))
+def evaluated(answers="test.qa.csv", runs=("mine.trec",), **options):
+    settings = {"measures": ("Success@1 Success@2 Success@3",), **options}
+    return evaluate_answers(runs, answers, "psgs.tsv", EvalSettings(**settings))
 
 
 @pytest.mark.usefixtures("files")
@@ -155,15 +154,15 @@ def test_entity_questions_keep_their_relations():
 @pytest.mark.usefixtures("files")
 def test_several_runs_ties_and_questions_without_hits():
     Path("tied.trec").write_text("0 Q0 1 1 1 t\n0 Q0 2 2 1 t\n2 Q0 4 1 1 t\n")
-    settings = EvaluationSettings(("Success@1 RR@3 P@2",))
-    mine, tied = evaluated(settings, runs=("mine.trec", "tied.trec")).runs
+    measures = {"measures": ("Success@1 RR@3 P@2",)}
+    mine, tied = evaluated(runs=("mine.trec", "tied.trec"), **measures).runs
     assert mine.per_query["RR@3"] == {"0": 1 / 2, "1": 1, "2": 1 / 2, "3": 0}
     assert mine.per_query["P@2"] == {"0": 1 / 2, "1": 1 / 2, "2": 1 / 2, "3": 0}
     assert tied.per_query["Success@1"] == {"0": 0, "1": 0, "2": 1, "3": 0}  # "2" before "1"
     assert (tied.ties, tied.missing) == ({"0": 1}, ("1", "3"))
-    left_out = evaluated(replace(settings, complete=False), runs=("tied.trec",)).runs[0]
+    left_out = evaluated(complete=False, runs=("tied.trec",), **measures).runs[0]
     assert left_out.per_query["Success@1"] == {"0": 0, "2": 1}
-    (first,) = evaluated(replace(settings, max_hits=1)).runs
+    (first,) = evaluated(max_hits=1, **measures).runs
     assert first.summary["RR@3"] == 1 / 4
 
 
@@ -171,8 +170,8 @@ def test_several_runs_ties_and_questions_without_hits():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"settings": EvaluationSettings(relevance_level=2)}, "--relevance-level: a passage hol"),
-        ({"settings": EvaluationSettings(("AP",))}, "AP: answers judge only the first hits"),
+        ({"relevance_level": 2}, "--relevance-level: a passage hol"),
+        ({"measures": ("AP",)}, "AP: answers judge only the first hits"),
         ({"runs": ("mine.trec", "b.trec"), "write_dpr_json": "d.json"}, "d.json: takes one run"),
         ({"answers": "ids.jsonl", "write_dpr_json": "d.json"}, "ids.jsonl lacks the text of 1 of"),
         ({"runs": ("other.trec",)}, r"no hits for the questions '0', '1', '2', \.\.\."),
@@ -213,9 +212,9 @@ def test_accuracies_are_pyserinis(shared_data, tmp_path):
     index(type="bm25", corpus=folder, output=tmp_path / "bm25")
     search(index=tmp_path / "bm25", topics=questions_file, output=run, hits=100)
     written = tmp_path / "run.json"
-    matching = AnswerSettings(topk=(1, 5, 20, 100), write_pyserini_json=str(written))
+    settings = EvalSettings(topk=(1, 5, 20, 100), write_pyserini_json=str(written))
     files = ([str(run)], str(questions_file), str(folder))
-    summary = evaluate_answers(*files, matching=matching).runs[0].summary
+    summary = evaluate_answers(*files, settings).runs[0].summary
     ours = [f"Top{k}\taccuracy: {summary[f'Success@{k}']:.4f}" for k in (1, 5, 20, 100)]
     assert run_pyserini(THEIRS, written, folder=tmp_path).splitlines() == ours * 2
     assert len(dev) > 2 * BATCH

@@ -6,7 +6,7 @@ import pytest
 
 from denserk.commands.app import run as command
 from denserk.config.benchmarks import Paper, benchmarks, find_benchmark, groups
-from denserk.config.evaluation import AnswerSettings, EvaluationSettings
+from denserk.config.evaluation import EvalSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.benchmarks import (
     evaluate_benchmark,
@@ -47,7 +47,7 @@ def test_beir_drops_the_hit_that_is_the_query(cache):
     write_beir(cache, "arguana")
     Path("run.trec").write_text("q1 Q0 q1 1 9 t\n" + RUN)
     result = evaluate_benchmark(
-        ["run.trec"], benchmarks()["beir/arguana"], EvaluationSettings(("RR@10",))
+        ["run.trec"], benchmarks()["beir/arguana"], EvalSettings(measures=("RR@10",))
     )
     assert result.runs[0].per_query["RR@10"]["q1"] == 1.0
 
@@ -79,8 +79,8 @@ def test_a_folder_gives_every_set_and_the_means(cache):
     runs_folder("mine", *sets)
     runs_folder("other", *sets[:4], text="q1 Q0 d3 1 3 t\n")
     heard = Heard()
-    found = evaluate_benchmarks(["mine", "other"], ["beir-small"], EvaluationSettings(("RR@10",)),
-                            (Paper.AGGRETRIEVER,))  # fmt: skip
+    settings, against = EvalSettings(measures=("RR@10",)), (Paper.AGGRETRIEVER,)
+    found = evaluate_benchmarks(["mine", "other"], ["beir-small"], settings, against)
     assert found.values("beir-small", "mine") == pytest.approx({"RR@10": 5 / 6})
     assert found.values("beir/fiqa", "other") == pytest.approx({"RR@10": 1 / 3})
     assert found.values("beir-small", "other") is None
@@ -130,8 +130,8 @@ def test_answers_of_a_benchmark(cache):
     Path("run.trec").write_text("0 Q0 1 1 3 t\n0 Q0 2 2 2 t\n")
     firsts = []
     for name, strict in (("nq-test", False), ("nq-test", True), ("curated-test", False)):
-        matching = AnswerSettings(topk=(1,), strict_dpr=strict)
-        result = evaluate_benchmark(["run.trec"], benchmarks()[name], matching=matching)
+        settings = EvalSettings(topk=(1,), strict_dpr=strict)
+        result = evaluate_benchmark(["run.trec"], benchmarks()[name], settings)
         firsts.append(result.runs[0].summary["Success@1"])
     assert firsts == [0, 1, 1]
     assert list(result.runs[0].summary) == ["Success@5", "Success@20", "Success@100", "Success@1"]

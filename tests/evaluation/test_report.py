@@ -12,6 +12,7 @@ import pytest
 from denserk.config.benchmarks import Paper
 from denserk.config.evaluation import (
     ComparisonSettings,
+    EvalSettings,
     EvaluationSettings,
     PageSettings,
     ReportSources,
@@ -79,11 +80,9 @@ def result(files: Path) -> EvaluationResult:
     return evaluate(list(RUNS), "qrels.txt", FEW)
 
 
-def page_of(
-    result: EvaluationResult, sources: ReportSources, settings: Any = FEW, **shown: Any
-) -> str:
+def page_of(result: EvaluationResult, sources: ReportSources, **shown: Any) -> str:
     runs = [f"{run.name}.trec" for run in result.runs]
-    path = write_report(result, runs, sources, PageSettings("pages/report", **shown), settings)
+    path = write_report(result, runs, sources, EvalSettings(report="pages/report", **shown))
     assert path == Path("pages/report/index.html")
     return path.read_text("utf-8")
 
