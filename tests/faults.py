@@ -3,8 +3,6 @@
 import os
 import resource
 import signal
-import subprocess
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,19 +44,6 @@ def limit_file_size(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     # Python before 3.14 keeps bytecode that was cut off at the limit, and every later import fails
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-
-
-def kill_and_resume(command: list[str], output: Path, checkpoint: str) -> None:
-    """Kill a training command (without --output) once it wrote a checkpoint, and resume it."""
-    command = [*command, "--output", str(output)]
-    process = subprocess.Popen(command)
-    while not any((output / "checkpoints").glob(checkpoint)):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert not (output / "config.json").exists()
-    subprocess.run([*command, "--resume"], check=True)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

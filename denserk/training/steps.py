@@ -79,20 +79,14 @@ UNLIMITED = Limits()
 
 @dataclass
 class Work:
-    """Counts what passed through a model: `tokens` of texts, and `real` ones among `positions`.
-
-    A text that is read again, by a decoder for example, counts in `real` and not in `tokens`.
-    """
+    """Counts what passed through a model: tokens, and positions with padding."""
 
     tokens: int = 0
-    real: int = 0
     positions: int = 0
 
-    def count(self, lengths: Sequence[int], *, again: bool = False) -> None:
+    def count(self, lengths: Sequence[int]) -> None:
         """Count one pass over texts of these lengths, padded to the longest."""
-        real = sum(lengths)
-        self.tokens += 0 if again else real
-        self.real += real
+        self.tokens += sum(lengths)
         self.positions += len(lengths) * max(lengths, default=0)
 
 
@@ -101,9 +95,9 @@ def groups_of(
 ) -> Iterator[tuple[Tensor, list[TokenBatch]]]:
     """Yield groups of texts of similar length: their rows, and those rows of every part.
 
-    Row i of every part belongs to text i, whose length is that of the first part; later parts are
-    texts that are read again. The longest texts come first; each part of a group is as wide as its
-    longest text. Without `split`, groups end at the limits alone. All are counted in `work`.
+    Row i of every part belongs to text i, whose length is that of the first part. The longest texts
+    come first; each part of a group is as wide as its longest text. Without `split`, groups end at
+    the limits alone. All are counted in `work`.
     """
     # the one synchronisation with the device
     lengths = torch.stack([part.attention_mask.sum(1) for part in parts]).tolist()
@@ -111,9 +105,9 @@ def groups_of(
     enough = ENOUGH.get(device.type, DEFAULT_ENOUGH) if split else None
     for members in by_length(lengths[0], limits.tokens or sys.maxsize, limits.texts, enough):
         rows, found = torch.tensor(members, device=device), []
-        for number, (part, of_texts) in enumerate(zip(parts, lengths, strict=True)):
+        for part, of_texts in zip(parts, lengths, strict=True):
             own = [of_texts[row] for row in members]
-            work.count(own, again=number > 0)
+            work.count(own)
             found.append(TokenBatch(*(field[rows, : max(own)] for field in part)))
         yield rows, found
 

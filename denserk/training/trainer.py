@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -124,6 +125,9 @@ class Trainer:
         if warmup is None:
             warmup = ceil(self.total * optimizer.warmup_ratio)
         self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total)
+        mixed = optimizer.dtype is not Dtype.FLOAT32
+        dtype = DTYPES[optimizer.dtype] if mixed else None
+        self._autocast = partial(torch.autocast, device.type, dtype, mixed)
         self._scaler = torch.amp.GradScaler(device.type, enabled=optimizer.dtype is Dtype.FLOAT16)
         self._first_norm = self._norm()
 
@@ -135,15 +139,14 @@ class Trainer:
     @property
     def best(self) -> float | None:
         """The best value of the deciding measure so far; None where nothing decides."""
-        return min(self._deciding(), key=self._order, default=None)
+        values = self._deciding()
+        choose = min if self.validation.best_by in LOWER_IS_BETTER else max
+        return choose(values) if values else None
 
     def _deciding(self) -> list[float]:
         """Return the values of the deciding measure so far."""
         name = f"eval_{self.validation.best_by}"
         return [entry[name] for entry in self.history if name in entry]
-
-    def _order(self, value: float) -> float:
-        return value if self.validation.best_by in LOWER_IS_BETTER else -value
 
     def run(self, *, resume: bool) -> None:
         """Train to the end, under `resume` from the last checkpoint.
@@ -187,11 +190,6 @@ class Trainer:
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # the run's own random state stays untouched
         )
-
-    def _autocast(self) -> torch.autocast:
-        precision = self.settings.dtype
-        enabled = precision is not Dtype.FLOAT32
-        return torch.autocast(self.device.type, DTYPES[precision] if enabled else None, enabled)
 
     def training_step(self, batches: list[Any]) -> None:
         """Update the weights once, by the mean gradient of some batches."""
@@ -249,9 +247,9 @@ class Trainer:
         measured = measure()
         self._log({f"eval_{name}": value for name, value in measured.items()})
         self._notes["eval"] = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
-        if self.validation.best_by is not None:
-            values = list(map(self._order, self._deciding()))
-            since = len(values) - 1 - values.index(min(values))  # the first among equals
+        if (best := self.best) is not None:
+            values = self._deciding()
+            since = len(values) - 1 - values.index(best)  # the first among equals
             if since == 0:
                 self._save_model(self.output / BEST)
             patience = self.validation.early_stopping
@@ -340,7 +338,7 @@ class Trainer:
     def speed(self) -> str:
         """Describe the throughput of all processes, which all must call it, without validations.
 
-        Tokens are those of texts, without padding; memory is that of a GPU, or the resident set.
+        Tokens are without padding; memory is that of a GPU, or the resident set.
         Empty if no step was done.
         """
         work = self.step.work
@@ -348,14 +346,14 @@ class Trainer:
             peak = torch.cuda.max_memory_allocated(self.device) / 2**20
         else:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-        own = [[work.tokens, work.real, work.positions, peak, self._seconds, self._waited]]
+        own = [[work.tokens, work.positions, peak, self._seconds, self._waited]]
         every = gather(torch.tensor(own, dtype=torch.float64, device=self.device))
-        tokens, real, positions, peaks, seconds, waited = every.T.tolist()
+        tokens, positions, peaks, seconds, waited = every.T.tolist()
         if not any(seconds):
             return ""
         return (
             f"{sum(tokens) / max(seconds):,.0f} tokens/s "
-            f"({1 - sum(real) / max(1, sum(positions)):.0%} padding, "
+            f"({1 - sum(tokens) / max(1, sum(positions)):.0%} padding, "
             f"{sum(waited) / sum(seconds):.0%} of the time waiting for data), "
             f"at most {max(peaks):,.0f} MiB"
         )

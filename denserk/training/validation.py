@@ -4,7 +4,7 @@ Axes: Q queries of a block, P passages, N passages of a query's group. Scores ar
 retrieval would give: a passage by its stored embeddings, the best one deciding.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from denserk.errors import InputError
 from denserk.io.corpus import read_passages
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
-from denserk.losses.retrieval import listwise_loss, sentence_loss
+from denserk.losses.retrieval import sentence_loss
 from denserk.models.cross_encoder import Reranker
 from denserk.models.representation import Encoder, Retriever
 
@@ -120,11 +120,6 @@ def encode_tokens(
     return torch.cat(vectors)[torch.tensor(members).argsort()]
 
 
-def ranks(scores: Tensor, positives: Tensor) -> Tensor:
-    """Count the passages before the positive (DPR's rank): (Q, P), (Q,) -> (Q,)."""
-    return (scores > scores.gather(1, positives.unsqueeze(1))).sum(1)
-
-
 def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[float]:
     """Return 1 / rank of the first relevant passage among the first ten, else 0, of each query.
 
@@ -144,58 +139,64 @@ def in_batch_loss(scores: Tensor, groups: Tensor, temperature: float) -> Tensor:
     return F.cross_entropy(among, places[:, 0], reduction="sum")
 
 
+# Scores (Q, P), the rows of each query's relevant passages, and its group, as in `DevSet`.
+Block = tuple[Tensor, Sequence[Sequence[int]], Tensor | None]
+
+
+def measure_blocks(blocks: Iterable[Block], temperature: float = 1.0) -> dict[str, float]:
+    """Return the measures by name: `RR@10`, and with groups `dev-loss` and `avg-rank`."""
+    reciprocal: list[float] = []
+    losses, ranked = [], []
+    for scores, relevant, groups in blocks:
+        reciprocal += reciprocal_ranks(scores, relevant)
+        if groups is not None:
+            losses.append(in_batch_loss(scores, groups, temperature))
+            ranked.append((scores > scores.gather(1, groups[:, :1])).sum(1))  # DPR's rank
+    measured = {"RR@10": sum(reciprocal) / len(reciprocal)}
+    if losses:
+        measured["dev-loss"] = float(torch.stack(losses).sum() / len(reciprocal))
+        measured["avg-rank"] = float(torch.cat(ranked).double().mean())
+    return measured
+
+
 @torch.no_grad()
 def measure(
     model: Retriever, sets: Sequence[DevSet], batch: int, temperature: float
 ) -> dict[str, float]:
-    """Return the measures by name: `RR@10` of the last set; with groups `dev-loss` and `avg-rank`.
+    """Measure a retriever in evaluation mode; the last set decides about `RR@10`.
 
-    `batch` is the number of queries of a batch of `dev-loss`, `temperature` the objective's. The
-    model is in evaluation mode.
+    `batch` is the number of queries of a batch of `dev-loss`, `temperature` the objective's.
     """
     device = next(model.parameters()).device
-    measured: dict[str, float] = {}
-    for dev in sets:
+
+    def blocks(dev: DevSet) -> Iterator[Block]:
         queries = encode_tokens(model.query, dev.queries, dev.pad_ids[0], device)
         passages = encode_tokens(model.passage.stored_vectors, dev.passages, dev.pad_ids[1], device)
-        losses, ranked, reciprocal = [], [], []
         for start in range(0, len(queries), batch):
             rows = slice(start, start + batch)
             by_vector = [queries[rows] @ vectors.T for vectors in passages.unbind(1)]
-            scores = torch.stack(by_vector).amax(0)
-            reciprocal += reciprocal_ranks(scores, dev.relevant[rows])
-            if dev.groups is not None:
-                groups = dev.groups[rows].to(device)
-                losses.append(in_batch_loss(scores, groups, temperature))
-                ranked.append(ranks(scores, groups[:, 0]))
-        measured["RR@10"] = sum(reciprocal) / len(reciprocal)
-        if dev.groups is not None:
-            measured["dev-loss"] = float(torch.stack(losses).sum() / len(dev.queries))
-            measured["avg-rank"] = float(torch.cat(ranked).double().mean())
+            groups = None if dev.groups is None else dev.groups[rows].to(device)
+            yield torch.stack(by_vector).amax(0), dev.relevant[rows], groups
+
+    measured: dict[str, float] = {}
+    for dev in sets:
+        measured |= measure_blocks(blocks(dev), temperature)
     return measured
 
 
 @torch.no_grad()
 def measure_groups(model: Reranker, joiner: PairJoiner, sets: Sequence[DevSet]) -> dict[str, float]:
-    """Return `dev-loss`, `avg-rank` and `RR@10` of a cross-encoder, within each query's group.
-
-    The model is in evaluation mode; `joiner` makes its inputs. `sets` is held-out data alone.
-    """
+    """Measure a cross-encoder in evaluation mode within each query's group of held-out data."""
     device = next(model.parameters()).device
     (dev,) = sets
     assert dev.groups is not None
-    found: list[Tensor] = []
-    for query, rows in enumerate(dev.groups.tolist()):
-        pairs = [joiner.join(dev.queries[query], dev.passages[row]) for row in rows if row >= 0]
-        own = model(to_device(joiner.batch(pairs), device))
-        found.append(F.pad(own, [0, len(rows) - len(own)], value=-torch.inf))
-    scores, first = torch.stack(found), torch.zeros(len(found), dtype=torch.long, device=device)
-    reciprocal = reciprocal_ranks(scores, [[0]] * len(found))
-    return {
-        "dev-loss": float(listwise_loss(scores)),
-        "avg-rank": float(ranks(scores, first).double().mean()),
-        "RR@10": sum(reciprocal) / len(found),
-    }
+
+    def score(query: Any, rows: Sequence[int]) -> Block:
+        pairs = [joiner.join(query, dev.passages[row]) for row in rows if row >= 0]
+        scores = model(to_device(joiner.batch(pairs), device))[None]
+        return scores, [[0]], torch.arange(len(pairs), device=device)[None]
+
+    return measure_blocks(map(score, dev.queries, dev.groups.tolist()))
 
 
 @torch.no_grad()

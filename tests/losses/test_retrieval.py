@@ -16,10 +16,7 @@ from denserk.losses.retrieval import (
     full_contrastive_scores,
     kl_divergence,
     layer_regulariser,
-    listwise_loss,
-    r_drop_loss,
     self_contrastive_scores,
-    sentence_loss,
     soft_cross_entropy,
     span_contrast_loss,
 )
@@ -100,16 +97,9 @@ def test_the_gradient_goes_to_the_best_vector_first_among_equals():
 
 
 def test_span_contrast(example):
-    def literal(rows):
-        for i, row in enumerate(rows):
-            products = [sum(a * b for a, b in zip(row, other, strict=True)) for other in rows]
-            yield products.pop(i), -log_softmax(products)[i if i % 2 == 0 else i - 1]
-
     paper = example("condenser", "cocondenser_contrastive")
-    rows = paper["cls_vectors"]
-    losses = [loss for _, loss in literal(rows)]
-    assert losses == pytest.approx(paper["per_span_nll"], abs=1e-5)
-    assert span_contrast_loss(torch.tensor(rows)).item() == pytest.approx(paper["loss"], abs=1e-5)
+    rows = torch.tensor(paper["cls_vectors"])
+    assert span_contrast_loss(rows).item() == pytest.approx(paper["loss"], abs=1e-5)
 
 
 def test_distillation(example):
@@ -119,29 +109,6 @@ def test_distillation(example):
     assert soft_cross_entropy(*scores).item() == pytest.approx(expected, abs=3e-6)
     expected = paper["kl_divergence_batchmean"]
     assert kl_divergence(*scores).item() == pytest.approx(expected, abs=1e-6)
-
-
-def test_cross_encoders():
-    first, second = [1.0, 0.5, -1.0], [0.2, 0.1, 0.4]
-    a, b = log_softmax(first), log_softmax(second)
-    forth = sum(math.exp(x) * (x - y) for x, y in zip(a, b, strict=True))
-    back = sum(math.exp(y) * (y - x) for x, y in zip(a, b, strict=True))
-    both = doubles([first], [second])
-    assert listwise_loss(torch.cat(both)).item() == pytest.approx(-(a[0] + b[0]) / 2, abs=1e-12)
-    parts = r_drop_loss(both[0], both[1], 0.3)
-    assert parts["listwise"].item() == pytest.approx(-(a[0] + b[0]) / 2, abs=1e-12)
-    assert parts["agreement"].item() == pytest.approx(0.3 * (forth + back) / 2, abs=1e-12)
-
-
-def test_sentences():
-    settings = ObjectiveSettings(label_scale=2.0)
-    pairs = torch.tensor([[[1.0, 0.0], [2.0, 0.0]], [[1.0, 1.0], [0.0, 3.0]]])
-    expected = ((1 - 0.8) ** 2 + (1 / math.sqrt(2) - 0.5) ** 2) / 2
-    found = sentence_loss(pairs, torch.tensor([1.6, 1.0]), settings)
-    assert found.item() == pytest.approx(expected)
-    triplets = torch.tensor([[[0, 0], [3, 4], [0, 6]], [[0, 0], [1, 0], [0, 9]]]).float()
-    found = sentence_loss(triplets, None, settings)
-    assert found.item() == pytest.approx(((5 - 6 + 5) + 0) / 2)
 
 
 KEYS = [7, 3, 9, 3, 5, 7, -1]
@@ -313,14 +280,6 @@ def test_the_parts_of_a_vector_alone_count_each_passage_once(vectors):
     settings = ObjectiveSettings(temperature=TEMPERATURE)
     loss = found(settings, {"parts": PARTS}, queries, passages[:, :1], None)
     assert loss.item() == pytest.approx(aggretriever(queries, passages).item(), abs=1e-12)
-
-
-def test_the_layers_have_a_temperature_of_their_own(vectors):
-    losses = [
-        found(ObjectiveSettings(layer_temperature=value), {"self_contrastive": True}, *vectors)
-        for value in (1.0, 0.1)
-    ]
-    assert losses[0].item() != pytest.approx(losses[1].item())
 
 
 @pytest.mark.parametrize("self_contrastive", [False, True])

@@ -1,7 +1,6 @@
 """Two processes together compute what one computes alone."""
 
 import contextlib
-import pickle
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from denserk.config.training import CacheSettings
-from denserk.errors import InputError, UsageError
+from denserk.errors import UsageError
 from denserk.models.distributed import device_of_rank, sum_gradients
 from denserk.training.steps import RetrievalStep
 from tests.training import test_mean_steps as means
@@ -127,9 +126,3 @@ def test_the_launch_and_the_device_of_a_rank(monkeypatch):
         device_of_rank("auto")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert device_of_rank("cuda:0") == "cuda:0"
-
-
-def test_errors_travel():
-    error = InputError("run.trec", 3, "a", "b", "c")
-    found = pickle.loads(pickle.dumps(error))
-    assert (type(found), str(found), found.hint, found.line) == (InputError, str(error), "c", 3)

@@ -1,8 +1,5 @@
 """A stopped run resumes to the weights of one that was not, bit for bit."""
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -11,7 +8,7 @@ from denserk.config.encoding import Representation
 from denserk.config.training import DevMetric
 from denserk.errors import MismatchError
 from denserk.training.trainer import Trainer
-from tests.faults import Stopped, contents, kill_and_resume, stopped_at
+from tests.faults import Stopped, contents, stopped_at
 from tests.reporters import Heard
 from tests.training.finetuning import AGG, tune, weights, write_examples
 
@@ -84,18 +81,3 @@ def test_other_data_is_rejected_and_nothing_is_lost(tiny, tmp_path):
     heard = Heard()
     tune(out, tiny("bert"), files["train"], **options, resume=True)
     assert not any("prepared again" in note for note in heard.notes)
-
-
-@pytest.mark.slow
-def test_killed_in_the_middle(tiny, train, tmp_path):
-    options = [
-        *("--model", str(tiny("bert")), "--train-data", train, "--representation", "mean"),
-        *("--batch-size", "4", "--group-size", "3", "--max-steps", "60", "--save-steps", "2"),
-        *("--lr", "0.01", "--device", "cpu"),
-    ]
-    command = [sys.executable, "-m", "denserk", "finetune", *options]
-    subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True)
-    kill_and_resume(command, tmp_path / "killed", "checkpoint-1?")
-    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
-    record = json.loads((tmp_path / "killed" / "training.json").read_text())
-    assert record["log"][-1]["step"] == 60

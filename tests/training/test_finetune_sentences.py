@@ -5,7 +5,7 @@ import pytest
 from denserk.analysis.encoders import sentence_similarity
 from denserk.config.analysis import SentenceSimilaritySettings
 from denserk.config.training import DevMetric, Objective
-from denserk.errors import DenserkError, InputError, UsageError
+from denserk.errors import UsageError
 from denserk.training.finetune import finetune
 from tests.data.conftest import words
 from tests.training.finetuning import AGG, log_of, run_of, write_examples
@@ -89,21 +89,3 @@ def test_separate_encoders_are_rejected(tiny, pairs, tmp_path):
     finetune(run_of(tmp_path / "untied", tiny(), train, untie=True, max_steps=1))
     with pytest.raises(UsageError, match="has separate encoders for queries and passages"):
         tune(tmp_path / "m", tmp_path / "untied", pairs, **PAIRS)
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "message"),
-    [
-        ({"label_scale": 1.0}, InputError, "the label 5 of pair 1; expected labels up to 1"),
-        (
-            TRIPLETS | {"label_scale": 1.0},
-            InputError,
-            "found the columns sentence1, sentence2, score; expected triplets",
-        ),
-        ({"lr": 1e30, "max_grad_norm": 0.0}, DenserkError, "is not a number"),
-    ],
-)
-def test_data_and_losses_that_cannot_be(tiny, pairs, tmp_path, options, kind, message):
-    with pytest.raises(kind) as caught:
-        tune(tmp_path / "m", tiny(), pairs, **{**PAIRS, **options})
-    assert message in caught.value.message

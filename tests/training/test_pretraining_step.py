@@ -98,12 +98,6 @@ def test_spans_go_by_length_whatever_their_documents(model, monkeypatch, limits)
     assert terms["spans"] == pytest.approx(span_contrast_loss(cls).item())
 
 
-def test_a_batch_without_labels_has_no_loss_and_no_hole(model, batch):
-    empty = batch.texts._replace(labels=torch.full_like(batch.texts.labels, -100))
-    _, terms = gradients(model, batch._replace(texts=empty))
-    assert terms == {"head": 0.0, "late": 0.0}
-
-
 def test_chunks_are_as_wide_as_their_longest_text_and_the_update_stays(tiny):
     """RetroMAE and MASTER, padded anew by each chunk, against the batch at its full width."""
     lengths = [30, 12, 11, 4]
