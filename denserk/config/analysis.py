@@ -1,6 +1,5 @@
 """Options of the analyze commands."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from denserk.config.options import REQUIRED, OverwriteSettings, option, setting
@@ -10,8 +9,7 @@ from denserk.extras import require
 PLOTS = (".png", ".pdf", ".svg")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeveralModels(OverwriteSettings):
+class SeveralModels(OverwriteSettings, kw_only=True):
     """Input and output."""
 
     model: tuple[str, ...] = option(
@@ -58,8 +56,7 @@ class SeveralModels(OverwriteSettings):
         return None if self.output == "-" else Path(self.output).with_suffix(".png")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SentenceSimilaritySettings(OverwriteSettings):
+class SentenceSimilaritySettings(OverwriteSettings, kw_only=True):
     """Input and output."""
 
     model: tuple[str, ...] = option(
@@ -72,8 +69,7 @@ class SentenceSimilaritySettings(OverwriteSettings):
     """Also write the table as CSV."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionEntropySettings(SeveralModels):
+class AttentionEntropySettings(SeveralModels, kw_only=True):
     """Input and output."""
 
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
@@ -89,8 +85,7 @@ class AttentionEntropySettings(SeveralModels):
     output: str = option("attention-entropy.csv", metavar="FILE|-")
 
 
-@dataclass(frozen=True, kw_only=True)
-class QueryLatencySettings(SeveralModels):
+class QueryLatencySettings(SeveralModels, kw_only=True):
     """Input and output."""
 
     topics: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
@@ -100,8 +95,7 @@ class QueryLatencySettings(SeveralModels):
     output: str = option("query-latency.csv", metavar="FILE|-")
 
 
-@dataclass(frozen=True, kw_only=True)
-class WinningVectorSettings(SeveralModels):
+class WinningVectorSettings(SeveralModels, kw_only=True):
     """Input and output."""
 
     topics: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")

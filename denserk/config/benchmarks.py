@@ -171,8 +171,7 @@ def list_benchmarks() -> list[tuple[str, ...]]:
     return rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkPaths(Settings):
+class BenchmarkPaths(Settings, kw_only=True):
     """Input and output."""
 
     runs: tuple[str, ...] = option((), "--run", metavar="FILE|DIR", repeat=True)
@@ -189,7 +188,6 @@ class BenchmarkPaths(Settings):
     """List all benchmarks with sources, measures and papers, and exit."""
 
 
-@dataclass(frozen=True)
 class MakeSettings(ResumeSettings):
     """Search with --model."""
 

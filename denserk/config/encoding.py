@@ -94,7 +94,6 @@ class VectorFormat(StrEnum):
     PYSERINI_QUERIES = "pyserini-queries"  # Pyserini's folder of queries, keyed by query text
 
 
-@dataclass(frozen=True)
 class RepresentationSettings(Settings):
     """Representation: saved with a model, and recorded with its vectors."""
 
@@ -140,7 +139,6 @@ class RepresentationSettings(Settings):
             raise UsageError("--agg-dim 0 with --cls-dim 0 leaves no vector", "raise one of them")
 
 
-@dataclass(frozen=True)
 class TextSettings(Settings):
     """Text: saved with a model."""
 
@@ -183,8 +181,7 @@ BATCH_TOKENS = 8192
 CPU_BATCH_TOKENS = 2048
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrecisionSettings(Settings):
+class PrecisionSettings(Settings, kw_only=True):
     """Precision: for all commands that run a model."""
 
     dtype: Dtype = option(Dtype.FLOAT32, "--precision")
@@ -203,7 +200,6 @@ class PrecisionSettings(Settings):
             object.__setattr__(self, "dtype", short)
 
 
-@dataclass(frozen=True)
 class ComputeSettings(DeviceSettings, PrecisionSettings):
     """Computation."""
 
@@ -235,8 +231,7 @@ class ComputeSettings(DeviceSettings, PrecisionSettings):
         return self.batch_tokens or (CPU_BATCH_TOKENS if device == "cpu" else BATCH_TOKENS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings):
+class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings, kw_only=True):
     """Input and output."""
 
     model: str = option(REQUIRED, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")

@@ -18,7 +18,6 @@ TREC_EVAL_MEASURES = ("official",)
 RunOrder = StrEnum("RunOrder", "SCORE RANK")
 
 
-@dataclass(frozen=True)
 class EvaluationSettings(Settings):
     """Measures."""
 
@@ -39,7 +38,6 @@ class EvaluationSettings(Settings):
     """Drop hits whose id is the query's own (ArguAna, Quora)."""
 
 
-@dataclass(frozen=True)
 class ReportSettings(Settings):
     """Output: the printed measures."""
 
@@ -69,7 +67,6 @@ def parse_bound(text: str) -> tuple[str, float]:
 DEFAULT_ANSWER_MEASURES = ("Success@5", "Success@20", "Success@100")
 
 
-@dataclass(frozen=True)
 class EvaluationInput(Settings):
     """Input."""
 
@@ -84,7 +81,6 @@ class EvaluationInput(Settings):
     """Passages of the runs, for --answers and --report."""
 
 
-@dataclass(frozen=True)
 class AnswerSettings(Settings):
     """Answers: how they are matched."""
 
@@ -115,7 +111,6 @@ PairedTest = StrEnum("PairedTest", "T RANDOMISATION")
 Correction = StrEnum("Correction", "HOLM BONFERRONI NONE")
 
 
-@dataclass(frozen=True)
 class ComparisonSettings(Settings):
     """Significance tests."""
 
@@ -133,7 +128,6 @@ class ComparisonSettings(Settings):
     """randomisation: random seed."""
 
 
-@dataclass(frozen=True)
 class PageSettings(Settings):
     """Report."""
 
@@ -147,7 +141,6 @@ class PageSettings(Settings):
     """--report: number of passages shown per query and run."""
 
 
-@dataclass(frozen=True)
 class EvalSettings(
     PageSettings, ReportSettings, ComparisonSettings, AnswerSettings, EvaluationSettings
 ):

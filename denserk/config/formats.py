@@ -1,6 +1,5 @@
 """File formats, detected or given by name, and options of the convert command."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.config.options import OverwriteSettings, Settings, TagSettings, option, setting
@@ -46,8 +45,7 @@ class RunFormat(StrEnum):
     JSONL = "jsonl"  # JSON lines with `qid`, `docid`, `rank` and `score`, one per hit
 
 
-@dataclass(frozen=True, kw_only=True)
-class TopicsSettings(Settings):
+class TopicsSettings(Settings, kw_only=True):
     """Queries: where a command may do without."""
 
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
@@ -58,7 +56,6 @@ class TopicsSettings(Settings):
     """Keep only queries with judgments in these qrels, e.g. one split of BEIR."""
 
 
-@dataclass(frozen=True)
 class CorpusSettings(Settings):
     """Corpus."""
 
@@ -100,7 +97,6 @@ WITHOUT_TEXTS = (
 Kind = StrEnum("Kind", "CORPUS QUERIES QRELS RUN VECTORS TRAINING MODEL")
 
 
-@dataclass(frozen=True)
 class ConversionSettings(TagSettings, OverwriteSettings):
     """Formats."""
 

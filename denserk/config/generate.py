@@ -1,6 +1,5 @@
 """Options of the generate command."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from denserk.config.options import REQUIRED, ResumeSettings, ShardSettings, option, setting
@@ -25,8 +24,7 @@ OPTIONS = {
 OPTIONS["query"] += ("query_prompt",)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GenerateSettings(ShardSettings, ResumeSettings):
+class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
     """Generation."""
 
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")

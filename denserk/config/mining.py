@@ -1,6 +1,5 @@
 """Options of negative mining."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.config.formats import (
@@ -19,8 +18,7 @@ SamplingStrategy = StrEnum("SamplingStrategy", "RANDOM TOP")
 AnswerBearing = StrEnum("AnswerBearing", "KEEP DROP PROMOTE")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MiningPaths(OverwriteSettings):
+class MiningPaths(OverwriteSettings, kw_only=True):
     """Input and output."""
 
     train: str | None = option(None, "--train-data", metavar="FILE|-")
@@ -57,7 +55,6 @@ class MiningPaths(OverwriteSettings):
             raise UsageError(why, f"add --corpus, or write ids: {', '.join(WITHOUT_TEXTS)}")
 
 
-@dataclass(frozen=True)
 class MiningSettings(ShardSettings):
     """Mining."""
 

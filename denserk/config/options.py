@@ -1,10 +1,10 @@
 """Declaration of options: dataclass fields with help texts, aliases and rules.
 
-A settings class is a frozen dataclass. Its docstring, up to the first colon or period, is the
-title of its section in the help; the string under a field is the field's help text; `option` adds
-what a type and a default do not say. The command line is built from these classes, so an option
-is declared once. A text may end in its own [default: ...]. YAML files hold values of options: the
-package's recipes (`denserk/recipes/`), and users' files.
+A settings class is a frozen dataclass, made so by its base class. Its docstring, up to the first
+colon or period, is the title of its section in the help; the string under a field is the field's
+help text, which may end in its own [default: ...]; `option` adds what a type and a default do not
+say. The command line is built from these classes, so an option is declared once. YAML files hold
+values of options: the package's recipes (`denserk/recipes/`), and users' files.
 """
 
 import ast
@@ -21,7 +21,16 @@ from functools import cache, partial
 from itertools import combinations, pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from denserk.errors import InputError, UsageError
 
@@ -106,11 +115,15 @@ def spelled(name: str, *classes: type) -> str:
     return spec_of(fields_of(*classes)[name]).flag(name)
 
 
+@dataclass_transform(frozen_default=True)
 class Settings:
-    """Base of settings classes: checks the rules that `option` declares."""
+    """Base of settings classes: makes them frozen dataclasses that check the rules of `option`."""
 
-    # shown in the help in place of every default
-    own_defaults: ClassVar[str] = ""
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    own_defaults: ClassVar[str] = ""  # shown in the help in place of every default
+
+    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=kw_only)(cls)
 
     def __post_init__(self) -> None:
         specs = {name: spec_of(field) for name, field in fields_of(self).items()}
@@ -155,32 +168,28 @@ def reject_given(*groups: Any, why: str, hint: str | None = None, among: str = "
         raise UsageError(f"{', '.join(flags)}: {why}", hint)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DeviceSettings(Settings):
+class DeviceSettings(Settings, kw_only=True):
     """Device: for all commands that run a model."""
 
     device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
     """Device; auto uses a GPU if there is one. For several GPUs use torchrun."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OverwriteSettings(Settings):
+class OverwriteSettings(Settings, kw_only=True):
     """Output."""
 
     overwrite: bool = False
     """Replace an existing output."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ResumeSettings(OverwriteSettings):
+class ResumeSettings(OverwriteSettings, kw_only=True):
     """Output: of a command that can continue an interrupted run."""
 
     resume: bool = option(False, excludes="overwrite")
     """Resume an interrupted run; finished work is checked against the input and kept."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ShardSettings(Settings):
+class ShardSettings(Settings, kw_only=True):
     """Shards: the part of the input that a command processes."""
 
     shard_id: int = option(0, "--dataset-shard-index", "--shard-index", at_least=0)
@@ -197,8 +206,7 @@ class ShardSettings(Settings):
             raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TagSettings(Settings):
+class TagSettings(Settings, kw_only=True):
     """Output: the tag of a run."""
 
     tag: str = option("denserk", "--runtag", "--run-tag", nonempty=True)

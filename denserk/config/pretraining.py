@@ -86,8 +86,7 @@ MASTER = "master"
 HEADED = "condenser cocondenser"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PretrainSettings(ResumeSettings, DeviceSettings):
+class PretrainSettings(ResumeSettings, DeviceSettings, kw_only=True):
     """Input and output."""
 
     objective: PretrainingObjective = option(REQUIRED)
@@ -116,7 +115,6 @@ class PretrainSettings(ResumeSettings, DeviceSettings):
     """Also write the tokenised text as JSON lines."""
 
 
-@dataclass(frozen=True)
 class TextUnitSettings(Settings):
     """Text: how it becomes training sequences."""
 
@@ -133,7 +131,6 @@ class TextUnitSettings(Settings):
     """mlm, condenser and retromae: share of blocks with a random shorter length."""
 
 
-@dataclass(frozen=True)
 class MaskingSettings(Settings):
     """Masking."""
 
@@ -176,7 +173,6 @@ class MaskingSettings(Settings):
         return self.mlm_probability if self.cmp_encoder_rate is None else self.cmp_encoder_rate
 
 
-@dataclass(frozen=True)
 class PretrainingObjectiveSettings(Settings):
     """Loss."""
 
@@ -200,7 +196,6 @@ class PretrainingObjectiveSettings(Settings):
     """cocondenser: weight of the token losses relative to the span loss (released code: 2)."""
 
 
-@dataclass(frozen=True)
 class PretrainOptimizerSettings(OptimizerSettings):
     """Optimisation."""
 

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,8 +34,7 @@ StopWords = StrEnum("StopWords", "LUCENE NONE")
 Ties = StrEnum("Ties", "BREAK KEEP")
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexPaths(ResumeSettings):
+class IndexPaths(ResumeSettings, kw_only=True):
     """Input and output."""
 
     input: tuple[str, ...] = option(
@@ -55,7 +53,6 @@ class IndexPaths(ResumeSettings):
     """Verify the checksums of the input folders first."""
 
 
-@dataclass(frozen=True)
 class IndexSettings(Settings):
     """Index."""
 
@@ -102,7 +99,6 @@ class IndexSettings(Settings):
         return self.type is IndexType.FLAT and not self.factory
 
 
-@dataclass(frozen=True)
 class Bm25Settings(Settings):
     """BM25: for --type bm25."""
 
@@ -118,16 +114,14 @@ class Bm25Settings(Settings):
     """Stop words: Lucene's 33 English ones, or none."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOutput(OverwriteSettings):
+class RunOutput(OverwriteSettings, kw_only=True):
     """Output."""
 
     output: str = option(REQUIRED, "--save-ranking-to", metavar="FILE|-")
     """Run file to write."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchPaths(TopicsSettings, RunOutput):
+class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
     """Input and output."""
 
     index: tuple[str, ...] = option((), metavar="DIR|GLOB", repeat=True, either="engine")
@@ -153,8 +147,7 @@ class SearchPaths(TopicsSettings, RunOutput):
             raise UsageError("no queries: give --topics, or --encoded-queries")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RerankPaths(RunOutput):
+class RerankPaths(RunOutput, kw_only=True):
     """Input and output."""
 
     model: str = option(REQUIRED, "--reranker", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
@@ -169,7 +162,6 @@ class RerankPaths(RunOutput):
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
 
 
-@dataclass(frozen=True)
 class RankingSettings(TagSettings):
     """Output: content and format of a run."""
 
@@ -194,7 +186,6 @@ class RankingSettings(TagSettings):
         return (self.max_passage_hits if self.max_passage else None) or self.hits
 
 
-@dataclass(frozen=True)
 class RerankSettings(RankingSettings):
     """Reranking."""
 
@@ -204,7 +195,6 @@ class RerankSettings(RankingSettings):
     """Maximum tokens of query and passage together. [default: the model's own]"""
 
 
-@dataclass(frozen=True)
 class SearchSettings(RankingSettings):
     """Search."""
 
@@ -245,7 +235,6 @@ class Normalization(StrEnum):
 Missing = StrEnum("Missing", "ZERO LOWEST")
 
 
-@dataclass(frozen=True)
 class FusionSettings(Settings):
     """Fusion."""
 
@@ -284,7 +273,6 @@ class FusionSettings(Settings):
 TOKEN = "DENSERK_MILVUS_TOKEN"
 
 
-@dataclass(frozen=True)
 class CollectionSettings(Settings):
     """Milvus: for --engine milvus."""
 
@@ -334,7 +322,6 @@ class CollectionSettings(Settings):
         return found
 
 
-@dataclass(frozen=True)
 class MilvusIndexSettings(CollectionSettings):
     """Milvus: for --engine milvus."""
 

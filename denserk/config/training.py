@@ -72,7 +72,6 @@ class Distillation(StrEnum):
     MARGIN_MSE = "margin-mse"  # Squared error of the margins between positive and negative
 
 
-@dataclass(frozen=True)
 class ObjectiveSettings(Settings):
     """Loss."""
 
@@ -106,7 +105,6 @@ class ObjectiveSettings(Settings):
         return default if self.contrastive_weight is None else self.contrastive_weight
 
 
-@dataclass(frozen=True)
 class RerankingSettings(Settings):
     """Cross-encoder."""
 
@@ -116,7 +114,6 @@ class RerankingSettings(Settings):
     """cross-encoder: maximum tokens of query and passage together. [default: sum of both limits]"""
 
 
-@dataclass(frozen=True)
 class SamplingSettings(Settings):
     """Sampling."""
 
@@ -138,7 +135,6 @@ class SamplingSettings(Settings):
     """Random seed of sampling, order, initial weights and dropout."""
 
 
-@dataclass(frozen=True)
 class CacheSettings(Settings):
     """Gradient caching."""
 
@@ -152,7 +148,6 @@ class CacheSettings(Settings):
     """Tokens per chunk, padding included, instead of a number of texts."""
 
 
-@dataclass(frozen=True)
 class OptimizerSettings(PrecisionSettings):
     """Optimisation."""
 
@@ -201,7 +196,6 @@ class DevMetric(StrEnum):
     ACCURACY = "accuracy"  # triplet: share of positives closer than negatives; higher is better
 
 
-@dataclass(frozen=True)
 class ValidationSettings(Settings):
     """Validation."""
 
@@ -229,8 +223,7 @@ class ValidationSettings(Settings):
             raise UsageError(f"--best-by {self.best_by} needs --dev-data")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinetuneSettings(ResumeSettings, DeviceSettings):
+class FinetuneSettings(ResumeSettings, DeviceSettings, kw_only=True):
     """Input and output."""
 
     model: str = option(REQUIRED, "--model-name-or-path", metavar="NAME|DIR|HUB_ID")

@@ -18,8 +18,7 @@ class Colour(StrEnum):
     BLUE = "blue"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Paint(Settings):
+class Paint(Settings, kw_only=True):
     """Paint: of a wall."""
 
     target: str = option(REQUIRED, "--to", metavar="WALL")
