@@ -98,10 +98,7 @@ def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:
 
 def read_text_lines(path: str | Path, handle: BinaryIO | None = None) -> Iterator[tuple[int, str]]:
     """Yield the numbered lines of a file, or of an open input, decoded from UTF-8."""
-    if handle is not None:
-        yield from decode_lines(number_lines(handle, path), path)
-        return
-    with open_binary(path) as opened:
+    with open_binary(path) if handle is None else nullcontext(handle) as opened:
         yield from decode_lines(number_lines(opened, path), path)
 
 

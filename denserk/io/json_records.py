@@ -10,6 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -50,10 +51,13 @@ def dump_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
 
 
-def read_objects(path: str | Path) -> Iterator[Numbered]:
-    """Yield (line number, object) of JSON lines; blank lines are skipped."""
-    with open_binary(path) as handle:
-        yield from parse_objects(number_lines(handle, path), path)
+def read_objects(path: str | Path, handle: BinaryIO | None = None) -> Iterator[Numbered]:
+    """Yield (line number, object) of JSON lines, of a file or of an open input.
+
+    Blank lines are skipped; `path` names the file in errors.
+    """
+    with open_binary(path) if handle is None else nullcontext(handle) as opened:
+        yield from parse_objects(number_lines(opened, path), path)
 
 
 def parse_objects(numbered: Iterable[tuple[int, bytes]], path: str | Path) -> Iterator[Numbered]:

@@ -221,13 +221,19 @@ def model_of(manifest: Manifest | None) -> Description | None:
     return model if isinstance(model, Mapping) else None
 
 
-def model_differences(one: Description, other: Description) -> list[str]:
-    """Describe why vectors of two models cannot be compared, one phrase per reason."""
+def refuse_other_model(
+    one: Description | None, other: Description | None, what: str, hint: str
+) -> None:
+    """Raise a MismatchError for vectors of two models or encodings, if both are known.
+
+    `what` names the vectors in the message: "the index idx and the queries q".
+    """
+    if one is None or other is None:
+        return
     found = []
     if one.get("fingerprint") != other.get("fingerprint"):
         found.append(f"other weights: {one.get('name')} and {other.get('name')}")
-    scales = [each["int8"].get("sha256") for each in (one, other) if each.get("int8")]
-    if len(set(scales)) > 1:
+    if len({each["int8"].get("sha256") for each in (one, other) if each.get("int8")}) > 1:
         found.append("int8 calibrated on other texts")
     before, after = (
         {
@@ -236,19 +242,8 @@ def model_differences(one: Description, other: Description) -> list[str]:
         }
         for model in (one, other)
     )
-    return found + differences(before, after)
-
-
-def refuse_other_model(
-    one: Description | None, other: Description | None, what: str, hint: str
-) -> None:
-    """Raise a MismatchError for vectors of two models, if both are known.
-
-    `what` names the vectors in the message: "the index idx and the queries q".
-    """
-    found = [] if one is None or other is None else model_differences(one, other)
-    if found:
-        raise MismatchError(f"{what} were not made alike: {'; '.join(found)}", hint)
+    if found := found + differences(before, after):
+        raise MismatchError(f"{what} were encoded differently: {'; '.join(found)}", hint)
 
 
 def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description | None:

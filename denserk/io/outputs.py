@@ -295,7 +295,7 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove the temporary files of killed processes: the lock says that nobody writes them."""
+    """Remove the temporary files of killed processes: the lock proves that none is running."""
     whole = target.absolute()
     own = re.compile(rf"\.{re.escape(whole.name)}(\.{re.escape(MANIFEST)})?\.[0-9a-f]{{8}}\.part")
     left = [path for path in whole.parent.iterdir() if own.fullmatch(path.name)]
@@ -313,15 +313,15 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
     A process holds a lock in its folder while it lives; a folder whose lock is free is left over.
     """
     root = Path(gettempdir())
-    for lock in root.glob(f"{SCRATCH}*/lock"):
-        with suppress(OSError), lock.open("r+b") as handle:
+    for path in root.glob(f"{SCRATCH}*/lock"):
+        with suppress(OSError), path.open("r+b") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent, ignore_errors=True)
+            shutil.rmtree(path.parent, ignore_errors=True)
     with write_errors(root):
         folder = Path(mkdtemp(prefix=f"{SCRATCH}{purpose}-"))
     try:
-        with (folder / "new").open("wb") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with (folder / "new").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             (folder / "new").rename(folder / "lock")
             (folder / "files").mkdir()
             yield folder / "files"

@@ -10,7 +10,7 @@ pickle        (float array [n, D], [ids]) (Tevatron, BEIR); [(id, vector), ...] 
 array         a .npy file of (n, D); ids are the row numbers from 0
 
 A pickle is a program. Even if reading is allowed, it may only call constructors of arrays and
-frames; still, open only pickles of people you trust. A pickle is read into memory.
+frames; still, open only pickles from trusted sources. A pickle is read into memory.
 """
 
 import logging
@@ -37,14 +37,13 @@ from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import require
 from denserk.io.files import (
     STREAM,
-    number_lines,
     open_binary,
     read_errors,
     read_text_lines,
     whole_binary,
     whole_text,
 )
-from denserk.io.json_records import dump_json, identifier, list_keys, parse_objects
+from denserk.io.json_records import dump_json, identifier, list_keys, read_objects
 from denserk.io.manifest import Manifest, decoded
 from denserk.io.outputs import whole_folder
 
@@ -126,24 +125,20 @@ def json_manifest(line: bytes, path: str | Path) -> Manifest | None:
     return replace(found, contents={})
 
 
-def read_json_file(path: str | Path) -> Iterator[VectorBlock]:
-    """Read blocks of vectors of a file."""
-    with open_binary(path) as handle:
-        yield from read_json_lines(handle, path)
-
-
-def read_json_lines(handle: BinaryIO, path: str | Path) -> Iterator[VectorBlock]:
-    """Read blocks of vectors of an open input; `path` names it in errors."""
-    rows = _json_rows(handle, path)
+def read_json_lines(path: str | Path, handle: BinaryIO | None = None) -> Iterator[VectorBlock]:
+    """Read blocks of vectors of a file, or of an open input; `path` names it in errors."""
+    rows = _json_rows(path, handle)
     while part := list(islice(rows, ROWS)):
         ids, vectors, texts = zip(*part, strict=True)
         yield checked_block(ids, np.stack(vectors), list(texts), path)
 
 
-def _json_rows(handle: BinaryIO, path: str | Path) -> Iterator[tuple[Any, NDArray[Any], str]]:
+def _json_rows(
+    path: str | Path, handle: BinaryIO | None
+) -> Iterator[tuple[Any, NDArray[Any], str]]:
     """Yield (id, (D,) vector, contents); the first line determines D and the key of ids."""
     key, dimension = "", 0
-    for line, record in parse_objects(number_lines(handle, path), path):
+    for line, record in read_objects(path, handle):
         key = key or next((name for name in ID_KEYS if name in record), "")
         if key not in record or "vector" not in record:
             found = f"the keys {list_keys(record)}"
@@ -195,8 +190,8 @@ def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
             texts = ["contents"] if "contents" in names else []
             for batch in file.iter_batches(ROWS, columns=[key, "vector", *texts]):
                 vectors = np.stack(batch.column("vector").to_numpy(zero_copy_only=False))
-                held = batch.column("contents").to_pylist() if texts else None
-                yield checked_block(batch.column(key).to_pylist(), vectors, held, path)
+                contents = batch.column("contents").to_pylist() if texts else None
+                yield checked_block(batch.column(key).to_pylist(), vectors, contents, path)
     except (arrow.ArrowException, OSError, TypeError, ValueError) as error:
         found = f"a broken file ({str(error).splitlines()[0]})"
         raise InputError(path, None, found, "Parquet with vectors of one length") from None

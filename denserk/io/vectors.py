@@ -68,7 +68,7 @@ FILES: dict[str, tuple[bytes, Callable[[Any], Iterator[VectorBlock]]]] = {
     "parquet": (b"PAR1", formats.read_parquet),
     "array": (b"\x93NUMPY", formats.read_array),
     "pickle": (b"\x80", formats.read_pickle),
-    "JSON lines": (b"{", formats.read_json_file),
+    "JSON lines": (b"{", formats.read_json_lines),
 }
 
 
@@ -245,7 +245,7 @@ def _open_file(source: str) -> VectorSource:
         start = (form for form, (magic, _) in FILES.items() if head.lstrip().startswith(magic))
         form = next(start, "pickle" if source.endswith((".pkl", ".pickle")) else None)
     if source == STREAM:
-        form, read = "JSON lines", partial(formats.read_json_lines, handle, source)
+        form, read = "JSON lines", partial(formats.read_json_lines, source, handle)
     elif form is None:
         found = f"a file that begins {head[:12]!r}" if head else "an empty file"
         expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"

@@ -81,7 +81,7 @@ ONE = np.ones((1, DIMENSION), np.float32)
         (partial(vector_folder, ids=["d2"], vectors=ONE[:, :4]), r"a has 6 dimensions, .*b has 4"),
         (
             partial(vector_folder, ids=["d2"], vectors=ONE, model={"name": "n"}),
-            r"a and .*b were not made alike: other weights: m and n",
+            r"a and .*b were encoded differently: other weights: m and n",
         ),
         (
             partial(vector_folder, ids=["d2"], vectors=np.repeat(ONE, 2, 0), size=2),

@@ -3,8 +3,7 @@
 import gzip
 import warnings
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,52 +22,49 @@ from denserk.io.qrels import read_qrels
 from denserk.io.runs import read_run, read_run_scores
 from denserk.io.topics import read_queries, read_questions
 from denserk.io.training import read_sentences, read_training
-from denserk.io.vector_formats import read_json_file
+from denserk.io.vector_formats import read_json_lines
 
 SAMPLES = (
     b'{"_id": "d1", "title": "h", "text": "a", "more": [1, null]}\n{"_id": "d2", "text": "b"}\n',
     b'{"id": "d1", "contents": "h\\none"}\n{"id": 12345678901234567890123, "contents": ""}\n',
     b'[{"question": "who", "answers": ["a"]},\n {"question": "u", "answers": []}]',
     b'{"0": {"question": "who", "answers": ["a"]}, "1": {"question": "u"}}',
+    b'{"_id": "q1", "answers": ["a"]}\n',
     b'{"qid": "q1", "docid": "d1", "rank": 1, "score": 2.5}\n',
     b'who sings\t[\'Linda Davis\', "it\'s"]\nwhat\t"[\'a\', ""b""]"\n',
     b'id\ttext\ttitle\n1\t"a ""b"" c"\thead\n2\td\t"e\nf"\n',
     b"d1\thead\ttext \xc3\xb6\r\nd2\t\ttext\r\n",
-    b"query-id\tcorpus-id\tscore\nq1\td1\t1\nq1 0 d1 2\n",
+    b"q1 0 d1 2\nq1 0 d2 0\n",
+    b"query-id\tcorpus-id\tscore\nq1\td1\t1\n",
     b"q1 Q0 d1 1 12.5 tag\nq1 Q0 d2 2 1e-3 tag\n",
     b"q1\td1\t1\nq1\td2\t2\n",
     b'{"id":"a","contents":"","vector":[0.5,1.0]}\n' * 3,
-    b'[{"query_id": 1, "question": "q", "positive_ctxs": [{"passage_id": "1", "score": 1}]}]',
+    b'{"query_id": 1, "query": "q", "positive_passages": [{"docid": 2, "score": 1}]}\n',
+    b'[{"question": "q", "answers": ["a"], "positive_ctxs": [{"passage_id": "1", "title": "h"}]}]',
     b'{"query": "q", "pos": ["a"], "neg": ["b"], "pos_scores": [1], "neg_scores": [0.5]}\n',
     b'{"qid": 3, "pos": [1], "neg": {"bm25": [5, 6], "dense": [6, 7]}}\n',
     b"anchor\tpositive\tnegative\nwho runs\tcat\tdog\n",
     b"1\t20\t30\n1\t20\t31\n2\t20,30\n",
     b'index\tsentence1\tsentence2\tscore\n1\ta plane\tan "air" plane\t5.000\n',
     b'Article Title,Sentence1,Sentence2,Sentence3\nMoon,the moon,the star,"a ""red"" boat"\n',
+    b"main\tMSR\t2012\t0001\t5.000\ta plane\tan air plane\n",
 )
 PIECES = (
     *(b"\t", b"\n", b"\r", b'"', b"{", b"}", b"[", b"]", b":", b",", b"\\", b"\x00", b"\xff"),
     *(b"\xef\xbb\xbf", b"\xc2\xa0", b"\\ud800", b"nan", b"-1e999", b"9" * 30, b"null", b"[" * 300),
 )
 
-READERS: dict[str, Callable[..., Any]] = {
-    "answers": read_questions,
-    "vectors": read_json_file,
-    "sentences": read_sentences,
-    "whole runs": read_run_scores,
-    "named fields": lambda path: read_passages(path, fields=("title", "text")),
-    "named ids": lambda path: read_passages(path, CorpusSettings(docid_field="id")),
-}
-BY_FORMAT = (
-    (CorpusFormat, lambda path, f: read_passages(path, CorpusSettings(corpus_format=f))),
-    (TopicsFormat, read_queries),
-    (QrelsFormat, read_qrels),
-    (RunFormat, read_run),
-    (TrainingFormat, read_training),
-)
-for forms, read in BY_FORMAT:
-    for form in (None, *forms):
-        READERS[f"{forms.__name__} {form}"] = lambda path, read=read, form=form: read(path, form)
+READERS = [
+    *(read_passages, read_queries, read_questions, read_qrels, read_json_lines, read_training),
+    *(read_sentences, read_run, read_run_scores),
+    partial(read_passages, fields=("title", "text")),
+    partial(read_passages, settings=CorpusSettings(docid_field="id")),
+    *(partial(read_passages, settings=CorpusSettings(corpus_format=f)) for f in CorpusFormat),
+    *(partial(read_queries, form=form) for form in TopicsFormat),
+    *(partial(read_qrels, form=form) for form in QrelsFormat),
+    *(partial(read_run, format=form) for form in RunFormat),
+    *(partial(read_training, form=form) for form in TrainingFormat),
+]
 
 
 @st.composite
@@ -94,24 +90,24 @@ def drain(reader, path):
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=500)
-@given(name=st.sampled_from(list(READERS)), data=mangled())
-def test_mangled_bytes(tmp_path, name, data):
+@given(reader=st.sampled_from(READERS), data=mangled())
+def test_mangled_bytes(tmp_path, reader, data):
     path = tmp_path / "file"
     path.write_bytes(data)
-    drain(READERS[name], path)
+    drain(reader, path)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(
-    name=st.sampled_from(list(READERS)),
+    reader=st.sampled_from(READERS),
     data=st.sampled_from(SAMPLES),
     cut=st.integers(1, 60),
     flip=st.integers(0, 60),
 )
-def test_mangled_gzip(tmp_path, name, data, cut, flip):
+def test_mangled_gzip(tmp_path, reader, data, cut, flip):
     packed = bytearray(gzip.compress(data)[:-cut])
     if flip < len(packed):
         packed[flip] ^= 0x55
     path = tmp_path / "file.gz"
     path.write_bytes(packed)
-    drain(READERS[name], path)
+    drain(reader, path)

@@ -142,7 +142,7 @@ def test_json_lines_are_those_of_the_toolkits(form, queries, line, tmp_path):
     blocks = [VectorBlock(["d1"], np.array([[0.1, -2.0]], np.float32), ["one"])]
     write_vectors(str(tmp_path / "v"), VectorFormat(form), blocks, queries=queries)
     assert (tmp_path / "v").read_bytes() == line
-    (found,) = formats.read_json_file(tmp_path / "v")
+    (found,) = formats.read_json_lines(tmp_path / "v")
     assert (found.ids, found.texts) == (["d1"], ["one"] if b"contents" in line else [""])
 
 
