@@ -25,11 +25,11 @@ from functools import cache, reduce
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from denserk.config.encoding import AggKind, AggLayout, TermWeight
-from denserk.models.devices import at_least_float32
+from denserk.models.devices import Compiled, at_least_float32
 
 # Positions projected at once, by device type. On a CPU a block of logits should fit its cache:
 # 256 x 8192 float32 are 8 MiB.
@@ -150,6 +150,7 @@ class VocabularyHead:
         layout: SliceLayout | None,
     ) -> None:
         self.transform, self.columns = transform, len(weight)
+        self.compiled: Compiled | None = None
         self.blocks = [(weight, bias)]
         if layout is None:
             return
@@ -170,6 +171,8 @@ class VocabularyHead:
 
         Where `signs`, (N, 1), is -1, u is the least probable token.
         """
+        if self.compiled is not None:
+            return self.compiled(states)[0]
         inputs = self.transform(states)
         parts = []
         for weight, bias in self.blocks:
@@ -183,6 +186,18 @@ class VocabularyHead:
             logits = logits * signs
         result: Tensor = logits - torch.stack([log_sum for _, log_sum in parts]).logsumexp(0)
         return result
+
+
+class TracedHead(nn.Module):
+    """A head as OpenVINO computes it, without signs; `owner` has the weights of its transform."""
+
+    def __init__(self, head: VocabularyHead, owner: nn.Module) -> None:
+        super().__init__()
+        self.head, self.owner = head, owner
+
+    def forward(self, states: Tensor) -> tuple[Tensor]:
+        """(N, H) -> (N, M)."""
+        return (self.head(states),)
 
 
 def _reduced(

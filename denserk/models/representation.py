@@ -30,10 +30,11 @@ from denserk.config.encoding import (
 from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError
 from denserk.models.backbone import Architecture, Backbone
-from denserk.models.devices import at_least_float32
+from denserk.models.devices import at_least_float32, compile_module
 from denserk.models.lexical import (
     WEIGHT_RULES,
     SliceLayout,
+    TracedHead,
     VocabularyHead,
     aggregate,
     aggregate_tokens,
@@ -134,8 +135,10 @@ class Pooled(nn.Module):
         """Return the vectors that an index keeps of a passage: (P, S, D) -> (P, `stored`, D)."""
         return vectors.values
 
-    def prepare_inference(self, backbone: Backbone, head_dtype: torch.dtype) -> None:
-        """Convert the MLM head's decoder to a precision; no training afterwards."""
+    def prepare_inference(
+        self, backbone: Backbone, head_dtype: torch.dtype, *, compiled: bool
+    ) -> None:
+        """Prepare the MLM head for `Encoder.prepare_inference`."""
 
 
 class Aggretriever(Pooled):
@@ -175,14 +178,22 @@ class Aggretriever(Pooled):
             parts.reverse()
         return torch.cat(parts, dim=-1)
 
-    def prepare_inference(self, backbone: Backbone, head_dtype: torch.dtype) -> None:
+    def prepare_inference(
+        self, backbone: Backbone, head_dtype: torch.dtype, *, compiled: bool
+    ) -> None:
         """See `Pooled`."""
-        if needs_mlm_head(self.settings):
-            weight, bias = (
-                each.detach().to(head_dtype)
-                for each in (backbone.decoder.weight, backbone.decoder.bias)
-            )
-            self._head = VocabularyHead(backbone.transform, weight, bias, self.layout)
+        if not needs_mlm_head(self.settings):
+            return
+        compiled = compiled and self.settings.term_weight is not TermWeight.SIGNED
+        dtype = torch.float32 if compiled else head_dtype
+        decoder = backbone.decoder
+        weight, bias = decoder.weight.detach().to(dtype), decoder.bias.detach().to(dtype)
+        self._head = VocabularyHead(backbone.transform, weight, bias, self.layout)
+        if compiled:
+            seeded = torch.Generator().manual_seed(1)
+            example = torch.randn(7, backbone.config.hidden_size, generator=seeded)
+            traced = TracedHead(self._head, backbone.model)
+            self._head.compiled = compile_module(traced, (example,), head_dtype)
 
     def lexical_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """The lexical part: (B, T, H) -> (B, agg_dim), without position 0, with [SEP]."""
@@ -367,7 +378,7 @@ class Encoder(nn.Module):
         """Set the precision for inference; the representation's own weights stay in float32.
 
         `head_dtype` is that of Aggretriever's projection to the vocabulary. If `compiled`, OpenVINO
-        computes the backbone; a ModelError where it cannot.
+        computes the backbone and the MLM head; a ModelError where it cannot.
         """
         if compiled:
             every_layer = self.settings.representation is Representation.MLR
@@ -375,7 +386,7 @@ class Encoder(nn.Module):
         else:
             self.backbone.compiled = None
             self.backbone.to(dtype)
-        self.representation.prepare_inference(self.backbone, head_dtype)
+        self.representation.prepare_inference(self.backbone, head_dtype, compiled=compiled)
 
 
 class Retriever(nn.Module):
