@@ -146,7 +146,7 @@ class ExactIndex:
         """
         parts = products.reshape(-1, self._size, len(queries))
         most = products if self._size == 1 else parts.amax(1)
-        passages, columns = (most >= limits.to(self._device)).nonzero(as_tuple=True)
+        passages, columns = reaching(most, limits.to(self._device)).nonzero(as_tuple=True)
         if products.dtype is torch.bfloat16:
             each = (block[part :: self._size] for part in range(self._size))
             found = [pair_products(rows, queries, passages, columns) for rows in each]
@@ -223,6 +223,16 @@ class ExactIndex:
         offsets = precise @ mean + sums * mean.norm()
         slopes = (precise - low.double()).norm(dim=1) * (1 + UNIT) + lengths * UNIT + sums
         return low, offsets.cpu().numpy(), slopes.cpu().numpy()
+
+
+def reaching(products: Tensor, limits: Tensor) -> Tensor:
+    """Return the mask of the (n, B) products that reach (B,) limits."""
+    in_bfloat16 = products.dtype is torch.bfloat16
+    if products.device.type != "cpu" or not in_bfloat16 or not bool((limits > 0).all()):
+        return products >= limits
+    # positive bfloat16 numbers are ordered as their bits, which NumPy compares eight times faster
+    bits, lowest = (part.view(torch.int16).numpy() for part in (products, limits))
+    return torch.from_numpy(bits >= lowest)
 
 
 def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
