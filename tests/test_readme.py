@@ -92,6 +92,17 @@ def test_links_lead_somewhere(page):
     assert not broken
 
 
+def test_the_quickstart_takes_every_stage_by_commands_that_parse():
+    """`.ci/run` runs it."""
+    script = (ROOT / "docs" / "quickstart.sh").read_text().replace("\\\n", " ")
+    lines = [line for line in script.splitlines() if line.startswith(("run denserk", "denserk"))]
+    steps = [shlex.split(line.removeprefix("run ").split(" | ")[0])[1:] for line in lines]
+    for step in steps:
+        parse(step)
+    stages = "pretrain finetune fuse mine-negatives encode index search eval"
+    assert {step[0] for step in steps} == {*stages.split()}
+
+
 # Lines that prepare a machine; `.ci/run` runs the two commands.
 INSTALLING = (*TWO_COMMANDS, "pip install", "python3.11 -m venv", ".venv/bin/pip install")
 

@@ -1,10 +1,8 @@
 """What the command line must not load: no help is worth a second of waiting for torch."""
 
-import os
 import subprocess
 import sys
 
-import pytest
 import typer
 
 from denserk.commands.app import COMMANDS, app, register, run
@@ -65,29 +63,3 @@ def test_vectors_and_models_alone_load_torch(toy, monkeypatch):
         "eval fused qrels.txt",
     )
     assert not loaded(*map(str.split, lines), heavy=("torch", "transformers"))
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, "PASSIVE None 4"),
-        ({"GOMP_SPINCOUNT": "9", "OPENBLAS_THREAD_TIMEOUT": "20"}, "None 9 20"),
-    ],
-)
-def test_idle_threads_sleep_unless_the_user_chose_otherwise(given, expected):
-    """The variables are read once, when torch is loaded: the entry point sets them before."""
-    script = """
-import os, sys
-from denserk.__main__ import main
-sys.argv = ["denserk", "--version"]
-try:
-    main()
-finally:
-    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OPENBLAS_THREAD_TIMEOUT")
-    print("torch" in sys.modules, "numpy" in sys.modules, *map(os.environ.get, names))
-"""
-    env = {name: value for name, value in os.environ.items() if "OMP_" not in name} | given
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == f"False False {expected}"

@@ -46,8 +46,7 @@ OF_ONE = "baseline min per_query topics write_dpr_json write_pyserini_json"
     "report topics corpus answers max_hits",
 )
 def evaluate(
-    settings: config.EvalSettings,
-    inputs: config.EvaluationInput,
+    inputs: config.EvalInputSettings,
     corpus: CorpusSettings,
     output: OverwriteSettings,
     files: Annotated[
@@ -62,14 +61,11 @@ def evaluate(
     denserk eval run.trec qrels.txt --measures 'nDCG@10 RR@10 R@100'
     denserk eval bm25.trec dense.trec qrels.txt --baseline bm25.trec
     """
+    settings: config.EvalSettings = inputs
     runs, qrels = [*(files or []), *inputs.run], inputs.qrels
-    if settings.topics is not None and settings.report is None and not settings.outputs:
-        raise UsageError("--topics is for --report or --write-dpr-json", "add --report DIR")
+    if inputs.corpus is None and inputs.report is None:
+        reject_given(corpus, why="only for --corpus or --report")
     if inputs.answers is None:
-        why, hint = "only for --answers or --report", "add --answers FILE --corpus FILE"
-        reject_given(settings, among=OF_ANSWERS, why=why, hint=hint)
-        if settings.report is None:
-            reject_given(replace(inputs, run=(), qrels=None), corpus, why=why, hint=hint)
         runs, qrels = sort_inputs(files or [], inputs.run, qrels)
         if not settings.measures and format_of(settings) is config.OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=config.TREC_EVAL_MEASURES)

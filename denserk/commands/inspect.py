@@ -139,19 +139,8 @@ def winning_vectors(
     _print(settings.output, encoders.as_table(found, columns, digits=4))
 
 
-# Purposes of the extras, without those for developers and alternatives.
-PURPOSES = {
-    "": "core",
-    "cpu": "faiss indexes, OpenVINO",
-    "int8": "encode --int8",
-    "bm25": "BM25 indexes",
-    "lucene": "Lucene indexes",
-    "benchmarks": "datasets by name",
-    "milvus": "Milvus collections",
-    "report": "plots",
-    "train": "training curves in TensorBoard",
-    "demo": "the model of the quickstart",
-}
+# Groups of packages: no extra, and the extras without those for developers and alternatives.
+EXTRAS = "core cpu int8 bm25 lucene benchmarks milvus report train demo"
 # x86 and ARM CPU flags, as Linux names them, that matter for model speed.
 FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8 asimd sve bf16 i8mm"
 Facts = Iterator[tuple[str, str]]
@@ -163,7 +152,8 @@ def _packages(fixes: list[str]) -> Facts:
     yield "denserk", __version__
     yield "python", platform.python_version()
     for need in map(Requirement, requires("denserk") or ()):
-        extras = (e for e in PURPOSES if not need.marker or need.marker.evaluate({"extra": e}))
+        marker = need.marker
+        extras = (e for e in EXTRAS.split() if not marker or marker.evaluate({"extra": e}))
         if (extra := next(extras, None)) is None:
             continue
         has = None
@@ -171,8 +161,8 @@ def _packages(fixes: list[str]) -> Facts:
             with suppress(PackageNotFoundError):
                 has = version(name)
         if not has or not need.specifier.contains(has, prereleases=True):
-            fixes.append(f"pip install '{need.name}{need.specifier}' ({PURPOSES[extra]})")
-        yield need.name, f"{has or 'missing'} ({PURPOSES[extra]})"
+            fixes.append(f"pip install '{need.name}{need.specifier}' ({extra})")
+        yield need.name, f"{has or 'missing'} ({extra})"
 
 
 def _machine(fixes: list[str]) -> Facts:

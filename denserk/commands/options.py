@@ -44,8 +44,6 @@ OUTPUTS = ("output", "tokenize_to", "write_dpr_json", "write_pyserini_json", "ta
 ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topics")
 # Inputs of which one can be standard input.
 INPUTS = (*ONE_INPUT, "data", "files", "input", "run", "runs", "train")
-# Largest integer that an option accepts.
-LARGEST = 2**31 - 1
 # Key of a context's `meta`: the help lists all options.
 ALL_OPTIONS = "denserk.help_all"
 METAVARS = {bool: "yes|no", int: "INTEGER", float: "NUMBER"}
@@ -112,8 +110,9 @@ class _Option:
         self.spec, self._default = spec_of(field), field.default
         self._kind = without_none(type_hints(settings)[name])
         own_defaults = getattr(settings, "own_defaults", "")
-        classes = [settings] if inspect.get_annotations(settings) else settings.__bases__
-        owner = next(cls for cls in classes if name in fields_of(cls))
+        owner = settings
+        while not inspect.get_annotations(owner):
+            owner = next(cls for cls in owner.__bases__ if name in fields_of(cls))
         self._panel = re.split("[.:]", owner.__doc__ or "")[0]
         self._panel += " (overrides the model's)" if own_defaults else ""
         self._text = field_docs(settings)[name]
@@ -260,9 +259,6 @@ class _Parsed:
         if path := values.pop("config", None):
             typed = typed_values(str(path), read_yaml(path), *self._classes)
         typed |= typed_values(self._source, values, *self._classes)
-        for name, value in typed.items():
-            if isinstance(value, int) and value > LARGEST:
-                raise UsageError(f"{name.replace('_', '-')}: {value} is above {LARGEST}")
         built: dict[str, Any] = {}
         files = dict(plain)
         for name, (classes, is_unset) in self._groups.items():

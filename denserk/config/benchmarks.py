@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -15,8 +14,8 @@ from denserk.config.options import (
     option,
     read_yaml,
     setting,
+    unknown,
 )
-from denserk.errors import UsageError
 
 # Papers with published figures; condenser: also coCondenser and gradient caching.
 Paper = StrEnum("Paper", "AGGRETRIEVER CONDENSER MASTER MLR")
@@ -128,11 +127,7 @@ def find_benchmark(name: str) -> Benchmark | Group:
     known: dict[str, Benchmark | Group] = {**benchmarks(), **groups()}
     name = name.replace("beir:", "beir/").rstrip("/")
     if name not in known:
-        near = get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(
-            f"no benchmark is called {name!r}", f"{hint}denserk benchmark --list prints all of them"
-        )
+        raise unknown("benchmark", name, known, "denserk benchmark --list prints all of them")
     return known[name]
 
 

@@ -68,7 +68,7 @@ DEFAULT_ANSWER_MEASURES = ("Success@5", "Success@20", "Success@100")
 
 
 class EvaluationInput(Settings):
-    """Input."""
+    """Input: of `eval`."""
 
     run: tuple[str, ...] = option((), metavar="RUN", repeat=True)
     """Run file; repeatable."""
@@ -77,26 +77,26 @@ class EvaluationInput(Settings):
     answers: str | None = option(None, metavar="FILE|DIR|-", needs="corpus")
     """Questions with answers, instead of qrels: a hit is relevant if it contains an answer.
     [default: use the qrels]"""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", needs="answers report")
     """Passages of the runs, for --answers and --report."""
 
 
 class AnswerSettings(Settings):
     """Answers: how they are matched."""
 
-    topk: tuple[int, ...] = setting((), metavar="K,K,...", at_least=1)
+    topk: tuple[int, ...] = setting((), metavar="K,K,...", at_least=1, needs="answers")
     """Top-k accuracy at these depths; 5,20 is -m 'Success@5 Success@20'. [default: 5,20,100]"""
-    regex: bool = False
+    regex: bool = option(False, needs="answers")
     """Answers are regular expressions (CuratedTREC)."""
-    strict_dpr: bool = setting(False, excludes="regex")
+    strict_dpr: bool = setting(False, excludes="regex", needs="answers")
     """Answers without letters, digits or symbols match every passage, as in DPR's code."""
-    skip_missing: bool = False
+    skip_missing: bool = option(False, needs="answers")
     """Treat passages missing from the corpus as irrelevant instead of stopping."""
-    num_workers: int = option(1, at_least=1)
+    num_workers: int = option(1, at_least=1, needs="answers")
     """Number of processes for answer matching."""
-    write_dpr_json: str | None = option(None, metavar="FILE")
+    write_dpr_json: str | None = option(None, metavar="FILE", needs="answers")
     """Also write questions and passages as DPR's reader input."""
-    write_pyserini_json: str | None = option(None, metavar="FILE")
+    write_pyserini_json: str | None = option(None, metavar="FILE", needs="answers")
     """Also write questions and passages for Pyserini's evaluate_dpr_retrieval."""
 
     @property
@@ -133,7 +133,9 @@ class PageSettings(Settings):
 
     report: str | None = option(None, metavar="DIR")
     """Write an HTML report, DIR/index.html: tables, curves and queries with their hits."""
-    topics: str | None = option(None, metavar="FILE|DIR|NAME")
+    topics: str | None = option(
+        None, metavar="FILE|DIR|NAME", needs="report write_dpr_json write_pyserini_json"
+    )
     """Topics with the query texts for --report and --write-dpr-json. [default: see the runs]"""
     report_queries: int = setting(20, at_least=0, needs="report")
     """--report: number of queries with the largest differences to show hits of."""
@@ -145,6 +147,10 @@ class EvalSettings(
     PageSettings, ReportSettings, ComparisonSettings, AnswerSettings, EvaluationSettings
 ):
     """Options that `eval` and `benchmark` share."""
+
+
+class EvalInputSettings(EvaluationInput, EvalSettings):
+    """Options of `eval`."""
 
 
 @dataclass(frozen=True)

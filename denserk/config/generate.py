@@ -16,14 +16,6 @@ class Sampling(NamedTuple):
     max_tokens: int = 64
 
 
-# The options of each kind of text, those of `Sampling` first.
-OPTIONS = {
-    kind: (f"num_{plural}", *(f"{kind}_{name}" for name in Sampling._fields[1:]))
-    for kind, plural in {"query": "queries", "continuation": "continuations"}.items()
-}
-OPTIONS["query"] += ("query_prompt",)
-
-
 class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
     """Generation."""
 
@@ -81,9 +73,11 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
             raise UsageError(f"--set join={self.join}: these models read plain text")
 
     def options_of(self, kind: str) -> dict[str, Any]:
-        """Return the options of a kind of text ("query", "continuation") by name."""
-        return {name: getattr(self, name) for name in OPTIONS[kind]}
+        """Return the sampling options of a kind of text ("query", "continuation") by name."""
+        count = {"query": "num_queries", "continuation": "num_continuations"}[kind]
+        names = (count, *(f"{kind}_{name}" for name in Sampling._fields[1:]))
+        return {name: getattr(self, name) for name in names}
 
     def sampling_of(self, kind: str) -> Sampling:
         """Return the sampling parameters of a kind of text."""
-        return Sampling(*list(self.options_of(kind).values())[: len(Sampling._fields)])
+        return Sampling(*self.options_of(kind).values())

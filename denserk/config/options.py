@@ -13,7 +13,7 @@ import math
 import operator
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from enum import Enum
@@ -37,6 +37,8 @@ from denserk.errors import InputError, UsageError
 # Recipes of the package.
 FOLDER = Path(__file__).parents[1] / "recipes"
 
+# Largest integer of an option.
+LARGEST = 2**31 - 1
 # Default of a required option; its class is declared with `kw_only=True`.
 REQUIRED = dataclasses.MISSING
 BOUNDS = {
@@ -83,7 +85,9 @@ class OptionSpec:
             if not isinstance(number, int | float):
                 continue
             expected = [f"{text.replace('_', ' ')} {bound:g}" for text, bound in bounds.items()]
-            if not math.isfinite(number):
+            if isinstance(number, int) and number > LARGEST:
+                expected = [f"at most {LARGEST}"]
+            elif not math.isfinite(number):
                 expected = ["a finite number"]
             elif all(BOUNDS[text](number, bound) for text, bound in bounds.items()):
                 continue
@@ -130,8 +134,9 @@ class Settings:
         given = {name: specs[name] for name in given_fields(self)}
         for name, spec in given.items():
             spec.check(name, getattr(self, name))
-            if spec.needs and given.keys().isdisjoint(spec.needs.split()):
-                wanted = " or ".join(specs[other].flag(other) for other in spec.needs.split())
+            needed = [other for other in spec.needs.split() if other in specs]
+            if needed and given.keys().isdisjoint(needed):
+                wanted = " or ".join(specs[other].flag(other) for other in needed)
                 raise UsageError(f"{spec.flag(name)} needs {wanted}")
             for other in (*spec.excludes.split(), *spec.either.split()):
                 if other in given:
@@ -337,6 +342,13 @@ def build(cls: type[T], values: Mapping[str, Any], hint: str | None = None) -> T
     if missing := [spelled(name, cls) for name in required if name not in own]:
         raise UsageError(f"{' and '.join(missing)} must be given", hint)
     return cls(**own)
+
+
+def unknown(what: str, name: str, known: Iterable[str], hint: str) -> UsageError:
+    """Return the error of a name that is not among the known ones; its hint has the nearest."""
+    near = get_close_matches(name, known, n=3, cutoff=0.4)
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    return UsageError(f"no {what} is called {name!r}", f"{meant}{hint}")
 
 
 def from_json(cls: type[T], values: Mapping[str, Any]) -> T:

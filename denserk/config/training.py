@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -26,6 +25,7 @@ from denserk.config.options import (
     select,
     setting,
     typed_values,
+    unknown,
 )
 from denserk.errors import UsageError
 
@@ -333,12 +333,7 @@ def find_preset(name: str) -> Preset:
     if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
         return as_preset(name, Path(name), read_yaml(name))
     if name not in presets():
-        near = get_close_matches(name, presets(), n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(
-            f"no preset is called {name!r}, and there is no such file",
-            f"{hint}denserk finetune --list-presets shows all of them",
-        )
+        raise unknown("preset or file", name, presets(), "denserk finetune --list-presets has all")
     return presets()[name]
 
 
@@ -369,8 +364,8 @@ class ResolvedRun:
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON, by section."""
-        sections = {name: part for name, part in vars(self).items() if isinstance(part, Settings)}
-        return {name: as_json(section) for name, section in sections.items()}
+        parts = {name: part for name, part in vars(self).items() if name != "notes"}
+        return {n: as_json(p) if isinstance(p, Settings) else p for n, p in parts.items()}
 
     def config(self) -> dict[str, Any]:
         """Return the settings as --config reads them, without unset ones and those of one run."""
@@ -399,11 +394,6 @@ class FinetuneRun(ResolvedRun):
     text: Given = field(default_factory=dict)
     preset: str | None = None
     notes: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the settings as plain JSON: the preset's name, then by section."""
-        overrides = {"representation": dict(self.representation), "text": dict(self.text)}
-        return {"preset": self.preset, **super().as_json(), **overrides}
 
 
 def resolve_run(preset_name: str | None, corpus: CorpusSettings, given: Given) -> FinetuneRun:

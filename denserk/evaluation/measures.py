@@ -16,6 +16,7 @@ import ir_measures
 from ir_measures.measures import SumAgg
 from ir_measures.providers import Provider
 
+from denserk.config.options import LARGEST
 from denserk.errors import UsageError
 
 Measure = ir_measures.Measure
@@ -159,6 +160,9 @@ def _checked(token: str, measure: Measure, level: int) -> Measure:
         params["rel"] = level
     elif level != 1 and _has_level(measure):
         params.setdefault("rel", level)
+    for name, value in params.items():
+        if isinstance(value, int) and value > LARGEST:
+            raise UsageError(f"{token}: {name} {value} is above {LARGEST}")
     measure = type(measure)(**params)
     try:
         measure.validate_params()  # type: ignore[no-untyped-call]

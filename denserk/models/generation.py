@@ -200,10 +200,11 @@ def generate(
         settings.corpus, "passages", lambda: read_passages(settings.corpus, corpus, settings.fields)
     )
     start, stop = shard_bounds(texts.count(), size, settings.shard_id, settings.shard_num)
+    prompt = {"query_prompt": settings.query_prompt}
     chosen = {
         **{name: plain(getattr(settings, name)) for name in SHARED},
         **as_json(corpus),
-        "queries": settings.options_of("query") if QUERIES in generators else None,
+        "queries": settings.options_of("query") | prompt if QUERIES in generators else None,
         "continuations": (
             settings.options_of("continuation") if CONTINUATIONS in generators else None
         ),

@@ -45,20 +45,6 @@ def test_help_fits_a_screen_with_all_options_on_request_and_examples_that_parse(
             assert not spelling.startswith("-") or re.search(rf"{spelling}(?![\w-])", text)
 
 
-def test_types_and_choices_are_shown(capsys):
-    text, _ = shown("encode", "--help", capsys)
-    assert "--shard-id <int> " in text
-    assert "--output-format <npy|jsonl|" in text
-
-
-def test_commands_are_listed_in_workflow_order(capsys):
-    assert run(["--help"]) == 0
-    text = capsys.readouterr().out
-    lines = ("Train:", "finetune ", "Retrieve:", "encode ", "Evaluate:", "eval ", "Data:")
-    listed = [text.index(f"\n{line}" if line[-1] == ":" else f"\n  {line}") for line in lines]
-    assert listed == sorted(listed)
-
-
 @pytest.mark.parametrize(
     ("line", "completed"),
     [

@@ -124,15 +124,3 @@ def test_json_mistakes_are_reported_together():
     assert "brush: found 3, expected a list" in caught.value.message
     assert "width is not a setting" in caught.value.message
     assert "depth: found True, expected a whole number" in caught.value.message
-
-
-def test_help_by_panels_with_defaults():
-    text = " ".join(invoke("--help").split())
-    assert "Paint: --target, --to WALL" in text
-    assert "Which colour, in a word. [default: red]" in text
-    assert "Depth. [default: that of the wall]" in text
-    assert "--no-glossy" not in text
-    assert "--warm / --no-warm Is it warm." in text
-    assert "How strong. [default: the model's own]" in text
-    titles = ("Paint:", "Weather (overrides the model's):", "Console:", "Settings (as --set")
-    assert [text.index(title) for title in titles] == sorted(map(text.index, titles))

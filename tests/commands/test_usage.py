@@ -42,9 +42,13 @@ def files(toy, monkeypatch):
         (f"{MINE} --run - --train -", 2, "standard input (-) can be only one of the inputs"),
         ("rerank --model m --run - --topics t --corpus - --output out", 2, "standard input (-)"),
         # options that do nothing, or contradict each other
-        ("eval good.trec qrels.txt --regex --num-workers 2", 2, "--regex, --num-workers: only for"),
-        ("eval good.trec qrels.txt --corpus corpus.jsonl", 2, "--corpus: only for --answers or"),
-        ("eval good.trec qrels.txt --topics queries.tsv", 2, "--topics is for --report or"),
+        ("eval good.trec qrels.txt --regex --num-workers 2", 2, "--regex needs --answers"),
+        (
+            "eval good.trec qrels.txt --corpus corpus.jsonl",
+            2,
+            "--corpus needs --answers or --report",
+        ),
+        ("eval good.trec qrels.txt --topics queries.tsv", 2, "--topics needs --report or"),
         (f"{ANSWERED} --qrels qrels.txt", 2, "--qrels and --answers exclude each other"),
         ("eval good.trec --qrels qrels.txt --qrels no.tsv", 2, "--qrels takes one file"),
         (f"{SEARCH} --qrels no.tsv", 2, "--qrels needs --topics"),
@@ -58,9 +62,16 @@ def files(toy, monkeypatch):
         (f"{SEARCH} --collection c", 2, "--collection: only for Milvus"),
         # values
         ("eval good.trec qrels.txt -m 'ndcg@10 R'", 2, "ndcg@10 is not a measure of ir-measures"),
+        (f"eval good.trec qrels.txt -m nDCG@{9**20}", 2, f"cutoff {9**20} is above 2147483647"),
+        (f"eval good.trec qrels.txt -m 'P(rel={9**20})@5'", 2, f"rel {9**20} is above"),
+        (f"{ANSWERED} --set topk={9**20}", 2, f"topk={9**20}: at most 2147483647"),
         ("eval good.trec qrels.txt --min RR@10", 2, "--min RR@10"),
         ("fuse good.trec qrels.txt --weights 1,x --output out", 2, "weights: found 'x', expect"),
-        (f"{SEARCH} --hits 99999999999999999999", 2, "hits: 99999999999999999999 is above"),
+        (
+            f"{SEARCH} --hits 99999999999999999999",
+            2,
+            "--hits 99999999999999999999: at most 2147483647",
+        ),
     ],
 )
 def test_one_line_and_nothing_written(files, capsys, line, status, told):
