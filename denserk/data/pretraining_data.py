@@ -151,16 +151,13 @@ def prepare(
     limits.
     """
     layout, units = LAYOUTS.get(objective, Layout.BLOCKS), units or TextUnitSettings()
+    unused = "spans" if layout is Layout.BLOCKS else "short_blocks"
     settings = {"format": FORMAT, "layout": layout, "corpus": as_json(corpus_settings)}
-    settings |= as_json(units)
+    settings |= {name: value for name, value in as_json(units).items() if name != unused}
     if layout is Layout.BLOCKS:
         settings["seed"] = seed
-    for unused in {
-        Layout.BLOCKS: ["spans"],
-        Layout.SPANS: ["short_blocks"],
-        Layout.PASSAGES: ["short_blocks"] + ["max_length"] * (units.spans is None),
-    }[layout]:
-        del settings[unused]
+    elif layout is Layout.PASSAGES and units.spans is None:
+        del settings["max_length"]
     work = _Preparation(sources, expansions, corpus_settings, units, layout, seed, tokenizer)
     settings["tokenizer"] = work.text_tokenizer.fingerprint()
     inputs = {"corpus": sources, "expansions": expansions}

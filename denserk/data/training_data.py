@@ -132,15 +132,8 @@ def prepare(
         "query": rules_of(query_tokenizer),
         "passage": rules_of(passage_tokenizer),
     }
-    plan = plan_of(
-        settings,
-        {
-            "file": inputs.files,
-            "corpus": inputs.corpus,
-            "queries": inputs.queries,
-            "qrels": inputs.qrels,
-        },
-    )
+    sources = {use: getattr(inputs, use) for use in ("corpus", "queries", "qrels")}
+    plan = plan_of(settings, {"file": inputs.files, **sources})
     work = _Preparation(inputs, query_tokenizer, passage_tokenizer)
     prepare_folder(folder, plan, work.write, again=again)
     store = TrainingStore(folder)
