@@ -272,7 +272,7 @@ def _encode_blocks(
     advance: Callable[[int], None],
 ) -> Iterator[Encoded]:
     """Encode this process' blocks; finished ones are compared with the input and skipped."""
-    rank, size = world()
+    (rank, size), side = world(), settings.side
     start, unseen = time.perf_counter(), set(finished)
 
     def prepare(numbered: tuple[int, Records]) -> tuple[Block, Records, PlannedTexts | None]:
@@ -287,7 +287,7 @@ def _encode_blocks(
                 f"{settings.source} holds there now",
                 "start over with --overwrite",
             )
-        planned = None if number in finished else encoder.plan(settings.side, records)
+        planned = None if number in finished else encoder.plan(side, records)
         return block, records, planned
 
     for block, records, planned in prefetch(prepare, blocks, settings.workers):
@@ -297,7 +297,7 @@ def _encode_blocks(
             if not result.encoded:  # time counts from the first text that is encoded
                 start = time.perf_counter()
             continue
-        vectors = encoder.encode_planned(settings.side, planned, advance)
+        vectors = encoder.encode_planned(side, planned, advance)
         result.encoded += planned.count
         result.tokens += planned.tokens
         result.positions += planned.positions
