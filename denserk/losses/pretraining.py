@@ -6,7 +6,6 @@ Multi-task Pre-trained Bottlenecked Masked Autoencoders are Better Dense Retriev
 al., 2022), sections 3.1 to 3.3. In all of them a shallow head recovers a text through one vector.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from denserk.config.pretraining import DecoderInit, Decoders, MasterTask
 from denserk.config.pretraining import PretrainingObjectiveSettings as Settings
-from denserk.data.batches import PretrainingBatch
+from denserk.data.batches import MaskedTexts, PretrainingBatch
 from denserk.data.masking import IGNORED
 from denserk.errors import ModelError
 from denserk.models.backbone import Backbone
@@ -49,8 +48,10 @@ def token_loss(backbone: Backbone, hidden: Tensor, labels: Tensor) -> TokenLoss:
     return TokenLoss(F.cross_entropy(logits, labels[labelled], reduction="sum"), labelled.sum())
 
 
-class PretrainingObjective(nn.Module, ABC):
-    """A backbone, whose MLM head all terms share, and the layers that pre-training adds to it.
+class MaskedLanguageModel(nn.Module):
+    """Masked-language modelling, one term, `mlm`; other objectives add layers and terms.
+
+    All terms share the backbone's MLM head.
 
     Attributes:
         heads: the added layers by the first part of their tensors' names.
@@ -92,13 +93,14 @@ class PretrainingObjective(nn.Module, ABC):
         fill(path, self.heads, tensors)
         return path
 
-    @abstractmethod
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
         """Return the tokens to predict, by term: (B, T) int64 each, -100 where there is none."""
+        return {"mlm": batch.texts.labels}
 
-    @abstractmethod
     def states(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the last [CLS] states (B, H), and the states to predict from by term (B, T, H)."""
+        hidden = self.backbone(batch.texts.tokens)
+        return hidden[:, 0], {"mlm": hidden}
 
     def counts(self, batch: PretrainingBatch) -> dict[str, Tensor]:
         """Return the number of labelled tokens of each term, without a forward pass."""
@@ -109,19 +111,6 @@ class PretrainingObjective(nn.Module, ABC):
         labels = self.labels(batch)
         cls, states = self.states(batch)
         return cls, {name: token_loss(self.backbone, states[name], labels[name]) for name in states}
-
-
-class MaskedLanguageModel(PretrainingObjective):
-    """Masked-language modelling: one term, `mlm`."""
-
-    def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
-        """See `PretrainingObjective`."""
-        return {"mlm": batch.texts.labels}
-
-    def states(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `PretrainingObjective`."""
-        hidden = self.backbone(batch.texts.tokens)
-        return hidden[:, 0], {"mlm": hidden}
 
 
 def with_first(cls: Tensor, stream: Tensor) -> Tensor:
@@ -154,7 +143,7 @@ class Bottleneck(nn.ModuleList):
         return backbone.run_layers(self, with_first(cls, stream), mask)
 
 
-class Condenser(PretrainingObjective):
+class Condenser(MaskedLanguageModel):
     """Terms `head` (the paper's L_mlm) and `late` (L_mlm^c), through one MLM head.
 
     The head sees the last layer's [CLS] and the tokens of an early layer (`skip_from`, 0 is the
@@ -177,12 +166,12 @@ class Condenser(PretrainingObjective):
         self.heads["head"] = Bottleneck(backbone, settings.n_head_layers)
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
-        """See `PretrainingObjective`; both terms predict the same tokens."""
+        """See `MaskedLanguageModel`; both terms predict the same tokens."""
         names = ["head", "late"] if self.settings.late_mlm else ["head"]
         return dict.fromkeys(names, batch.texts.labels)
 
     def states(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `PretrainingObjective`."""
+        """See `MaskedLanguageModel`."""
         tokens = batch.texts.tokens
         layers = self.backbone.hidden_states(tokens)
         late, early = layers[-1], layers[self.skip_from]
@@ -191,7 +180,7 @@ class Condenser(PretrainingObjective):
         return cls, states | ({"late": late} if self.settings.late_mlm else {})
 
 
-class Master(PretrainingObjective):
+class Master(MaskedLanguageModel):
     """Terms `mlm` of the encoder, `mlm_npr` and so on of its further passes, and one per decoder.
 
     A decoder sees the [CLS] state of the encoder pass of its name, or else of the first; behind it,
@@ -220,30 +209,30 @@ class Master(PretrainingObjective):
             self.heads[f"{name}_decoder"] = layers
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
-        """See `PretrainingObjective`."""
-        passes = {f"mlm_{name}": batch.passes[name].labels for name in self._passes(batch)}
+        """See `MaskedLanguageModel`."""
+        passes = {f"mlm_{name}": texts.labels for name, texts in self._passes(batch).items()}
         decoders = {task: batch.decoders[task].labels for task in self.tasks}
-        return {"mlm": batch.texts.labels, **passes, **decoders}
+        return super().labels(batch) | passes | decoders
 
     def states(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `PretrainingObjective`."""
-        states = {"mlm": self.backbone(batch.texts.tokens)}
-        cls = dict.fromkeys(self.tasks, states["mlm"][:, 0])
-        for name in self._passes(batch):
-            states[f"mlm_{name}"] = self.backbone(batch.passes[name].tokens)
+        """See `MaskedLanguageModel`."""
+        first, states = super().states(batch)
+        cls = dict.fromkeys(self.tasks, first)
+        for name, texts in self._passes(batch).items():
+            states[f"mlm_{name}"] = self.backbone(texts.tokens)
             cls[name] = states[f"mlm_{name}"][:, 0]
         for task in self.tasks:
             tokens = batch.decoders[task].tokens
             decoder = self.heads["shared_decoder" if self.shared else f"{task}_decoder"]
             embedded = self.backbone.embed(tokens)
             states[task] = decoder(self.backbone, cls[task], embedded, tokens.attention_mask)
-        return states["mlm"][:, 0], states
+        return first, states
 
-    def _passes(self, batch: PretrainingBatch) -> list[str]:
-        return [task for task in self.tasks if task in batch.passes]
+    def _passes(self, batch: PretrainingBatch) -> dict[str, MaskedTexts]:
+        return {task: batch.passes[task] for task in self.tasks if task in batch.passes}
 
 
-class RetroMae(PretrainingObjective):
+class RetroMae(MaskedLanguageModel):
     """Terms `mlm` of the encoder and `decoder` of the enhanced decoding (section 3.3).
 
     A one-layer decoder recovers every token, each from a view of its own: its queries are the [CLS]
@@ -264,17 +253,16 @@ class RetroMae(PretrainingObjective):
         self.heads["decoder"] = Bottleneck(backbone, 1)
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
-        """See `PretrainingObjective`."""
-        return {"mlm": batch.texts.labels, "decoder": batch.decoders["retromae"].labels}
+        """See `MaskedLanguageModel`."""
+        return super().labels(batch) | {"decoder": batch.decoders["retromae"].labels}
 
     def states(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `PretrainingObjective`."""
+        """See `MaskedLanguageModel`."""
         assert batch.visible is not None
-        hidden = self.backbone(batch.texts.tokens)
-        cls = hidden[:, 0]
+        cls, states = super().states(batch)
         embedded = self.backbone.embed(batch.decoders["retromae"].tokens)
         queries = cls.unsqueeze(1) + self.backbone.position_signal(embedded.shape[1])
         (layer,) = self.heads["decoder"].children()
-        states = with_first(cls, embedded)
-        decoded = self.backbone.run_cross_layer(layer, queries, states, batch.visible)
-        return cls, {"mlm": hidden, "decoder": decoded}
+        seen = with_first(cls, embedded)
+        states["decoder"] = self.backbone.run_cross_layer(layer, queries, seen, batch.visible)
+        return cls, states

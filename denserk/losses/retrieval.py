@@ -13,7 +13,6 @@ positive first. `targets[i]` is the row of query i's positive.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -172,27 +171,16 @@ DISTILLATIONS = {  # losses of (teacher, student) scores
 }
 
 
-class Candidates(NamedTuple):
-    """The passages of a batch's losses."""
+def distinct(groups: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Return groups by each passage's first row, and whether a row is left out of softmaxes: (P,).
 
-    groups: Tensor  # (B, N) int64, each query's own as rows of the passages, -1 where there is none
-    counted: Tensor  # (B, P) bool, whether a passage is part of a query's softmax
-
-
-def find_candidates(groups: Tensor, keys: Tensor) -> Candidates:
-    """Count every passage once for every query, whatever number of rows it has.
-
-    groups: (B, N), see `Candidates`; keys: (P,) int64, equal where two rows are the same passage,
-    negative for padding.
-
-    >>> groups, counted = find_candidates(torch.tensor([[0, 1], [2, -1]]), torch.tensor([7, 8, 7]))
-    >>> groups.tolist(), counted.tolist()
-    ([[0, 1], [0, -1]], [[True, True, False], [True, True, False]])
+    >>> groups, excluded = distinct(torch.tensor([[0, 1], [2, -1]]), torch.tensor([7, 8, 7]))
+    >>> groups.tolist(), excluded.tolist()
+    ([[0, 1], [0, -1]], [False, False, True])
     """
     first = first_rows(keys)
-    own = torch.where(groups < 0, groups, first[groups])
-    counted = (first == torch.arange(len(keys), device=keys.device)) & (keys >= 0)
-    return Candidates(own, counted.expand(len(groups), -1))
+    again = first != torch.arange(len(keys), device=keys.device)
+    return torch.where(groups < 0, groups, first[groups]), again | (keys < 0)
 
 
 @dataclass(frozen=True)
@@ -212,30 +200,33 @@ class RetrievalObjective:
         self,
         queries: Tensor,
         passages: PassageVectors,
-        candidates: Candidates,
+        groups: Tensor,
+        keys: Tensor,
         teacher: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return the weighted terms by name; their sum is the loss.
 
-        queries: (B, D), passages: (P, S, D), teacher: (B, N) scores of each query's own passages,
-        minus infinity where a group has no passage.
+        queries: (B, D), passages: (P, S, D), groups: (B, N) each query's own as rows of the
+        passages, -1 where there is none; keys: (P,) equal where two rows are the same passage,
+        which counts once, negative for padding; teacher: (B, N) scores, minus infinity where a
+        group has no passage.
         """
+        groups, excluded = distinct(groups, keys)
         terms = {}
         if weight := self.settings.weight_of_contrastive:
-            contrast = self._contrast(queries, passages, candidates)
+            contrast = self._contrast(queries, passages, groups[:, 0], excluded)
             terms = {name: term * weight for name, term in contrast.items()}
         if self.settings.distillation is not None:
             assert teacher is not None
-            student = self._group_scores(queries, passages, candidates.groups)
+            student = self._group_scores(queries, passages, groups)
             loss = DISTILLATIONS[self.settings.distillation]
             terms["distillation"] = loss(teacher, student / self.settings.temperature)
         return terms
 
     def _contrast(
-        self, queries: Tensor, passages: PassageVectors, candidates: Candidates
+        self, queries: Tensor, passages: PassageVectors, targets: Tensor, excluded: Tensor
     ) -> dict[str, Tensor]:
-        temperature, targets = self.settings.temperature, candidates.groups[:, 0]
-        excluded = ~candidates.counted
+        temperature = self.settings.temperature
         by_vector = vector_scores(queries, passages.values)
         best = max_similarity(by_vector, passages.mask)
         scores = best

@@ -33,7 +33,7 @@ from denserk.training.run_folder import (
     share_of_batches,
     train,
 )
-from denserk.training.steps import RerankingStep, RetrievalStep, SentenceStep, Step
+from denserk.training.steps import Step, reranking_step, retrieval_step, sentence_step
 from denserk.training.trainer import Measure, Prepared, Training
 from denserk.training.validation import DevSet, dev_sets, measure, measure_groups, measure_sentences
 
@@ -131,11 +131,11 @@ def retriever_training(run: FinetuneRun) -> Training:
                 "encoder reads the sentences of an example",
                 "start from a model whose sides share their weights",
             )
-        step = SentenceStep(model.passage, run.objective, run.cache)
+        step = partial(sentence_step, model.passage, run.objective, run.cache)
         prepare = partial(prepare_examples, run, tokenizers[1], model.passage)
     else:
         objective, across = objective_of(run, chosen, model), run.finetune.negatives_x_device
-        step = RetrievalStep(model, objective, run.cache, across_devices=across)
+        step = partial(retrieval_step, model, objective, run.cache, across)
         size = run.optimizer.batch_size
         measured = partial(measure, model, batch=size, temperature=temperature)
         prepare = partial(prepare_queries, run, tokenizers, TrainingBatches, measured)
@@ -168,7 +168,7 @@ def reranker_training(run: FinetuneRun) -> Training:
     prepare = partial(prepare_queries, run, tokenizers, batches, measured)
     representation = RepresentationSettings(Representation.CROSS_ENCODER)
     resolved = {"representation": as_json(representation), "text": as_json(model.text)}
-    step = RerankingStep(model, run.reranking, run.cache)
+    step = partial(reranking_step, model, run.reranking, run.cache)
     return Training(model, step, model.save, model.load, prepare, resolved)
 
 

@@ -2,8 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from denserk.io.files import STREAM, open_binary, write_errors
 from denserk.io.manifest import Kind
 from denserk.io.pretraining_text import Document, read_documents
 from denserk.losses.pretraining import Condenser, MaskedLanguageModel, Master, RetroMae
-from denserk.losses.pretraining import PretrainingObjective as Objective
 from denserk.models.checkpoints import find_model
 from denserk.models.distributed import main_process_first
 from denserk.models.model_folder import StoredEncoder, read_model_folder, save_transformer
@@ -42,12 +40,12 @@ from denserk.training.run_folder import (
     share_of_batches,
     train,
 )
-from denserk.training.steps import Limits, PretrainingStep
+from denserk.training.steps import Limits, pretraining_step
 from denserk.training.trainer import Training
 
 logger = logging.getLogger(__name__)
 
-KINDS: Mapping[PretrainingObjective, type[Objective]] = {
+KINDS: Mapping[PretrainingObjective, type[MaskedLanguageModel]] = {
     PretrainingObjective.MLM: MaskedLanguageModel,
     PretrainingObjective.CONDENSER: Condenser,
     PretrainingObjective.COCONDENSER: Condenser,
@@ -68,9 +66,8 @@ def pretrain(run: PretrainRun) -> TrainingResult:
 def training_of(run: PretrainRun, output: Path) -> Training:
     """Load the model to start from, initialising it first if there is none."""
     settings, optimizer = run.pretrain, run.optimizer
-    root = main_process_first(
-        lambda: start_folder(run, output / START, again=not is_resumable(output))
-    )
+    again = not is_resumable(output)
+    root = main_process_first(partial(start_folder, run, output / START, again=again))
     set_seed(run.masking.seed)
     objective, tokenizer = load_objective(run, root), load_tokenizer(root)
 
@@ -116,9 +113,10 @@ def training_of(run: PretrainRun, output: Path) -> Training:
         )
         return batches, None
 
-    step = PretrainingStep(
+    step = partial(
+        pretraining_step,
         objective,
-        Limits(optimizer.cache_chunk_size, optimizer.chunk_tokens),
+        limits=Limits(optimizer.cache_chunk_size, optimizer.chunk_tokens),
         contrast=settings.objective is PretrainingObjective.COCONDENSER,
         lm_scale=run.objective.lm_scale,
         by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
@@ -129,7 +127,7 @@ def training_of(run: PretrainRun, output: Path) -> Training:
     return Training(objective, step, save, load, prepare_batches, {"masking": masking})
 
 
-def load_objective(run: PretrainRun, root: Path) -> Objective:
+def load_objective(run: PretrainRun, root: Path) -> MaskedLanguageModel:
     """Build the objective of a run around the encoder of a folder, with the folder's heads."""
     stored = read_model_folder(root)
     if not stored.shared:
@@ -156,9 +154,8 @@ def load_objective(run: PretrainRun, root: Path) -> Objective:
     cocondenser = run.pretrain.objective is PretrainingObjective.COCONDENSER
     if cocondenser and read is None and not run.objective.fresh_heads:
         logger.warning(
-            f"{root} has no {objective.head_files[0]}: the head is randomly initialised, which "
-            "harms a Condenser that was trained with one; start from the folder that --objective "
-            "condenser wrote, or the authors' with their model.pt"
+            f"{root} has no {objective.head_files[0]}: a Condenser without the head that it was "
+            "trained with is worse; start from the folder that --objective condenser wrote"
         )
     return objective
 
@@ -166,23 +163,21 @@ def load_objective(run: PretrainRun, root: Path) -> Objective:
 def check_inputs(run: PretrainRun) -> None:
     """Open every input, so that a missing one is reported before long work on the others."""
     settings = run.pretrain
-    for name in (settings.expansions, run.masking.frequency_dict):
-        if name is not None:
-            with open_binary(name):
-                pass
-    generated = STREAM in settings.corpus  # can be read only once: it may have what was generated
-    for source in settings.corpus:
-        if source != STREAM:
-            with closing(_documents(run, source)) as documents:
-                first = next(documents, None)
-                generated |= first is not None and first.tokens is not None
+    for name in filter(None, (settings.expansions, run.masking.frequency_dict)):
+        with open_binary(name):
+            pass
+    # standard input can be read once, and may have generated text
+    sources = [source for source in settings.corpus if source != STREAM]
+    first = [next(documents_of(run, source), None) for source in sources]
+    generated = STREAM in settings.corpus or any(each and each.tokens is not None for each in first)
     master = settings.objective is PretrainingObjective.MASTER
     if master and settings.expansions is None and not generated:
         refuse_generated(frozenset(run.objective.tasks))
 
 
-def _documents(run: PretrainRun, source: str) -> Generator[Document]:
-    yield from read_documents(source, run.corpus, run.units.fields, run.units.raw_text)
+def documents_of(run: PretrainRun, source: str) -> Iterator[Document]:
+    """Read the documents of one of the run's sources."""
+    return read_documents(source, run.corpus, run.units.fields, run.units.raw_text)
 
 
 def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
@@ -225,9 +220,7 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
         with write_errors(part):
             tokenizer.save_pretrained(part)
             new_model(architecture, entries, seed, positions).save_pretrained(part)
-        logger.info(
-            f"randomly initialised: {architecture}, a vocabulary of {entries:,}, in {folder}"
-        )
+        logger.info(f"randomly initialised: {architecture}, a vocabulary of {entries:,}: {folder}")
         return {"vocabulary": entries}
 
     prepare_folder(folder, plan_of(chosen, inputs, Kind.START), write, again=again)
@@ -238,7 +231,7 @@ def _texts(run: PretrainRun) -> Iterator[str]:
     """Yield the text of every document, its fields one below the other."""
     with track("training the vocabulary", None, "documents") as progress:
         for source in run.pretrain.corpus:
-            for document in _documents(run, source):
+            for document in documents_of(run, source):
                 progress.advance()
                 yield "\n".join(document.parts)
 

@@ -128,9 +128,8 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
             save_if_installed(curves, "training curves", output / CURVES)
         if speed := trainer.speed():
             logger.info(speed)
-        return TrainingResult(
-            trainer.step_number, trainer.first_step, trainer.last_loss, trainer.best
-        )
+        loss = next(reversed(trainer.logged("loss")), None)
+        return TrainingResult(trainer.step_number, trainer.first_step, loss, trainer.best)
 
 
 def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:

@@ -12,11 +12,11 @@ runs each chunk again, under the random state of its first run.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -34,10 +34,9 @@ from denserk.data.batches import (
     by_length,
 )
 from denserk.data.training_batches import PairTrainingBatch
-from denserk.losses.pretraining import PretrainingObjective, TokenLoss
+from denserk.losses.pretraining import MaskedLanguageModel, TokenLoss
 from denserk.losses.retrieval import (
     RetrievalObjective,
-    find_candidates,
     listwise_loss,
     r_drop_loss,
     sentence_loss,
@@ -54,10 +53,6 @@ DEFAULT_ENOUGH = 1 << 16
 
 # A loss by its weighted terms; their sum is the loss.
 Terms = dict[str, Tensor]
-# Runs the backward pass of a loss, scaled as the precision needs.
-Backward = Callable[[Tensor], None]
-# Opens the region in which forward passes compute in the run's precision.
-Autocast = Callable[[], AbstractContextManager[Any]]
 
 
 class Limits(NamedTuple):
@@ -78,11 +73,16 @@ UNLIMITED = Limits()
 
 
 @dataclass
-class Work:
-    """Counts what passed through a model: tokens, and positions with padding."""
+class Update:
+    """One update of the weights: how a step runs its passes, and what it passed through the model.
 
+    `backward` scales a loss as the precision needs; `autocast` is the region of forward passes.
+    """
+
+    backward: Callable[[Tensor], None] = torch.autograd.backward
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     tokens: int = 0
-    positions: int = 0
+    positions: int = 0  # padding included
 
     def count(self, lengths: Sequence[int]) -> None:
         """Count one pass over texts of these lengths, padded to the longest."""
@@ -91,13 +91,13 @@ class Work:
 
 
 def groups_of(
-    parts: Sequence[TokenBatch], work: Work, limits: Limits = UNLIMITED, *, split: bool = True
+    parts: Sequence[TokenBatch], update: Update, limits: Limits = UNLIMITED, *, split: bool = True
 ) -> Iterator[tuple[Tensor, list[TokenBatch]]]:
     """Yield groups of texts of similar length: their rows, and those rows of every part.
 
     Row i of every part belongs to text i, whose length is that of the first part. The longest texts
     come first; each part of a group is as wide as its longest text. Without `split`, groups end at
-    the limits alone. All are counted in `work`.
+    the limits alone. All are counted in `update`.
     """
     # the one synchronisation with the device
     lengths = torch.stack([part.attention_mask.sum(1) for part in parts]).tolist()
@@ -107,25 +107,25 @@ def groups_of(
         rows, found = torch.tensor(members, device=device), []
         for part, of_texts in zip(parts, lengths, strict=True):
             own = [of_texts[row] for row in members]
-            work.count(own)
+            update.count(own)
             found.append(TokenBatch(*(field[rows, : max(own)] for field in part)))
         yield rows, found
 
 
 def group(
-    batch: TokenBatch, work: Work, limits: Limits = UNLIMITED
+    batch: TokenBatch, update: Update, limits: Limits = UNLIMITED
 ) -> tuple[list[TokenBatch], Tensor]:
     """Split a batch into groups; return them, and each text's position among them: (B,) int64."""
-    rows, batches = zip(*groups_of([batch], work, limits), strict=True)
+    rows, batches = zip(*groups_of([batch], update, limits), strict=True)
     return [tokens for (tokens,) in batches], torch.cat(rows).argsort()
 
 
 def cut(
-    batch: PretrainingBatch, work: Work, limits: Limits = UNLIMITED, *, split: bool = True
+    batch: PretrainingBatch, update: Update, limits: Limits = UNLIMITED, *, split: bool = True
 ) -> Iterator[tuple[Tensor, PretrainingBatch]]:
     """Yield a batch in groups, each with the rows of its texts; see `groups_of`."""
     texts = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
-    for rows, parts in groups_of([each.tokens for each in texts], work, limits, split=split):
+    for rows, parts in groups_of([each.tokens for each in texts], update, limits, split=split):
         width = parts[0].input_ids.shape[1]
         found = iter(
             MaskedTexts(tokens, each.labels[rows, : tokens.input_ids.shape[1]])
@@ -142,13 +142,8 @@ def cut(
         )
 
 
-class Step(Protocol):
-    """How one batch becomes gradients; `work` counts what passed through the model."""
-
-    work: Work
-
-    def __call__(self, batch: Any, backward: Backward, autocast: Autocast) -> Terms:
-        """Add this process's share of the gradient to the model; return the loss by its terms."""
+# Adds this process's share of a batch's gradient to the model; returns the loss by its terms.
+Step = Callable[[Any, Update], Terms]
 
 
 def total(terms: Mapping[str, Tensor]) -> Tensor:
@@ -165,6 +160,14 @@ def summed(values: Terms) -> Terms:
     return dict(zip(values, together, strict=True))
 
 
+def add_up(parts: Iterable[Terms], update: Update, sums: Terms) -> Terms:
+    """Backpropagate the terms of chunks one by one; sum them over chunks and processes."""
+    for terms in parts:
+        update.backward(total(terms))
+        sums = {**sums, **{n: sums.get(n, 0) + term.detach() for n, term in terms.items()}}
+    return summed(sums)
+
+
 def join(parts: Sequence[PassageVectors]) -> PassageVectors:
     """Concatenate the embeddings of chunks; missing vectors of a passage are masked."""
     size = max(part.values.shape[1] for part in parts)
@@ -173,57 +176,49 @@ def join(parts: Sequence[PassageVectors]) -> PassageVectors:
     return PassageVectors(values, torch.cat(masks) if masks else None)
 
 
-@dataclass
-class RetrievalStep:
-    """A step of a retriever: direct, or with the gradient cache.
+def retrieval_step(
+    model: Retriever,
+    objective: RetrievalObjective,
+    cache: CacheSettings,
+    across_devices: bool,
+    batch: TrainingBatch,
+    update: Update,
+) -> Terms:
+    """Train a retriever, directly or with the gradient cache.
 
     `across_devices`: the passages of other processes are negatives too.
     """
+    asked, place = group(batch.queries, update, Limits.of(cache, cache.q_chunk))
+    read, places = group(batch.passages, update, Limits.of(cache, cache.p_chunk))
 
-    model: Retriever
-    objective: RetrievalObjective
-    cache: CacheSettings
-    across_devices: bool = True
-    work: Work = field(default_factory=Work)
+    def encode(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
+        with update.autocast():
+            return encoder(texts)
 
-    def __call__(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
-        """See `Step`."""
-        cached, cache = self.cache.grad_cache, self.cache
-        asked, place = group(batch.queries, self.work, Limits.of(cache, cache.q_chunk))
-        read, places = group(batch.passages, self.work, Limits.of(cache, cache.p_chunk))
-
-        def encode(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
-            with autocast():
-                return encoder(texts)
-
-        run = partial(checkpoint, encode, use_reentrant=False) if cached else encode
-        with nullcontext() if cached else autocast():  # outside of chunks, weights are cast once
-            queries = torch.cat([run(self.model.query, part) for part in asked])
-            passages = join([run(self.model.passage.passage_vectors, part) for part in read])
-        return self._loss(queries[place], passages.of(places), batch, backward)
-
-    def _loss(
-        self, queries: Tensor, passages: PassageVectors, batch: TrainingBatch, backward: Backward
-    ) -> Terms:
-        groups, keys, teacher = batch.groups, batch.keys, batch.teacher
-        rank, processes = world()
-        if processes > 1 and self.across_devices:
-            values, mask = passages
-            count, size = (widest(values.shape[axis], keys.device) for axis in (0, 1))
-            groups = gather(torch.where(groups < 0, groups, groups + rank * count))
-            keys = gather(widen(keys, count, axis=0, value=-1))
-            queries = gather(queries)
-            values = gather(widen(widen(values, size), count, axis=0))
-            if mask is not None:
-                mask = gather(widen(widen(mask, size), count, axis=0).to(torch.uint8)).bool()
-            passages = PassageVectors(values, mask)
-            teacher = None if teacher is None else gather(teacher)
-        terms = self.objective(queries, passages, find_candidates(groups, keys), teacher)
-        if not self.across_devices:
-            terms = {name: term / processes for name, term in terms.items()}
-        backward(total(terms))
-        found = {name: term.detach() for name, term in terms.items()}
-        return found if self.across_devices else summed(found)
+    cached = cache.grad_cache
+    run = partial(checkpoint, encode, use_reentrant=False) if cached else encode
+    with nullcontext() if cached else update.autocast():  # outside of chunks, weights are cast once
+        queries = torch.cat([run(model.query, part) for part in asked])[place]
+        passages = join([run(model.passage.passage_vectors, part) for part in read]).of(places)
+    groups, keys, teacher = batch.groups, batch.keys, batch.teacher
+    rank, processes = world()
+    if processes > 1 and across_devices:
+        values, mask = passages
+        count, size = (widest(values.shape[axis], keys.device) for axis in (0, 1))
+        groups = gather(torch.where(groups < 0, groups, groups + rank * count))
+        keys = gather(widen(keys, count, axis=0, value=-1))
+        queries = gather(queries)
+        values = gather(widen(widen(values, size), count, axis=0))
+        if mask is not None:
+            mask = gather(widen(widen(mask, size), count, axis=0).to(torch.uint8)).bool()
+        passages = PassageVectors(values, mask)
+        teacher = None if teacher is None else gather(teacher)
+    terms = objective(queries, passages, groups, keys, teacher)
+    if not across_devices:
+        terms = {name: term / processes for name, term in terms.items()}
+    update.backward(total(terms))
+    found = {name: term.detach() for name, term in terms.items()}
+    return found if across_devices else summed(found)
 
 
 def add_shares(
@@ -232,7 +227,7 @@ def add_shares(
     shape: tuple[int, int],
     loss: Callable[[int, int], Terms],
     names: Sequence[str],
-    backward: Backward,
+    update: Update,
 ) -> Terms:
     """Backpropagate a mean over the items of all processes; return its terms.
 
@@ -241,91 +236,87 @@ def add_shares(
     make, at least one; no pass is run twice.
     """
     texts, width = shape
-    chunk = count = len(items)
+    size = count = len(items)
     if cache.grad_cache:
-        most = cache.chunk_tokens // width if cache.chunk_tokens else cache.p_chunk
-        chunk = most // texts
+        size = (cache.chunk_tokens // width if cache.chunk_tokens else cache.p_chunk) // texts
     every = int(gather(torch.tensor([count], device=items.device)).sum())
+
+    def shares() -> Iterator[Terms]:
+        for first in range(0, count, max(1, size)):
+            end = min(first + max(1, size), count)
+            yield {name: term * ((end - first) / every) for name, term in loss(first, end).items()}
+
     # one dtype on all processes, also where there is no item
-    sums = {name: torch.zeros((), dtype=torch.float64, device=items.device) for name in names}
-    for first in range(0, count, max(1, chunk)):
-        end = min(first + max(1, chunk), count)
-        terms = {name: term * ((end - first) / every) for name, term in loss(first, end).items()}
-        backward(total(terms))
-        sums = {name: value + terms[name].detach() for name, value in sums.items()}
-    return summed(sums)
+    zero = torch.zeros((), dtype=torch.float64, device=items.device)
+    return add_up(shares(), update, dict.fromkeys(names, zero))
 
 
-@dataclass
-class RerankingStep:
-    """A step of a cross-encoder: listwise over each query's own passages, a mean over queries."""
+def reranking_step(
+    model: Reranker,
+    settings: RerankingSettings,
+    cache: CacheSettings,
+    batch: PairTrainingBatch,
+    update: Update,
+) -> Terms:
+    """Train a cross-encoder: listwise over each query's own passages, a mean over queries."""
+    ends = [0, *(batch.groups.amax(1) + 1).tolist()]
 
-    model: Reranker
-    settings: RerankingSettings
-    cache: CacheSettings
-    work: Work = field(default_factory=Work)
-
-    def __call__(self, batch: PairTrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
-        """See `Step`."""
-        ends = [0, *(batch.groups.amax(1) + 1).tolist()]
-
-        def loss(first: int, end: int) -> Terms:
-            pairs = batch.pairs.part(ends[first], ends[end])
-            return self._terms(pairs, batch.groups[first:end] - ends[first], autocast)
-
-        names = ("listwise", "agreement") if self.settings.r_drop else ("listwise",)
-        shape = batch.groups.shape[1], batch.pairs.tokens.input_ids.shape[1]
-        return add_shares(batch.items, self.cache, shape, loss, names, backward)
-
-    def _terms(self, pairs: PairBatch, places: Tensor, autocast: Autocast) -> Terms:
-        """Return the loss's terms of a chunk; `places` (B, n): rows of its pairs, or negative."""
-        groups = list(groups_of([pairs.tokens], self.work))
+    def loss(first: int, end: int) -> Terms:
+        pairs = batch.pairs.part(ends[first], ends[end])
+        places = batch.groups[first:end] - ends[first]  # rows of the pairs, or negative
+        groups = list(groups_of([pairs.tokens], update))
         batches = [PairBatch(tokens, pairs.types(rows, tokens)) for rows, (tokens,) in groups]
         back = torch.cat([rows for rows, _ in groups]).argsort()
 
         def scores() -> Tensor:
-            with autocast():
-                found = torch.cat([self.model(batch) for batch in batches])
+            with update.autocast():
+                found = torch.cat([model(each) for each in batches])
             return found[back][places.clamp_min(0)].masked_fill(places < 0, -torch.inf)
 
-        if not self.settings.r_drop:
+        if not settings.r_drop:
             return {"listwise": listwise_loss(scores())}
-        return r_drop_loss(scores(), scores(), self.settings.r_drop)
+        return r_drop_loss(scores(), scores(), settings.r_drop)
+
+    names = ("listwise", "agreement") if settings.r_drop else ("listwise",)
+    shape = batch.groups.shape[1], batch.pairs.tokens.input_ids.shape[1]
+    return add_shares(batch.items, cache, shape, loss, names, update)
 
 
-@dataclass
-class SentenceStep:
-    """A step on pairs or triplets of sentences; the loss is a mean over examples."""
+def sentence_step(
+    encoder: Encoder,
+    objective: ObjectiveSettings,
+    cache: CacheSettings,
+    batch: SentenceBatch,
+    update: Update,
+) -> Terms:
+    """Train an encoder on pairs or triplets of sentences; the loss is a mean over examples."""
+    name = objective.objective.value
+    texts, width = batch.sentences.input_ids.shape
+    size = max(1, texts // max(1, len(batch.items)))
 
-    encoder: Encoder
-    objective: ObjectiveSettings
-    cache: CacheSettings
-    work: Work = field(default_factory=Work)
+    def loss(first: int, end: int) -> Terms:
+        labels = None if batch.labels is None else batch.labels[first:end]
+        own = TokenBatch(*(field[first * size : end * size] for field in batch.sentences))
+        batches, back = group(own, update)
+        with update.autocast():
+            vectors = torch.cat([encoder(each) for each in batches])[back]
+        grouped = vectors.view(-1, size, vectors.shape[1])
+        return {name: sentence_loss(grouped, labels, objective)}
 
-    def __call__(self, batch: SentenceBatch, backward: Backward, autocast: Autocast) -> Terms:
-        """See `Step`."""
-        name = self.objective.objective.value
-        texts, width = batch.sentences.input_ids.shape
-        size = max(1, texts // max(1, len(batch.items)))
-
-        def loss(first: int, end: int) -> Terms:
-            labels = None if batch.labels is None else batch.labels[first:end]
-            own = TokenBatch(*(field[first * size : end * size] for field in batch.sentences))
-            batches, back = group(own, self.work)
-            with autocast():
-                vectors = torch.cat([self.encoder(each) for each in batches])[back]
-            return {
-                name: sentence_loss(
-                    vectors.view(-1, size, vectors.shape[1]), labels, self.objective
-                )
-            }
-
-        return add_shares(batch.items, self.cache, (size, width), loss, (name,), backward)
+    return add_shares(batch.items, cache, (size, width), loss, (name,), update)
 
 
-@dataclass
-class PretrainingStep:
-    """A step of pre-training: in chunks, with or without the contrast of spans.
+def pretraining_step(
+    objective: MaskedLanguageModel,
+    batch: PretrainingBatch,
+    update: Update,
+    *,
+    limits: Limits = UNLIMITED,
+    contrast: bool = False,
+    lm_scale: float = 1.0,
+    by_micro_batch: bool = False,
+) -> Terms:
+    """Train a pre-training objective in chunks, with or without the contrast of spans.
 
     Token losses are averaged over all labelled tokens of an update, which are counted before the
     first pass, so that chunks and processes do not change the loss. The contrast of spans needs the
@@ -336,43 +327,26 @@ class PretrainingStep:
     is the weight of the token losses; `by_micro_batch` averages the tokens of each chunk, then the
     chunks (the released code), instead of all tokens of the update.
     """
+    rows, chunks = zip(*cut(batch, update, limits, split=not by_micro_batch), strict=True)
+    counts = None if by_micro_batch else summed(objective.counts(batch))
 
-    objective: PretrainingObjective
-    limits: Limits = UNLIMITED
-    contrast: bool = False
-    lm_scale: float = 1.0
-    by_micro_batch: bool = False
-    work: Work = field(default_factory=Work)
+    def weigh(name: str, loss: TokenLoss) -> Tensor:
+        share = loss.count * len(chunks) * world()[1] if counts is None else counts[name]
+        return lm_scale * loss.total / share.clamp(min=1)
 
-    def __call__(self, batch: PretrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
-        """See `Step`."""
-        rows, chunks = zip(
-            *cut(batch, self.work, self.limits, split=not self.by_micro_batch), strict=True
-        )
-        counts = None if self.by_micro_batch else summed(self.objective.counts(batch))
+    def forward(chunk: PretrainingBatch) -> tuple[Tensor, Terms]:
+        """Return the [CLS] states of a chunk, and its share of the token losses."""
+        with update.autocast():
+            cls, losses = objective(chunk)
+            return cls, {name: weigh(name, loss) for name, loss in losses.items()}
 
-        def weigh(name: str, loss: TokenLoss) -> Tensor:
-            share = loss.count * len(chunks) * world()[1] if counts is None else counts[name]
-            return self.lm_scale * loss.total / share.clamp(min=1)
-
-        def forward(chunk: PretrainingBatch) -> tuple[Tensor, Terms]:
-            """Return the [CLS] states of a chunk, and its share of the token losses."""
-            with autocast():
-                cls, losses = self.objective(chunk)
-                return cls, {name: weigh(name, loss) for name, loss in losses.items()}
-
-        if not self.contrast:
-            sums: Terms = {}
-            for chunk in chunks:
-                terms = forward(chunk)[1]
-                backward(total(terms))
-                sums = {name: sums.get(name, 0) + term.detach() for name, term in terms.items()}
-            return summed(sums)
-        # each chunk's activations are computed again in the backward pass
-        passed = [checkpoint(forward, chunk, use_reentrant=False) for chunk in chunks]
-        cls = torch.cat([states for states, _ in passed])[torch.cat(rows).argsort()]
-        spans = span_contrast_loss(gather(cls))
-        sums = {name: torch.stack([t[name] for _, t in passed]).sum() for name in passed[0][1]}
-        backward(spans + total(sums))
-        own = {name: term.detach() for name, term in sums.items()}
-        return {**summed(own), "spans": spans.detach()}
+    if not contrast:
+        return add_up((forward(chunk)[1] for chunk in chunks), update, {})
+    # each chunk's activations are computed again in the backward pass
+    passed = [checkpoint(forward, chunk, use_reentrant=False) for chunk in chunks]
+    cls = torch.cat([states for states, _ in passed])[torch.cat(rows).argsort()]
+    spans = span_contrast_loss(gather(cls))
+    sums = {name: torch.stack([t[name] for _, t in passed]).sum() for name in passed[0][1]}
+    update.backward(spans + total(sums))
+    own = {name: term.detach() for name, term in sums.items()}
+    return {**summed(own), "spans": spans.detach()}

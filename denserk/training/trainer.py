@@ -32,7 +32,7 @@ from denserk.io.outputs import whole_folder
 from denserk.models.devices import DTYPES
 from denserk.models.distributed import gather, gather_objects, sum_gradients, world
 from denserk.reporting import Progress, track
-from denserk.training.steps import Step, Terms
+from denserk.training.steps import Step, Terms, Update
 
 # Growth of the norm of all weights above which training has diverged.
 LARGEST_GROWTH = 1e4
@@ -91,12 +91,11 @@ class Trainer:
     ) -> None:
         self.training, self.batches, self.settings = training, batches, optimizer
         self.model, self.step = training.model.to(device), training.step
-        if optimizer.gradient_checkpointing:
-            for module in self.model.modules():
-                if isinstance(module, PreTrainedModel):
-                    enable = getattr(module, "activation_checkpointing_enable", None)
-                    enable = enable or module.gradient_checkpointing_enable  # transformers 5.0
-                    enable({"use_reentrant": False})
+        for module in self.model.modules() if optimizer.gradient_checkpointing else ():
+            if isinstance(module, PreTrainedModel):
+                enable = getattr(module, "activation_checkpointing_enable", None)
+                enable = enable or module.gradient_checkpointing_enable  # transformers 5.0
+                enable({"use_reentrant": False})
         self.output, self.device, self.seed = output, device, seed
         self.folder = output / CHECKPOINTS
         self.validation, self.measure = validation, measure
@@ -109,9 +108,10 @@ class Trainer:
         self.step_number = self.first_step = 0
         self.history: list[dict[str, Any]] = []
         self._stopped = False
-        self._notes: dict[str, str] = {}
+        self._notes: dict[str, float] = {}
         self._sums: Terms = {}
         self._summed = 0
+        self._tokens = self._positions = 0
         self._seconds = self._waited = 0.0
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         groups = [
@@ -131,22 +131,15 @@ class Trainer:
         self._scaler = torch.amp.GradScaler(device.type, enabled=optimizer.dtype is Dtype.FLOAT16)
         self._first_norm = self._norm()
 
-    @property
-    def last_loss(self) -> float | None:
-        """The newest loss of the log; None before the first."""
-        return next((float(e["loss"]) for e in reversed(self.history) if "loss" in e), None)
+    def logged(self, name: str) -> list[float]:
+        """Return the values of a quantity in the log."""
+        return [entry[name] for entry in self.history if name in entry]
 
     @property
     def best(self) -> float | None:
-        """The best value of the deciding measure so far; None where nothing decides."""
-        values = self._deciding()
+        """The best value of --best-by so far; None without it."""
         choose = min if self.validation.best_by in LOWER_IS_BETTER else max
-        return choose(values) if values else None
-
-    def _deciding(self) -> list[float]:
-        """Return the values of the deciding measure so far."""
-        name = f"eval_{self.validation.best_by}"
-        return [entry[name] for entry in self.history if name in entry]
+        return choose(self.logged(f"eval_{self.validation.best_by}"), default=None)
 
     def run(self, *, resume: bool) -> None:
         """Train to the end, under `resume` from the last checkpoint.
@@ -166,7 +159,19 @@ class Trainer:
     def _train(self, progress: Progress) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        loader = iter(self._loader())
+        workers = self.settings.num_workers
+        if workers is None:  # on a CPU they would take the cores that a step computes on
+            workers = GPU_WORKERS if self.device.type == "cuda" else 0
+        loader = iter(
+            DataLoader(
+                self.batches,
+                batch_size=None,
+                sampler=range(self.step_number * self.per_update, len(self.batches)),
+                num_workers=workers,
+                pin_memory=self.device.type == "cuda",
+                generator=torch.Generator(),  # the run's own random state stays untouched
+            )
+        )
         while self.step_number < self.total and not self._stopped:
             start = time.perf_counter()
             batches = list(islice(loader, self.per_update))
@@ -175,21 +180,9 @@ class Trainer:
             self._seconds += time.perf_counter() - start
             progress.advance()
             self._after_step()
-            progress.note(", ".join(self._notes.values()))
-
-    def _loader(self) -> "DataLoader[Any]":
-        """Whole batches, from the step that the run is at."""
-        workers = self.settings.num_workers
-        if workers is None:  # on a CPU they would take the cores that a step computes on
-            workers = GPU_WORKERS if self.device.type == "cuda" else 0
-        return DataLoader(
-            self.batches,
-            batch_size=None,
-            sampler=range(self.step_number * self.per_update, len(self.batches)),
-            num_workers=workers,
-            pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # the run's own random state stays untouched
-        )
+            values = [f"{name} {value:.4f}" for name, value in self._notes.items()]
+            speed = self._tokens / self._seconds
+            progress.note(", ".join([*values, f"{speed:,.0f} tokens/s"]))
 
     def training_step(self, batches: list[Any]) -> None:
         """Update the weights once, by the mean gradient of some batches."""
@@ -199,15 +192,17 @@ class Trainer:
             self._scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]
 
         terms: Terms = {}
+        update = Update(backward, self._autocast)
         for batch in batches:
-            found = self.step(to_device(batch, self.device), backward, self._autocast)
+            found = self.step(to_device(batch, self.device), update)
             terms = {n: terms.get(n, 0.0) + term / len(batches) for n, term in found.items()}
+        self._tokens += update.tokens
+        self._positions += update.positions
         sum_gradients(self.model.parameters())
         if not torch.isfinite(torch.stack(list(terms.values())).sum()):
             parts = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
-            raise self._diverged(
-                f"the loss of step {self.step_number + 1} is not a number ({parts})"
-            )
+            step = self.step_number + 1
+            raise self._diverged(f"the loss of step {step} is not a number ({parts})")
         self._scaler.unscale_(self._optimizer)
         limit = self.settings.max_grad_norm or torch.inf
         self._grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
@@ -238,17 +233,15 @@ class Trainer:
         values = {"loss": loss, "grad_norm": float(self._grad_norm), "learning_rate": self._rate}
         self._log(values | {f"loss_{name}": mean for name, mean in means.items()})
         self._sums, self._summed = {}, 0
-        parts = ", ".join(f"{name} {mean:.4f}" for name, mean in means.items())
-        self._notes["loss"] = f"loss {loss:.4f}" + (f" ({parts})" if len(means) > 1 else "")
-        self._notes["speed"] = f"{self.step.work.tokens / self._seconds:,.0f} tokens/s"
+        self._notes |= {"loss": loss} | (means if len(means) > 1 else {})
 
     def _validate(self, measure: Measure) -> None:
         self.model.eval()
         measured = measure()
         self._log({f"eval_{name}": value for name, value in measured.items()})
-        self._notes["eval"] = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+        self._notes |= measured
         if (best := self.best) is not None:
-            values = self._deciding()
+            values = self.logged(f"eval_{self.validation.best_by}")
             since = len(values) - 1 - values.index(best)  # the first among equals
             if since == 0:
                 self._save_model(self.output / BEST)
@@ -270,13 +263,11 @@ class Trainer:
         return float(nn.utils.get_total_norm(p.detach() for p in self.model.parameters()))
 
     def _check_weights(self) -> None:
-        """Raise DenserkError if the weights are not finite, or have grown beyond all measure."""
-        norm = self._norm()
-        if not norm <= LARGEST_GROWTH * self._first_norm:  # False for NaN
-            raise self._diverged(
-                f"after step {self.step_number} the weights have the norm {norm:.3g}, at the "
-                f"start {self._first_norm:.3g}"
-            )
+        """Raise DenserkError if the weights are not finite or `LARGEST_GROWTH` times as large."""
+        norm, first = self._norm(), self._first_norm
+        if not norm <= LARGEST_GROWTH * first:  # False for NaN
+            what = f"after step {self.step_number} the norm of the weights is {norm:.3g}"
+            raise self._diverged(f"{what}, at the start {first:.3g}")
 
     def _diverged(self, what: str) -> DenserkError:
         good = self._checkpoints()
@@ -319,7 +310,7 @@ class Trainer:
         if not (path / STATE).is_file():
             raise MismatchError(
                 f"{path} was written by an earlier version of denserk and cannot be resumed",
-                "start again with --overwrite; the checkpoint is a model to start from, as --model",
+                "start again with --overwrite",
             )
         log = json.loads((path / LOG).read_text())
         self.step_number = self.first_step = log["step"]
@@ -341,12 +332,10 @@ class Trainer:
         Tokens are without padding; memory is that of a GPU, or the resident set.
         Empty if no step was done.
         """
-        work = self.step.work
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
         if self.device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(self.device) / 2**20
-        else:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-        own = [[work.tokens, work.positions, peak, self._seconds, self._waited]]
+        own = [[self._tokens, self._positions, peak, self._seconds, self._waited]]
         every = gather(torch.tensor(own, dtype=torch.float64, device=self.device))
         tokens, positions, peaks, seconds, waited = every.T.tolist()
         if not any(seconds):

@@ -4,7 +4,7 @@ Axes: Q queries of a block, P passages, N passages of a query's group. Scores ar
 retrieval would give: a passage by its stored embeddings, the best one deciding.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,31 +132,26 @@ def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[
     ]
 
 
-def in_batch_loss(scores: Tensor, groups: Tensor, temperature: float) -> Tensor:
-    """Sum the cross-entropy of a batch, each passage counted once: (Q, P), (Q, N) -> scalar."""
-    rows, places = groups.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    among = scores[:, rows].masked_fill(rows < 0, -torch.inf) / temperature
-    return F.cross_entropy(among, places[:, 0], reduction="sum")
+def sums_of_measures(
+    scores: Tensor, relevant: Sequence[Sequence[int]], groups: Tensor | None, temperature: float = 1
+) -> dict[str, float]:
+    """Sum `RR@10` over queries, and with groups `dev-loss` and `avg-rank`; see `DevSet`.
+
+    scores: (Q, P), groups: (Q, N).
+    """
+    found = {"RR@10": sum(reciprocal_ranks(scores, relevant))}
+    if groups is not None:
+        # each passage of the batch counts once
+        rows, places = groups.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        among = scores[:, rows].masked_fill(rows < 0, -torch.inf) / temperature
+        found["dev-loss"] = float(F.cross_entropy(among, places[:, 0], reduction="sum"))
+        found["avg-rank"] = int((scores > scores.gather(1, groups[:, :1])).sum())  # DPR's rank
+    return found
 
 
-# Scores (Q, P), the rows of each query's relevant passages, and its group, as in `DevSet`.
-Block = tuple[Tensor, Sequence[Sequence[int]], Tensor | None]
-
-
-def measure_blocks(blocks: Iterable[Block], temperature: float = 1.0) -> dict[str, float]:
-    """Return the measures by name: `RR@10`, and with groups `dev-loss` and `avg-rank`."""
-    reciprocal: list[float] = []
-    losses, ranked = [], []
-    for scores, relevant, groups in blocks:
-        reciprocal += reciprocal_ranks(scores, relevant)
-        if groups is not None:
-            losses.append(in_batch_loss(scores, groups, temperature))
-            ranked.append((scores > scores.gather(1, groups[:, :1])).sum(1))  # DPR's rank
-    measured = {"RR@10": sum(reciprocal) / len(reciprocal)}
-    if losses:
-        measured["dev-loss"] = float(torch.stack(losses).sum() / len(reciprocal))
-        measured["avg-rank"] = float(torch.cat(ranked).double().mean())
-    return measured
+def means(parts: Sequence[Mapping[str, float]], queries: int) -> dict[str, float]:
+    """Return the means over queries of the sums of their parts."""
+    return {name: sum(part[name] for part in parts) / queries for name in parts[0]}
 
 
 @torch.no_grad()
@@ -168,19 +163,17 @@ def measure(
     `batch` is the number of queries of a batch of `dev-loss`, `temperature` the objective's.
     """
     device = next(model.parameters()).device
-
-    def blocks(dev: DevSet) -> Iterator[Block]:
-        queries = encode_tokens(model.query, dev.queries, dev.pad_ids[0], device)
-        passages = encode_tokens(model.passage.stored_vectors, dev.passages, dev.pad_ids[1], device)
-        for start in range(0, len(queries), batch):
-            rows = slice(start, start + batch)
-            by_vector = [queries[rows] @ vectors.T for vectors in passages.unbind(1)]
-            groups = None if dev.groups is None else dev.groups[rows].to(device)
-            yield torch.stack(by_vector).amax(0), dev.relevant[rows], groups
-
     measured: dict[str, float] = {}
     for dev in sets:
-        measured |= measure_blocks(blocks(dev), temperature)
+        queries = encode_tokens(model.query, dev.queries, dev.pad_ids[0], device)
+        passages = encode_tokens(model.passage.stored_vectors, dev.passages, dev.pad_ids[1], device)
+        parts = []
+        for start in range(0, len(queries), batch):
+            rows = slice(start, start + batch)
+            scores = torch.stack([queries[rows] @ each.T for each in passages.unbind(1)]).amax(0)
+            groups = None if dev.groups is None else dev.groups[rows].to(device)
+            parts.append(sums_of_measures(scores, dev.relevant[rows], groups, temperature))
+        measured |= means(parts, len(queries))
     return measured
 
 
@@ -190,13 +183,13 @@ def measure_groups(model: Reranker, joiner: PairJoiner, sets: Sequence[DevSet]) 
     device = next(model.parameters()).device
     (dev,) = sets
     assert dev.groups is not None
-
-    def score(query: Any, rows: Sequence[int]) -> Block:
+    parts = []
+    for query, rows in zip(dev.queries, dev.groups.tolist(), strict=True):
         pairs = [joiner.join(query, dev.passages[row]) for row in rows if row >= 0]
         scores = model(to_device(joiner.batch(pairs), device))[None]
-        return scores, [[0]], torch.arange(len(pairs), device=device)[None]
-
-    return measure_blocks(map(score, dev.queries, dev.groups.tolist()))
+        group = torch.arange(len(pairs), device=device)[None]
+        parts.append(sums_of_measures(scores, [[0]], group))
+    return means(parts, len(parts))
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ from denserk.losses.pretraining import MaskedLanguageModel
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models.backbone import Backbone
 from denserk.models.representation import Encoder, Retriever
-from denserk.training.steps import PretrainingStep, RetrievalStep
+from denserk.training.steps import Update, pretraining_step, retrieval_step
 from tests.benchmarks.timing import Goals, medians
 
 VOCABULARY, FIRST = 30522, 1000
@@ -107,7 +107,8 @@ def contrastive(made: Backbone, batches: Callable[[], TrainingBatch]) -> Learner
     """A retriever by [CLS]."""
     encoder = Encoder(made, RepresentationSettings(Representation.CLS))
     model = Retriever(encoder, encoder)
-    step = RetrievalStep(model, RetrievalObjective(ObjectiveSettings()), CacheSettings())
+    objective = RetrievalObjective(ObjectiveSettings())
+    step = partial(retrieval_step, model, objective, CacheSettings(), True)
 
     def usual() -> Tensor:
         batch = batches()
@@ -118,7 +119,7 @@ def contrastive(made: Backbone, batches: Callable[[], TrainingBatch]) -> Learner
         return loss.detach()
 
     def own() -> Tensor:
-        return step(batches(), torch.autograd.backward, autocast)["contrastive"]
+        return step(batches(), Update(autocast=autocast))["contrastive"]
 
     return Learner(model, torch.optim.AdamW(made.parameters(), LR, fused=True), usual, own)
 
@@ -126,7 +127,6 @@ def contrastive(made: Backbone, batches: Callable[[], TrainingBatch]) -> Learner
 def masked(made: Backbone, batches: Callable[[], PretrainingBatch]) -> Learner:
     """A masked-language model."""
     objective = MaskedLanguageModel(made)
-    step = PretrainingStep(objective)
 
     def usual() -> Tensor:
         texts = batches().texts
@@ -136,7 +136,7 @@ def masked(made: Backbone, batches: Callable[[], PretrainingBatch]) -> Learner:
         return loss.detach()
 
     def own() -> Tensor:
-        return step(batches(), torch.autograd.backward, autocast)["mlm"]
+        return pretraining_step(objective, batches(), Update(autocast=autocast))["mlm"]
 
     return Learner(made, torch.optim.AdamW(made.parameters(), LR, fused=True), usual, own)
 

@@ -275,11 +275,6 @@ def test_condenser_literally(tiny, kind, skip_from):
     assert_terms(objective(batch)[1], expected)
 
 
-def test_layers_that_are_not_there(tiny):
-    with pytest.raises(ModelError, match="layer 3: the backbone has layers 0"):
-        Condenser(backbone_of(tiny()), Settings(skip_from=3))
-
-
 def random_batch(backbone, passes=()):
     texts = [random_texts(backbone, LENGTHS, seed) for seed in range(1 + len(passes) + len(TASKS))]
     named = dict(zip(passes, texts[1:], strict=False))

@@ -7,6 +7,7 @@ import pytest
 from denserk.commands.app import run
 from denserk.training import run_folder
 from tests.training.finetuning import write_examples
+from tests.training.pretraining import write_corpus
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,12 @@ def train(tmp_path_factory):
 def dev(tmp_path_factory):
     """Six held-out queries."""
     return write_examples(tmp_path_factory.mktemp("data") / "dev.jsonl", range(30, 36))
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """Twelve documents of two passages."""
+    return write_corpus(tmp_path_factory.mktemp("data") / "corpus.jsonl")
 
 
 @pytest.fixture

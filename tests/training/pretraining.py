@@ -1,11 +1,11 @@
 """Small pre-training runs: a corpus of made-up documents, runs from flat settings."""
 
-import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from denserk.config.formats import CorpusSettings
+from denserk.config.options import select
 from denserk.config.pretraining import (
     PretrainingObjective,
     PretrainRun,
@@ -71,11 +71,8 @@ def run_of(
         "model": None if model is None else str(model),
     }
     given = {**SMALL, **own, **options}
-    ours = {field.name for field in dataclasses.fields(PretrainSettings)}
-    settings = PretrainSettings(**{n: v for n, v in given.items() if n in ours})
-    return resolve_run(
-        settings, CorpusSettings(), {n: v for n, v in given.items() if n not in ours}
-    )
+    settings = PretrainSettings(**select(given, PretrainSettings))
+    return resolve_run(settings, CorpusSettings(), given)
 
 
 def train(output: Path, *arguments: Any, **options: Any) -> TrainingResult:

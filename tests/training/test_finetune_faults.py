@@ -9,6 +9,9 @@ import pytest
 from tests.faults import limit_file_size
 from tests.training.finetuning import write_examples
 
+CROSS_ENCODER = {"representation": "cross-encoder"}
+PAIRS = {"objective": "cosine-mse", "group_size": None}
+
 
 @pytest.fixture
 def command(denserk, tiny, tmp_path):
@@ -42,8 +45,13 @@ def test_normalised_vectors_need_a_temperature(command, tmp_path):
         ({"representation": "colbert", "reduction": "scalar-mix"}, 2, "--reduction"),
         ({"best_by": "RR@10"}, 2, "needs --dev-data or --dev-corpus"),
         ({"query_max_length": 400}, 2, "64 positions"),
+        (CROSS_ENCODER | {"group_size": 1}, 2, "--group-size 1"),
+        (CROSS_ENCODER | {"temperature": 2}, 2, "--temperature: not used by cross-encoder"),
+        ({"objective": "triplet"}, 2, "--group-size: not used by triplet"),
+        (PAIRS | CROSS_ENCODER, 2, "--representation cross-encoder: not used by cosine-mse"),
+        (PAIRS | {"dev_data": "d", "best_by": "RR@10"}, 2, "--best-by RR@10 is not measured under"),
         # the loss before the last update is finite: the weights after it are looked at
-        ({"lr": 1e6, "max_steps": 1, "warmup_ratio": 0}, 1, "diverged: after step 1 the weights"),
+        ({"lr": 1e6, "max_steps": 1, "warmup_ratio": 0}, 1, "diverged: after step 1 the norm"),
     ],
     ids=str,
 )

@@ -6,7 +6,6 @@ import pytest
 from safetensors.torch import load_file
 
 from denserk.config.encoding import PairSettings
-from denserk.errors import UsageError
 from denserk.models.cross_encoder import read_reranker
 from denserk.training.finetune import what_is_trained
 from tests.training.finetuning import log_of, run_of, tune
@@ -38,16 +37,3 @@ def test_a_published_reranker_is_trained_on(tiny_reranker, train, tmp_path, kind
     assert before.keys() == after.keys()
     assert not after["classifier.weight"].equal(before["classifier.weight"])
     assert read_reranker(tmp_path / "r").pairs.token_types == (kind == "bert")
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"l2_norm": True}, "--l2-norm: "),
-        ({"untie": True, "temperature": 2.0}, "--untie, --temperature: not used by cross-encoder"),
-        ({"group_size": 1}, "--group-size 1"),
-    ],
-)
-def test_settings_of_vectors_are_rejected(tiny, train, tmp_path, given, words):
-    with pytest.raises(UsageError, match=words):
-        tune(tmp_path / "r", tiny(), train, **CROSS_ENCODER, **given)

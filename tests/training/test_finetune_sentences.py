@@ -4,7 +4,7 @@ import pytest
 
 from denserk.analysis.encoders import sentence_similarity
 from denserk.config.analysis import SentenceSimilaritySettings
-from denserk.config.training import DevMetric, Objective
+from denserk.config.training import Objective
 from denserk.errors import UsageError
 from denserk.training.finetune import finetune
 from tests.data.conftest import words
@@ -67,21 +67,6 @@ def test_a_run_learns_validates_and_saves(tiny, data, tmp_path, objective, measu
     assert measured["measure"] == measure
     assert measured["value"] == pytest.approx(held_out[-1][f"eval_{measure}"], abs=0.1)
     assert measured["value"] > 0.8
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"untie": True}, "--untie: not used by cosine-mse"),
-        ({"representation": "cross-encoder"}, "--representation cross-encoder: not used by"),
-        ({"dev_data": "d", "best_by": DevMetric.RR_10}, "--best-by RR@10 is not measured under"),
-    ],
-)
-def test_settings_of_queries_and_passages_are_rejected(tiny, pairs, tmp_path, options, message):
-    with pytest.raises(UsageError) as caught:
-        tune(tmp_path / "m", tiny(), pairs, **{**PAIRS, **options})
-    assert caught.value.message.startswith(message)
-    assert not (tmp_path / "m").exists()
 
 
 def test_separate_encoders_are_rejected(tiny, pairs, tmp_path):

@@ -1,6 +1,6 @@
 """Steps whose loss is a mean over items: of a cross-encoder, and of pairs and triplets."""
 
-from contextlib import nullcontext
+from functools import partial
 from math import exp, log, sqrt
 
 import pytest
@@ -12,13 +12,12 @@ from denserk.data.batches import PairBatch, PairJoiner, SentenceBatch, pad
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.models.cross_encoder import reranker_to_train
-from denserk.training.steps import RerankingStep, SentenceStep, Work, groups_of
+from denserk.training.steps import Update, groups_of, reranking_step, sentence_step
 from tests.training.retrievers import assert_same, gradients, retriever
 
 WHOLE = CacheSettings()
 GROUP = 3
 QUERIES = [[2, 9, 14, 3], [2, 17, 3], [2, 11, 12, 13, 3], [2, 8, 3]]
-ALL, EXAMPLES = len(QUERIES), 5
 PASSAGES = [[2, *range(5 + i, 7 + i + i % 4), 3] for i in range(GROUP * len(QUERIES))]
 LABELS = [5.0, 0.0, 2.5, 4.0, 1.0]
 OBJECTIVES = {
@@ -30,7 +29,7 @@ OBJECTIVES = {
 def update(step, model, batch):
     """The loss's terms and the gradients of one step."""
     model.zero_grad()
-    terms = step(batch, lambda loss: loss.backward(), nullcontext)
+    terms = step(batch, Update())
     assert not any(term.requires_grad for term in terms.values())
     return {name: term.item() for name, term in terms.items()}, gradients(model)
 
@@ -54,16 +53,16 @@ def reranker(folder, dropout=0.0):
     return made
 
 
-def groups_of_pairs(folder, first=0, last=ALL):
+def groups_of_pairs(folder):
     joiner = PairJoiner(load_tokenizer(folder), TextSettings(), PairSettings())
-    rows = range(first * GROUP, last * GROUP)
-    pairs = [joiner.join(QUERIES[row // GROUP], PASSAGES[row]) for row in rows]
+    pairs = [joiner.join(QUERIES[row // GROUP], text) for row, text in enumerate(PASSAGES)]
     groups = torch.arange(len(pairs)).view(-1, GROUP)
-    return PairTrainingBatch(joiner.batch(pairs), groups, torch.arange(first, last))
+    return PairTrainingBatch(joiner.batch(pairs), groups, torch.arange(len(QUERIES)))
 
 
 def rerank(model, batch, cache=WHOLE, r_drop=0.0):
-    return update(RerankingStep(model, RerankingSettings(r_drop=r_drop), cache), model, batch)
+    settings = RerankingSettings(r_drop=r_drop)
+    return update(partial(reranking_step, model, settings, cache), model, batch)
 
 
 def by_group(scores):
@@ -102,7 +101,7 @@ def test_r_drop_runs_two_draws_of_dropout_and_makes_them_agree(tiny):
     model, batch = reranker(tiny(), dropout=0.3), groups_of_pairs(tiny())
     torch.manual_seed(1)
     terms, _ = rerank(model, batch, r_drop=0.5)
-    ((rows, (tokens,)),) = groups_of([batch.pairs.tokens], Work())
+    ((rows, (tokens,)),) = groups_of([batch.pairs.tokens], Update())
     pairs = PairBatch(tokens, batch.pairs.types(rows, tokens))
     torch.manual_seed(1)
     with torch.no_grad():
@@ -120,20 +119,21 @@ def test_r_drop_runs_two_draws_of_dropout_and_makes_them_agree(tiny):
 # Sentences
 
 
-def examples(size, first=0, last=EXAMPLES):
-    """Examples `first` to `last` of five, of 2 or 3 sentences."""
+def examples(size):
+    """Five examples of 2 or 3 sentences."""
     texts = [
         [2, *(5 + (7 * number + place) % 90 for place in range(1 + number % 6)), 3]
-        for number in range(size * first, size * last)
+        for number in range(size * 5)
     ]
-    labels = torch.tensor(LABELS[first:last]) if size == 2 else None
-    return SentenceBatch(pad(texts, 0), labels, torch.arange(first, last))
+    labels = torch.tensor(LABELS) if size == 2 else None
+    return SentenceBatch(pad(texts, 0), labels, torch.arange(5))
 
 
-def learn(folder, name, size, batch, cache=WHOLE):
+def learn(folder, name, size, cache=WHOLE):
     """The loss's terms, the gradients, the encoder."""
     encoder = retriever(folder, name, dropout=0.0).passage
-    return *update(SentenceStep(encoder, OBJECTIVES[size], cache), encoder, batch), encoder
+    step = partial(sentence_step, encoder, OBJECTIVES[size], cache)
+    return *update(step, encoder, examples(size)), encoder
 
 
 def literal_loss(vectors, size):
@@ -157,17 +157,16 @@ def literal_loss(vectors, size):
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("name", ["cls", "agg-star", "mlr-multi-vector"])
 def test_the_loss_of_sentences(tiny, name, size):
-    batch = examples(size)
-    terms, _, encoder = learn(tiny("bert"), name, size, batch)
+    terms, _, encoder = learn(tiny("bert"), name, size)
     with torch.no_grad():
-        expected = literal_loss(encoder(batch.sentences).tolist(), size)
+        expected = literal_loss(encoder(examples(size).sentences).tolist(), size)
     assert terms == {OBJECTIVES[size].objective.value: pytest.approx(expected, rel=1e-6)}
 
 
 @pytest.mark.parametrize("chunk", [1, 6])
 @pytest.mark.parametrize("size", [2, 3])
 def test_chunks_of_examples_add_up_to_the_whole(tiny, size, chunk):
-    terms, expected, _ = learn(tiny("bert"), "cls", size, examples(size))
-    again, found, _ = learn(tiny("bert"), "cls", size, examples(size), in_chunks(chunk))
+    terms, expected, _ = learn(tiny("bert"), "cls", size)
+    again, found, _ = learn(tiny("bert"), "cls", size, in_chunks(chunk))
     assert_same(found, expected, 1e-12)
     assert again == pytest.approx(terms, rel=1e-6)

@@ -12,12 +12,6 @@ from denserk.data.tokenization import load_tokenizer
 from denserk.models.model_folder import read_model_folder, save_model
 from tests.conftest import VOCABULARY
 from tests.tiny_models import write_tiny
-from tests.training.pretraining import write_corpus
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    return write_corpus(tmp_path / "corpus.jsonl")
 
 
 @pytest.fixture

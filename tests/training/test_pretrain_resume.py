@@ -13,18 +13,13 @@ from denserk.training.trainer import Trainer
 from tests.faults import Stopped, contents, stopped_at
 from tests.reporters import Heard
 from tests.training.finetuning import weights
-from tests.training.pretraining import run_of, train, write_corpus, write_expansions
+from tests.training.pretraining import run_of, train, write_expansions
 
 KINDS = {
     "cocondenser-cached": {"objective": "cocondenser", "save_steps": 4, "cache_chunk_size": 2},
     "master": {"objective": "master", "save_steps": 4},
     "retromae-chunks": {"objective": "retromae", "save_steps": 4, "cache_chunk_size": 3},
 }
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    return write_corpus(tmp_path / "corpus.jsonl")
 
 
 def all_weights(folder):

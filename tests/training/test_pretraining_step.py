@@ -1,5 +1,3 @@
-import contextlib
-
 import pytest
 import torch
 
@@ -9,11 +7,9 @@ from denserk.losses.pretraining import Condenser, Master, RetroMae
 from denserk.losses.retrieval import span_contrast_loss
 from denserk.models.model_folder import read_model_folder
 from denserk.training import steps
-from denserk.training.steps import UNLIMITED, Limits, PretrainingStep, Work, cut
+from denserk.training.steps import UNLIMITED, Limits, Update, cut, pretraining_step
 from tests.training.retrievers import assert_same
 from tests.training.retrievers import gradients as gradients_of
-
-AUTOCAST = contextlib.nullcontext
 
 
 @pytest.fixture
@@ -39,8 +35,7 @@ def gradients(model, batch, limits=UNLIMITED, **settings):
     """Gradients and terms of one update."""
     model.zero_grad()
     torch.manual_seed(3)
-    step = PretrainingStep(model, limits, **settings)
-    terms = step(batch, torch.autograd.backward, AUTOCAST)
+    terms = pretraining_step(model, batch, Update(), limits=limits, **settings)
     return gradients_of(model), {name: term.item() for name, term in terms.items()}
 
 
@@ -58,7 +53,7 @@ def test_chunks_leave_the_update_as_it_is_and_every_token_weighs_the_same(model,
 def test_the_released_average_weighs_chunks_the_same(model, batch):
     model.eval()
     _, terms = gradients(model, batch, Limits(2), by_micro_batch=True)
-    parts = [model(chunk)[1]["late"] for _, chunk in cut(batch, Work(), Limits(2))]
+    parts = [model(chunk)[1]["late"] for _, chunk in cut(batch, Update(), Limits(2))]
     expected = sum(p.total.item() / p.count.item() for p in parts) / len(parts)
     assert terms["late"] == pytest.approx(expected)
 
@@ -72,7 +67,7 @@ def test_cached_contrast_is_direct_dropout_included(model, batch, chunk, lm_scal
     model.zero_grad()
     torch.manual_seed(3)
     counts = model.counts(batch)
-    passed = [model(part) for _, part in cut(batch, Work(), Limits(chunk))]
+    passed = [model(part) for _, part in cut(batch, Update(), Limits(chunk))]
     losses = [
         lm_scale * loss.total / counts[name] for _, part in passed for name, loss in part.items()
     ]
@@ -109,7 +104,7 @@ def test_chunks_are_as_wide_as_their_longest_text_and_the_update_stays(tiny):
         RetroMae: PretrainingBatch(first, {}, {"retromae": first}, visible),
         Master: PretrainingBatch(first, {"npr": other}, {"npr": first, "dor": other}),
     }
-    chunks = [chunk for _, chunk in cut(batches[Master], Work(), Limits(2))]
+    chunks = [chunk for _, chunk in cut(batches[Master], Update(), Limits(2))]
     assert [chunk.texts.labels.shape[1] for chunk in chunks] == [30, 11]
     assert [chunk.decoders["dor"].labels.shape[1] for chunk in chunks] == [11, 30]
     for kind, batch in batches.items():
@@ -117,6 +112,6 @@ def test_chunks_are_as_wide_as_their_longest_text_and_the_update_stays(tiny):
         settings = PretrainingObjectiveSettings(tasks=(MasterTask.NPR, MasterTask.DOR))
         model = kind(backbone, settings).double().eval()
         whole = sum(loss.total for loss in model(batch)[1].values())
-        parts = [chunk for _, chunk in cut(batch, Work(), Limits(2))]
+        parts = [chunk for _, chunk in cut(batch, Update(), Limits(2))]
         found = sum(loss.total for chunk in parts for loss in model(chunk)[1].values())
         torch.testing.assert_close(found, whole)

@@ -1,6 +1,5 @@
 """Steps of a retriever: the gradient cache and groups of similar length against the direct step."""
 
-import contextlib
 from unittest.mock import patch
 
 import pytest
@@ -11,9 +10,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from denserk.config.training import CacheSettings
 from denserk.data.batches import TokenBatch, pad
-from denserk.losses.retrieval import find_candidates
 from denserk.training import steps
-from denserk.training.steps import Limits, RetrievalStep, Work, group, groups_of, join
+from denserk.training.steps import Limits, Update, group, groups_of, join, retrieval_step
 from tests.training.retrievers import (
     LOSSES,
     REPRESENTATIONS,
@@ -33,10 +31,10 @@ LIMITS = st.builds(Limits, st.none() | st.integers(1, 5), st.none() | st.integer
 
 @given(LENGTHS, LIMITS)
 def test_groups_are_the_batch_within_the_limits(lengths, limits):
-    texts, work = [[7 + number] * length for number, length in enumerate(lengths)], Work()
+    texts, work = [[7 + number] * length for number, length in enumerate(lengths)], Update()
     with patch.dict(steps.ENOUGH, cpu=16):
         batches, back = group(pad(texts, 0), work, limits)
-        (rows, _), *_ = groups_of([pad(texts, 0)], Work(), limits)
+        (rows, _), *_ = groups_of([pad(texts, 0)], Update(), limits)
     found = [row[mask].tolist() for part in batches for row, mask in zip(*part, strict=True)]
     assert [found[place] for place in back] == texts
     assert [texts[row] for row in rows] == found[: len(rows)]
@@ -47,23 +45,23 @@ def test_groups_are_the_batch_within_the_limits(lengths, limits):
         assert limits.tokens is None or count == 1 or count * width <= limits.tokens
 
 
-def run(step, batch, seed=5):
+def run(model, loss, cache, batch, work):
     """One step; its terms and the gradients."""
-    step.model.zero_grad()
-    torch.manual_seed(seed)
-    terms = step(batch, lambda loss: loss.backward(), contextlib.nullcontext)
-    return {name: term.item() for name, term in terms.items()}, gradients(step.model)
+    model.zero_grad()
+    torch.manual_seed(5)
+    terms = retrieval_step(model, loss, cache, True, batch, work)
+    return {name: term.item() for name, term in terms.items()}, gradients(model)
 
 
-def chunked(model, loss, batch, seed=5):
+def chunked(model, loss, batch):
     """The direct step chunk by chunk, every graph kept: what the cached step must equal."""
     model.zero_grad()
-    torch.manual_seed(seed)
-    asked, place = group(batch.queries, Work(), Limits(CACHE.q_chunk))
-    read, places = group(batch.passages, Work(), Limits(CACHE.p_chunk))
+    torch.manual_seed(5)
+    asked, place = group(batch.queries, Update(), Limits(CACHE.q_chunk))
+    read, places = group(batch.passages, Update(), Limits(CACHE.p_chunk))
     queries = torch.cat([model.query(chunk) for chunk in asked])[place]
     passages = join([model.passage.passage_vectors(chunk) for chunk in read]).of(places)
-    terms = loss(queries, passages, find_candidates(batch.groups, batch.keys), batch.teacher)
+    terms = loss(queries, passages, batch.groups, batch.keys, batch.teacher)
     torch.stack(list(terms.values())).sum().backward()
     return {name: term.item() for name, term in terms.items()}, gradients(model)
 
@@ -81,7 +79,7 @@ def test_cached_is_direct_dropout_included(tiny, name, loss, untie):
     made = objective(model, name, loss)
     expected_terms, expected = chunked(model, made, batch)
     after = torch.rand(1)
-    terms, found = run(RetrievalStep(model, made, CACHE), batch)
+    terms, found = run(model, made, CACHE, batch, Update())
     assert torch.rand(1).equal(after)
     assert_same(found, expected, 1e-9)
     assert terms == pytest.approx(expected_terms, abs=1e-12)
@@ -111,7 +109,7 @@ def peak(folder, name, cache, queries):
     assert Saved.now == 0
     Saved.most = 0
     with saved_tensors_hooks(Saved, lambda saved: saved.tensor):
-        run(RetrievalStep(model, objective(model, name), cache), batch)
+        run(model, objective(model, name), cache, batch, Update())
     return Saved.most
 
 
@@ -127,11 +125,11 @@ def test_memory_is_that_of_a_chunk(tiny, name):
 def test_groups_of_similar_length_change_nothing(tiny, monkeypatch, name):
     model, batch = retriever(tiny("bert"), name, dropout=0.0), batch_of(5)
     made = objective(model, name, "kl")
-    whole, grouped = (RetrievalStep(model, made, DIRECT) for _ in range(2))
-    terms, expected = run(whole, batch)
-    assert whole.work.positions == sum(part[0].numel() for part in (batch.queries, batch.passages))
+    whole, grouped = Update(), Update()
+    terms, expected = run(model, made, DIRECT, batch, whole)
+    assert whole.positions == sum(part[0].numel() for part in (batch.queries, batch.passages))
     monkeypatch.setitem(steps.ENOUGH, "cpu", 1)
-    grouped_terms, found = run(grouped, batch)
+    grouped_terms, found = run(model, made, DIRECT, batch, grouped)
     assert_same(found, expected, 1e-9)
     assert grouped_terms == pytest.approx(terms)
-    assert grouped.work.tokens == whole.work.tokens == grouped.work.positions
+    assert grouped.tokens == whole.tokens == grouped.positions

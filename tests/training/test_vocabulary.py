@@ -5,7 +5,6 @@ import torch
 from transformers import AutoTokenizer
 
 from denserk.config.pretraining import Architecture
-from denserk.errors import InputError
 from denserk.training.pretrain import new_model, train_vocabulary
 from tests.conftest import PASSAGES, SPECIALS
 
@@ -15,17 +14,12 @@ TEXTS = [f"{title}. {text}" for title, text in PASSAGES.values()] + [
 ]
 
 
-def trained(texts=TEXTS, positions=512):
-    return train_vocabulary(lambda: iter(texts), 200, "texts", positions)
+def trained(positions=512):
+    return train_vocabulary(lambda: iter(TEXTS), 200, "texts", positions)
 
 
 def test_the_same_texts_give_the_same_vocabulary():
     assert len({trained().backend_tokenizer.to_str() for _ in range(5)}) == 1
-
-
-def test_without_text_there_is_no_vocabulary():
-    with pytest.raises(InputError, match="texts: found no text to train a vocabulary on"):
-        trained([" \n\t"])
 
 
 def test_the_saved_folder_is_a_tokenizer_of_transformers(tmp_path):
@@ -38,10 +32,8 @@ def test_the_saved_folder_is_a_tokenizer_of_transformers(tmp_path):
         assert loaded(text)["input_ids"] == made(text)["input_ids"]
         assert loaded.unk_token_id not in loaded(text)["input_ids"]
     assert loaded("the moon", "a cat")["token_type_ids"][-1] == 1
-    roles = (loaded.pad_token, loaded.unk_token, loaded.cls_token, loaded.sep_token)
-    assert [*roles, loaded.mask_token] == SPECIALS
     assert loaded.model_max_length == 64
-    assert loaded.tokenize("[MASK] moon")[0] == "[MASK]"
+    assert loaded.tokenize("[MASK] moon")[0] == loaded.mask_token
 
 
 @pytest.mark.parametrize(
