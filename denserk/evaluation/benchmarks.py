@@ -40,7 +40,7 @@ class PublishedRow:
     """The published results of one system on one benchmark."""
 
     paper: Paper
-    suite: str  # the benchmark, or the group whose mean it is
+    benchmark: str  # the benchmark, or the group whose mean it is
     table: str  # table and row
     system: str  # the model, as the paper calls it
     setting: str  # how it was trained or run

@@ -151,7 +151,7 @@ def _measures_table(result: Result, measures: Sequence[Measure], report: ReportS
     """
     one = result if isinstance(result, EvaluationResult) else None
     names, down = _names(result), len(measures) > WIDE
-    section = "suite" if one is None else "query" if report.per_query else None
+    section = "benchmark" if one is None else "query" if report.per_query else None
     with_run = not down and (len(names) > 1 or section is None)
 
     def cells(title: str, measure: Measure, runs: Sequence[Values | None]) -> list[Cell]:
@@ -223,9 +223,9 @@ def _published_table(rows: Sequence[PublishedRow], measures: Sequence[str]) -> T
     cells = []
     for row in rows:
         values = (row.values.get(measure, "") for measure in across)
-        labels = (row.paper, row.suite, row.table, row.system, row.setting)
+        labels = (row.paper, row.benchmark, row.table, row.system, row.setting)
         cells.append(tuple(map(Cell, (*labels, *values))))
-    return Table(("paper", "suite", "row", "system", "setting", *across), 5, tuple(cells))
+    return Table(("paper", "benchmark", "row", "system", "setting", *across), 5, tuple(cells))
 
 
 def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
@@ -248,7 +248,7 @@ def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
                     yield run, f"{measure}:{label}", shown
     for row in result.published:
         for measure, printed in row.values.items():
-            yield row.paper, row.suite, row.table, row.system, row.setting, measure, printed
+            yield row.paper, row.benchmark, row.table, row.system, row.setting, measure, printed
 
 
 def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     if isinstance(result, BenchmarksResult):
         whole["runs"] = [
-            {"run": run, "suites": {name: values[position] for name, values in sections}}
+            {"run": run, "benchmarks": {name: values[position] for name, values in sections}}
             for position, run in enumerate(result.runs)
         ]
     else:

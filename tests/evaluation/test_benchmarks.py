@@ -85,7 +85,10 @@ def test_a_folder_gives_every_set_and_the_means(cache):
     assert found.values("beir/fiqa", "other") == pytest.approx({"RR@10": 1 / 3})
     assert found.values("beir-small", "other") is None
     assert "other has no run of beir/scifact: no mean that needs them" in heard.warnings
-    assert {row.suite for row in found.published} == {*(f"beir/{s}" for s in sets), "beir-small"}
+    assert {row.benchmark for row in found.published} == {
+        *(f"beir/{s}" for s in sets),
+        "beir-small",
+    }
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,7 @@ def test_the_command_prints_the_papers_rows_below(cache, capsys):
     first, second = capsys.readouterr().out.split("\n\n")
     assert first.splitlines()[0].split() == ["run", "nDCG@10"]
     lines = second.splitlines()
-    assert lines[0].split() == ["paper", "suite", "row", "system", "setting", "nDCG@10"]
+    assert lines[0].split() == ["paper", "benchmark", "row", "system", "setting", "nDCG@10"]
     assert lines[1].split() == ["aggretriever", "dl19", "T2.a", "BM25", "untrained", "0.506"]
     assert command([*arguments, "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["published"]

@@ -109,7 +109,7 @@ def one(measures: str = "P@1", **found: int) -> EvaluationResult:
 
 
 def test_the_mean_is_of_benchmarks_not_of_queries() -> None:
-    sets = {suite.name: one(mine=1) for suite in find_benchmarks(["beir-small"])}
+    sets = {benchmark.name: one(mine=1) for benchmark in find_benchmarks(["beir-small"])}
     sets["beir/scifact"] = one("P@1 RR@10", mine=2)
     found = BenchmarksResult(("mine",), sets)
     assert found.values("beir-small", "mine") == pytest.approx({"P@1": (4 * 0.5 + 1) / 5})
@@ -125,9 +125,13 @@ def test_several_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
         "a\tdl19\tP@1\t1.0000\na\tbeir/nq\tP@1\t0.0000\nb\tdl19\tP@1\t0.5000\n"
     )
     lines = [line.split() for line in printed(two, capsys).splitlines()[:-1]]
-    assert lines[:3] == [["suite", "run", "P@1"], ["dl19", "a", "*1.0000"], ["dl19", "b", "0.5000"]]
+    assert lines[:3] == [
+        ["benchmark", "run", "P@1"],
+        ["dl19", "a", "*1.0000"],
+        ["dl19", "b", "0.5000"],
+    ]
     assert lines[3:] == [["beir/nq", "a", "*0.0000"], ["beir/nq", "b"]]
     found = json.loads(render(two, ReportSettings(), OutputFormat.JSON))
-    assert found["runs"][1] == {"run": "b", "suites": {"dl19": {"P@1": 0.5}, "beir/nq": None}}
+    assert found["runs"][1] == {"run": "b", "benchmarks": {"dl19": {"P@1": 0.5}, "beir/nq": None}}
     with pytest.raises(UsageError, match="several benchmarks"):
         render(two, ReportSettings(), OutputFormat.TREC_EVAL)
