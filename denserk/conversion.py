@@ -112,10 +112,8 @@ def _training(job: _Job) -> int:
     examples = with_texts(job.source, job.from_format, settings.corpus, settings.queries)
     if settings.teacher is not None:
         if job.to_format not in WITH_SCORES:
-            raise UsageError(
-                f"--teacher gives scores, for which {job.to_format} has no place",
-                f"add --to with one of {', '.join(WITH_SCORES)}",
-            )
+            message = f"--teacher gives scores, for which {job.to_format} has no place"
+            raise UsageError(message, f"add --to with one of {', '.join(WITH_SCORES)}")
         from denserk.mining.mining import scored
         from denserk.models.cross_encoder import PairScorer  # torch is for models alone
 
@@ -135,17 +133,13 @@ def with_texts(
     docids: set[str] = set()
     if passages or queries:
         if STREAM in (source, passages, queries):
-            raise UsageError(
-                "--corpus and --queries need the training data twice, and - comes once",
-                "write it to a file first",
-            )
+            message = "--corpus and --queries need the training data twice, and - comes once"
+            raise UsageError(message, "write it to a file first")
         for example in training.read_training(source, form):
             qids.update([] if example.query else [example.qid])
             docids.update(c.docid for c in training.all_candidates(example) if not c.text)
-    asked = _gathered(topics.read_queries(queries), qids, "queries", queries) if queries else {}
-    found = (
-        _gathered(corpus.read_passages(passages), docids, "passages", passages) if passages else {}
-    )
+    asked = _gathered(topics.read_queries, queries, qids, "queries")
+    found = _gathered(corpus.read_passages, passages, docids, "passages")
 
     def filled(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         return tuple(
@@ -164,9 +158,13 @@ def with_texts(
         )
 
 
-def _gathered(records: Iterable[R], ids: set[str], unit: str, source: str) -> dict[str, R]:
+def _gathered(
+    read: Callable[[str], Iterable[R]], source: str | None, ids: set[str], unit: str
+) -> dict[str, R]:
     """Return the records of some ids; raise an InputError if the source lacks one."""
-    found = corpus.find_records(records, ids, source, unit)
+    if not source:
+        return {}
+    found = corpus.find_records(read(source), ids, source, unit)
     if missing := sorted(ids - found.keys()):
         lacking = f"no {unit} with {len(missing):,} of the ids that the training data names"
         raise InputError(source, None, f"{lacking} ({some(missing)})", f"all its {unit}")
@@ -254,18 +252,16 @@ def convert(
     if settings.to_format is not None:
         to_format = _named(settings.to_format, formats, "--to")
     if to_format is None:
-        raise UsageError(
-            f"{'standard output' if target == STREAM else target} could be any of several formats "
-            f"of {kind}",
-            f"add --to with one of {', '.join(formats)}",
-        )
+        name = "standard output" if target == STREAM else target
+        hint = f"add --to with one of {', '.join(formats)}"
+        raise UsageError(f"{name} could be any of several formats of {kind}", hint)
     from_format = None
     if settings.from_format is not None:
         from_format = _named(settings.from_format, type(to_format), "--from")
+    given = source, target, settings, representation, text, compute
     with track("converting", None, unit) as progress:
-        given = source, target, settings, representation, text, compute
-        job = _Job(*given, from_format, to_format, progress)
-        return ConversionResult(kind, to_format.value, convert_kind(job), unit)
+        count = convert_kind(_Job(*given, from_format, to_format, progress))
+    return ConversionResult(kind, to_format.value, count, unit)
 
 
 def _named(name: str, formats: Iterable[Form], flag: str) -> Form:

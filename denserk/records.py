@@ -16,11 +16,7 @@ class Passage(NamedTuple):
     extra: Mapping[str, Any] = NO_FIELDS
 
     def field(self, name: str) -> str:
-        """Return the text of a field; empty if the passage lacks it.
-
-        >>> Passage("d1", "body", "head", {"url": "u"}).field("url")
-        'u'
-        """
+        """Return the text of a field; empty if the passage lacks it."""
         if name in ("text", "contents"):
             return self.text
         if name == "title":

@@ -130,8 +130,7 @@ def test_vectors(first, second, vectors, tmp_path):
     turn(vectors, tmp_path / "a", first)
     result = turn(tmp_path / "a", tmp_path / "b", second, allow_pickle=True)
     assert (result.format, result.count, result.unit) == (second, 9, "vectors")
-    source = read_vector_blocks(str(tmp_path / "b"), allow_pickle=True)
-    ((ids, found, _),) = source.blocks()
+    ((ids, found, _),) = read_vector_blocks(str(tmp_path / "b"), allow_pickle=True).blocks()
     assert ids == [f"d{i}" for i in range(9)]
     np.testing.assert_array_equal(found, VECTORS)
 
@@ -143,9 +142,8 @@ def test_a_folder_of_vectors_has_blocks_and_keeps_what_made_it(vectors, tmp_path
     assert [len(block.ids) for block in folder.blocks()] == [4, 4, 1]
     assert folder.manifest.made_from == {"converted_from": str(tmp_path / "v.jsonl")}
     turn(tmp_path / "a", tmp_path / "b", "npy")
-    assert (tmp_path / "b" / "block-00001.npy").read_bytes() == (
-        tmp_path / "a" / "block-00001.npy"
-    ).read_bytes()
+    first, second = (tmp_path / name / "block-00001.npy" for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
 
 
 def test_a_flat_index_as_vectors_keeps_the_model_and_not_its_settings(vectors, tmp_path):
@@ -154,9 +152,8 @@ def test_a_flat_index_as_vectors_keeps_the_model_and_not_its_settings(vectors, t
     made = Manifest(ManifestKind.INDEX, True, {"type": "flat"}, {"model": model}, {"count": 9})
     write_manifest(tmp_path / "a", made)
     turn(tmp_path / "a", tmp_path / "b", "npy")
-    folder = open_vectors(tmp_path / "b")
-    assert folder.manifest.made_from["model"] == model
-    assert folder.manifest.settings == {}
+    manifest = open_vectors(tmp_path / "b").manifest
+    assert (manifest.made_from["model"], manifest.settings) == (model, {})
 
 
 def test_pickles_are_read_only_when_asked_for(vectors, tmp_path):

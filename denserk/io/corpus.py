@@ -82,8 +82,7 @@ def read_passages(
     count = empty = 0
     for passage in passages:
         count += 1
-        if not (passage.text.strip() or passage.title.strip()):
-            empty += 1
+        empty += not (passage.text.strip() or passage.title.strip())
         yield passage
     if not count:
         raise InputError(source, None, "no passages", "at least one")

@@ -149,9 +149,8 @@ def beir_folder(name: str) -> Path:
             try:
                 util.download_and_unzip(BEIR_ARCHIVE.format(name=archive), temporary)
             except Exception as error:
-                raise DenserkError(
-                    f"{BEIR}{name} cannot be fetched: {_reason(error)}", put
-                ) from error
+                message = f"{BEIR}{name} cannot be fetched: {_reason(error)}"
+                raise DenserkError(message, put) from error
             if (Path(temporary) / archive).is_dir() and not (kept / archive).exists():
                 (Path(temporary) / archive).rename(kept / archive)
     if not (kept / name).is_dir():

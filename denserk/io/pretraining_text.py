@@ -50,7 +50,12 @@ def read_documents(
     are read. JSON lines may also have spans, {"spans": ["...", ...]}, or token ids: {"text": [ids],
     "queries": [[ids]], "next": [[ids]]} or {"spans": [[ids], ...]}.
     """
-    for file in _files(source):
+    folder, files = Path(source), [source]
+    if (folder / TOKENS).is_file():
+        files = [str(folder / TOKENS)]
+    elif folder.is_dir():
+        files = [str(file) for file in corpus_files(folder, (*ENDINGS, TEXT_ENDING))]
+    for file in files:
         is_file = Path(file).is_file()
         is_text = is_file and file.removesuffix(".gz").endswith(TEXT_ENDING)
         if is_text or (file == STREAM and raw_text is not None):
@@ -61,15 +66,6 @@ def read_documents(
             for passage in read_passages(file, corpus_settings, fields):
                 parts = tuple(part for name in fields if (part := passage.field(name).strip()))
                 yield Document(passage.docid, passage.title.strip(), parts)
-
-
-def _files(source: str) -> list[str]:
-    folder = Path(source)
-    if not folder.is_dir():
-        return [source]
-    if (folder / TOKENS).is_file():
-        return [str(folder / TOKENS)]
-    return [str(file) for file in corpus_files(folder, (*ENDINGS, TEXT_ENDING))]
 
 
 def _listed_key(file: str) -> str | None:

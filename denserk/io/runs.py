@@ -7,17 +7,15 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
 from math import isfinite, nan
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
@@ -56,7 +54,6 @@ LINES = {  # of query, passage, rank, score and tag
     RunFormat.TEVATRON: "{0}\t{1}\t{3:.9g}\n",
     RunFormat.JSONL: '{{"qid":{},"docid":{},"rank":{},"score":{:.9g}}}\n',
 }
-Scores = Sequence[float] | NDArray[np.floating[Any]]
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
 RawLines = Iterable[tuple[int, bytes]]  # numbered from 1
 
@@ -70,20 +67,18 @@ class RankedList(NamedTuple):
     lines: Sequence[int]
 
 
-def read_run(
-    path: str | Path, format: RunFormat | None = None, *, by_rank: bool = False
-) -> Iterator[RankedList]:
-    """Yield the hits of a run query by query, in constant memory.
-
-    With `by_rank` a score is the negative rank.
-    """
-    return _RunFile(path, format, by_rank).grouped()
+def read_run(path: str | Path, format: RunFormat | None = None) -> Iterator[RankedList]:
+    """Yield the hits of a run query by query, in constant memory."""
+    return _RunFile(path, format).grouped()
 
 
 def read_run_scores(
     path: str | Path, format: RunFormat | None = None, *, by_rank: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Read a whole run as query -> passage -> score; lines of a query may be anywhere."""
+    """Read a whole run as query -> passage -> score; lines of a query may be anywhere.
+
+    With `by_rank` a score is the negative rank.
+    """
     run: dict[str, dict[str, float]] = {}
     for hits in _RunFile(path, format, by_rank).queries():
         known = run.setdefault(hits.qid, {})
@@ -149,7 +144,7 @@ class RunLookup:
 
 @dataclass
 class _RunFile:
-    """A run that is parsed from front to back; see `read_run`."""
+    """A run that is parsed from front to back; see `read_run_scores`."""
 
     path: str | Path
     format: RunFormat | None = None
@@ -257,10 +252,8 @@ class _RunFile:
         qids, ends = queries.values.to_pylist(), queries.run_ends.to_pylist()
         if any(qid.startswith("#") for qid in qids) or not np.isfinite(scores).all():
             return None
-        docids, values = (
-            table["docid"].to_pylist(),
-            (-scores.astype(float) if ranked else scores).tolist(),
-        )
+        docids = table["docid"].to_pylist()
+        values = (-scores.astype(float) if ranked else scores).tolist()
         return (
             RankedList(qid, docids[i:j], values[i:j], range(number + i, number + j))
             for qid, i, j in zip(qids, [0, *ends[:-1]], ends, strict=True)
@@ -345,36 +338,8 @@ def _are_shifted(parts: list[str]) -> bool:
 
 
 def _twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
-    return InputError(
-        path, line, f"passage {docid} twice for query {qid}", "each passage once a query"
-    )
-
-
-@contextmanager
-def run_writer(
-    path: str | Path, format: RunFormat = RunFormat.TREC, tag: str = "denserk"
-) -> Iterator[Callable[[str, Sequence[str], Scores], int]]:
-    """Open a run for writing; yield a function that writes a query with its passages, best first.
-
-    It returns the number of lines, of MS MARCO's format at most 1000 a query, and raises an
-    OutputError if a score is not finite. `tag` is the last column of TREC's format.
-    """
-    depth = MSMARCO_DEPTH if format is RunFormat.MSMARCO else None
-    with whole_binary(path) as out:
-
-        def write(qid: str, docids: Sequence[str], scores: Scores) -> int:
-            array = np.asarray(scores, np.float64)[:depth]
-            for place in np.flatnonzero(~np.isfinite(array))[:1]:
-                found = f"the score of passage {docids[place]} is {array[place]}"
-                raise OutputError(f"query {qid}: {found}")
-            if format is RunFormat.JSONL:
-                qid, *docids = (orjson.dumps(text).decode() for text in (qid, *docids))
-            hits = enumerate(zip(docids, array.tolist()), 1)  # noqa: B905  (MS MARCO's depth)
-            lines = (LINES[format].format(qid, docid, n, score, tag) for n, (docid, score) in hits)
-            out.write("".join(lines).encode())
-            return len(array)
-
-        yield write
+    found = f"passage {docid} twice for query {qid}"
+    return InputError(path, line, found, "each passage once a query")
 
 
 def write_run(
@@ -383,9 +348,25 @@ def write_run(
     format: RunFormat = RunFormat.TREC,
     tag: str = "denserk",
 ) -> int:
-    """Write a run from (qid, [(docid, score), ...]), best first; return the number of lines."""
-    with run_writer(path, format, tag) as write:
-        return sum(
-            write(qid, [docid for docid, _ in hits], [score for _, score in hits])
-            for qid, hits in results
-        )
+    """Write a run from (qid, [(docid, score), ...]), best first; return the number of lines.
+
+    MS MARCO's format takes at most 1000 hits per query. `tag` is the last column of TREC's format.
+    Raises an OutputError if a score is not finite.
+    """
+    depth = MSMARCO_DEPTH if format is RunFormat.MSMARCO else None
+    line, count = LINES[format], 0
+    with whole_binary(path) as out:
+        for qid, hits in results:
+            written = hits[:depth]
+            for docid, score in written:
+                if not isfinite(score):
+                    found = f"the score of passage {docid} is {score}"
+                    raise OutputError(f"query {qid}: {found}")
+            if format is RunFormat.JSONL:
+                qid = orjson.dumps(qid).decode()
+                written = [(orjson.dumps(docid).decode(), score) for docid, score in written]
+            ranked = enumerate(written, 1)
+            lines = [line.format(qid, docid, n, score, tag) for n, (docid, score) in ranked]
+            out.write("".join(lines).encode())
+            count += len(lines)
+    return count

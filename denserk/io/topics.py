@@ -150,7 +150,8 @@ def read_topics_file(
         rows: Iterable[Row]
         if record is None if form is None else form in COLUMNS:
             guess = form or _detect_columns(start.decode("utf-8", "replace"), path, textless)
-            rows = COLUMNS[guess](read_text_lines(path, handle), path)
+            lines = read_text_lines(path, handle)
+            rows = COLUMNS[guess]((each for each in lines if each[1].strip()), path)
         elif form in (None, TopicsFormat.QA) and start.startswith(b"{") and _is_keyed(record):
             guess, rows = TopicsFormat.QA, _keyed_rows(read_all(handle, path), path)
         else:
@@ -211,18 +212,15 @@ def _tsv_rows(lines: Lines, path: str | Path) -> Iterator[Numbered]:
     """Yield `id <tab> text` lines as records; further tabs belong to the text."""
     for line, row in lines:
         qid, tab, text = row.partition("\t")
-        if row.strip() and not tab:
+        if not tab:
             raise InputError(path, line, "a line without a tab", "a query id, a tab, the query")
-        if row.strip():
-            yield line, {"id": qid, "text": text}
+        yield line, {"id": qid, "text": text}
 
 
 def _dpr_rows(lines: Lines, path: str | Path) -> Iterator[Numbered]:
     """Yield `question <tab> list of answers` lines as records."""
     for line, row in lines:
         parts = row.split("\t")
-        if not row.strip():
-            continue
         if len(parts) != 2:
             found = f"{columns(len(parts))} between tabs"
             raise InputError(path, line, found, "2: question, list of answers")
@@ -296,12 +294,10 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
             nonlocal before
             entries: list[dict[str, Any]] = []
             for (docid, text, title, _), value, has_answer in contexts:
-                kept = {"score": f"{value:.9g}", "has_answer": has_answer}  # score: a string
+                entry = {"id": docid, "title": title, "text": text}
                 if pyserini:  # one line end after the title
-                    entries.append({"docid": docid, "text": f"{one_line(title)}\n{one_line(text)}"})
-                else:
-                    entries.append({"id": docid, "title": title, "text": text})
-                entries[-1] |= kept
+                    entry = {"docid": docid, "text": f"{one_line(title)}\n{one_line(text)}"}
+                entries.append({**entry, "score": f"{value:.9g}", "has_answer": has_answer})
             name = "contexts" if pyserini else "ctxs"
             record = {"question": query.text, "answers": query.answers, name: entries}
             key = orjson.dumps(query.qid) + b":" if pyserini else b""

@@ -100,10 +100,6 @@ def _to_passage(candidate: Candidate, id_key: str = "docid") -> dict[str, Any]:
     return {id_key: candidate.docid, **texts, **score, **candidate.extra}
 
 
-def _to_context(candidate: Candidate) -> dict[str, Any]:
-    return _to_passage(candidate, "passage_id")
-
-
 class Keys(NamedTuple):
     """A JSON format of one record an example, whose passages are read and written in lists."""
 
@@ -164,7 +160,12 @@ KEYS = {
         "query_id", "query_text", "positive_document_ids", "negative_document_ids", _ids, _docid
     ),
     TrainingFormat.DPR: Keys(
-        "query_id", "question", "positive_ctxs", "hard_negative_ctxs", _passages, _to_context
+        "query_id",
+        "question",
+        "positive_ctxs",
+        "hard_negative_ctxs",
+        _passages,
+        partial(_to_passage, id_key="passage_id"),
     ),
     TrainingFormat.FLAG: TEXTS,
     TrainingFormat.ST_IDS: IDS,
@@ -273,21 +274,18 @@ def _dataset_rows(source: str) -> Iterator[Mapping[str, Any]]:
 
     try:
         if Path(source).is_dir():
-            found: Any = load_from_disk(source)
-            yield from found["train"] if isinstance(found, DatasetDict) else found
+            saved: Any = load_from_disk(source)
+            yield from saved["train"] if isinstance(saved, DatasetDict) else saved
         elif source.endswith(".parquet"):
             yield from load_dataset("parquet", data_files=source, split="train", streaming=True)
         else:
             name, _, config = source.partition(":")
             yield from load_dataset(name, config or None, split="train", streaming=True)
     except (ArrowException, OSError, ValueError, KeyError) as error:
-        raise InputError(
-            source,
-            None,
-            f"no dataset that can be read ({' '.join(str(error).split())[:200]})",
-            "a file, a folder of save_to_disk with a split train, or a dataset of the hub as NAME "
-            "or NAME:CONFIG",
-        ) from None
+        found = f"no dataset that can be read ({' '.join(str(error).split())[:200]})"
+        hub = "a dataset of the hub as NAME or NAME:CONFIG"
+        expected = f"a file, a folder of save_to_disk with a split train, or {hub}"
+        raise InputError(source, None, found, expected) from None
 
 
 def detect_training(head: bytes) -> TrainingFormat | None:
@@ -329,21 +327,16 @@ def _check(example: TrainingExample, form: TrainingFormat) -> None:
     passages, query = all_candidates(example), f"query {example.qid}"
     if form in WITHOUT_TEXTS:
         if not all(passage.docid for passage in passages):
-            raise DenserkError(
-                f"a passage of {query} has no id, and {form} holds ids alone",
-                "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples",
-            )
+            hint = "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples"
+            raise DenserkError(f"a passage of {query} has no id, and {form} holds ids alone", hint)
         if form is TrainingFormat.NEGATIVES and any("," in passage.docid for passage in passages):
-            raise DenserkError(
-                f"a passage id of {query} has a comma, which separates ids in {form}",
-                "write tevatron-ids or triples",
-            )
+            found = f"a passage id of {query} has a comma, which separates ids in {form}"
+            raise DenserkError(found, "write tevatron-ids or triples")
     elif not example.query:
         raise DenserkError(f"{query} has no text, and {form} holds texts", "add --queries")
     elif any(each.docid for each in passages) and not any(c.text or c.title for c in passages):
-        raise DenserkError(
-            f"the passages of {query} have ids and no texts, and {form} holds texts", "add --corpus"
-        )
+        found = f"the passages of {query} have ids and no texts, and {form} holds texts"
+        raise DenserkError(found, "add --corpus")
 
 
 def _contents(example: TrainingExample) -> Counter[str]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from denserk.index.exact import ExactIndex
 from denserk.index.folder import Part, PassageIds
-from denserk.io.runs import run_writer
+from denserk.io.runs import write_run
 from denserk.models.devices import has_bfloat16
 from tests.benchmarks.timing import Goals, medians, zen5
 from tests.peers import peer_environment
@@ -94,9 +94,11 @@ def runs(goals: Goals, folder: Path, queries: int, rounds: int) -> None:
                 writer.write(qid, hits)
 
     def ours() -> None:
-        with run_writer(folder / "ours", tag="Faiss") as write:
-            for qid, some, found in zip(qids, scores, rows, strict=True):
-                write(qid, ids(found), some)
+        results = (
+            (qid, list(zip(ids(found), some.tolist(), strict=True)))
+            for qid, some, found in zip(qids, scores, rows, strict=True)
+        )
+        write_run(folder / "ours", results, tag="Faiss")
 
     seconds = medians({"pyserini": pyserini, "ours": ours}, rounds)
     with (folder / "ours").open() as mine, (folder / "pyserini").open() as theirs:

@@ -16,19 +16,16 @@ from denserk.records import Passage
 from tests.reporters import Heard
 
 BEIR = '{"_id": "d1", "title": "h", "text": "one"}\n{"_id": "d2", "text": "two"}\n'
+IS_BEIR = "beir corpus (_id, text, title)"
 RECORDS = [Passage("d1", "one", "h"), Passage("d2", "two")]
 
 
 @pytest.mark.parametrize(
     ("text", "detected", "read"),
     [
-        (BEIR, "beir corpus (_id, text, title)", RECORDS),
-        ("\ufeff" + BEIR.replace("\n", "\r\n"), "beir corpus (_id, text, title)", RECORDS),
-        (
-            json.dumps([json.loads(line) for line in BEIR.splitlines()], indent=1),
-            "beir corpus (_id, text, title)",
-            RECORDS,
-        ),
+        (BEIR, IS_BEIR, RECORDS),
+        ("\ufeff" + BEIR.replace("\n", "\r\n"), IS_BEIR, RECORDS),
+        (json.dumps([*map(json.loads, BEIR.splitlines())], indent=1), IS_BEIR, RECORDS),
         (
             '{"docid": 7, "contents": "t", "title": "h", "text": "x"}',
             "anserini corpus (docid, contents)",
@@ -41,11 +38,7 @@ RECORDS = [Passage("d1", "one", "h"), Passage("d2", "two")]
         ),
         ('{"docid": "1", "text": "t"}', "tevatron corpus (docid, text)", [Passage("1", "t")]),
         ('{"text": "t"}', "flag corpus (text; ids", [Passage("0", "t")]),
-        (
-            '007\t"half\n\n8\t',
-            "marco corpus (id, text)",
-            [Passage("007", '"half'), Passage("8", "")],
-        ),
+        ('7\t"half\n\n8\t', "marco corpus (id, text)", [Passage("7", '"half'), Passage("8", "")]),
         ("1\th\tt", "marco-titles corpus (id, text, title)", [Passage("1", "t", "h")]),
         (
             'id\ttext\ttitle\n1\t"a ""b"" c"\th\n2\t"two\nlines"\t""',
@@ -114,8 +107,6 @@ def test_contents_split_into_named_fields(tmp_path, record, fields, split):
 
 
 FIRST = '{"_id": "1", "text": "t"}\n'
-
-
 AS: dict[str, CorpusSettings] = {form: CorpusSettings(corpus_format=form) for form in CorpusFormat}
 URL = CorpusSettings(docid_field="url")
 
@@ -147,13 +138,10 @@ def test_broken_passages_are_reported_with_their_line(tmp_path, given, text, fou
         list(read_corpus_file(tmp_path / "c", *([given] if given else [])))
 
 
-def test_a_format_and_an_id_key_that_are_named(tmp_path):
-    path = tmp_path / "c.jsonl"
-    path.write_text('{"_id": "b", "url": "u", "docid": "t", "text": "x"}')
-    notes = Heard()
-    assert next(iter(read_corpus_file(path, AS["tevatron"]))).docid == "t"
-    assert not notes.notes
-    assert next(iter(read_corpus_file(path, URL))).docid == "u"
+@pytest.mark.parametrize(("given", "docid"), [(AS["tevatron"], "t"), (URL, "u")])
+def test_a_format_and_an_id_key_that_are_named(tmp_path, given, docid):
+    (tmp_path / "c").write_text('{"_id": "b", "url": "u", "docid": "t", "text": "x"}')
+    assert [passage.docid for passage in read_corpus_file(tmp_path / "c", given)] == [docid]
 
 
 DOCIDS = st.lists(st.text("abc", min_size=1, max_size=3), unique=True)

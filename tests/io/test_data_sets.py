@@ -1,17 +1,16 @@
-import gzip
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from denserk.config.benchmarks import benchmarks, find_benchmarks
+from denserk.config.formats import QrelsFormat, TopicsFormat
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io import data_sets
 from denserk.io.corpus import read_passages
 from denserk.io.data_sets import find_parts
-from denserk.io.qrels import read_qrels, read_qrels_map
-from denserk.io.topics import read_queries, read_questions
+from denserk.io.qrels import read_qrels, read_qrels_map, write_qrels
+from denserk.io.topics import read_queries, read_questions, write_queries
 from denserk.records import Passage, Qrel, Query
 from tests.conftest import PASSAGES, QRELS, QUERIES
 
@@ -38,18 +37,13 @@ class Record(SimpleNamespace):
 
 
 def test_fields_of_a_record_find_their_places(monkeypatch):
-    docs = [
-        Record(doc_id="1", title="h", abstract="a", year=1999, links=["x"]),
-        Record(doc_id="2", marked_up="m"),
-    ]
+    titled = Record(doc_id="1", title="h", abstract="a", year=1999, links=["x"])
     queries = [Record(query_id="q", text="t", answers=("a",)), Record(query_id="r", lang="en")]
-    records = {"docs": docs, "queries": queries}
+    records = {"docs": [titled, Record(doc_id="2", marked_up="m")], "queries": queries}
     monkeypatch.setattr(data_sets, "irds_records", lambda name, what: iter(records[what]))
-    passages = [
-        Passage("1", "a", "h", {"year": 1999}),
-        Passage("2", "all of it", "", {"marked_up": "m"}),
-    ]
-    assert list(read_passages("irds:x")) == passages
+    first, second = read_passages("irds:x")
+    assert first == Passage("1", "a", "h", {"year": 1999})
+    assert second == Passage("2", "all of it", "", {"marked_up": "m"})
     asked = [Query("q", "t", ("a",)), Query("r", "all of it", (), {"lang": "en"})]
     assert list(read_queries("irds:x")) == asked
 
@@ -140,21 +134,6 @@ TOPICS = {
 }
 
 
-def beir(folder):
-    """The toy collection as a BEIR folder."""
-    (folder / "qrels").mkdir(parents=True)
-    corpus = [{"_id": d, "title": h, "text": t} for d, (h, t) in PASSAGES.items()]
-    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, corpus)))
-    queries = "\n".join(json.dumps({"_id": q, "text": t}) for q, t in QUERIES.items())
-    (folder / "queries.jsonl.gz").write_bytes(gzip.compress(queries.encode()))
-    for split, qids in {"test": ["q1", "q2"], "dev": ["q3"]}.items():
-        rows = [f"{q}\t{d}\t{r}" for q in qids for d, r in QRELS[q].items()]
-        (folder / "qrels" / f"{split}.tsv").write_text(
-            "\n".join(["query-id\tcorpus-id\tscore", *rows])
-        )
-    return folder
-
-
 @pytest.mark.parametrize("name", COUNTS)
 def test_real_collections(shared_data, name):
     folder = str(shared_data / name)
@@ -165,15 +144,22 @@ def test_real_collections(shared_data, name):
         assert sum(1 for _ in read_qrels(f"{folder}/qrels/{split}.tsv")) == count
 
 
-@pytest.mark.parametrize("name", TOPICS)
-def test_real_topics(shared_data, name):
-    queries = list(read_queries(str(shared_data / "topics" / name)))
-    assert (len(queries), sum(bool(query.answers) for query in queries)) == TOPICS[name]
+def test_real_topics(shared_data):
+    for name, counts in TOPICS.items():
+        queries = list(read_queries(str(shared_data / "topics" / name)))
+        assert (len(queries), sum(bool(query.answers) for query in queries)) == counts
 
 
-def test_a_beir_folder_and_its_name(here):
-    folder = str(beir(here / "datasets" / "toy"))
-    for source in (folder, "beir:toy"):
+def test_a_beir_folder_and_its_name(here, toy):
+    folder = here / "datasets" / "toy"
+    (folder / "qrels").mkdir(parents=True)
+    (toy / "corpus.jsonl").rename(folder / "corpus.jsonl")
+    queries = [Query(qid, text) for qid, text in QUERIES.items()]
+    write_queries(folder / "queries.jsonl.gz", queries, TopicsFormat.BEIR)
+    for split, qids in {"test": ["q1", "q2"], "dev": ["q3"]}.items():
+        judged = [Qrel(q, d, r) for q in qids for d, r in QRELS[q].items()]
+        write_qrels(folder / "qrels" / f"{split}.tsv", judged, QrelsFormat.BEIR)
+    for source in (str(folder), "beir:toy"):
         assert [passage.docid for passage in read_passages(source)] == list(PASSAGES)
         assert {query.qid: query.text for query in read_queries(source)} == QUERIES
         with pytest.raises(UsageError, match=r"several splits .there: test, dev") as caught:
@@ -183,7 +169,7 @@ def test_a_beir_folder_and_its_name(here):
     assert list(read_qrels("beir:toy/dev")) == [Qrel("q3", "d4", 1)]
     with pytest.raises(UsageError, match=r"no split train .there: test, dev"):
         read_qrels_map("beir:toy/train")
-    (here / "datasets" / "toy" / "qrels" / "dev.tsv").unlink()
+    (folder / "qrels" / "dev.tsv").unlink()
     assert read_qrels_map(folder) == {q: QRELS[q] for q in ("q1", "q2")}
 
 
@@ -195,14 +181,6 @@ def test_a_data_set_by_its_id(source):
     assert read_qrels_map(source) == QRELS
 
 
-def test_a_folder_is_read_by_name(tmp_path):
-    (tmp_path / "b.tsv").write_text("d10\tten\nd2\ttwo\n")
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"id": "d1", "contents": "one"}'))
-    for other in ("manifest.json", ".hidden.tsv", "notes.md"):
-        (tmp_path / other).write_text("x")
-    assert [passage.docid for passage in read_passages(str(tmp_path))] == ["d1", "d10", "d2"]
-
-
 def test_entity_questions(tmp_path):
     for relation in ("P170", "P17"):
         (tmp_path / f"{relation}.test.json").write_text('[{"question": "who", "answers": ["a"]}]')
@@ -211,6 +189,7 @@ def test_entity_questions(tmp_path):
         ("P17-0", ("a",), {"relation": "P17"}),
         ("P170-0", ("a",), {"relation": "P170"}),
     ]
+    assert list(read_queries(str(tmp_path / "P17.test.json"))) == queries[:1]
     (tmp_path / "P17.dev.json").write_text('[{"question": "who", "answers": ["a"]}]')
     with pytest.raises(InputError, match=r"found the query id P17-0 twice"):
         list(read_queries(str(tmp_path)))

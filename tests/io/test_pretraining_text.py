@@ -1,11 +1,13 @@
 """Text to pre-train on, in every format."""
 
+import gzip
 import json
 
 import pytest
 
 from denserk.config.pretraining import RawText
 from denserk.errors import InputError
+from denserk.io.corpus import read_passages
 from denserk.io.pretraining_text import (
     Document,
     Expansion,
@@ -73,11 +75,13 @@ def test_what_are_no_token_ids(tmp_path, record):
 
 
 def test_a_folder_is_its_files_by_name(tmp_path):
-    (tmp_path / "b.txt").write_text("two.\n")
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(b"d10\tone.\nd2\ttwo.\n"))
     jsonl(tmp_path / "a.jsonl", {"_id": "1", "text": "one."})
-    for name in (".hidden.txt", "manifest.json", "notes.md"):
+    for name in (".hidden.tsv", "manifest.json", "notes.md"):
         (tmp_path / name).write_text("{}")
-    assert [document.parts for document in read_documents(str(tmp_path))] == [ONE, TWO]
+    assert [passage.docid for passage in read_passages(str(tmp_path))] == ["1", "d10", "d2"]
+    (tmp_path / "c.txt").write_text("two.\n")
+    assert [document.parts for document in read_documents(str(tmp_path))] == [ONE, ONE, TWO, TWO]
 
 
 MADE = [

@@ -45,7 +45,7 @@ READ = [
     ),
     (
         "st-triplet",
-        b"anchor\tpositive\tnegative_1\tnegative_2\nq\ta\tb\tc\n",
+        b"anchor\tpositive\tnegative_1\tn\nq\ta\tb\tc\n",
         [("0", "q", ["a"], ["b", "c"])],
     ),
     (
@@ -105,23 +105,16 @@ def test_genuine_files_come_back_as_they_were(name, count, negatives, form, shar
     assert parsed(tmp_path / name) == parsed(source)
 
 
-COLUMNS = [
-    {"question": "who runs", "answer": "the cat", "negative_1": "a dog", "negative_2": "a boat"},
-    {"question": "red", "answer": "fish", "negative_1": "moon", "negative_2": "sun"},
-]
-
-
 def test_datasets_are_read_as_their_columns_say(tmp_path, monkeypatch):
     """Parquet, a folder of save_to_disk, with and without splits, and JSON lines agree."""
-    data = Dataset.from_list(COLUMNS)
+    names = ("question", "answer", "negative_1", "negative_2")
+    rows = (("who runs", "the cat", "a dog", "a boat"), ("red", "fish", "moon", "sun"))
+    data = Dataset.from_list([dict(zip(names, row, strict=True)) for row in rows])
     data.to_parquet(tmp_path / "t.parquet")
     data.to_json(tmp_path / "t.jsonl")
     data.save_to_disk(tmp_path / "saved")
     DatasetDict(train=data, test=data.select([0])).save_to_disk(tmp_path / "splits")
-    expected = [
-        ("0", "who runs", ["the cat"], ["a dog", "a boat"]),
-        ("1", "red", ["fish"], ["moon", "sun"]),
-    ]
+    expected = [(str(n), q, [pos], neg) for n, (q, pos, *neg) in enumerate(rows)]
     for name in ("t.parquet", "t.jsonl", "saved", "splits"):
         assert [seen(e) for e in read_training(str(tmp_path / name))] == expected, name
     Dataset.from_list([{"pos": ["a"], "query": 5}]).to_parquet(tmp_path / "t.parquet")
