@@ -98,7 +98,10 @@ class MaskedLanguageModel(nn.Module):
         return {"mlm": batch.texts.labels}
 
     def states(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the last [CLS] states (B, H), and the states to predict from by term (B, T, H)."""
+        """Return the last [CLS] states (B, H), and the states to predict from by term (B, T, H).
+
+        States of a term that has no labels are not used.
+        """
         hidden = self.backbone(batch.texts.tokens)
         return hidden[:, 0], {"mlm": hidden}
 
@@ -110,7 +113,7 @@ class MaskedLanguageModel(nn.Module):
         """Return the last [CLS] states (B, H), and the terms by name; each has weight 1."""
         labels = self.labels(batch)
         cls, states = self.states(batch)
-        return cls, {name: token_loss(self.backbone, states[name], labels[name]) for name in states}
+        return cls, {name: token_loss(self.backbone, states[name], labels[name]) for name in labels}
 
 
 def with_first(cls: Tensor, stream: Tensor) -> Tensor:
@@ -176,8 +179,8 @@ class Condenser(MaskedLanguageModel):
         layers = self.backbone.hidden_states(tokens)
         late, early = layers[-1], layers[self.skip_from]
         cls = late[:, 0]
-        states = {"head": self.heads["head"](self.backbone, cls, early, tokens.attention_mask)}
-        return cls, states | ({"late": late} if self.settings.late_mlm else {})
+        head = self.heads["head"](self.backbone, cls, early, tokens.attention_mask)
+        return cls, {"head": head, "late": late}
 
 
 class Master(MaskedLanguageModel):

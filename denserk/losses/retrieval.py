@@ -171,18 +171,6 @@ DISTILLATIONS = {  # losses of (teacher, student) scores
 }
 
 
-def distinct(groups: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Return groups by each passage's first row, and whether a row is left out of softmaxes: (P,).
-
-    >>> groups, excluded = distinct(torch.tensor([[0, 1], [2, -1]]), torch.tensor([7, 8, 7]))
-    >>> groups.tolist(), excluded.tolist()
-    ([[0, 1], [0, -1]], [False, False, True])
-    """
-    first = first_rows(keys)
-    again = first != torch.arange(len(keys), device=keys.device)
-    return torch.where(groups < 0, groups, first[groups]), again | (keys < 0)
-
-
 @dataclass(frozen=True)
 class RetrievalObjective:
     """Vectors -> loss.
@@ -211,7 +199,10 @@ class RetrievalObjective:
         which counts once, negative for padding; teacher: (B, N) scores, minus infinity where a
         group has no passage.
         """
-        groups, excluded = distinct(groups, keys)
+        first = first_rows(keys)
+        groups = torch.where(groups < 0, groups, first[groups])
+        # rows left out of softmaxes: a passage's further rows, and padding
+        excluded = (first != torch.arange(len(keys), device=keys.device)) | (keys < 0)
         terms = {}
         if weight := self.settings.weight_of_contrastive:
             contrast = self._contrast(queries, passages, groups[:, 0], excluded)
@@ -253,7 +244,6 @@ class RetrievalObjective:
         """Score each query with its own passages as retrieval will score them: (B, N)."""
         own = passages.of(groups.clamp_min(0))
         by_vector = torch.einsum("bd,bnsd->bns", queries, own.values)
-        scores = by_vector[..., 0]
-        if not self.self_contrastive:
-            scores = max_similarity(by_vector, own.mask)
+        kept = self.self_contrastive
+        scores = by_vector[..., 0] if kept else max_similarity(by_vector, own.mask)
         return scores.masked_fill(groups < 0, -torch.inf)

@@ -54,7 +54,7 @@ KINDS: Mapping[PretrainingObjective, type[MaskedLanguageModel]] = {
 }
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 MOST_CHARACTERS = 1000  # size of the alphabet; rarer characters become [UNK]
-POSITIONS = 512  # maximum sequence length of a new model
+POSITIONS = 512  # maximum sequence length of a new model, or --max-length
 
 
 def pretrain(run: PretrainRun) -> TrainingResult:
@@ -200,9 +200,8 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
     chosen: dict[str, Any] = {"architecture": architecture, "positions": positions, "seed": seed}
     inputs: dict[str, Any] = {"tokenizer": settings.tokenizer}
     if settings.tokenizer is None:
-        units = as_json(run.units)
         chosen |= {"vocabulary_size": settings.vocabulary_size, "corpus": as_json(run.corpus)}
-        chosen |= {"fields": units["fields"], "raw_text": units["raw_text"]}
+        chosen |= {name: as_json(run.units)[name] for name in ("fields", "raw_text")}
         inputs = {"corpus": settings.corpus}
 
     def write(part: Path, _: Path) -> dict[str, Any]:
@@ -237,13 +236,12 @@ def _texts(run: PretrainRun) -> Iterator[str]:
 
 
 def train_vocabulary(
-    texts: Callable[[], Iterator[str]], size: int, source: str, positions: int = POSITIONS
+    texts: Callable[[], Iterator[str]], size: int, source: str, positions: int
 ) -> BertTokenizer:
     """Train a lower-casing WordPiece tokenizer as BERT's, the same one for the same texts.
 
-    The library's trainer numbers the characters that continue words in hash order, and breaks ties
-    between pairs by number. A first pass over the texts therefore finds the most frequent
-    characters; they are given to the trainer in the order of their code points.
+    The library's trainer orders characters by hash, and breaks ties between pairs by that order. A
+    first pass therefore finds the most frequent characters, and gives them in a fixed order.
     """
     normalizer = normalizers.BertNormalizer(lowercase=True)
     counts = Counter(character for text in texts() for character in normalizer.normalize_str(text))
@@ -267,7 +265,7 @@ def train_vocabulary(
 
 
 def new_model(
-    architecture: Architecture, vocabulary_size: int, seed: int, positions: int = POSITIONS
+    architecture: Architecture, vocabulary_size: int, seed: int, positions: int
 ) -> BertForMaskedLM:
     """Return a randomly initialised BERT with its MLM head."""
     layers, hidden = SIZES[architecture]

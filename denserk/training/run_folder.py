@@ -90,12 +90,9 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
                 _write(output, {"versions": {"denserk": __version__}})
         training = training or build(output)
         packages = {"torch": torch.__version__, "transformers": transformers.__version__}
-        record = {
-            "versions": {"denserk": __version__, **packages},
-            "processes": world()[1],
-            **run.as_json(),
-            **training.resolved,
-        }
+        versions = {"denserk": __version__, **packages}
+        record = {"versions": versions, "processes": world()[1], **run.as_json()}
+        record |= training.resolved
         if main and is_resumable(output):
             refuse_changes(output, record)  # before data is prepared again
         batches, measure = main_process_first(partial(training.prepare, output))
@@ -220,12 +217,7 @@ class _Arguments(TrainingArguments):
 
 
 class Reports:
-    """Sends events to experiment trackers by transformers' integrations, from the main process.
-
-    Raises:
-        UsageError: transformers knows no such tracker.
-        MissingExtraError: its package is not installed.
-    """
+    """Sends events to experiment trackers by transformers' integrations, from the main process."""
 
     def __init__(self, names: Sequence[str], output: Path) -> None:
         self.arguments = _Arguments(output_dir=str(output), run_name=output.name)

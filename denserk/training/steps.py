@@ -131,15 +131,10 @@ def cut(
             MaskedTexts(tokens, each.labels[rows, : tokens.input_ids.shape[1]])
             for each, tokens in zip(texts, parts, strict=True)
         )
-        yield (
-            rows,
-            PretrainingBatch(
-                next(found),
-                {name: next(found) for name in batch.passes},
-                {name: next(found) for name in batch.decoders},
-                None if batch.visible is None else batch.visible[rows, :width, :width],
-            ),
-        )
+        first, passes = next(found), {name: next(found) for name in batch.passes}
+        decoders = {name: next(found) for name in batch.decoders}
+        visible = None if batch.visible is None else batch.visible[rows, :width, :width]
+        yield rows, PretrainingBatch(first, passes, decoders, visible)
 
 
 # Adds this process's share of a batch's gradient to the model; returns the loss by its terms.
@@ -319,13 +314,11 @@ def pretraining_step(
     """Train a pre-training objective in chunks, with or without the contrast of spans.
 
     Token losses are averaged over all labelled tokens of an update, which are counted before the
-    first pass, so that chunks and processes do not change the loss. The contrast of spans needs the
-    [CLS] states of the whole batch, and uses the gradient cache ("Unsupervised Corpus Aware
-    Language Model Pre-training", Gao and Callan, 2022, section 3.3).
+    first pass, so that chunks and processes do not change the loss; `by_micro_batch` averages the
+    tokens of each chunk, then the chunks (the released code). `lm_scale` weighs them.
 
-    Under `contrast` texts are pairs of spans, which must find each other (coCondenser). `lm_scale`
-    is the weight of the token losses; `by_micro_batch` averages the tokens of each chunk, then the
-    chunks (the released code), instead of all tokens of the update.
+    Under `contrast` texts are pairs of spans, which must find each other (coCondenser). That needs
+    the [CLS] states of the whole batch, and uses the gradient cache (Gao and Callan, 2022, 3.3).
     """
     rows, chunks = zip(*cut(batch, update, limits, split=not by_micro_batch), strict=True)
     counts = None if by_micro_batch else summed(objective.counts(batch))

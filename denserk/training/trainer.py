@@ -34,12 +34,9 @@ from denserk.models.distributed import gather, gather_objects, sum_gradients, wo
 from denserk.reporting import Progress, track
 from denserk.training.steps import Step, Terms, Update
 
-# Growth of the norm of all weights above which training has diverged.
-LARGEST_GROWTH = 1e4
-# Lines that the log of a run has at least, and steps between two of them at most.
-LOG_LINES = 20
-# Processes that prepare batches for a GPU.
-GPU_WORKERS = 2
+LARGEST_GROWTH = 1e4  # of the norm of all weights: above it, training has diverged
+LOG_LINES = 20  # lines that a log has at least, and steps between two of them at most
+GPU_WORKERS = 2  # processes that prepare batches for a GPU
 # In the folder of a run; files of a checkpoint.
 CHECKPOINTS, BEST, STEPS = "checkpoints", "best", "steps"
 STATE, LOG = "trainer.pt", "trainer_state.json"
@@ -69,11 +66,9 @@ class Training:
 class Trainer:
     """Runs a step over batches.
 
-    Item i of `batches`, which has `steps_per_epoch`, is this process's share of batch i. `output`
-    takes checkpoints and best weights; `report` gets each entry of the log and its step.
-
-    `step_number` counts the updates done, `first_step` those when this run started or resumed;
-    `history` is the log, a dictionary for each entry.
+    Item i of `batches`, which has `steps_per_epoch`, is this process's share of batch i; `report`
+    gets each entry of the log, `history`, and its step. `step_number` counts the updates done,
+    `first_step` those when this run started or resumed.
     """
 
     def __init__(
@@ -85,9 +80,9 @@ class Trainer:
         *,
         device: torch.device,
         seed: int,
-        validation: ValidationSettings = ValidationSettings(),  # noqa: B008  (frozen)
-        measure: Measure | None = None,
-        report: Callable[[Mapping[str, float], int], None] = lambda values, step: None,
+        validation: ValidationSettings,
+        measure: Measure | None,
+        report: Callable[[Mapping[str, float], int], None],
     ) -> None:
         self.training, self.batches, self.settings = training, batches, optimizer
         self.model, self.step = training.model.to(device), training.step
@@ -98,8 +93,7 @@ class Trainer:
                 enable({"use_reentrant": False})
         self.output, self.device, self.seed = output, device, seed
         self.folder = output / CHECKPOINTS
-        self.validation, self.measure = validation, measure
-        self.report = report
+        self.validation, self.measure, self.report = validation, measure, report
         self.per_update = optimizer.gradient_accumulation_steps
         self.updates_per_epoch = batches.steps_per_epoch / self.per_update
         self.eval_steps = validation.eval_steps or max(1, int(self.updates_per_epoch))
@@ -113,7 +107,7 @@ class Trainer:
         self._summed = 0
         self._tokens = self._positions = 0
         self._seconds = self._waited = 0.0
-        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        weights = [p for p in self.model.parameters() if p.requires_grad]
         groups = [
             {"params": [p for p in weights if p.dim() > 1], "weight_decay": optimizer.weight_decay},
             {"params": [p for p in weights if p.dim() <= 1], "weight_decay": 0.0},  # biases, norms

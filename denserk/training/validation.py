@@ -61,12 +61,8 @@ def dev_sets(
 
 def _held_out(store: TrainingStore, run: FinetuneRun) -> DevSet:
     """Group each query's first positive and top negatives; search all passages."""
-    sampling = SamplingSettings(
-        group_size=run.sampling.group_size,
-        positive=PositiveChoice.FIRST,
-        negative=NegativeChoice.TOP,
-        seed=run.sampling.seed,
-    )
+    size, seed = run.sampling.group_size, run.sampling.seed
+    sampling = SamplingSettings(size, PositiveChoice.FIRST, NegativeChoice.TOP, seed=seed)
     batches = TrainingBatches(store, sampling, 1)
     items = batches.items
     return DevSet(
@@ -82,9 +78,8 @@ def _collection(
     run: FinetuneRun, for_queries: TextTokenizer, for_passages: TextTokenizer
 ) -> DevSet:
     """Read a collection's judged queries and all its passages; tokens are held in memory."""
-    settings = run.validation  # which checked that all three are given
-    files = settings.dev_corpus, settings.dev_topics, settings.dev_qrels
-    corpus, topics, qrels = map(str, files)
+    given = run.validation  # which checked that all three are given
+    corpus, topics, qrels = map(str, (given.dev_corpus, given.dev_topics, given.dev_qrels))
     judged = read_qrels_map(qrels)
     passages = sorted(  # by descending id, as equal scores are ranked
         read_passages(corpus, run.corpus), key=lambda each: each.docid, reverse=True
@@ -201,8 +196,7 @@ def measure_sentences(
     scores, losses = [], []
     for items in np.split(np.arange(len(store)), range(BLOCK, len(store), BLOCK)):
         batch = to_device(assemble(store, items), device)
-        vectors = encoder(batch.sentences)
-        vectors = vectors.view(len(items), store.size, -1)
+        vectors = encoder(batch.sentences).view(len(items), store.size, -1)
         losses.append(float(sentence_loss(vectors, batch.labels, objective)) * len(items))
         scores.append(score_examples(vectors.cpu().numpy()))
     labels = store.labels if store.size == 2 else None

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -130,47 +131,36 @@ def taught():
     return [torch.tensor(scores, dtype=torch.float64) for scores in TEACHER]
 
 
-def kl(queries, passages):
-    return mean(
-        (t.softmax(0) * (t.log_softmax(0) - s.log_softmax(0))).sum()
-        for t, s in zip(taught(), students(queries, passages), strict=True)
-    )
+def kl(t, s):
+    return [(t.softmax(0) * (t.log_softmax(0) - s.log_softmax(0))).sum()]
 
 
-def soft_labels(queries, passages):
-    return mean(
-        -(t.softmax(0) * (s.softmax(0) + 1e-7).log()).sum()
-        for t, s in zip(taught(), students(queries, passages), strict=True)
-    )
+def soft_labels(t, s):
+    return [-(t.softmax(0) * (s.softmax(0) + 1e-7).log()).sum()]
 
 
-def margin_mse(queries, passages):
-    return mean(
-        ((s[0] - s[n]) - (t[0] - t[n])) ** 2
-        for t, s in zip(taught(), students(queries, passages), strict=True)
-        for n in range(1, len(t))
-    )
+def margin_mse(t, s):
+    return [((s[0] - s[n]) - (t[0] - t[n])) ** 2 for n in range(1, len(t))]
 
 
-def distilled(kind):
-    return ObjectiveSettings(temperature=TEMPERATURE, distillation=kind, contrastive_weight=0.0), {}
+def distilled(kind, losses):
+    """The mean over queries, or over the margins of all queries."""
+
+    def literal(queries, passages):
+        scores = zip(taught(), students(queries, passages), strict=True)
+        return mean(loss for t, s in scores for loss in losses(t, s))
+
+    return literal, settings_of(distillation=kind, contrastive_weight=0.0), {}
 
 
+settings_of = partial(ObjectiveSettings, temperature=TEMPERATURE)
 COSTS = {
-    "in-batch": (in_batch, ObjectiveSettings(temperature=TEMPERATURE), {}),
-    "full": (
-        full,
-        ObjectiveSettings(temperature=TEMPERATURE, contrastive=ContrastiveKind.FULL),
-        {},
-    ),
-    "self-contrastive": (
-        self_contrastive,
-        ObjectiveSettings(temperature=TEMPERATURE, layer_weight=0.3),
-        {"self_contrastive": True},
-    ),
-    "kl": (kl, *distilled(Distillation.KL)),
-    "soft-cross-entropy": (soft_labels, *distilled(Distillation.SOFT_CROSS_ENTROPY)),
-    "margin-mse": (margin_mse, *distilled(Distillation.MARGIN_MSE)),
+    "in-batch": (in_batch, settings_of(), {}),
+    "full": (full, settings_of(contrastive=ContrastiveKind.FULL), {}),
+    "mlr": (self_contrastive, settings_of(layer_weight=0.3), {"self_contrastive": True}),
+    "kl": distilled(Distillation.KL, kl),
+    "soft-cross-entropy": distilled(Distillation.SOFT_CROSS_ENTROPY, soft_labels),
+    "margin-mse": distilled(Distillation.MARGIN_MSE, margin_mse),
 }
 
 
@@ -198,8 +188,7 @@ def test_each_passage_counts_once_and_missing_ones_not(vectors, name):
 
 def test_the_parts_of_a_vector_alone_count_each_passage_once(vectors):
     queries, passages, _ = vectors
-    settings = ObjectiveSettings(temperature=TEMPERATURE)
-    loss = found(settings, {"parts": PARTS}, queries, passages[:, :1], None)
+    loss = found(settings_of(), {"parts": PARTS}, queries, passages[:, :1], None)
     assert loss.item() == pytest.approx(aggretriever(queries, passages).item(), abs=1e-12)
 
 

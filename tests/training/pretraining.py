@@ -26,7 +26,6 @@ SMALL = {
     "device": "cpu",
 }
 """Six steps of four texts; checkpoints at 2, 4 and 6."""
-OBJECTIVES = tuple(PretrainingObjective)
 
 
 def write_corpus(path: Path, documents: Iterable[int] = range(12)) -> str:

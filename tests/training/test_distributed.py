@@ -59,24 +59,17 @@ def two(tiny, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_together_they_do_the_whole_batch(two, tiny):
-    for case in [case for case in CASES if case[3]]:
-        terms, expected = trained(tiny("bert"), case, uneven_batch())
+def test_together_they_do_the_whole_batch_and_apart_the_mean_of_their_parts(two, tiny):
+    for case in CASES:
+        parts = [part_of(uneven_batch(), rank, 2) for rank in range(2)]
+        alone = [trained(tiny("bert"), case, p) for p in ([uneven_batch()] if case[3] else parts)]
+        terms, expected = (
+            {name: sum(part[name] for part in each) / len(alone) for name in each[0]}
+            for each in zip(*alone, strict=True)
+        )
         for found in two:
             assert_same(found[case][1], expected, 1e-6)
-            assert found[case][0] == {name: pytest.approx(term) for name, term in terms.items()}
-
-
-@pytest.mark.slow
-def test_without_each_other_their_losses_are_averaged(two, tiny):
-    for case in [case for case in CASES if not case[3]]:
-        parts = [part_of(uneven_batch(), rank, 2) for rank in range(2)]
-        (terms, first), (others, second) = (trained(tiny("bert"), case, part) for part in parts)
-        halves = {name: (part + second[name]) / 2 for name, part in first.items()}
-        for found in two:
-            assert_same(found[case][1], halves, 1e-6)
-            mean = {name: (term + others[name]) / 2 for name, term in terms.items()}
-            assert found[case][0] == pytest.approx(mean)
+            assert found[case][0] == pytest.approx(terms)
 
 
 def test_the_launch_and_the_device_of_a_rank(monkeypatch):

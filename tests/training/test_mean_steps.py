@@ -1,7 +1,6 @@
 """Steps whose loss is a mean over items: of a cross-encoder, and of pairs and triplets."""
 
 from functools import partial
-from math import exp, log, sqrt
 
 import pytest
 import torch
@@ -65,14 +64,15 @@ def rerank(model, batch, cache=WHOLE, r_drop=0.0):
     return update(partial(reranking_step, model, settings, cache), model, batch)
 
 
-def by_group(scores):
-    return [scores[first : first + GROUP] for first in range(0, len(scores), GROUP)]
+def shares(scores):
+    """Each passage's share of its query's softmax: (queries, GROUP)."""
+    exponentials = scores.view(-1, GROUP).exp()
+    return exponentials / exponentials.sum(1, keepdim=True)
 
 
 def listwise(scores):
-    """-log of the positive's share, a query at a time; the positive is the first of its group."""
-    losses = [-log(exp(group[0]) / sum(map(exp, group))) for group in by_group(scores)]
-    return sum(losses) / len(losses)
+    """-log of the positive's share; the positive is the first of its group."""
+    return -shares(scores)[:, 0].log().mean().item()
 
 
 @pytest.mark.parametrize("kind", ["bert", "electra"])
@@ -80,8 +80,8 @@ def test_the_loss_is_listwise_over_a_query_s_own_passages(tiny, kind):
     model, batch = reranker(tiny(kind)), groups_of_pairs(tiny())
     terms, found = rerank(model, batch)
     with torch.no_grad():
-        scores = model(batch.pairs).tolist()
-    assert max(scores) - min(scores) > 0.5
+        scores = model(batch.pairs)
+    assert scores.max() - scores.min() > 0.5
     assert terms == {"listwise": pytest.approx(listwise(scores), abs=1e-12)}
     # a shift of all scores changes nothing
     assert found["model.classifier.bias"].item() == pytest.approx(0, abs=1e-12)
@@ -105,14 +105,11 @@ def test_r_drop_runs_two_draws_of_dropout_and_makes_them_agree(tiny):
     pairs = PairBatch(tokens, batch.pairs.types(rows, tokens))
     torch.manual_seed(1)
     with torch.no_grad():
-        first, second = (model(pairs)[rows.argsort()].tolist() for _ in range(2))
-    assert first != second
-    agreement = 0.0
-    for one, other in ((first, second), (second, first)):
-        for a, b in zip(by_group(one), by_group(other), strict=True):
-            p, q = ([exp(x) / sum(map(exp, group)) for x in group] for group in (a, b))
-            agreement += sum(x * log(x / y) for x, y in zip(p, q, strict=True)) / len(QUERIES)
-    expected = {"listwise": (listwise(first) + listwise(second)) / 2, "agreement": agreement / 4}
+        first, second = (model(pairs)[rows.argsort()] for _ in range(2))
+    assert not first.equal(second)
+    p, q = shares(first), shares(second)
+    agreement = (p * (p / q).log() + q * (q / p).log()).sum(1).mean().item() / 2
+    expected = {"listwise": (listwise(first) + listwise(second)) / 2, "agreement": agreement / 2}
     assert terms == pytest.approx(expected, abs=1e-9)
 
 
@@ -137,19 +134,14 @@ def learn(folder, name, size, cache=WHOLE):
 
 
 def literal_loss(vectors, size):
-    """One example at a time, one number at a time."""
+    """One example at a time."""
     losses = []
-    for number in range(len(vectors) // size):
-        texts = vectors[number * size : (number + 1) * size]
+    for (first, *others), label in zip(vectors.split(size), LABELS, strict=True):
         if size == 2:
-            product = sum(a * b for a, b in zip(*texts, strict=True))
-            lengths = [sqrt(sum(a * a for a in text)) for text in texts]
-            losses.append((product / (lengths[0] * lengths[1]) - LABELS[number] / 5) ** 2)
+            cosine = first @ others[0] / (first.norm() * others[0].norm())
+            losses.append((cosine.item() - label / 5) ** 2)
         else:
-            near, far = (
-                sqrt(sum((a - b) ** 2 for a, b in zip(texts[0], other, strict=True)))
-                for other in texts[1:]
-            )
+            near, far = ((first - other).norm().item() for other in others)
             losses.append(max(0, near - far + 3))
     return sum(losses) / len(losses)
 
@@ -159,7 +151,7 @@ def literal_loss(vectors, size):
 def test_the_loss_of_sentences(tiny, name, size):
     terms, _, encoder = learn(tiny("bert"), name, size)
     with torch.no_grad():
-        expected = literal_loss(encoder(examples(size).sentences).tolist(), size)
+        expected = literal_loss(encoder(examples(size).sentences), size)
     assert terms == {OBJECTIVES[size].objective.value: pytest.approx(expected, rel=1e-6)}
 
 

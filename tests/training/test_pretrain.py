@@ -6,14 +6,14 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from denserk.config.encoding import Representation
-from denserk.config.pretraining import MasterPreset, NprKind
+from denserk.config.pretraining import MasterPreset, NprKind, PretrainingObjective
 from denserk.errors import ModelError
 from denserk.losses.pretraining import Condenser, Master
 from denserk.models.model_folder import read_model_folder
 from denserk.training import run_folder
 from tests.reporters import Heard
 from tests.training.finetuning import AGG, log_of, tune, weights, write_examples
-from tests.training.pretraining import OBJECTIVES, train, write_expansions
+from tests.training.pretraining import train, write_expansions
 
 HEAD_FILES = {
     "condenser": "condenser_head.safetensors",
@@ -64,7 +64,7 @@ def trained(tiny, data, tmp_path_factory):
     return folder
 
 
-KINDS = [(objective, "bert") for objective in OBJECTIVES] + [
+KINDS = [(objective, "bert") for objective in PretrainingObjective] + [
     *(("condenser", "roberta"), ("cocondenser", "distilbert")),
     *(("master", "roberta"), ("retromae", "distilbert")),
 ]

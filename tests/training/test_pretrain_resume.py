@@ -8,8 +8,9 @@ from transformers import AutoTokenizer
 
 from denserk.config.pretraining import Architecture, KeywordWeight
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.training.pretrain import start_folder
+from denserk.training.pretrain import start_folder, train_vocabulary
 from denserk.training.trainer import Trainer
+from tests.conftest import PASSAGES, SPECIALS
 from tests.faults import Stopped, contents, stopped_at
 from tests.reporters import Heard
 from tests.training.finetuning import weights
@@ -42,19 +43,11 @@ def test_resumed_is_uninterrupted(tiny, corpus, tmp_path, kind):
     assert all_weights(tmp_path / "cut") == all_weights(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    ("options", "phrase"),
-    [
-        ({"lr": 0.02}, "optimizer.lr was 0.01, now 0.02"),
-        ({"max_length": 12}, "units.max_length was 16, now 12"),
-    ],
-)
-def test_another_setting_is_rejected_and_nothing_lost(tiny, corpus, tmp_path, options, phrase):
+def test_another_setting_is_rejected_and_nothing_lost(tiny, corpus, tmp_path):
     train(tmp_path / "out", corpus, "mlm", tiny(), max_steps=2)
     before, prepared = weights(tmp_path / "out"), contents(tmp_path / "out" / "training-data")
-    given = {"max_steps": 2, "resume": True, **options}
-    with pytest.raises(MismatchError, match=phrase):
-        train(tmp_path / "out", corpus, "mlm", tiny(), **given)
+    with pytest.raises(MismatchError, match=r"units\.max_length was 16, now 12"):
+        train(tmp_path / "out", corpus, "mlm", tiny(), max_steps=2, resume=True, max_length=12)
     assert weights(tmp_path / "out") == before
     assert contents(tmp_path / "out" / "training-data") == prepared
 
@@ -91,6 +84,24 @@ def test_a_changed_frequency_dict_is_rejected(corpus, tmp_path):
     with pytest.raises(MismatchError, match=r"masking.frequency_dict_sha256 was"):
         train(tmp_path / "out", corpus, "master", **options, resume=True)
     assert all_weights(tmp_path / "out") == before
+
+
+def test_the_vocabulary_is_a_tokenizer_of_transformers(tmp_path):
+    texts = [f"{title}. {text}" for title, text in PASSAGES.values()] + [
+        "The river-bank's boats: 3 fished, 12 didn't!",
+        "Élan and naïveté of the 北京 river; \u201cquoted\u201d words...",
+    ]
+    made = train_vocabulary(lambda: iter(texts), 200, "texts", positions=64)
+    made.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert len(loaded) == len(made) <= 200
+    assert loaded.convert_ids_to_tokens([0, 1, 2, 3, 4]) == SPECIALS
+    for text in texts:
+        assert loaded(text)["input_ids"] == made(text)["input_ids"]
+        assert loaded.unk_token_id not in loaded(text)["input_ids"]
+    assert loaded("the moon", "a cat")["token_type_ids"][-1] == 1
+    assert loaded.model_max_length == 64
+    assert loaded.tokenize("[MASK] moon")[0] == loaded.mask_token
 
 
 def started(tmp_path, corpus, name="start", **options):

@@ -23,37 +23,22 @@ TORCHRUN = [
     *(str(Path(sys.executable).with_name("torchrun")), "--standalone"),
     *("--nproc-per-node", "2"),
 ]
-FINETUNE = ("finetune", "--train-data", "train.jsonl", "--group-size", "3", "--model", "model")
-PRETRAIN = ("pretrain", "--corpus", "corpus.jsonl", "--max-length", "16")
+FINETUNE = "finetune --model model --train-data train.jsonl --group-size 3 --representation"
+PRETRAIN = "pretrain --corpus corpus.jsonl --max-length 16 --objective"
 RUNS = {
-    "agg": (
-        *(*FINETUNE, "--representation", "agg", "--agg-dim", "20", "--cls-dim", "6"),
-        *("--dev-data", "dev.jsonl", "--best-by", "avg-rank", "--eval-steps", "4"),
-    ),
-    "mlr": (
-        *(*FINETUNE, "--representation", "mlr", "--untie", "--grad-cache", "--set", "q-chunk=1"),
-        *("--set", "p-chunk=2", "--gradient-accumulation-steps", "2"),
-    ),
-    "cross-encoder": (
-        *(*FINETUNE, "--representation", "cross-encoder", "--pair-max-length", "24"),
-        *("--query-max-length", "8", "--grad-cache", "--set", "p-chunk=3"),
-    ),
-    "pairs": (  # one process has no part of the last of five
-        *("finetune", "--train-data", "pairs.tsv", "--objective", "cosine-mse"),
-        *("--model", "model", "--representation", "mean"),
-    ),
-    "cocondenser": (
-        *(*PRETRAIN, "--objective", "cocondenser", "--model", "model", "--cache-chunk-size", "2"),
-        *("--set", "keep-steps=3"),
-    ),
-    "master": (
-        *(*PRETRAIN, "--objective", "master", "--model", "model"),
-        *("--expansions", "expansions.jsonl"),
-    ),
-    "nothing": (
-        *(*PRETRAIN, "--objective", "retromae", "--architecture", "tiny"),
-        *("--set", "vocabulary-size=200", "--set", "tokenize-to=tokens"),
-    ),
+    "agg": f"{FINETUNE} agg --agg-dim 20 --cls-dim 6 --dev-data dev.jsonl --best-by avg-rank "
+    "--eval-steps 4",
+    "mlr": f"{FINETUNE} mlr --untie --grad-cache --set q-chunk=1 --set p-chunk=2 "
+    "--gradient-accumulation-steps 2",
+    "cross-encoder": f"{FINETUNE} cross-encoder --pair-max-length 24 --query-max-length 8 "
+    "--grad-cache --set p-chunk=3",
+    # one process has no part of the last of five
+    "pairs": "finetune --model model --train-data pairs.tsv --objective cosine-mse "
+    "--representation mean",
+    "cocondenser": f"{PRETRAIN} cocondenser --model model --cache-chunk-size 2 --set keep-steps=3",
+    "master": f"{PRETRAIN} master --model model --expansions expansions.jsonl",
+    "nothing": f"{PRETRAIN} retromae --architecture tiny --set vocabulary-size=200 "
+    "--set tokenize-to=tokens",
 }
 
 
@@ -80,7 +65,7 @@ def test_two_processes_are_one(start, tmp_path, kind):
     options = ("--batch-size", "4", "--max-steps", "8", "--save-steps", "4", "--lr", "1e-3")
     one, two = tmp_path / "one", tmp_path / "two"
     for launch, output in (([sys.executable], one), (TORCHRUN, two)):
-        command = [*launch, "-m", "denserk", *RUNS[kind], *options, "--device", "cpu"]
+        command = [*launch, "-m", "denserk", *RUNS[kind].split(), *options, "--device", "cpu"]
         done = subprocess.run(
             [*command, "--output", str(output)], cwd=start, capture_output=True, text=True
         )
@@ -110,7 +95,7 @@ def test_two_processes_are_one(start, tmp_path, kind):
 def test_a_killed_rank_is_made_up_for(start, tmp_path, kind):
     one, two = tmp_path / "one", tmp_path / "two"
     options = ("--batch-size", "4", "--max-steps", "20", "--save-steps", "5", "--device", "cpu")
-    work = ["-m", "denserk", *RUNS[kind], *options, "--set", "logging-steps=1", "--output"]
+    work = ["-m", "denserk", *RUNS[kind].split(), *options, "--set", "logging-steps=1", "--output"]
     several = [*TORCHRUN, *work, str(two)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as torchrun sets it
     subprocess.run([sys.executable, *work, str(one)], cwd=start, check=True, env=environment)

@@ -69,15 +69,12 @@ def trainer(folder, *, steps=10, values=None, report=lambda *_: None, **options)
     def load_weights(where):
         model.load_state_dict(torch.load(where / "weights.pt", weights_only=True))
 
-    def prepare(_):
-        return None, None
-
     step = Fit(model, **taken("stop_at", "nan_at"))
     validation = taken("best_by", "eval_steps", "early_stopping")
     name, measured = validation.get("best_by", RR).value, iter(values or [])
     given = {"lr": 0.05, "save_steps": 4, "logging_steps": 1, "keep_checkpoints": 0, **options}
     return Trainer(
-        Training(model, step, save_weights, load_weights, prepare),
+        Training(model, step, save_weights, load_weights, lambda _: (None, None)),
         Batches(steps),
         OptimizerSettings(**given),
         folder,
