@@ -15,7 +15,7 @@ import typer
 
 from denserk.commands.app import app, register
 from denserk.config.encoding import Representation, RepresentationSettings
-from tests.conftest import PASSAGES, QRELS, QUERIES, VOCABULARY
+from tests.conftest import PASSAGES, QRELS, QUERIES, VOCABULARY, write_toy
 from tests.tiny_models import write_tiny, write_tiny_aggretriever
 
 ROOT = Path(__file__).parents[1]
@@ -92,17 +92,6 @@ def test_links_lead_somewhere(page):
     assert not broken
 
 
-def test_the_quickstart_takes_every_stage_by_commands_that_parse():
-    """`.ci/run` runs it."""
-    script = (ROOT / "docs" / "quickstart.sh").read_text().replace("\\\n", " ")
-    lines = [line for line in script.splitlines() if line.startswith(("run denserk", "denserk"))]
-    steps = [shlex.split(line.removeprefix("run ").split(" | ")[0])[1:] for line in lines]
-    for step in steps:
-        parse(step)
-    stages = "pretrain finetune fuse mine-negatives encode index search eval"
-    assert {step[0] for step in steps} == {*stages.split()}
-
-
 # Lines that prepare a machine; `.ci/run` runs the two commands.
 INSTALLING = (*TWO_COMMANDS, "pip install", "python3.11 -m venv", ".venv/bin/pip install")
 
@@ -120,24 +109,17 @@ def needs(line):
 
 
 def write_collection(folder):
-    """What the README takes for granted: a collection, and training data."""
-    rows = [{"_id": d, "title": title, "text": text} for d, (title, text) in PASSAGES.items()]
+    """Write what the README assumes: a collection, and training data."""
+    corpus = write_toy(folder) / "corpus.jsonl"
     # a batch of `pretrain` takes 256 texts; all are judged relevant, so that any model passes --min
     more = [f"x{number}" for number in range(300)]
-    rows += [{"_id": d, "title": "", "text": f"the boat {d} on the river"} for d in more]
-    corpus = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "corpus.jsonl").write_text(corpus)
-    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.encode()))
+    with corpus.open("a") as out:
+        out.writelines(f'{{"_id": "{d}", "text": "the boat {d} on the river"}}\n' for d in more)
+    with (folder / "qrels.txt").open("a") as out:
+        out.writelines(f"{qid} 0 {d} 1\n" for qid in QUERIES for d in more)
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
     (folder / "collection.tsv").write_text(
         "".join(f"{number}\t{text}\n" for number, (_, text) in enumerate(PASSAGES.values()))
-    )
-    (folder / "queries.tsv").write_text("".join(f"{q}\t{t}\n" for q, t in QUERIES.items()))
-    (folder / "qrels.txt").write_text(
-        "".join(
-            f"{q} 0 {d} {r}\n"
-            for q, judged in QRELS.items()
-            for d, r in (judged | dict.fromkeys(more, 1)).items()
-        )
     )
 
     def passages(ids):
@@ -178,7 +160,6 @@ def test_the_readme_runs_as_written(tmp_path):
     """Every line, in order, from a folder that holds a collection and nothing else."""
     write_hub(tmp_path / "hub")
     work, tools = tmp_path / "work", tmp_path / "bin"
-    work.mkdir()
     tools.mkdir()
     write_collection(work)
     (tools / "denserk").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m denserk "$@"\n')

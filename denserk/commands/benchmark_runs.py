@@ -46,7 +46,6 @@ LENGTHS = ("query_max_length", "passage_max_length")
 
 
 def _origin(benchmark: Benchmark) -> dict[str, str]:
-    """Return the entry of a benchmark in a run's manifest."""
     return {"name": benchmark.name, "corpus": benchmark.corpus.name}
 
 

@@ -32,8 +32,6 @@ LONGEST_ROW = 1 << 20  # characters of a table's row: rich would cut rows at the
 HOW = (
     "for example: denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
 )
-
-
 OF_ANSWERS = " ".join(fields_of(config.AnswerSettings))
 # Options of a benchmark that need the runs of one.
 OF_ONE = "baseline min per_query topics write_dpr_json write_pyserini_json"
@@ -135,21 +133,12 @@ def benchmark(
         reject_given(replace(make, overwrite=False), corpus, compute, why=why, hint=hint)
         for name in (*representation, *text):
             raise UsageError(f"{name.replace('_', '-')}: {why}", hint)
-    if several:
-        _evaluate_several(runs, names, settings, paths.against)
-    else:
+    if not several:
         _evaluate_one(runs, asked[0], settings, paths.against)
-
-
-def _evaluate_several(
-    runs: list[str],
-    names: list[str],
-    settings: config.EvalSettings,
-    against: Sequence[benchmarks.Paper],
-) -> None:
+        return
     from denserk.evaluation.benchmarks import evaluate_benchmarks
 
-    results = evaluate_benchmarks(runs, names, settings, against)
+    results = evaluate_benchmarks(runs, names, settings, paths.against)
     show(results, settings)
     if settings.report is not None:
         from denserk.evaluation.report import write_benchmarks_report

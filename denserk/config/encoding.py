@@ -74,11 +74,8 @@ TermWeight = StrEnum("TermWeight", "CLAMP SIGNED ABS ONE")
 MlmHead = StrEnum("MlmHead", "PRETRAINED FRESH NONE")
 # Order of the parts of an Aggretriever vector: as in the published indexes, or the authors' code.
 AggOrder = StrEnum("AggOrder", {"CLS_AGG": "cls-agg", "AGG_CLS": "agg-cls"})
-# Precision of the computation.
 Dtype = StrEnum("Dtype", "FLOAT32 BFLOAT16 FLOAT16")
-# Libraries that compute a model; auto: OpenVINO on a CPU where it is installed, else torch.
 Backend = StrEnum("Backend", "AUTO TORCH OPENVINO")
-# Precision of stored vectors.
 VectorDtype = StrEnum("VectorDtype", "FLOAT32 FLOAT16")
 
 

@@ -14,7 +14,6 @@ DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 OutputFormat = StrEnum("OutputFormat", "TABLE TSV JSON TREC_EVAL MARKDOWN")
 # Default measures of --format trec_eval, as trec_eval prints.
 TREC_EVAL_MEASURES = ("official",)
-# Column that orders the hits: score (trec_eval) or rank (MS MARCO's scripts).
 RunOrder = StrEnum("RunOrder", "SCORE RANK")
 
 
@@ -105,9 +104,7 @@ class AnswerSettings(Settings):
         return tuple(filter(None, (self.write_dpr_json, self.write_pyserini_json)))
 
 
-# Paired significance tests: t-test and randomisation (permutation) test.
 PairedTest = StrEnum("PairedTest", "T RANDOMISATION")
-# Corrections of p-values for multiple tests.
 Correction = StrEnum("Correction", "HOLM BONFERRONI NONE")
 
 

@@ -12,7 +12,6 @@ from denserk.config.formats import (
 from denserk.config.options import REQUIRED, OverwriteSettings, ShardSettings, option, setting
 from denserk.errors import UsageError
 
-# Selection of negatives from the eligible hits: a seeded random sample or the highest-ranked.
 SamplingStrategy = StrEnum("SamplingStrategy", "RANDOM TOP")
 # Hits that contain an answer: used like others, not used as negatives, or used as positives.
 AnswerBearing = StrEnum("AnswerBearing", "KEEP DROP PROMOTE")

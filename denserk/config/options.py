@@ -57,7 +57,7 @@ class OptionSpec:
     """Metadata of an option, beside the field's type and default."""
 
     names: tuple[str, ...] = ()  # aliases ("-m", "--encoder")
-    metavar: str | None = None  # shown in the help in place of the type
+    metavar: str | None = None  # shown in the help in place of the type; DIR: a folder, never "-"
     repeat: bool = False  # a tuple is a repeated option instead of a comma list
     rare: bool = False  # no option, but set by `--set name=value`
     # bounds of a number, or of each number of a list
@@ -77,7 +77,9 @@ class OptionSpec:
         return f"{'--set ' if self.rare else '--'}{name.replace('_', '-')}"
 
     def check(self, name: str, value: Any) -> None:
-        """Raise a UsageError for a number out of bounds, or for nothing where a value is needed."""
+        """Raise a UsageError for a value that is out of bounds, empty, or no folder."""
+        if self.metavar == "DIR" and value == "-":
+            raise UsageError(f"{self.flag(name)} -: a folder is expected, not a stream")
         if self.nonempty and not value:
             raise UsageError(f"{self.flag(name)} is empty: a value is expected")
         bounds = {text: bound for text in BOUNDS if (bound := getattr(self, text)) is not None}
@@ -153,23 +155,20 @@ def given_fields(settings: Any) -> list[str]:
     return [name for name, f in fields_of(settings).items() if getattr(settings, name) != f.default]
 
 
-def given_flags(*groups: Any, among: str = "") -> list[str]:
-    """Return the flags of the fields (`among` some names) that differ from their defaults."""
-    names = among.split()
-    given = [(type(group), name) for group in groups for name in given_fields(group)]
-    return [spelled(name, cls) for cls, name in given if not names or name in names]
+def _given_specs(*groups: Any) -> dict[str, OptionSpec]:
+    return {name: spec_of(fields_of(g)[name]) for g in groups for name in given_fields(g)}
 
 
 def unused_options(trained: str, *groups: Any) -> list[str]:
     """Return the given options that the training of `trained` does not have (`of`)."""
-    of = {name: spec_of(field).of.split() for name, field in fields_of(*groups).items()}
-    others = [name for name in of if of[name] and trained not in of[name]]
-    return given_flags(*groups, among=" ".join(others)) if others else []
+    given = _given_specs(*groups).items()
+    return [s.flag(name) for name, s in given if s.of and trained not in s.of.split()]
 
 
 def reject_given(*groups: Any, why: str, hint: str | None = None, among: str = "") -> None:
-    """Raise a UsageError that lists the given options."""
-    if flags := given_flags(*groups, among=among):
+    """Raise a UsageError that lists the given options (`among` some names)."""
+    given, names = _given_specs(*groups).items(), among.split()
+    if flags := [spec.flag(name) for name, spec in given if not names or name in names]:
         raise UsageError(f"{', '.join(flags)}: {why}", hint)
 
 

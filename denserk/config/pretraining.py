@@ -24,9 +24,8 @@ from denserk.config.options import (
 from denserk.config.training import OptimizerSettings, ResolvedRun, overridden
 from denserk.errors import UsageError
 
-# Pre-training objectives; their losses are in `denserk.losses.pretraining`.
+# The losses are in `denserk.losses.pretraining`.
 PretrainingObjective = StrEnum("PretrainingObjective", "MLM CONDENSER COCONDENSER MASTER RETROMAE")
-
 # Sizes of a randomly initialised BERT (Google's miniatures).
 Architecture = StrEnum("Architecture", "TINY MINI SMALL MEDIUM BASE")
 # Layers and hidden size; heads have 64 dimensions, the intermediate size is 4 x hidden.
@@ -41,7 +40,6 @@ SIZES = {
 # MASTER as its paper (one encoder pass, TF-IDF keywords, neighbouring passages) or released code
 # (three passes, inverse corpus frequency, halves of a passage).
 MasterPreset = StrEnum("MasterPreset", "PAPER RELEASED")
-
 # Tasks of MASTER's decoders: masked keyword prediction, complementary mask prediction (the tokens
 # visible to the encoder), neighbouring passage recovery, and the recovery of generated queries
 # (docT5query) and of a generated continuation (GPT-2).
@@ -61,14 +59,9 @@ NprKind = StrEnum("NprKind", "NEIGHBOUR HALF")
 
 # Segmentation of documents: whole sentences up to the maximum length, or windows of it.
 Spans = StrEnum("Spans", "SENTENCES FIXED")
-
-# Masking units: whole words or subword tokens.
 Masking = StrEnum("Masking", "WORD TOKEN")
-
 # MASTER's decoders: one per task, or one shared by all (the paper's ablation).
 Decoders = StrEnum("Decoders", "SEPARATE SHARED")
-
-# Initialisation of MASTER's decoders: N(0, 0.02), or PyTorch's as in the released code.
 DecoderInit = StrEnum("DecoderInit", "NORMAL LIBRARY")
 
 

@@ -28,9 +28,7 @@ Engine = StrEnum("Engine", "FAISS TORCH BM25S LUCENE MILVUS")
 BM25_ENGINES = (Engine.BM25S, Engine.LUCENE)
 # Similarity: inner product, or negated squared Euclidean distance; higher is closer.
 Metric = StrEnum("Metric", "INNER L2")
-# Stop words of BM25: Lucene's 33 English ones, or none.
 StopWords = StrEnum("StopWords", "LUCENE NONE")
-# Tied scores: lowered to the next float32, so that all tools read one order, or kept.
 Ties = StrEnum("Ties", "BREAK KEEP")
 
 

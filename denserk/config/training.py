@@ -39,11 +39,9 @@ RANKING = f"{BI_ENCODER} {CROSS_ENCODER}"
 # Positive of a query: in turn, (query + seed + epoch) modulo their number (Tevatron, Condenser);
 # always the first (DPR, MLR); or sampled at each visit (MASTER).
 PositiveChoice = StrEnum("PositiveChoice", "ROTATE FIRST RANDOM")
-
 # Hard negatives of a query: shuffled once, then a window that moves each epoch, without repeats
 # until all are used; shuffled at each visit; or the first of the list.
 NegativeChoice = StrEnum("NegativeChoice", "WINDOW SHUFFLE TOP")
-
 # Queries with too few negatives: mask the missing ones (a passage of several groups is encoded and
 # counted once), or sample with replacement, as in the papers' code (duplicates are counted).
 FillNegatives = StrEnum("FillNegatives", "MASK REPEAT")

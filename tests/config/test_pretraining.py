@@ -6,9 +6,6 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import fields_of, typed_values
 from denserk.config.pretraining import (
     CLASSES,
-    KeywordWeight,
-    MasterPreset,
-    MasterTask,
     NprKind,
     PretrainingObjective,
     PretrainSettings,
@@ -17,18 +14,10 @@ from denserk.config.pretraining import (
 from denserk.errors import UsageError
 
 
-def resolved(objective, preset=MasterPreset.PAPER, **options):
-    paths = {"model": "m", "corpus": ("c",), "output": "o", "preset": preset}
-    settings = PretrainSettings(objective=PretrainingObjective(objective), **paths)
+def resolved(objective, **options):
+    objective = PretrainingObjective(objective)
+    settings = PretrainSettings(objective=objective, model="m", corpus=("c",), output="o")
     return resolve_run(settings, CorpusSettings(), options)
-
-
-def test_given_values_win():
-    run = resolved("master", MasterPreset.RELEASED, npr=NprKind.NEIGHBOUR, tasks=(MasterTask.MKP,))
-    assert (run.masking.npr, run.objective.tasks) == (NprKind.NEIGHBOUR, (MasterTask.MKP,))
-    assert run.masking.keyword_weight is KeywordWeight.INVERSE_FREQUENCY
-    assert resolved("master", epochs=3.0).optimizer.max_steps is None
-    assert resolved("master", epochs=3.0, max_steps=5).optimizer.max_steps == 5
 
 
 @pytest.mark.parametrize("objective", PretrainingObjective)

@@ -72,10 +72,6 @@ def test_what_cannot_be(settings, given, message):
         settings(**(NEEDED.get(settings, {}) | given))
 
 
-def test_short_names_of_precisions():
-    assert ComputeSettings(bf16=True).dtype is Dtype.BFLOAT16
-
-
 @pytest.mark.parametrize("uri", ["http://me:secret@host:19530", "http://host:1?token=secret"])
 def test_an_address_with_a_secret_is_rejected_without_showing_it(uri):
     with pytest.raises(UsageError, match="--uri") as caught:
