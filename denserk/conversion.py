@@ -206,6 +206,8 @@ def _single_vectors(job: _Job, source: VectorSource) -> Iterator[VectorBlock]:
 def _model(job: _Job) -> int:
     from denserk.models.model_folder import convert_model  # torch is for models alone
 
+    if job.target == STREAM:
+        raise UsageError(f"{STREAM}: a folder is expected, not a stream")
     with whole_folder(job.target, overwrite=job.settings.overwrite, export=True) as folder:
         convert_model(job.source, folder, job.to_format, job.representation, job.text)
     return 1

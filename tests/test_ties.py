@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from denserk.commands.app import run
+from tests.conftest import WORDS
 
 MEASURES = {"nDCG@10": "ndcg_cut_10", "AP@100": "map_cut_100", "R@20": "recall_20", "P@5": "P_5"}
 HITS, QUERIES, TEXTS = 100, 30, 120
-WORDS = (  # noqa: SIM905  (a list of quoted words reads worse)
-    "river bank money water fish boat tree house cat dog sun moon star night day red blue green old"
-).split()
 
 
 def command(*words):

@@ -46,6 +46,7 @@ def files(toy, monkeypatch):
         ("benchmark dl19 --model m --output -", 2, "--output -: a folder is expected"),
         ("finetune --model m --train-data t --output -", 2, "--output -: a folder is expected"),
         ("eval good.trec qrels.txt --report -", 2, "--report -: a folder is expected"),
+        ("convert m - --kind model --to denserk", 2, "-: a folder is expected"),
         # options that do nothing, or contradict each other
         ("eval good.trec qrels.txt --regex", 2, "--regex needs --answers"),
         (f"{ANSWERED} --qrels qrels.txt", 2, "--qrels and --answers exclude each other"),
