@@ -26,7 +26,6 @@ from denserk.io.topics import read_queries
 from denserk.io.training import read_sentences
 from denserk.models.model_folder import NOTHING
 from denserk.models.text_encoder import TextEncoder, load_models
-from denserk.records import Query
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -148,10 +147,21 @@ def query_latency(
     batches = [queries[first : first + size] for first in full] or [queries]
     found, times = [], []
     for label, model, encoder in models:
-        milliseconds = _time_batches(label, encoder, batches, settings.warm_up)
-        device = str(encoder.device)
-        if encoder.device.type == "cuda":
+        device, on_gpu = str(encoder.device), encoder.device.type == "cuda"
+        if on_gpu:
             device += f" ({torch.cuda.get_device_name(encoder.device)})"
+        for batch in islice(cycle(batches), settings.warm_up):
+            encoder.encode_queries(batch)
+        seconds = []
+        with track(f"encoding with {label}", len(batches), "batches") as progress:
+            for batch in batches:
+                if on_gpu:
+                    torch.cuda.synchronize(encoder.device)
+                start = time.perf_counter()
+                encoder.encode_queries(batch)  # ends with vectors in CPU memory
+                seconds.append(time.perf_counter() - start)
+            progress.advance(len(batches))
+        milliseconds = 1000 * np.array(seconds)
         row: Row = {"label": label, "model": model, "topics": settings.topics}
         row |= {"queries": len(batches) * len(batches[0]), "seed": settings.seed}
         row |= {"warm_up": settings.warm_up, "batch_size": size, "device": device}
@@ -164,24 +174,6 @@ def query_latency(
         times.append(milliseconds)
     save(found, lambda: plot_times(found, times), settings)
     return found
-
-
-def _time_batches(
-    label: str, encoder: TextEncoder, batches: Sequence[Sequence[Query]], warm_up: int
-) -> NDArray[np.float64]:
-    """Return the milliseconds of each batch."""
-    for batch in islice(cycle(batches), warm_up):
-        encoder.encode_queries(batch)
-    milliseconds = []
-    with track(f"encoding with {label}", len(batches), "batches") as progress:
-        for batch in batches:
-            if encoder.device.type == "cuda":
-                torch.cuda.synchronize(encoder.device)
-            start = time.perf_counter()
-            encoder.encode_queries(batch)  # ends with vectors in CPU memory
-            milliseconds.append(1000 * (time.perf_counter() - start))
-        progress.advance(len(batches))
-    return np.array(milliseconds)
 
 
 def plot_times(found: Sequence[Row], times: Sequence[Floats]) -> Any:

@@ -196,10 +196,7 @@ def winning_vectors(
 def choose_pairs(
     settings: WinningVectorSettings, fields: Sequence[str] | None, corpus: CorpusSettings
 ) -> Pairs:
-    """Return the queries, the passages, and the pairs that every model is measured on.
-
-    The pairs of `positive` and `retrieved` passages are (N, 2): row of the query, of the passage.
-    """
+    """Return queries, passages, and the rows of `positive` and `retrieved` pairs: (N, 2)."""
     named: dict[str, dict[str, list[str]]] = {}
     if settings.qrels is not None:
         positive = named.setdefault("positive", {})

@@ -39,6 +39,7 @@ from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation.evaluator import (
     EvaluationResult,
     Evaluator,
+    Run,
     first_hits,
     prune_hits,
     read_hits,
@@ -58,10 +59,6 @@ _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 _SPLIT = "\0"  # between tokens; a control character, and so in none of them
 CHUNK = 8  # questions that a worker process takes at a time
 BATCH = 256  # questions whose texts are in memory at once
-# measures that need nothing but to know which of the first hits hold an answer
-POSSIBLE = ("Success", "RR", "P")
-
-Hits = dict[str, dict[str, float]]  # question -> passage -> score
 
 
 def tokens_of(text: str) -> list[str]:
@@ -155,8 +152,8 @@ def judging(settings: AnswerSettings) -> Iterator[Judge]:
 
 def choose_answer_measures(texts: Iterable[str]) -> tuple[Measure, ...]:
     """Parse measures, and reject those that answers cannot give."""
-    measures = parse_measures(texts).measures
-    if wrong := [m for m in measures if m.NAME not in POSSIBLE or list(m.params) != ["cutoff"]]:
+    measures, known = parse_measures(texts).measures, ("Success", "RR", "P")
+    if wrong := [m for m in measures if m.NAME not in known or list(m.params) != ["cutoff"]]:
         raise UsageError(
             f"{', '.join(map(str, wrong))}: answers judge only the first hits, and not by grades",
             "answers allow Success@k, RR@k, P@k; QA papers call Success@k R@k or top-k accuracy",
@@ -241,7 +238,7 @@ def _read_questions(answers: str, topics: str | None, outputs: Sequence[str]) ->
 
 def _judge(
     questions: Sequence[Query],
-    found: Sequence[Hits],
+    found: Sequence[Run],
     texts: PassageTexts,
     settings: AnswerSettings,
     depth: int,

@@ -56,10 +56,7 @@ class BenchmarksResult:
     published: tuple[PublishedRow, ...] = ()
 
     def values(self, name: str, run: str) -> Values | None:
-        """Return the values of a run on a benchmark, or its mean over a group.
-
-        None where the run lacks a benchmark. A measure that some members do not have has no mean.
-        """
+        """Return a run's values on a benchmark or means over a group; None if it lacks one."""
         entry = find_benchmark(name)
         if isinstance(entry, Benchmark):
             runs = self.results[entry.name].runs if entry.name in self.results else ()

@@ -189,17 +189,12 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
     """Yield (logging level, sentence) on missing queries, ties, and queries that do not count."""
     if run.missing:
         what = "they count as 0" if complete else "they are left out of the means"
-        yield (
-            logging.WARNING,
-            f"{run.name}: {len(run.missing):,} of {len(result.queries):,} judged queries are not "
-            f"in the run: {some(run.missing)}; {what}",
-        )
+        missing = f"{len(run.missing):,} of {len(result.queries):,} judged queries"
+        text = f"{run.name}: {missing} are not in the run: {some(run.missing)}; {what}"
+        yield logging.WARNING, text
     if run.unjudged:
-        yield (
-            logging.INFO,
-            f"{run.name}: queries without judgments, which do not count: {len(run.unjudged):,} "
-            f"({some(run.unjudged)})",
-        )
+        unjudged = f"{len(run.unjudged):,} ({some(run.unjudged)})"
+        yield logging.INFO, f"{run.name}: queries without judgments, which do not count: {unjudged}"
     if run.ties:
         yield (
             logging.WARNING,

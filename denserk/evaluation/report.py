@@ -4,8 +4,9 @@ The page is `report.html`, a Jinja template that escapes every text; plots are S
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,9 @@ def write_report(
     if sources.qrels is not None:
         judgments, moved = read_qrels_map(sources.qrels), rows[: settings.report_queries]
         for path, name in zip(runs, names, strict=True):
-            hits, shown = read_hits(path, settings), [row["qid"] for row in moved]
-            found = (name, hits, judgments, level, shown, settings.report_passages)
-            profiles.append(profile(*found, complete=settings.complete))
+            shown = [row["qid"] for row in moved]
+            run = read_hits(path, settings)
+            profiles.append(_profile(name, run, judgments, level, shown, settings))
     queries, passages = {}, {}
     if sources.topics is not None:
         known = set(result.queries)
@@ -156,11 +157,7 @@ def _write(path: Path, **content: Any) -> Path:
 
 
 def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[dict[str, Any]]:
-    """Return all queries: the largest differences first; for one run, the lowest values first.
-
-    Each has its `qid`, the `values` of the runs, NaN where there is none, and the largest
-    `difference` of a run from the reference run.
-    """
+    """Return all queries, the largest `difference` first; of one run, the lowest value first."""
     rows = []
     for qid in result.queries:
         values = [run.per_query[measure].get(qid, math.nan) for run in result.runs]
@@ -172,36 +169,27 @@ def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[d
     return [row for _, row in sorted(rows, key=itemgetter(0))]
 
 
-def profile(
-    name: str,
-    run: Run,
-    judgments: Judgments,
-    level: int,
-    shown: Collection[str],
-    top: int,
-    *,
-    complete: bool = True,
+def _profile(
+    name: str, run: Run, judged: Judgments, level: int, qids: Sequence[str], settings: EvalSettings
 ) -> dict[str, Any]:
-    """Return the `recall` of a run by depth, its `scores` of relevant hits and of others, `lists`.
-
-    The lists are the first `top` hits of the queries that are shown, each with its score and grade.
-    """
-    ranked = {qid: first_hits(hits, len(hits)) for qid, hits in run.items() if qid in judgments}
+    """Return recall by depth, scores of relevant hits and of others, first hits of some queries."""
+    ranked = {qid: first_hits(hits, len(hits)) for qid, hits in run.items() if qid in judged}
     deepest = max(map(len, ranked.values()))
     depths = [*(depth for depth in DEPTHS if depth < deepest), deepest]
     measures = parse_measures([f"R(rel={level})@{depth}" for depth in depths]).measures
-    means = Evaluator(measures, judgments, complete=complete).evaluate(name, run).summary.values()
+    evaluator = Evaluator(measures, judged, complete=settings.complete)
     scores: tuple[list[float], list[float]] = ([], [])
     for qid, hits in ranked.items():
         for docid, score in hits.items():
-            scores[judgments[qid].get(docid, level - 1) < level].append(score)
+            scores[judged[qid].get(docid, level - 1) < level].append(score)
     lists = {}
-    for qid in shown:
-        hits, grades = ranked.get(qid, {}), judgments[qid]
+    for qid in qids:
+        hits, grades = ranked.get(qid, {}), judged[qid]
         ranks = (rank for rank, d in enumerate(hits, start=1) if grades.get(d, level - 1) >= level)
-        best = [(d, score, grades.get(d)) for d, score in list(hits.items())[:top]]
+        first = islice(hits.items(), settings.report_passages)
+        best = [(d, score, grades.get(d)) for d, score in first]
         lists[qid] = {"top": best, "first_relevant": next(ranks, None), "hits": len(hits)}
-    recall = list(zip(depths, means, strict=True))
+    recall = list(zip(depths, evaluator.evaluate(name, run).summary.values(), strict=True))
     return {"name": name, "recall": recall, "scores": scores, "lists": lists}
 
 

@@ -82,11 +82,7 @@ def compare(
 
 
 def t_test(differences: Differences) -> Any:
-    """Return scipy's result of the two-sided paired t-test.
-
-    >>> round(float(t_test(np.array([0.1, 0.3, 0.2, -0.1])).pvalue), 4)
-    0.2394
-    """
+    """Return scipy's result of the two-sided paired t-test."""
     from scipy.stats import ttest_1samp  # slow to import, and most evaluations need no test
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -150,9 +146,7 @@ def correction_factors(p_values: Sequence[float], correction: Correction) -> lis
     return factors
 
 
-def describe(
-    differences: Differences, p: float, factor: float = 1.0, alpha: float = 0.05
-) -> Difference:
+def describe(differences: Differences, p: float, factor: float, alpha: float) -> Difference:
     """Describe the differences of a run from a baseline, tested with a p-value and its factor.
 
     The interval is that of level 1 - alpha / factor, so that the interval of a t-test excludes 0

@@ -131,13 +131,11 @@ def _sections(result: Result, report: ReportSettings) -> Iterator[tuple[str, lis
         values = [run.per_query.items() for run in result.runs]
         yield qid, [{name: of[qid] for name, of in run if qid in of} for run in values]
     if report.summary:
-        yield (
-            ALL,
-            [
-                {**run.summary, **{f"{m}:relations": v for m, v in run.over_relations.items()}}
-                for run in result.runs
-            ],
-        )
+        summaries: list[Values | None] = []
+        for run in result.runs:
+            relations = {f"{m}:relations": value for m, value in run.over_relations.items()}
+            summaries.append({**run.summary, **relations})
+        yield ALL, summaries
 
 
 def _names(result: Result) -> list[str]:
@@ -145,10 +143,7 @@ def _names(result: Result) -> list[str]:
 
 
 def _measures_table(result: Result, measures: Sequence[Measure], report: ReportSettings) -> Table:
-    """Return a table with runs (of each query or benchmark) down and measures across.
-
-    Many measures stand down, and runs across. All values that print like the highest are the best.
-    """
+    """Return runs (of each query or benchmark) by measures; many measures as rows, runs across."""
     one = result if isinstance(result, EvaluationResult) else None
     names, down = _names(result), len(measures) > WIDE
     section = "benchmark" if one is None else "query" if report.per_query else None
@@ -159,6 +154,7 @@ def _measures_table(result: Result, measures: Sequence[Measure], report: ReportS
         texts = ["" if value is None else number(measure, value, report.places) for value in values]
         ranked = [value for value in values if value is not None and not math.isnan(value)]
         compared = ranked and len(values) > 1 and not is_count(measure)
+        # all values that print like the highest are the best
         top = number(measure, max(ranked), report.places) if compared else None
         tested = one.comparison if one and title == ALL else None  # tests are of means
         return [
@@ -266,12 +262,9 @@ def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
         whole["providers"] = result.providers
         whole["runs"] = []
         for position, run in enumerate(result.runs):
-            shown: dict[str, Any] = {
-                "run": run.name,
-                "measures": run.summary,
-                "missing": run.missing,
-            }
-            shown |= {"unjudged": run.unjudged, "tied_lines": sum(run.ties.values())}
+            shown: dict[str, Any] = {"run": run.name, "measures": run.summary}
+            shown |= {"missing": run.missing, "unjudged": run.unjudged}
+            shown |= {"tied_lines": sum(run.ties.values())}
             if run.over_relations:
                 shown["mean_over_relations"] = run.over_relations
             if report.per_query:

@@ -67,18 +67,14 @@ def bare_openvino(
     backbone.compile_states(dtype, every_layer=False)
     compiled = backbone.compiled
     assert compiled is not None
+    padded: Any = {"padding": True, "truncation": True, "return_tensors": "pt"}
 
     def encode(texts: Sequence[str]) -> Any:
         order = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
         parts = []
         for first in range(0, len(order), 16):
-            batch = tokenizer(
-                [texts[place] for place in order[first : first + 16]],
-                padding=True,
-                truncation=True,
-                max_length=LENGTH,
-                return_tensors="pt",
-            )
+            some = [texts[place] for place in order[first : first + 16]]
+            batch = tokenizer(some, max_length=LENGTH, **padded)
             mask = batch["attention_mask"]
             hidden = compiled(batch["input_ids"], mask)[0]
             if mean:
@@ -116,13 +112,11 @@ def minilm(goals: Goals, passages: list[Passage], threads: int, measure: Any, ro
     ours = {
         "float32": load(MINILM, threads, mean),
         "bfloat16": load(MINILM, threads, mean, dtype=BF16),
+        "int8": load(MINILM, threads, mean, backend=Backend.OPENVINO),
     }
-    ours["int8"] = load(MINILM, threads, mean, backend=Backend.OPENVINO)
     ours["int8"].quantize("passage", passages)
-    bare = {
-        "float32": bare_openvino(MINILM, torch.float32, mean=True),
-        "bfloat16": bare_openvino(MINILM, torch.bfloat16, mean=True),
-    }
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    bare = {name: bare_openvino(MINILM, dtype, mean=True) for name, dtype in dtypes.items()}
     work: dict[str, Callable[[], Any]] = {"peer": lambda: peer.encode(texts)}
     work |= {name: lambda m=model: m.encode_passages(passages) for name, model in ours.items()}  # type: ignore[misc]
     work |= {f"bare {name}": lambda b=each: b(texts) for name, each in bare.items()}  # type: ignore[misc]

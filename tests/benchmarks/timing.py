@@ -26,10 +26,7 @@ def watch(command: Sequence[str], *, count: int = 1) -> Child:
     """Run a command, or `count` copies at once, to the end; their sums, and the longest time.
 
     In each argument {} is the number of the copy. Call this from a small process: Linux counts the
-    moment between fork and exec as the child's.
-
-    Raises:
-        SystemExit: the command failed; its stderr is the message.
+    moment between fork and exec as the child's. A command that fails ends this process too.
     """
     start = time.perf_counter()
     running = [
@@ -102,10 +99,6 @@ class Goals:
         self.missed += [] if met else [f"{goal} {what}"]
 
     def finish(self) -> None:
-        """Exit with status 1 if a goal was missed.
-
-        Raises:
-            SystemExit: one was.
-        """
+        """Exit with status 1 if a goal was missed."""
         if self.missed:
             raise SystemExit(f"missed: {'; '.join(self.missed)}")

@@ -12,8 +12,6 @@ import argparse
 import random
 from collections.abc import Callable
 from functools import partial
-from itertools import repeat
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,15 +37,8 @@ RATE = 0.15
 LR = 5e-5
 
 
-class Learner(NamedTuple):
-    """A model with its optimiser, and both ways to make a batch's gradients."""
-
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
-    usual: Callable[[], Tensor]
-    denserk: Callable[[], Tensor]
-
-
+Gradients = Callable[[], Tensor]  # of a batch; returns the loss
+Steps = tuple[Gradients, Gradients]  # the usual one and denserk's
 autocast = partial(torch.autocast, "cpu", torch.bfloat16)
 
 
@@ -103,74 +94,61 @@ def widened(batch: TokenBatch, width: int) -> dict[str, Tensor]:
     }
 
 
-def contrastive(made: Backbone, batches: Callable[[], TrainingBatch]) -> Learner:
-    """A retriever by [CLS]."""
+def contrastive(made: Backbone, batch: TrainingBatch) -> Steps:
+    """Return the usual and denserk's gradients of a retriever by [CLS]."""
     encoder = Encoder(made, RepresentationSettings(Representation.CLS))
-    model = Retriever(encoder, encoder)
-    objective = RetrievalObjective(ObjectiveSettings())
+    model, objective = Retriever(encoder, encoder), RetrievalObjective(ObjectiveSettings())
     step = partial(retrieval_step, model, objective, CacheSettings(), True)
 
     def usual() -> Tensor:
-        batch = batches()
         query = made.encoder(**widened(batch.queries, QUERY)).last_hidden_state[:, 0]
         passage = made.encoder(**widened(batch.passages, PASSAGE)).last_hidden_state[:, 0]
         loss = F.cross_entropy(query @ passage.T, batch.groups[:, 0])
         loss.backward()
         return loss.detach()
 
-    def own() -> Tensor:
-        return step(batches(), Update(autocast=autocast))["contrastive"]
-
-    return Learner(model, torch.optim.AdamW(made.parameters(), LR, fused=True), usual, own)
+    return usual, lambda: step(batch, Update(autocast=autocast))["contrastive"]
 
 
-def masked(made: Backbone, batches: Callable[[], PretrainingBatch]) -> Learner:
-    """A masked-language model."""
-    objective = MaskedLanguageModel(made)
+def masked(made: Backbone, batch: PretrainingBatch) -> Steps:
+    """Return the usual and denserk's gradients of a masked-language model."""
+    objective, texts = MaskedLanguageModel(made), batch.texts
 
     def usual() -> Tensor:
-        texts = batches().texts
         labels = F.pad(texts.labels, [0, PASSAGE - texts.labels.shape[1]], value=IGNORED)
         loss: Tensor = made.model(**widened(texts.tokens, PASSAGE), labels=labels).loss
         loss.backward()
         return loss.detach()
 
-    def own() -> Tensor:
-        return pretraining_step(objective, batches(), Update(autocast=autocast))["mlm"]
-
-    return Learner(made, torch.optim.AdamW(made.parameters(), LR, fused=True), usual, own)
-
-
-def update(learner: Learner, gradients: Callable[[], Tensor]) -> float:
-    """One step; its loss."""
-    learner.optimizer.zero_grad()
-    loss = gradients()
-    torch.nn.utils.clip_grad_norm_(learner.model.parameters(), 1.0)
-    learner.optimizer.step()
-    return loss.item()
+    return usual, lambda: pretraining_step(objective, batch, Update(autocast=autocast))["mlm"]
 
 
 def speeds(goals: Goals, rounds: int) -> None:
     """Time both steps on batches of two sizes."""
     draw = random.Random(1)
 
-    def compare(name: str, learner: Learner, bound: float) -> None:
-        work = {
-            "usual": lambda: update(learner, learner.usual),
-            "denserk": lambda: update(learner, learner.denserk),
-        }
-        found = medians(work, rounds)
+    def compare(name: str, made: Backbone, steps: Steps, least: float) -> None:
+        optimizer = torch.optim.AdamW(made.parameters(), LR, fused=True)
+
+        def update(gradients: Gradients) -> float:
+            optimizer.zero_grad()
+            loss = gradients()
+            torch.nn.utils.clip_grad_norm_(made.parameters(), 1.0)
+            optimizer.step()
+            return loss.item()
+
+        usual, ours = (partial(update, step) for step in steps)
+        found = medians({"usual": usual, "denserk": ours}, rounds)
         what = f"{name}, x the padded float32 step"
-        goals.at_least("P9", what, found["usual"] / found["denserk"], bound)
+        goals.at_least("P9", what, found["usual"] / found["denserk"], least)
 
     for queries, passages in CONTRASTIVE:
-        batch = retrieval_batch(draw, queries, passages)
-        learner = contrastive(backbone(), repeat(batch).__next__)
-        compare(f"contrastive, {queries} queries of {passages} passages", learner, 3)
+        made, batch = backbone(), retrieval_batch(draw, queries, passages)
+        steps = contrastive(made, batch)
+        compare(f"contrastive, {queries} queries of {passages} passages", made, steps, 3)
     for count in MASKED:
-        texts = masked_batch(draw, count)
-        learner = masked(backbone(), repeat(texts).__next__)
-        compare(f"masked LM, {count} texts", learner, 3.5)
+        made, texts = backbone(), masked_batch(draw, count)
+        compare(f"masked LM, {count} texts", made, masked(made, texts), 3.5)
 
 
 if __name__ == "__main__":

@@ -101,13 +101,12 @@ RUN = (
 )
 
 
-@pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("psgs.tsv").write_text(CORPUS)
     Path("test.qa.csv").write_text(ANSWERS)
     Path("mine.trec").write_text(RUN)
-    return tmp_path
 
 
 def evaluated(answers="test.qa.csv", runs=("mine.trec",), **options):
@@ -115,7 +114,6 @@ def evaluated(answers="test.qa.csv", runs=("mine.trec",), **options):
     return evaluate_answers(runs, answers, "psgs.tsv", EvalSettings(**settings))
 
 
-@pytest.mark.usefixtures("files")
 def test_the_text_is_matched_and_the_title_is_not():
     result = evaluated()
     assert result.queries == ("0", "1", "2", "3")
@@ -128,7 +126,6 @@ def test_the_text_is_matched_and_the_title_is_not():
     assert run.summary["Success@1"] == 1 / 4
 
 
-@pytest.mark.usefixtures("files")
 def test_passages_that_the_corpus_lacks():
     Path("mine.trec").write_text(RUN + "3 Q0 gone 1 9 t\n3 Q0 4 2 8 t\n")
     with pytest.raises(InputError, match=r"no passages with 1 of the ids .* \('gone'\)"):
@@ -139,7 +136,6 @@ def test_passages_that_the_corpus_lacks():
     assert [entry["id"] for entry in json.loads(Path("d.json").read_text())[3]["ctxs"]] == ["4"]
 
 
-@pytest.mark.usefixtures("files")
 def test_entity_questions_keep_their_relations():
     Path("entityqs").mkdir()
     for relation, count in (("P17", 2), ("P20", 1)):
@@ -151,7 +147,6 @@ def test_entity_questions_keep_their_relations():
     assert run.over_relations["Success@1"] == 3 / 4
 
 
-@pytest.mark.usefixtures("files")
 def test_several_runs_ties_and_questions_without_hits():
     Path("tied.trec").write_text("0 Q0 1 1 1 t\n0 Q0 2 2 1 t\n2 Q0 4 1 1 t\n")
     measures = {"measures": ("Success@1 RR@3 P@2",)}
@@ -166,7 +161,6 @@ def test_several_runs_ties_and_questions_without_hits():
     assert first.summary["RR@3"] == 1 / 4
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -40,7 +40,6 @@ def runs_folder(name, *stems, text=RUN):
     Path(name).mkdir(exist_ok=True)
     for stem in stems:
         (Path(name) / f"{stem}.trec").write_text(text)
-    return name
 
 
 def test_beir_drops_the_hit_that_is_the_query(cache):
@@ -64,7 +63,7 @@ def test_measures_of_a_paper_are_computed(cache):
 @pytest.mark.parametrize(
     ("made", "asked"), [("msmarco-titled-dev", "msmarco-dev"), ("msmarco-dev", "dl19")]
 )
-def test_a_run_of_another_suite_or_corpus_is_refused(cache, made, asked):
+def test_a_run_of_another_benchmark_or_corpus_is_rejected(cache, made, asked):
     write_marco(cache)
     made_for(made)
     with pytest.raises(MismatchError, match=f"was made for {made}") as refused:
@@ -85,10 +84,8 @@ def test_a_folder_gives_every_set_and_the_means(cache):
     assert found.values("beir/fiqa", "other") == pytest.approx({"RR@10": 1 / 3})
     assert found.values("beir-small", "other") is None
     assert "other has no run of beir/scifact: no mean that needs them" in heard.warnings
-    assert {row.benchmark for row in found.published} == {
-        *(f"beir/{s}" for s in sets),
-        "beir-small",
-    }
+    reported = {row.benchmark for row in found.published}
+    assert reported == {*(f"beir/{name}" for name in sets), "beir-small"}
 
 
 @pytest.mark.parametrize(
@@ -160,8 +157,6 @@ def test_every_figure_is_what_the_paper_prints_and_has_its_benchmark(paper, spec
     measured = {metric for suite in benchmarks().values() for metric in suite.metrics}
     keys = ("label", "metric", "table", "system", "setting")
     reported = {tuple(figure[key] for key in keys) for figure in kept}
-    assert shown == len(
-        [key for key in reported if key[1] in measured and key[0] not in NOT_RETRIEVAL]
-    )
+    assert shown == sum(k[1] in measured and k[0] not in NOT_RETRIEVAL for k in reported)
     for name in KNOWN:
         assert bool(published_rows(paper, name)) == (paper in find_benchmark(name).labels)

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from denserk.config.evaluation import EvaluationSettings
 from denserk.errors import GateError, MismatchError
-from denserk.evaluation.evaluator import (
-    EvaluationResult,
-    Evaluator,
-    RunResult,
-    check_minimums,
-    evaluate,
-)
+from denserk.evaluation.evaluator import Evaluator, check_minimums, evaluate
 from denserk.evaluation.measures import parse_measures
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
@@ -77,13 +71,8 @@ def test_equals_a_literal_restatement_on_runs_full_of_ties(run: Scores, judged: 
 
 def test_missing_and_unjudged_queries() -> None:
     judged = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}, "q4": {"a": 1}}
-    run = {
-        "q1": {"a": 2.0, "b": 1.0},
-        "q2": {"b": 2.0, "a": 1.0},
-        "q3": {"a": 1.0},
-        "q4": {},
-        "other": {"a": 1.0},
-    }
+    run = {"q1": {"a": 2.0, "b": 1.0}, "q2": {"b": 2.0, "a": 1.0}, "q3": {"a": 1.0}}
+    run |= {"q4": {}, "other": {"a": 1.0}}
     measures = parse_measures(["RR@10 NumQ"]).measures
     result = Evaluator(measures, judged).evaluate("run", run)
     assert result.summary == {"RR@10": (1 / 1 + 1 / 2 + 0 + 0) / 4, "NumQ": 4}
@@ -107,16 +96,11 @@ def test_gdeval_takes_any_query_id() -> None:
     assert result.per_query["ERR@20"] == {"a-1": 1 / 16, "b-1": 15 / 16, "missing": 0.0}
 
 
-def result_at(*ranks: int) -> EvaluationResult:
-    """One run for each rank at which it finds the relevant passage of the only query."""
-    evaluator = Evaluator(parse_measures(["RR@10"]).measures, {"q": {"a": 1}})
-    hits = [{("a" if r == rank else f"n{r}"): -r for r in range(1, 9)} for rank in ranks]
-    runs = [evaluator.evaluate(f"run{r}", {"q": h}) for r, h in zip(ranks, hits, strict=True)]
-    return evaluator.result(runs)
-
-
 def test_minimum_values() -> None:
-    result = result_at(1, 2, 4)
+    evaluator = Evaluator(parse_measures(["RR@10"]).measures, {"q": {"a": 1}})
+    hits = {rank: {"a": 9.0 - rank, "x": 7.5, "y": 6.5, "z": 5.5} for rank in (1, 2, 4)}
+    runs = [evaluator.evaluate(f"run{rank}", {"q": found}) for rank, found in hits.items()]
+    result = evaluator.result(runs)
     check_minimums(result, EvaluationSettings(min=("RR@10=0.25",)))
     message = "run2: RR@10 is 0.5, under 0.9; run4: RR@10 is 0.25, under 0.9"
     with pytest.raises(GateError, match=message) as caught:
@@ -147,9 +131,7 @@ def write(folder: Path, run: Scores, judged: Grades) -> tuple[str, str]:
     return str(folder / "run"), str(folder / "qrels")
 
 
-def both(
-    run: str, qrels: str, measures: tuple[str, ...], level: int = 1
-) -> tuple[RunResult, RunResult]:
+def both(run, qrels, measures, level=1):
     """The results from pruned hits and from all hits."""
     pruned = evaluate([run], qrels, EvaluationSettings(measures, relevance_level=level)).runs[0]
     evaluator = Evaluator(parse_measures(measures, level).measures, read_qrels_map(qrels))
@@ -166,13 +148,8 @@ def both(
     in_order=st.booleans(),
 )
 def test_pruned_and_whole_runs_have_the_same_measures(
-    tmp_path_factory: pytest.TempPathFactory,
-    run: Scores,
-    judged: Grades,
-    measures: list[str],
-    level: int,
-    in_order: bool,
-) -> None:
+    tmp_path_factory, run, judged, measures, level, in_order
+):
     if in_order:
         run = {q: dict(sorted(hits.items(), key=lambda hit: -hit[1])) for q, hits in run.items()}
     files = write(tmp_path_factory.mktemp("eval"), run, judged)

@@ -47,9 +47,6 @@ class Reader(HTMLParser):
         self.seen.append((tag, dict(attrs)))
         self.open += [tag] if tag not in VOID else []
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
@@ -101,12 +98,8 @@ def test_a_page_of_hostile_texts_is_well_formed_and_needs_nothing_from_elsewhere
     contents = {"queries": 3, "seconds": {"encoding": 0.03, "searching": 0.06}}
     write_manifest("good.trec", Manifest(Kind.RUN, True, {}, made, contents))
     found = evaluate(list(RUNS), "qrels.txt", EvaluationSettings(("RR@10 R@100 NumRet",)))
-    compared = compare(
-        {run.name: run.per_query for run in found.runs},
-        found.measures,
-        "bad",
-        ComparisonSettings(baseline="bad"),
-    )
+    values = {run.name: run.per_query for run in found.runs}
+    compared = compare(values, found.measures, "bad", ComparisonSettings(baseline="bad"))
     rows = published_rows(Paper.AGGRETRIEVER, "msmarco-dev")
     found = replace(found, comparison=compared, published=rows)
     sources = ReportSources(f"title {EVIL}", "qrels.txt", "queries.tsv", "corpus.jsonl")
