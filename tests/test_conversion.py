@@ -175,11 +175,10 @@ def test_models_from_one_layout_to_another(tiny_agg, tmp_path):
     source = tiny_agg("bert")
     result = turn(source, tmp_path / "a", "aggretriever-authors")
     assert (result.kind, result.count) == (Kind.MODEL, 1)
-    sizes = {"agg_dim": 20, "cls_dim": 6}
-    settings = ConversionSettings(to_format="denserk")
+    sizes, settings = {"agg_dim": 20, "cls_dim": 6}, ConversionSettings(to_format="denserk")
     convert(str(tmp_path / "a"), str(tmp_path / "b"), settings, representation=sizes)
-    name = "model.safetensors"
-    assert (tmp_path / "b" / name).read_bytes() == (source / name).read_bytes()
+    first, second = (folder / "model.safetensors" for folder in (source, tmp_path / "b"))
+    assert first.read_bytes() == second.read_bytes()
     with pytest.raises(UsageError, match="is not empty"):
         turn(source, tmp_path / "a", "denserk")
 

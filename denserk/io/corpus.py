@@ -191,11 +191,11 @@ def _split_contents(
         text = as_text(extra.pop("text", passage.text), "text", path, line)
         title = as_text(extra.pop("title", ""), "title", path, line)
         return passage._replace(text=text, title=title, extra=extra)
+    if len(fields) == 1:
+        return passage
     parts = passage.text.split(delimiter)
     if len(parts) == len(fields) + 1 and not parts[-1]:
         parts.pop()
-    if len(fields) == 1:
-        return passage
     if len(parts) != len(fields):
         found = f"contents of {len(parts)} parts between {delimiter!r}"
         expected = f"{len(fields)}: {', '.join(fields)}"

@@ -16,6 +16,7 @@ from denserk.records import Passage
 from tests.reporters import Heard
 
 BEIR = '{"_id": "d1", "title": "h", "text": "one"}\n{"_id": "d2", "text": "two"}\n'
+AS: dict[str, CorpusSettings] = {form: CorpusSettings(corpus_format=form) for form in CorpusFormat}
 IS_BEIR = "beir corpus (_id, text, title)"
 RECORDS = [Passage("d1", "one", "h"), Passage("d2", "two")]
 
@@ -86,8 +87,7 @@ def as_written(passage, form):
 def test_a_written_corpus_reads_back(tmp_path, form, passages):
     path = tmp_path / "c"
     assert write_passages(path, passages, form) == len(passages)
-    forced = CorpusSettings(corpus_format=form)
-    assert list(read_corpus_file(path, forced)) == [as_written(p, form) for p in passages]
+    assert list(read_corpus_file(path, AS[form])) == [as_written(p, form) for p in passages]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,6 @@ def test_contents_split_into_named_fields(tmp_path, record, fields, split):
 
 
 FIRST = '{"_id": "1", "text": "t"}\n'
-AS: dict[str, CorpusSettings] = {form: CorpusSettings(corpus_format=form) for form in CorpusFormat}
 URL = CorpusSettings(docid_field="url")
 
 

@@ -49,7 +49,7 @@ def test_written_judgments_read_back(tmp_path, form):
         ("", "q: found no judgments"),
     ],
 )
-def test_broken_judgments_are_told(tmp_path, text, found):
+def test_broken_judgments_are_reported(tmp_path, text, found):
     (tmp_path / "q").write_text(text)
     with pytest.raises(InputError, match=found):
         read_qrels_map(tmp_path / "q")

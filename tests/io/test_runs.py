@@ -89,36 +89,27 @@ def test_interleaved_queries_are_read_whole_and_not_streamed(tmp_path):
         read_run_scores(tmp_path / "r")
 
 
-def long_run():
-    """A run of more than one block, its lines, and its scores."""
-    rng = np.random.default_rng(0)
-    run = {
-        f"query-{q % 7 * 1000 + q}": {
-            f"passage-{d}": float(score)
-            for d, score in zip(range(q, 8 * 400 + q, 8), rng.normal(size=400), strict=True)
-        }
-        for q in range(400)
-    }
-    lines = [
-        f"{qid} Q0 {docid} {rank} {score!r} a-tag\n"
-        for qid, hits in run.items()
-        for rank, (docid, score) in enumerate(hits.items(), 1)
-    ]
-    assert sum(map(len, lines)) > 1.5 * BLOCK
-    return run, lines
-
-
-LONG_RUN, LONG_LINES = long_run()
+DRAWN = np.random.default_rng(0).normal(size=(400, 400)).tolist()
+LONG_RUN = {
+    f"query-{q % 7 * 1000 + q}": {f"passage-{q + 8 * n}": score for n, score in enumerate(row)}
+    for q, row in enumerate(DRAWN)
+}
+LONG_LINES = [
+    f"{qid} Q0 {docid} {rank} {score!r} a-tag\n"
+    for qid, hits in LONG_RUN.items()
+    for rank, (docid, score) in enumerate(hits.items(), 1)
+]
+assert sum(map(len, LONG_LINES)) > 1.5 * BLOCK
 
 
 @pytest.mark.parametrize("change", [None, ".gz", "\t", "\r\n", "é", "+1", "no end"])
 def test_a_long_run(tmp_path, change):
     """Blocks of it are split by pyarrow; in the others a few lines need the line loop."""
-    docid, score = "é" if change == "é" else "the-last", -1.5
+    docid = "é" if change == "é" else "the-last"
     number = "+1_5.0" if change == "+1" else "-1.5"  # float reads the former, pyarrow does not
     lines = [*LONG_LINES, f"{list(LONG_RUN)[-1]} Q0 {docid} 401 {number} a-tag\n"]
     expected = {qid: hits.copy() for qid, hits in LONG_RUN.items()}
-    list(expected.values())[-1][docid] = 15.0 if change == "+1" else score
+    list(expected.values())[-1][docid] = float(number)
     data = "".join(lines)
     if change in ("\t", "\r\n"):
         data = data.replace(" " if change == "\t" else "\n", change)
