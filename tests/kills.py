@@ -95,9 +95,9 @@ def denserk(arguments: list[str], delay: float | None = None, how: int = 0) -> t
 
 def line_of(case: Case, output: str, *more: str) -> list[str]:
     """The command line of a case."""
-    at = 2 if case.command[0] == "convert" else len(case.command)
-    flag = [] if case.command[0] == "convert" else ["--output"]
-    return [*case.command[:at], *flag, output, *case.command[at:], *more]
+    if case.command[0] == "convert":
+        return [*case.command[:2], output, *case.command[2:], *more]
+    return [*case.command, "--output", output, *more]
 
 
 def finish(case: Case, output: str, *more: str) -> float:
@@ -115,10 +115,8 @@ def state(work: Path, output: str | None = None) -> dict[str, Any]:
         of = next((each for each in OUTPUTS if each in name), None)
         if of != output or path.is_dir() or path.name in WITH_TIMES or "/logs/" in name:
             continue
-        name, data = (
-            name.replace(str(of), "OUT"),
-            path.read_bytes().replace(str(of).encode(), b"OUT"),
-        )
+        name, data = name.replace(str(of), "OUT"), path.read_bytes()
+        data = data.replace(str(of).encode(), b"OUT")
         found[name] = None if path.suffix in (".pt", ".pth") else data  # zip files hold times
         if name.endswith("manifest.json"):
             found[name] = json.loads(data)
@@ -148,11 +146,10 @@ def prepare(work: Path) -> None:
     (work / "letters").mkdir()
     (work / "letters" / "letters.txt").write_text("mine")
     os.chdir(work)
-    for command, output in (
-        *((ENCODE, "vectors"), (INDEX, "index")),
-        *(([*SEARCH, "1000"], "a.trec"), ([*SEARCH, "9"], "b.trec")),
-    ):
-        finish(Case(command), output)
+    finish(Case(ENCODE), "vectors")
+    finish(Case(INDEX), "index")
+    finish(Case([*SEARCH, "1000"]), "a.trec")
+    finish(Case([*SEARCH, "9"]), "b.trec")
 
 
 def kill_and_compare(work: Path, name: str, draw: random.Random, kills: int) -> int:

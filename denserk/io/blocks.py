@@ -101,11 +101,11 @@ def refuse_other_run(
 ) -> None:
     """Raise a MismatchError if an output was started with other settings or another model.
 
-    `models` are the keys of `made_from` that describe models; their names do not count, because a
-    folder may have moved.
+    `models` are the keys of `made_from` that describe models.
     """
     found = differences(started.settings, now.settings)
     for key in models:
+        # without names, because a folder may have moved
         old, new = ({**(each.made_from.get(key) or {}), "name": None} for each in (started, now))
         found += differences(old, new, f"{key}.")
     if found:
@@ -133,21 +133,13 @@ class Block:
         return f"block-{self.number:05d}"
 
 
-def journal_of(rank: int) -> str:
-    """Return the name of the journal of a process."""
-    return OTHERS.replace("*", str(rank)) if rank else JOURNAL
-
-
 def read_journal(folder: Path) -> dict[int, Block]:
-    """Read the finished blocks of all processes, by number and in its order.
-
-    A last line cut short by a kill is no block.
-    """
+    """Read the finished blocks of all processes, by number and in its order."""
     found: dict[int, Block] = {}
     for where in [path for path in (folder / JOURNAL, *folder.glob(OTHERS)) if path.exists()]:
         for number, line in enumerate(read_file(where).splitlines(keepends=True), start=1):
             if not line.endswith(b"\n"):
-                break
+                break  # cut short by a kill
             try:
                 block = from_json(Block, orjson.loads(line))
                 if block.number < 0 or block.count < 1:
@@ -176,7 +168,7 @@ def start_folder(folder: Path, manifest: Manifest) -> dict[int, Block]:
 def _write_journal(folder: Path, blocks: Mapping[int, Block]) -> None:
     """Write the journal, sorted by block number, and remove those of other processes."""
     with whole_binary(folder / JOURNAL) as handle:
-        handle.writelines(_line(blocks[number]) for number in sorted(blocks))
+        handle.writelines(_line(block) for _, block in sorted(blocks.items()))
     with write_errors(folder):
         for other in folder.glob(OTHERS):
             other.unlink()
@@ -198,7 +190,7 @@ class BlockFolder:
         rank: int = 0,
     ) -> None:
         self._folder, self._manifest = folder, manifest
-        self._journal = folder / journal_of(rank)
+        self._journal = folder / (OTHERS.replace("*", str(rank)) if rank else JOURNAL)
         self.finished = dict(start_folder(folder, manifest) if finished is None else finished)
 
     def write_files(self, block: Block, files: Mapping[str, bytes]) -> None:
@@ -222,10 +214,7 @@ class BlockFolder:
 
 
 class ResumableLines(BlockFolder):
-    """Writes blocks of lines, and the file of all of them when it is complete.
-
-    `.gz` is compressed. `overwrite` discards an unfinished output.
-    """
+    """Writes blocks of lines, and then the whole file; `overwrite` discards an unfinished one."""
 
     def __init__(self, output: str | Path, manifest: Manifest, *, overwrite: bool) -> None:
         self._output, folder = Path(output), unfinished_folder(output)

@@ -57,10 +57,7 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, line) of an open input, without line ends and byte-order mark.
-
-    `path` names it in errors.
-    """
+    """Yield (line number from 1, line) of an open input, without line ends and byte-order mark."""
     with read_errors(path):
         for number, line in enumerate(handle, start=1):
             yield number, (line.removeprefix(BOM) if number == 1 else line).rstrip(b"\r\n")

@@ -52,10 +52,7 @@ def dump_json(value: Any) -> bytes:
 
 
 def read_objects(path: str | Path, handle: BinaryIO | None = None) -> Iterator[Numbered]:
-    """Yield (line number, object) of JSON lines, of a file or of an open input.
-
-    Blank lines are skipped; `path` names the file in errors.
-    """
+    """Yield (line number, object) of JSON lines, of a file or an open input; skip blank lines."""
     with open_binary(path) if handle is None else nullcontext(handle) as opened:
         yield from parse_objects(number_lines(opened, path), path)
 
@@ -82,12 +79,8 @@ def parse_objects(numbered: Iterable[tuple[int, bytes]], path: str | Path) -> It
 
 def write_objects(path: str | Path, objects: Iterable[Mapping[str, Any]]) -> int:
     """Write one object a line; return how many. "-" is standard output."""
-    count = 0
     with whole_binary(path) as handle:
-        for value in objects:
-            handle.write(dump_json(value))
-            count += 1
-    return count
+        return sum(1 for _ in map(handle.write, map(dump_json, objects)))
 
 
 def read_json(handle: BinaryIO, start: bytes, path: str | Path) -> Iterator[Numbered]:
@@ -98,10 +91,7 @@ def read_json(handle: BinaryIO, start: bytes, path: str | Path) -> Iterator[Numb
 
 
 def first_record(head: bytes) -> dict[str, Any] | None:
-    """Return the first object of a file that begins with `head`: of JSON lines or an array.
-
-    It is empty if the object is not whole, and None if the file is not JSON.
-    """
+    """Return a file's first object; {} if `head` does not hold all of it, None if it is no JSON."""
     if not is_json(start := first_line(head)):
         return None
     try:
@@ -266,10 +256,6 @@ class Fields:
         value = self.record.get(key)
         if value is None or value == "":
             return default
-        return self.as_identifier(value, key)
-
-    def as_identifier(self, value: Any, key: str) -> str:
-        """Check a value found under `key` that must be an id."""
         return identifier(value, self.path, self.line, key)
 
     def text(self, key: str) -> str:
@@ -310,7 +296,7 @@ class Fields:
 
     def identifiers(self, key: str) -> tuple[str, ...]:
         """Return the ids of a list."""
-        return tuple(self.as_identifier(value, key) for value in self.items(key))
+        return tuple(identifier(value, self.path, self.line, key) for value in self.items(key))
 
     def objects(self, key: str) -> Iterator["Fields"]:
         """Yield the objects of a list."""

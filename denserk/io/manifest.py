@@ -217,8 +217,7 @@ def vectors_per_passage(manifest: Manifest | None) -> int:
 
 def model_of(manifest: Manifest | None) -> Description | None:
     """Return the description of the model that a manifest names."""
-    model = None if manifest is None else manifest.made_from.get("model")
-    return model if isinstance(model, Mapping) else None
+    return None if manifest is None else manifest.made_from.get("model")
 
 
 def refuse_other_model(

@@ -42,33 +42,27 @@ MODEL_FILES = """
     vocab.txt vocab.json merges.txt *.model
     config_sentence_transformers.json sentence_bert_config.json
 """
-# patterns of files that denserk writes into a folder, by the file that marks such a folder
-FILES: dict[str | None, str] = {
-    MANIFEST: """
-        manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid tokens.jsonl
-        word-frequencies.json index index.ivfdata docid vectors *.index.npy *.index.json
-        segments_* _*.* write.lock int8.xml int8.bin
-    """,
-    TRAINING: f"""
-        {MODEL_FILES} training.json config.yaml training.png events.out.tfevents.*
-        optimizer.pt scheduler.pt scaler.pt trainer.pt rng_state*.pth trainer_state.json
-        manifest.json *.npy *.bin *.arrow
-    """,
-    MODEL: MODEL_FILES,
-}
+MANIFEST_FILES = """
+    manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid tokens.jsonl
+    word-frequencies.json index index.ivfdata docid vectors *.index.npy *.index.json
+    segments_* _*.* write.lock int8.xml int8.bin
+"""
+TRAINING_FILES = f"""
+    {MODEL_FILES} training.json config.yaml training.png events.out.tfevents.*
+    optimizer.pt scheduler.pt scaler.pt trainer.pt rng_state*.pth trainer_state.json
+    manifest.json *.npy *.bin *.arrow
+"""
 # patterns of folders below a model folder or the folder of a training run
 FOLDERS = """
     checkpoints checkpoint-* best steps step-* start logs training-data dev-data scratch .saving
     query document [0-9]_*
 """
-
-
-# keys of the JSON object in the file that marks a folder of denserk's
+# the file that marks a folder of denserk's -> keys of its JSON object, patterns of other files
 MARKS = {
-    EXPORT: {"files"},
-    MANIFEST: {"kind", "complete", "settings"},
-    TRAINING: {"versions"},
-    MODEL: {"denserk_version"},
+    EXPORT: ({"files"}, EXPORT),
+    MANIFEST: ({"kind", "complete", "settings"}, MANIFEST_FILES),
+    TRAINING: ({"versions"}, TRAINING_FILES),
+    MODEL: ({"denserk_version"}, MODEL_FILES),
 }
 
 
@@ -82,7 +76,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _marker(folder: Path) -> str | None:
     """Return the file that marks a folder of denserk's, or None."""
-    return next((name for name, keys in MARKS.items() if keys <= _json(folder / name).keys()), None)
+    marks = (name for name, (keys, _) in MARKS.items() if keys <= _json(folder / name).keys())
+    return next(marks, None)
 
 
 def foreign_items(folder: Path) -> Iterator[Path]:
@@ -92,10 +87,10 @@ def foreign_items(folder: Path) -> Iterator[Path]:
     list of an export; in it, only files and folders with names that denserk uses are denserk's.
     """
     marker = _marker(folder)
-    files = FILES.get(marker, "").split()
+    files = MARKS[marker][1].split() if marker else []
     folders = FOLDERS.split() if marker in (TRAINING, MODEL) else []
     if marker == EXPORT:
-        files = [EXPORT, *_json(folder / EXPORT)["files"]]
+        files += _json(folder / EXPORT)["files"]
         folders = [parent.as_posix() for name in files for parent in Path(name).parents]
     for item in sorted(folder.rglob("*") if marker else folder.iterdir()):
         name = item.relative_to(folder)
@@ -117,8 +112,7 @@ def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False
     if not present or (failed_at_its_start and [item.name for item in present] == [TRAINING]):
         return
     if not (overwrite or resume):
-        found = f"{folder} is not empty (it holds {min(present).name})"
-        raise UsageError(found, TAKEN)
+        raise UsageError(f"{folder} is not empty (it holds {min(present).name})", TAKEN)
     foreign = None if resume and _marker(path) else next(foreign_items(path), None)
     if foreign is not None:
         raise UsageError(
@@ -134,12 +128,13 @@ def unfinished_folder(output: str | Path) -> Path:
 
 def _refuse_occupied_file(output: Path, *, overwrite: bool, resume: bool) -> None:
     """Raise a UsageError for an output file that exists or was started, unless a flag allows it."""
-    unfinished = unfinished_folder(output)
     if output.exists() and not output.is_file():
         raise UsageError(f"{output} is no file; a file is expected", "choose another --output")
-    if not (overwrite or resume) and unfinished.exists():
+    if overwrite or resume:
+        return
+    if (unfinished := unfinished_folder(output)).exists():
         raise UsageError(f"{output} was started and not finished (it is in {unfinished})", TAKEN)
-    if not (overwrite or resume) and output.exists():
+    if output.exists():
         raise UsageError(f"{output} exists", TAKEN)
 
 
@@ -149,7 +144,7 @@ def _clear(folder: Path) -> None:
     if _marker(folder) == MANIFEST:
         with whole_binary(manifest) as out:
             out.write(json.dumps({**_json(manifest), "complete": False}).encode())
-    for item in sorted(folder.iterdir(), key=lambda item: item.name in (EXPORT, *FILES)):
+    for item in sorted(folder.iterdir(), key=lambda item: item.name in MARKS):
         shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
 
 
@@ -281,10 +276,8 @@ def _locked(target: Path) -> Iterator[None]:
             lock.acquire()
         except Timeout:
             holder = place.read_text("utf-8", "replace").strip() or "another denserk"
-            raise OutputError(
-                f"{target} is being written by {holder}",
-                "wait for it to end, or choose another output",
-            ) from None
+            hint = "wait for it to end, or choose another output"
+            raise OutputError(f"{target} is being written by {holder}", hint) from None
     try:
         with suppress(OSError):  # for the message above
             place.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", "utf-8")

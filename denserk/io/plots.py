@@ -71,10 +71,7 @@ def draw_lines(
 
 
 def save_if_installed(draw: Callable[[], Any], what: str, path: Path | None) -> None:
-    """Write a plot as PNG, PDF or SVG, by the suffix of its path, where matplotlib is installed.
-
-    `draw` returns the axes; `what` the plot shows is logged ("curves"). No path, no plot.
-    """
+    """Write the axes that `draw` returns as PNG, PDF or SVG, where matplotlib is installed."""
     if path is None:
         return
     if not installed("matplotlib"):

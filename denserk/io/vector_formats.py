@@ -454,9 +454,8 @@ def write_vectors(
     the id of `queries` `qid`.
     """
     if output == STREAM and form not in JSON_KEYS:
-        raise UsageError(
-            f"{form} cannot be written to standard output", "name a file, or write jsonl"
-        )
+        found = f"{form} cannot be written to standard output"
+        raise UsageError(found, "name a file, or write jsonl")
     count, for_lucene = 0, form in FOR_LUCENE
 
     def checked() -> Iterator[VectorBlock]:

@@ -46,14 +46,7 @@ from denserk.io.manifest import (
     require_fields,
     vectors_per_passage,
 )
-from denserk.io.vector_formats import (
-    DOCID,
-    VectorBlock,
-    Vectors,
-    check_dimension,
-    map_array,
-    map_flat,
-)
+from denserk.io.vector_formats import DOCID, VectorBlock, Vectors, map_array
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -121,7 +114,7 @@ class VectorSource:
         """Yield blocks of n ids and (n * vectors_per_passage, D) vectors, of one dimension."""
         dimension = 0
         for block in self.read():
-            dimension = check_dimension(block, dimension, self.name)
+            dimension = formats.check_dimension(block, dimension, self.name)
             yield block
         if not dimension:
             raise InputError(self.name, None, "no vectors", "at least one")
@@ -215,7 +208,7 @@ def _open_folder(folder: Path) -> VectorSource:
         # denserk's own has a manifest, Pyserini's has none
         manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
         check_index(folder, manifest)
-        map_flat(index)  # checked before anything is written
+        formats.map_flat(index)  # checked before anything is written
         read = partial(formats.read_flat, folder, vectors_per_passage(manifest))
         return VectorSource(name, "pyserini-faiss", read, manifest)
     paths = sorted(
@@ -234,9 +227,7 @@ def _open_folder(folder: Path) -> VectorSource:
     found = sorted({source.form for source in sources})
     if len(found) > 1:
         raise InputError(folder, None, f"files of {' and '.join(found)}", "one format")
-    return VectorSource(
-        name, found[0], lambda: chain.from_iterable(source.read() for source in sources)
-    )
+    return VectorSource(name, found[0], lambda: chain.from_iterable(s.read() for s in sources))
 
 
 def _open_file(source: str) -> VectorSource:
@@ -290,10 +281,7 @@ def _check_ids(path: Path, count: int | None) -> None:
 
 
 def verify_folders(names: Iterable[str]) -> None:
-    """Compare every file of finished vector folders and indexes with its checksum.
-
-    What is no such folder, or has no checksums, is reported.
-    """
+    """Compare every file of vector folders and indexes with its checksum; warn if it has none."""
     for name in names:
         sums = _checksums(Path(name))
         if not sums:

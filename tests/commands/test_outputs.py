@@ -19,6 +19,7 @@ import pytest
 from denserk.commands.app import run
 from denserk.io.outputs import scratch_folder
 from tests.conftest import write_toy
+from tests.faults import contents
 from tests.training.finetuning import write_examples
 
 DENSERK = [sys.executable, "-m", "denserk"]
@@ -48,14 +49,6 @@ def at(tmp_path, made, monkeypatch):
     shutil.copytree(made, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "work"
-
-
-def files(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 ENCODE = ["encode", "--model", "model", "--corpus", "corpus.jsonl"]
@@ -88,24 +81,24 @@ def test_a_folder_is_replaced_only_if_denserk_made_all_of_it_and_it_holds_no_inp
     foreign = at / "thesis"
     (foreign / "logs").mkdir(parents=True)
     (foreign / "logs" / "letters.txt").write_text("x")
-    before = files(at)
+    before = contents(at)
     for flag in ([], ["--overwrite"]):
         assert run([*command, "thesis", *flag]) == 2
-    assert files(at) == before
+    assert contents(at) == before
     assert run([*command, "out"]) == 0
     assert run([*command, "out"]) == 2
     assert run([*command, "out", "--overwrite"]) == 0
     source = next(word for word in command if word in {"model", "vectors", "corpus.jsonl"})
     inside = at / "out" / source
     (shutil.copytree if (at / source).is_dir() else shutil.copy)(at / source, inside)
-    before = files(at)
+    before = contents(at)
     moved = [f"out/{word}" if word == source else word for word in command]
     assert run([*moved, "out", "--overwrite"]) == 2
     assert run([*command, source, "--overwrite"]) == 2
     capfd.readouterr()
     assert run([*command, "out", "--overwrite"]) == 2
     assert source in capfd.readouterr().err
-    assert files(at) == before
+    assert contents(at) == before
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -118,12 +111,12 @@ def test_a_file_is_replaced_only_when_asked_and_never_an_input(at, name, capfd):
     assert (at / "out").read_text() == "mine"
     assert run([*command, "out", "--overwrite"]) == 0
     assert (at / "out").read_text() != "mine"
-    before = files(at)
+    before = contents(at)
     assert run([*command, source, "--overwrite"]) == 2
     os.link(source, "another-name")
     assert run([*command, "another-name", "--overwrite"]) == 2
     Path("another-name").unlink()
-    assert files(at) == before
+    assert contents(at) == before
 
 
 def test_a_report_is_an_output_too(at):
@@ -138,10 +131,10 @@ def test_a_report_is_an_output_too(at):
 
 
 def test_a_missing_input_leaves_the_old_output(at):
-    before = files(at / "vectors")
+    before = contents(at / "vectors")
     command = ["encode", "--model", "model", "--corpus", "absent.jsonl", "--output", "vectors"]
     assert run([*command, "--overwrite"]) == 2
-    assert files(at / "vectors") == before
+    assert contents(at / "vectors") == before
 
 
 def test_pipes_and_devices_stay_what_they_are(at):

@@ -1,15 +1,15 @@
 """Broken, changed and crafted vector folders and indexes, through the commands that read them."""
 
+import io
 import json
 import shutil
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from denserk.commands.app import run
-from tests.conftest import PASSAGES, QUERIES
+from tests.conftest import write_toy
 
 # a regular file that gives an input/output error from its first byte on, also to root
 UNREADABLE = Path("/proc/self/mem")
@@ -19,13 +19,10 @@ NULL = object()  # a field that is removed
 @pytest.fixture(scope="module")
 def made(tiny, tmp_path_factory):
     """A folder of vectors in three blocks, encoded queries, and indexes of it."""
-    root = tmp_path_factory.mktemp("made")
-    corpus = [json.dumps({"_id": d, "title": h, "text": t}) for d, (h, t) in PASSAGES.items()]
-    (root / "corpus.jsonl").write_text("\n".join(corpus) + "\n")
-    (root / "q.tsv").write_text("".join(f"{q}\t{t}\n" for q, t in QUERIES.items()))
+    root = write_toy(tmp_path_factory.mktemp("made") / "toy")
     encode = ["encode", "--model", str(tiny()), "--device", "cpu", "--quiet"]
     v, q = str(root / "v"), str(root / "q")
-    assert run([*encode, "--topics", str(root / "q.tsv"), "--output", q]) == 0
+    assert run([*encode, "--topics", str(root / "queries.tsv"), "--output", q]) == 0
     block = ["--block-size", "2", "--corpus", str(root / "corpus.jsonl")]
     assert run([*encode, *block, "--output", v]) == 0
     for kind, options in {"flat": [], "hnsw": ["--set", "M=4"], "ivf": ["--nlist", "2"]}.items():
@@ -47,7 +44,7 @@ def search(made, tmp_path):
     def command(folder, *more):
         asked = ["--encoded-queries", str(made / "q")]
         if folder.name == "bm25":
-            asked = ["--topics", str(made / "q.tsv")]
+            asked = ["--topics", str(made / "queries.tsv")]
         output = ["--output", str(tmp_path / "run.trec"), "--overwrite", "--quiet"]
         return ["search", "--index", str(folder), *asked, *output, "--device", "cpu", *more]
 
@@ -125,38 +122,42 @@ def test_a_manifest(own, rejected, name, field, value):
     assert field in line
 
 
-@pytest.mark.parametrize("line", ['{"number":0,"count":0,"input_sha256":""}', "{"])
-def test_a_journal(own, rejected, line):
-    folder = forget_checksums(own("v"))
-    journal = folder / "blocks.jsonl"
-    journal.write_text("\n".join([line, *journal.read_text().splitlines()[1:], ""]))
-    assert "blocks.jsonl, line 1: found" in rejected(folder)
-
-
 def test_counts_that_disagree(own, rejected):
     folder = forget_checksums(own("v"))
     change(folder / "manifest.json", "contents.count", 7)
     assert "holds 6 passages by its journal, 7 by its manifest" in rejected(folder)
 
 
-HEADERS = ["(", "9" * 400, "{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 16), }"]
-
-
-@pytest.mark.parametrize("header", HEADERS)
-def test_headers_of_arrays(own, rejected, header):
-    folder = own("v")
+def array(header):
+    """A .npy file with such a header."""
     text = header.encode() + b"\n"
-    broken = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(128)
-    (folder / "block-00001.npy").write_bytes(broken)
-    assert "block-00001.npy: found a broken file" in rejected(folder)
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(128)
 
 
-def test_an_array_of_another_type(own, rejected):
-    folder = own("v")
-    np.save(folder / "block-00001.npy", np.ones((2, 16), np.float16))
-    line = rejected(folder)
-    assert "block-00001.npy: found" in line
-    assert "expected float32 (2, 16)" in line
+def halves():
+    np.save(out := io.BytesIO(), np.ones((2, 16), np.float16))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "found"),
+    [
+        ("blocks.jsonl", b'{"number":0,"count":0,"input_sha256":""}\n', ", line 1: found"),
+        ("blocks.jsonl", b"{\n", ", line 1: found"),
+        ("block-00001.npy", array("("), ": found a broken file"),
+        ("block-00001.npy", array("9" * 400), ": found a broken file"),
+        (
+            "block-00001.npy",
+            array("{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 16), }"),
+            ": found a broken file",
+        ),
+        ("block-00001.npy", halves(), ": found float16 (2, 16); expected float32 (2, 16)"),
+    ],
+)
+def test_a_file_that_is_broken(own, rejected, file, data, found):
+    folder = forget_checksums(own("v"))
+    (folder / file).write_bytes(data)
+    assert f"{file}{found}" in rejected(folder)
 
 
 def test_ids_of_vectors(own, rejected):

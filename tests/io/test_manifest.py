@@ -34,14 +34,6 @@ def test_a_manifest_of_a_folder_and_of_a_file(tmp_path):
     assert not beside(run).exists()
 
 
-def test_an_unfinished_folder_is_rejected_unless_asked_for(tmp_path):
-    write_manifest(tmp_path, replace(MANIFEST, complete=False))
-    with pytest.raises(MismatchError, match=r"is unfinished") as caught:
-        read_manifest(tmp_path, Kind.INDEX)
-    assert caught.value.hint == "run that command again with --resume"
-    assert not read_manifest(tmp_path, Kind.INDEX, unfinished=True).complete
-
-
 @pytest.mark.parametrize("text", ["{", "[]", '{"kind": "index", "x": 1}'])
 def test_a_broken_manifest(tmp_path, text):
     (tmp_path / NAME).write_text(text)
@@ -49,23 +41,15 @@ def test_a_broken_manifest(tmp_path, text):
         read_manifest(tmp_path, Kind.INDEX)
 
 
-MODEL = {
-    "name": "a",
-    "fingerprint": "1",
-    "representation": as_json(RepresentationSettings()),
-    "text": as_json(TextSettings()),
-}
+TEXT, REPRESENTATION = as_json(TextSettings()), as_json(RepresentationSettings())
+MODEL = {"name": "a", "fingerprint": "1", "representation": REPRESENTATION, "text": TEXT}
 
 
 @pytest.mark.parametrize(
     ("one", "other", "said"),
     [
-        (MODEL, {**MODEL, "name": "moved", "text": as_json(TextSettings(query_max_length=64))}, ""),
-        (
-            MODEL,
-            {**MODEL, "text": as_json(TextSettings(join="sep"))},
-            "text.join was ' ', now 'sep'",
-        ),
+        (MODEL, {**MODEL, "name": "moved", "text": {**TEXT, "query_max_length": 64}}, ""),
+        (MODEL, {**MODEL, "text": {**TEXT, "join": "sep"}}, "text.join was ' ', now 'sep'"),
         ({**MODEL, "representation": {"representation": "cls"}}, MODEL, ""),  # fewer settings then
         (None, MODEL, ""),
         (MODEL, None, ""),

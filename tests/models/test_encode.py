@@ -19,7 +19,7 @@ from denserk.config.encoding import ComputeSettings, EncodeSettings, TextSetting
 from denserk.config.formats import CorpusSettings
 from denserk.data.batches import plan
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io.blocks import journal_of, read_journal
+from denserk.io.blocks import read_journal
 from denserk.io.corpus import read_passages
 from denserk.io.vectors import open_vectors
 from denserk.models import encode as encode_module
@@ -256,7 +256,7 @@ def test_a_killed_rank_of_torchrun_is_made_up_for(tiny, corpus, tmp_path):
     corpus.write_text("".join(f"{line}\n" for line in lines))
     several = command(tiny(), "v", *TORCHRUN)
     process = subprocess.Popen(several, cwd=tmp_path)
-    journal = tmp_path / "v" / journal_of(rank)
+    journal = tmp_path / "v" / f"blocks-{rank}.jsonl"
     while not journal.exists() or not journal.stat().st_size:
         assert process.poll() is None
         time.sleep(0.01)
