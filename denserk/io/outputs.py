@@ -301,12 +301,9 @@ def _remove_leftovers(target: Path) -> None:
 
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
-    """Yield a temporary folder, removed at the end; folders of killed processes go too.
-
-    A process holds a lock in its folder while it lives; a folder whose lock is free is left over.
-    """
+    """Yield a temporary folder, removed at the end; folders of killed processes go too."""
     root = Path(gettempdir())
-    for path in root.glob(f"{SCRATCH}*/lock"):
+    for path in root.glob(f"{SCRATCH}*/lock"):  # locked while its process lives
         with suppress(OSError), path.open("r+b") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path.parent, ignore_errors=True)

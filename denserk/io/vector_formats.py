@@ -284,18 +284,14 @@ def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
 
 
 def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
-    """Read blocks of vectors of a folder with `index` and `docid`; the index is memory-mapped.
-
-    With `size` vectors per passage, ids of more than one end in "#" and a number. An index that is
-    not flat is an InputError: it does not hold the original vectors.
-    """
+    """Read blocks of a folder with a flat `index` and `docid`; `size` vectors per passage."""
     rows, _ = map_flat(folder / INDEX)
     lines = read_text_lines(folder / DOCID)
     for start in range(0, len(rows), ROWS * size):
         some = rows[start : start + ROWS * size]
         ids = [line.rstrip() for _, line in islice(lines, len(some))]
         block = checked_block(ids, some, None, folder)
-        if size > 1:
+        if size > 1:  # ids end in "#" and a number
             block = block._replace(ids=[line.rpartition("#")[0] for line in block.ids[::size]])
         yield block
     if next(lines, None) is not None:

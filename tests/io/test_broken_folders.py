@@ -144,6 +144,8 @@ def halves():
     [
         ("blocks.jsonl", b'{"number":0,"count":0,"input_sha256":""}\n', ", line 1: found"),
         ("blocks.jsonl", b"{\n", ", line 1: found"),
+        ("manifest.json", b"{", ": found text that is not JSON"),
+        ("manifest.json", b"[]", ": found []; expected a JSON object"),
         ("block-00001.npy", array("("), ": found a broken file"),
         ("block-00001.npy", array("9" * 400), ": found a broken file"),
         (

@@ -5,9 +5,8 @@ import pytest
 
 from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.config.options import as_json
-from denserk.errors import InputError, MismatchError
+from denserk.errors import MismatchError
 from denserk.io.manifest import (
-    NAME,
     Kind,
     Manifest,
     beside,
@@ -32,13 +31,6 @@ def test_a_manifest_of_a_folder_and_of_a_file(tmp_path):
     assert read_manifest(run, Kind.RUN).settings == {"engine": "torch"}
     forget_manifest(str(run))
     assert not beside(run).exists()
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"kind": "index", "x": 1}'])
-def test_a_broken_manifest(tmp_path, text):
-    (tmp_path / NAME).write_text(text)
-    with pytest.raises(InputError, match=r"manifest.json: found"):
-        read_manifest(tmp_path, Kind.INDEX)
 
 
 TEXT, REPRESENTATION = as_json(TextSettings()), as_json(RepresentationSettings())
