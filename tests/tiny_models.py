@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.data.tokenization import load_tokenizer
 from denserk.models.model_folder import read_model_folder, save_model
-from denserk.models.representation import Aggretriever, refuse_architecture
+from denserk.models.representation import Aggretriever
 
 HIDDEN = 16
 POSITIONS = 64
@@ -47,17 +47,27 @@ TEMPLATES["qwen3"] = ("$A <|endoftext|>", "$A $B <|endoftext|>")
 SPECIALS["mt5"], TEMPLATES["mt5"] = SPECIALS["t5"], TEMPLATES["t5"]
 SPECIALS["gpt2"], TEMPLATES["gpt2"] = {"eos": "<|endoftext|>", "unk": "<unk>"}, ("$A", "$A $B")
 OTHERS = ("xlm-roberta", "mpnet", "deberta-v2", "modernbert", "dpr-question", "dpr-context")
-MASKED_LM = {
-    "bert": "BertForMaskedLM",
-    "roberta": "RobertaForMaskedLM",
-    "distilbert": "DistilBertForMaskedLM",
-}
-WITH_DISCRIMINATOR = {"electra": "ElectraForPreTraining"}
-CLASSIFIERS = {
-    "bert": "BertForSequenceClassification",
-    "roberta": "RobertaForSequenceClassification",
-    "distilbert": "DistilBertForSequenceClassification",
-    "electra": "ElectraForSequenceClassification",
+# settings besides the sizes, by model type
+SETTINGS: dict[str, dict[str, Any]] = {
+    "electra": {"embedding_size": HIDDEN // 2},  # the small one projects its embeddings
+    "deberta-v2": {  # as DeBERTa-v3 has it
+        "relative_attention": True,
+        "position_buckets": 8,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+    },
+    "modernbert": {
+        **dict.fromkeys(("bos_token_id", "cls_token_id"), 2),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
+        "pad_token_id": 0,
+        "num_hidden_layers": 4,
+        "local_attention": 8,
+        "initializer_cutoff_factor": 3.0,
+    },
+    "qwen3": {"num_key_value_heads": 1, "head_dim": 8},
 }
 
 
@@ -91,108 +101,22 @@ def tiny_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=positions, **names)
 
 
-def _sizes(vocabulary: int, hidden: int = HIDDEN) -> dict[str, Any]:
-    return {
-        "vocab_size": vocabulary,
-        "hidden_size": hidden,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 2 * hidden,
-        "initializer_range": 0.3,
-    }
-
-
 def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN, positions: int = 64) -> Any:
-    """The configuration of a two-layer model."""
+    """The configuration of a model of two layers, ModernBERT's of four."""
+    kind = "dpr" if kind.startswith("dpr") else kind
+    wide: dict[str, Any] = {"max_position_embeddings": positions, "initializer_range": 0.3}
+    if kind in ("roberta", "xlm-roberta", "mpnet"):
+        wide |= {"max_position_embeddings": positions + 2, "pad_token_id": 1}
     if kind in ("t5", "mt5"):
         sizes = {"d_model": hidden, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
-        config = getattr(transformers, f"{kind.upper()}Config")
-        return config(vocab_size=vocabulary, decoder_start_token_id=0, **sizes)
-    if kind == "distilbert":
+        wide = {"decoder_start_token_id": 0}
+    elif kind == "distilbert":
         sizes = {"dim": hidden, "n_layers": 2, "n_heads": 2, "hidden_dim": 2 * hidden}
-        return transformers.DistilBertConfig(
-            vocab_size=vocabulary,
-            max_position_embeddings=positions,
-            initializer_range=0.3,
-            **sizes,  # type: ignore[arg-type]
-        )
-    extra = {
-        "roberta": {"pad_token_id": 1, "max_position_embeddings": positions + 2},
-        "electra": {"embedding_size": hidden // 2},  # the small one projects its embeddings
-    }.get(kind, {})
-    settings = {**_sizes(vocabulary, hidden), "max_position_embeddings": positions, **extra}
-    name = {"bert": "BertConfig", "roberta": "RobertaConfig", "electra": "ElectraConfig"}[kind]
-    return getattr(transformers, name)(**settings)
-
-
-def tiny_other(kind: str, vocabulary: int) -> Any:
-    """A random model of `OTHERS`, or a Qwen3, as transformers saves it."""
-    sizes = _sizes(vocabulary)
-    absolute = {**sizes, "max_position_embeddings": 66, "pad_token_id": 1}
-    torch.manual_seed(7)
-    t: Any = transformers
-    match kind:
-        case "xlm-roberta":
-            return t.XLMRobertaForMaskedLM(t.XLMRobertaConfig(**absolute))
-        case "mpnet":
-            return t.MPNetForMaskedLM(t.MPNetConfig(**absolute))
-        case "deberta-v2":  # as DeBERTa-v3 has it
-            config = t.DebertaV2Config(
-                **sizes,
-                max_position_embeddings=64,
-                relative_attention=True,
-                position_buckets=8,
-                norm_rel_ebd="layer_norm",
-                share_att_key=True,
-                pos_att_type=["p2c", "c2p"],
-                position_biased_input=False,
-                type_vocab_size=0,
-            )
-            return t.DebertaV2ForMaskedLM(config)
-        case "modernbert":
-            special = dict.fromkeys(("bos_token_id", "cls_token_id"), 2)
-            special |= dict.fromkeys(("eos_token_id", "sep_token_id"), 3)
-            layers = {"num_hidden_layers": 4, "local_attention": 8, "pad_token_id": 0}
-            wide = {"initializer_cutoff_factor": 3.0, "max_position_embeddings": 64}
-            return t.ModernBertForMaskedLM(
-                t.ModernBertConfig(**{**sizes, **layers, **wide, **special})
-            )
-        case "qwen3":
-            heads = {"num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64}
-            return t.Qwen3ForCausalLM(t.Qwen3Config(**sizes, **heads))
-    config = t.DPRConfig(**sizes, max_position_embeddings=64)
-    return {"dpr-question": t.DPRQuestionEncoder, "dpr-context": t.DPRContextEncoder}[kind](config)
-
-
-def write_other(folder: Path, kind: str, vocabulary: list[str]) -> Path:
-    """A model of `OTHERS`, or a Qwen3, with its tokenizer; Qwen3's pads on the left."""
-    tokenizer = tiny_tokenizer(kind, vocabulary)
-    if kind == "qwen3":
-        tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"
-    tiny_other(kind, len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def tiny_model(
-    kind: str,
-    vocabulary: int,
-    *,
-    head: bool,
-    seed: int = 7,
-    hidden: int = HIDDEN,
-    positions: int = 64,
-) -> Any:
-    """A random model, with its MLM head or as the encoder alone."""
-    torch.manual_seed(seed)
-    config = tiny_config(kind, vocabulary, hidden, positions)
-    if kind == "t5":
-        return transformers.T5EncoderModel(config).eval()
-    model = getattr(transformers, (MASKED_LM | WITH_DISCRIMINATOR)[kind])(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
-    return model if head else getattr(model, kind)
+    else:
+        sizes = {"hidden_size": hidden, "num_hidden_layers": 2, "num_attention_heads": 2}
+        sizes["intermediate_size"] = 2 * hidden
+    settings = {**sizes, **wide, **SETTINGS.get(kind, {})}
+    return transformers.AutoConfig.for_model(kind, vocab_size=vocabulary, **settings)
 
 
 def write_tiny(
@@ -205,25 +129,45 @@ def write_tiny(
     hidden: int = HIDDEN,
     positions: int = 64,
 ) -> Path:
-    """A plain transformers folder."""
+    """A plain transformers folder of a random model, with its MLM head or the encoder alone."""
     tokenizer = tiny_tokenizer(kind, vocabulary, positions)
-    model = tiny_model(
-        kind, len(tokenizer), head=head, seed=seed, hidden=hidden, positions=positions
-    )
-    model.save_pretrained(folder)
+    if kind == "qwen3":
+        tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"
+    config = tiny_config(kind, len(tokenizer), hidden, positions)
+    torch.manual_seed(seed)
+    t: Any = transformers
+    make = {
+        "t5": t.AutoModelForTextEncoding.from_config,
+        "electra": t.AutoModelForPreTraining.from_config,
+        "qwen3": t.AutoModelForCausalLM.from_config,
+        "dpr-question": t.DPRQuestionEncoder,
+        "dpr-context": t.DPRContextEncoder,
+    }.get(kind, t.AutoModelForMaskedLM.from_config)
+    model = make(config)
+    if kind in RERANKERS:
+        shift(model, 0.05)
+    (model if head else model.base_model).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
+def shift(model: torch.nn.Module, deviation: float, of_vectors: float | None = None) -> None:
+    """Add noise to all parameters, so that biases are not 0; `of_vectors` to those of one axis."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            wide = deviation if of_vectors is None or parameter.dim() > 1 else of_vectors
+            parameter.add_(torch.randn_like(parameter) * wide)
+
+
 def write_tiny_classifier(
-    folder: Path, kind: str, vocabulary: list[str], *, labels: int = 1, seed: int = 7
+    folder: Path, kind: str, vocabulary: list[str], *, labels: int = 1
 ) -> Path:
     """A sequence classifier's folder, as rerankers are published."""
-    torch.manual_seed(seed)
+    torch.manual_seed(7)
     tokenizer = tiny_tokenizer(kind, vocabulary)
     config = tiny_config(kind, len(tokenizer))
     config.num_labels = labels
-    getattr(transformers, CLASSIFIERS[kind])(config).eval().save_pretrained(folder)
+    transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
     if kind in ("bert", "electra"):  # as the tokenizers of these models have it
         names = ["input_ids", "token_type_ids", "attention_mask"]
         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
@@ -231,54 +175,38 @@ def write_tiny_classifier(
     return folder
 
 
-def random_heads(
-    settings: RepresentationSettings, hidden: int, vocabulary: int, seed: int = 3
-) -> dict[str, Tensor]:
-    """Weights for a representation's own layers; about half of the term weights are negative."""
-    generator = torch.Generator().manual_seed(seed)
-    empty = Aggretriever(settings, hidden, vocabulary).state_dict()
-    return {n: torch.randn(t.shape, generator=generator) for n, t in empty.items()}
-
-
 def write_tiny_aggretriever(
     folder: Path,
     plain: Path,
     settings: RepresentationSettings,
     text: Mapping[str, Any] | None = None,
-    seed: int = 3,
     heads: dict[str, Tensor] | None = None,
 ) -> Path:
     """denserk's folder of an Aggretriever model on a plain folder's backbone, its heads random."""
     stored = read_model_folder(plain).passage
-    refuse_architecture(settings, stored.architecture)
-    embeddings = next(t for n, t in stored.tensors.items() if "word_embeddings" in n)
-    vocabulary, hidden = embeddings.shape
-    heads = heads or random_heads(settings, hidden, vocabulary, seed)
+    if heads is None:  # about half of the term weights are negative
+        drawn = torch.Generator().manual_seed(3)
+        empty = Aggretriever(settings, stored.config.hidden_size, stored.config.vocab_size)
+        heads = {n: torch.randn(t.shape, generator=drawn) for n, t in empty.state_dict().items()}
     encoder = dataclasses.replace(stored, heads=heads).build(settings)
     save_model(folder, encoder, load_tokenizer(plain), TextSettings(**(text or {})))
     return folder
 
 
-def write_writer(folder: Path, kind: str, vocabulary: list[str], *, seed: int = 7) -> Path:
+def write_writer(folder: Path, kind: str, vocabulary: list[str]) -> Path:
     """A random T5, mT5 or GPT-2 that writes text; it neither repeats itself nor flattens out."""
-    torch.manual_seed(seed)
+    torch.manual_seed(7)
     tokenizer = tiny_tokenizer(kind, vocabulary, positions=10**30)  # cuts no text
     tokenizer.backend_tokenizer.decoder = decoders.WordPiece(cleanup=False)
     if kind == "gpt2":
-        sizes = {"n_positions": POSITIONS, "n_embd": HIDDEN, "n_layer": 2, "n_head": 2}
-        config: Any = transformers.GPT2Config(
-            vocab_size=len(tokenizer),
-            bos_token_id=0,
-            eos_token_id=0,
-            **sizes,  # type: ignore[arg-type]
-        )
+        sizes: dict[str, Any] = {"n_embd": HIDDEN, "n_layer": 2, "n_head": 2}
+        sizes |= {"n_positions": POSITIONS, "bos_token_id": 0, "eos_token_id": 0}
+        config: Any = transformers.GPT2Config(vocab_size=len(tokenizer), **sizes)
         model: Any = transformers.GPT2LMHeadModel(config)
     else:
         config = tiny_config(kind, len(tokenizer))
-        model = getattr(transformers, f"{kind.upper()}ForConditionalGeneration")(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * (0.2 if parameter.dim() == 1 else 0.4))
-    model.eval().save_pretrained(folder)
+        model = transformers.AutoModelForSeq2SeqLM.from_config(config)
+    shift(model, 0.4, of_vectors=0.2)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -65,8 +65,6 @@ BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
 # options in the manifest, which a resumed run must share
 RECORDED = ("vector_dtype", "shard_id", "shard_num", "dtype", "batch_size", "threads")
 
-SUMMED = ("encoded", "tokens", "positions")  # fields of a result, over the processes
-
 
 @dataclass
 class EncodeResult:
@@ -128,12 +126,14 @@ def _encode(
     text: Mapping[str, Any],
     compute: ComputeSettings,
 ) -> EncodeResult:
-    read: Callable[[], Iterator[Any]]
+    source = settings.source
     if settings.topics is None:
-        read = partial(read_passages, settings.source, corpus, text.get("fields"))
+        texts = Texts(
+            source, "passages", partial(read_passages, source, corpus, text.get("fields"))
+        )
     else:
-        read = partial(read_queries, settings.source, settings.topics_format, settings.qrels)
-    texts = Texts(settings.source, "passages" if settings.topics is None else "queries", read)
+        read = partial(read_queries, source, settings.topics_format, settings.qrels)
+        texts = Texts(source, "queries", read)
     to_folder = settings.output_format is VectorFormat.NPY
 
     def look() -> tuple[int | None, Manifest | None]:
@@ -162,9 +162,10 @@ def _encode(
         else:
             first = list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS))
             encoder.int8 = from_main_process(lambda: encoder.quantize(side, first))
-    asked = as_json(settings) | as_json(compute) | as_json(corpus)
+    asked = as_json(settings) | as_json(compute)
     chosen = {
-        **{name: asked[name] for name in (*RECORDED, *as_json(corpus))},
+        **{name: asked[name] for name in RECORDED},
+        **as_json(corpus),
         "side": settings.side,
         "block_size": size,
         "device": encoder.device.type,
@@ -224,7 +225,8 @@ def _to_folder(
             writer.finished |= finished
         count = writer.finish(contents).contents["count"]
         results = [other for _, other in of_ranks]
-        work = {n: sum(getattr(each, n) for each in results) for n in SUMMED}
+        summed = ("encoded", "tokens", "positions")
+        work = {name: sum(getattr(each, name) for each in results) for name in summed}
         seconds = max(each.seconds for each in results)
         return EncodeResult(count, result.dimension, seconds=seconds, **work)
 

@@ -54,6 +54,7 @@ MODELS = {
 # Settings that a resumed run must share; a smaller batch is allowed.
 SHARED = ("seed", "block_size", "shard_id", "shard_num", "fields", "join", "passage_max_length")
 UNLIMITED = 10**9  # positions of a model that has no limit (T5)
+# all that is kept of a model's own settings
 SPECIAL_TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
 
 
@@ -110,7 +111,6 @@ class TextGenerator:
             max_new_tokens=sampling.max_tokens,
             num_return_sequences=sampling.samples,
             pad_token_id=self._tokenizer.pad_token_id,
-            # all that is kept of the model's own settings
             **{name: getattr(recorded, name) for name in SPECIAL_TOKENS},
         )
         self._model.to(self.device, choose_dtype(compute.dtype, self.device))
@@ -131,8 +131,8 @@ class TextGenerator:
             add_special_tokens=not self._causal,
             return_attention_mask=True,
         )
-        new, samples = self._sampling.max_tokens, self._sampling.samples
-        costs = [samples * (len(ids) + new) for ids in encoded["input_ids"]]
+        samples = self._sampling.samples
+        costs = [samples * (len(ids) + self._sampling.max_tokens) for ids in encoded["input_ids"]]
         budget = self._compute.batch_tokens or BATCH_TOKENS
         gpu = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(gpu), torch.inference_mode():
@@ -150,8 +150,8 @@ class TextGenerator:
                     clean_up_tokenization_spaces=False,
                 )
                 for number, row in enumerate(rows):
-                    own_texts = map(str.strip, made[number * samples : (number + 1) * samples])
-                    found[filled[row]] = [text for text in own_texts if text]
+                    own = map(str.strip, made[number * samples : (number + 1) * samples])
+                    found[filled[row]] = [text for text in own if text]
         return found
 
 

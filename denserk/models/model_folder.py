@@ -96,7 +96,6 @@ WEIGHTS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
 LENGTHS_FILE, POOLING_FOLDER, CARD_FILE = "sentence_bert_config.json", "1_Pooling", "README.md"
 MODULES = "sentence_transformers.models."
 ENCODER = "denserk.integrations.sentence_transformers.Encoder"
-TEXT_LENGTHS = ("query_max_length", "passage_max_length")
 
 
 def override(settings: S, given: Mapping[str, Any]) -> S:
@@ -112,7 +111,7 @@ def fit_lengths(
     A length beyond `limit` (None: any) is a UsageError if it was given, and else shortened.
     """
     settings = override(recorded, given)
-    for name in TEXT_LENGTHS:
+    for name in ("query_max_length", "passage_max_length"):
         length = getattr(settings, name)
         if limit is None or length <= limit:
             continue
@@ -126,12 +125,9 @@ def fit_lengths(
 
 @dataclass(frozen=True)
 class StoredEncoder:
-    """The weights of a transformer, not yet a model, and `heads` of a representation.
+    """The weights of a transformer, not yet a model, and `heads` of a representation."""
 
-    `folder` has its config.json and its tokenizer.
-    """
-
-    folder: Path
+    folder: Path  # of config.json and the tokenizer
     config: PretrainedConfig
     tensors: Mapping[str, Tensor]
     heads: Mapping[str, Tensor]
@@ -168,10 +164,7 @@ class StoredEncoder:
         return any(name.startswith(self.architecture.head) for name in self.tensors)
 
     def build(self, settings: RepresentationSettings, *, train: bool = False) -> Encoder:
-        """Build the encoder; to `train`, what the folder lacks is randomly initialised.
-
-        Without `train`, missing weights are a ModelError.
-        """
+        """Build the encoder; missing weights are a ModelError, or to `train` initialised."""
         refuse_architecture(settings, self.architecture)
         if needs_mlm_head(settings):
             fresh = settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head
@@ -447,10 +440,9 @@ def save_transformer(
     file: str = WEIGHTS_FILE,
     hidden_states: bool = False,
 ) -> None:
-    """Write weights, a tokenizer and config.json, which comes last.
+    """Write weights, a tokenizer that truncates at `longest` tokens, and last config.json.
 
-    The tokenizer truncates at `longest` tokens, or at the model's positions. Pyserini's class of
-    Aggretriever needs `hidden_states` in config.json.
+    Pyserini's class of Aggretriever needs `hidden_states` in config.json.
     """
     write_tensors(folder / file, tensors)
     own = copy.deepcopy(tokenizer)
@@ -472,13 +464,9 @@ def _longest(text: TextSettings) -> int:
 
 def write_own_file(folder: Path, backbone: str, **settings: Any) -> None:
     """Write denserk.json: the type of the backbone, and settings by class."""
-    values = {
-        "format_version": FORMAT_VERSION,
-        "denserk_version": __version__,
-        "backbone": backbone,
-        **{name: as_json(value) for name, value in settings.items()},
-    }
-    _write_json(folder / DENSERK_FILE, values)
+    about = {"format_version": FORMAT_VERSION, "denserk_version": __version__}
+    own = {name: as_json(value) for name, value in settings.items()}
+    _write_json(folder / DENSERK_FILE, {**about, "backbone": backbone, **own})
 
 
 def _write_json(path: Path, value: Any, **options: Any) -> None:
@@ -529,18 +517,17 @@ def _write_sentence_transformers(
         loader=jinja2.PackageLoader("denserk", "models"), trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["code"] = _code
+    card = environment.get_template("card.md").render(
+        encoder=encoder,
+        text=text,
+        base=base,
+        tied=tied,
+        standard=standard,
+        local=Path(base).resolve().name if Path(base).is_dir() else "",
+        version=__version__,
+    )
     with whole_text(folder / CARD_FILE) as out:
-        out.write(
-            environment.get_template("card.md").render(
-                encoder=encoder,
-                text=text,
-                base=base,
-                local=Path(base).resolve().name if Path(base).is_dir() else "",
-                tied=tied,
-                standard=standard,
-                version=__version__,
-            )
-        )
+        out.write(card)
 
 
 def _code(text: str) -> str:

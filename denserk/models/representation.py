@@ -342,8 +342,7 @@ class Encoder(nn.Module):
 
     def __init__(self, backbone: Backbone, settings: RepresentationSettings) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.settings = settings
+        self.backbone, self.settings = backbone, settings
         hidden, vocabulary = backbone.config.hidden_size, backbone.config.vocab_size
         self.representation: Pooled
         if settings.representation in SEVERAL_VECTORS:
@@ -394,8 +393,7 @@ class Retriever(nn.Module):
 
     def __init__(self, query: Encoder, passage: Encoder) -> None:
         super().__init__()
-        self.passage = passage
-        self.query = query
+        self.passage, self.query = passage, query
 
     @property
     def shared(self) -> bool:

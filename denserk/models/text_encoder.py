@@ -85,10 +85,7 @@ class TextEncoder:
         self.text = fit_lengths(recorded, text, stored.passage.max_length)
         self.compute, self.device = compute, prepare_device(compute)
         if self.device.type != "cpu" and compute.head_dtype not in (None, compute.dtype):
-            raise UsageError(
-                f"--head-dtype {compute.head_dtype} is for the CPU",
-                f"leave it out on {self.device}",
-            )
+            raise UsageError(f"--head-dtype {compute.head_dtype} is for the CPU")
         self.batch_tokens = compute.tokens_on(self.device.type)
         self.backbone = stored.passage.architecture.model_type
         self.int8: dict[str, Any] | None = None
@@ -112,9 +109,8 @@ class TextEncoder:
             raise UsageError(f"--backend openvino computes on the CPU, not on {self.device}")
         dtype = choose_dtype(self.compute.dtype, self.device)
         head_dtype = choose_dtype(self.compute.head_dtype or self.compute.dtype, self.device)
-        if asked is Backend.OPENVINO or (
-            asked is Backend.AUTO and on_cpu and installed("openvino")
-        ):
+        automatic = asked is Backend.AUTO and on_cpu and installed("openvino")
+        if asked is Backend.OPENVINO or automatic:
             try:
                 for each in encoders:
                     each.prepare_inference(dtype, head_dtype, compiled=True)

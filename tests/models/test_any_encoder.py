@@ -15,25 +15,13 @@ from denserk.losses.pretraining import RetroMae
 from denserk.models.model_folder import StoredEncoder, read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from tests.conftest import VOCABULARY, WORDS
-from tests.tiny_models import HIDDEN, OTHERS, write_other
+from tests.conftest import WORDS
+from tests.tiny_models import HIDDEN, OTHERS
 from tests.training.finetuning import write_examples
 
 CPU = ComputeSettings(device="cpu")
 TEXTS = ["river boat", "the old cat sleeps", "moon", " ".join(WORDS[:30])]
 WITH_HEAD = ("xlm-roberta", "mpnet", "deberta-v2", "modernbert")
-
-
-@pytest.fixture(scope="session")
-def other(tmp_path_factory):
-    """`other("mpnet")`: a folder with a tiny random model, made once, never changed."""
-    root = tmp_path_factory.mktemp("others")
-
-    def folder(kind):
-        path = root / kind
-        return path if path.exists() else write_other(path, kind, VOCABULARY)
-
-    return folder
 
 
 def states_of(folder, kind, text):
@@ -63,8 +51,8 @@ POOLINGS = {
     ("kind", "pooling"),
     [*((k, "cls") for k in OTHERS), *(("mpnet", p) for p in POOLINGS), ("qwen3", "last")],
 )
-def test_vectors_are_the_states_of_transformers_pooled_by_hand(other, kind, pooling):
-    folder = other(kind)
+def test_vectors_are_the_states_of_transformers_pooled_by_hand(tiny, kind, pooling):
+    folder = tiny(kind)
     expected = [POOLINGS[pooling](states_of(folder, kind, text)) for text in TEXTS]
     assert torch.stack(expected).std(0).min() > 0.01
     encoder = TextEncoder(str(folder), {"representation": pooling}, compute=CPU)
@@ -74,23 +62,23 @@ def test_vectors_are_the_states_of_transformers_pooled_by_hand(other, kind, pool
         np.testing.assert_allclose(found, torch.stack(expected), rtol=0, atol=2e-5)
 
 
-def test_the_last_token_of_a_decoder_is_its_tokenizer_s_own_end(other):
-    stored = read_model_folder(other("qwen3"))
+def test_the_last_token_of_a_decoder_is_its_tokenizer_s_own_end(tiny):
+    stored = read_model_folder(tiny("qwen3"))
     assert stored.representation.representation == "last"
-    tokenizer = TextEncoder(str(other("qwen3")), compute=CPU).sides["passage"].tokenizer
+    tokenizer = TextEncoder(str(tiny("qwen3")), compute=CPU).sides["passage"].tokenizer
     ids = tokenizer.passages([Passage("a", "river boat"), Passage("b", " ".join(WORDS * 9))])
     assert [own[-1] for own in ids] == [0, 0]
     assert len(ids[1]) == 64
     for name in ("cls", "agg"):
         with pytest.raises(ModelError, match="which a qwen3 backbone does not have"):
-            TextEncoder(str(other("qwen3")), {"representation": name}, compute=CPU)
+            TextEncoder(str(tiny("qwen3")), {"representation": name}, compute=CPU)
 
 
 @pytest.mark.parametrize("kind", [*OTHERS, "qwen3"])
-def test_two_steps_of_training_and_sentence_transformers(other, kind, tmp_path):
+def test_two_steps_of_training_and_sentence_transformers(tiny, kind, tmp_path):
     """The saved folder holds an ordinary model, which other libraries open with equal vectors."""
     data, folder = write_examples(tmp_path / "train.jsonl", range(8)), tmp_path / "m"
-    words = ["finetune", "--model", str(other(kind)), "--train-data", data, "--output", str(folder)]
+    words = ["finetune", "--model", str(tiny(kind)), "--train-data", data, "--output", str(folder)]
     words += ["--max-steps", "2", "--batch-size", "4", "--group-size", "2", "--device", "cpu"]
     assert run([*words, "--lr", "0.01"]) == 0
     config = json.loads((folder / "config.json").read_text())
@@ -99,7 +87,7 @@ def test_two_steps_of_training_and_sentence_transformers(other, kind, tmp_path):
     assert stored.representation.representation == ("last" if kind == "qwen3" else "cls")
     passages = [Passage(str(i), text) for i, text in enumerate(TEXTS)]
     trained = TextEncoder(str(folder), compute=CPU).encode_passages(passages)
-    before = TextEncoder(str(other(kind)), compute=CPU).encode_passages(passages)
+    before = TextEncoder(str(tiny(kind)), compute=CPU).encode_passages(passages)
     assert np.abs(trained - before).max() > 1e-3
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer.padding_side == ("left" if kind == "qwen3" else "right")
@@ -109,18 +97,18 @@ def test_two_steps_of_training_and_sentence_transformers(other, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", WITH_HEAD)
-def test_the_masked_language_model_head_is_that_of_transformers(other, kind):
+def test_the_masked_language_model_head_is_that_of_transformers(tiny, kind):
     batch = pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)
-    backbone = StoredEncoder.read(other(kind)).masked_lm().eval()
-    model = transformers.AutoModelForMaskedLM.from_pretrained(other(kind)).eval()
+    backbone = StoredEncoder.read(tiny(kind)).masked_lm().eval()
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tiny(kind)).eval()
     with torch.inference_mode():
         expected = model(batch.input_ids, batch.attention_mask.long()).logits
         found = backbone.vocabulary_logits(backbone(batch))
     torch.testing.assert_close(found, expected)
 
 
-def test_modernbert_is_pre_trained(other, toy, tmp_path):
-    words = ["pretrain", "--objective", "condenser", "--model", str(other("modernbert"))]
+def test_modernbert_is_pre_trained(tiny, toy, tmp_path):
+    words = ["pretrain", "--objective", "condenser", "--model", str(tiny("modernbert"))]
     words += ["--corpus", str(toy / "corpus.jsonl"), "--max-length", "32", "--device", "cpu"]
     words += ["--max-steps", "2", "--batch-size", "2", "--output", str(tmp_path / "m")]
     assert run(words) == 0
@@ -129,9 +117,9 @@ def test_modernbert_is_pre_trained(other, toy, tmp_path):
         RetroMae(StoredEncoder.read(tmp_path / "m").masked_lm())
 
 
-def test_layers_of_modernbert_are_those_of_its_encoder(other):
+def test_layers_of_modernbert_are_those_of_its_encoder(tiny):
     batch = pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)
-    backbone = StoredEncoder.read(other("modernbert")).masked_lm().eval()
+    backbone = StoredEncoder.read(tiny("modernbert")).masked_lm().eval()
     states = backbone.hidden_states(batch)
     last = backbone.encoder.layers[3]
     assert last.attention_type == "full_attention"
@@ -140,7 +128,7 @@ def test_layers_of_modernbert_are_those_of_its_encoder(other):
     real = batch.attention_mask
     torch.testing.assert_close(found[real], states[4][real])
     with pytest.raises(ModelError, match="a mpnet backbone cannot be given decoder layers"):
-        StoredEncoder.read(other("mpnet")).masked_lm().new_layers(1)
+        StoredEncoder.read(tiny("mpnet")).masked_lm().new_layers(1)
 
 
 def test_what_is_no_encoder_of_text_is_rejected(tmp_path):
