@@ -174,9 +174,8 @@ class Bm25Index:
         try:
             self._model = bm25s.BM25.load(folder, mmap=True, show_progress=False)
         except (OSError, ValueError, KeyError, EOFError) as error:
-            raise InputError(
-                folder, None, f"files that bm25s cannot read ({error})", PURPOSE
-            ) from None
+            broken = f"files that bm25s cannot read ({error})"
+            raise InputError(folder, None, broken, PURPOSE) from None
         self._analyze = Analyzer(settings)
         self._threads = threads or os.cpu_count() or 1
 
@@ -289,10 +288,8 @@ def build_lucene(
     with scratch_folder("lucene") as texts:
         parts = groupby(enumerate(passages), lambda item: item[0] // FILE_PASSAGES)
         for number, part in parts:
-            count += _write_json(
-                texts / f"{number:06}.jsonl",
-                ({"id": docid, "contents": text} for _, (docid, text) in part),
-            )
+            records = ({"id": docid, "contents": text} for _, (docid, text) in part)
+            count += _write_json(texts / f"{number:06}.jsonl", records)
         done, log = run_anserini(
             "index.IndexCollection",
             *("-collection", "JsonCollection", "-input", texts, "-index", folder),
@@ -300,9 +297,7 @@ def build_lucene(
             *("-optimize", *analysis(settings)),
         )
     counters = dict(re.findall(r" - (indexed|empty): +([\d,]+)", log))
-    indexed, empty = (
-        int(counters.get(name, "0").replace(",", "")) for name in ("indexed", "empty")
-    )
+    indexed, empty = (int(counters.get(n, "0").replace(",", "")) for n in ("indexed", "empty"))
     if not done or indexed + empty != count:
         raise OutputError(
             f"{folder}: Lucene indexed {indexed:,} of {count:,} passages ({fault(log)})"

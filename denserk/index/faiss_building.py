@@ -29,7 +29,7 @@ from denserk.index.faiss_index import (
     on_gpu,
     read_index,
 )
-from denserk.index.folder import DOCID, INDEX, passage_of
+from denserk.index.folder import DOCID, INDEX, part_names, passage_of
 from denserk.index.inputs import require_same
 from denserk.index.searcher import StoredVectors
 from denserk.io.corpus import IdLedger
@@ -41,7 +41,6 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 ADD_ROWS = 65_536  # vectors given to faiss at once
-IDS_AT_ONCE = 16_384
 GOOD_TRAINING = 39  # training vectors per centroid that faiss asks for
 FLOAT = LINK = 4
 ID_BYTES = 8
@@ -131,18 +130,16 @@ def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[st
     faiss = load_faiss()
     lists = settings.nlist or max(1, min(int(4 * count**0.5), count // GOOD_TRAINING))
     quantizer = f"PQ{settings.pq_m}x{settings.pq_nbits}"
-    factory = (
-        settings.factory
-        or {
-            IndexType.FLAT: "Flat",
-            IndexType.HNSW: f"HNSW{settings.M},Flat",
-            IndexType.IVF: f"IVF{lists},Flat",
-            IndexType.PQ: quantizer,
-            IndexType.HNSWPQ: f"HNSW{settings.M}_{quantizer}",
-            IndexType.SQ8: "SQ8",
-            IndexType.SQFP16: "SQfp16",
-        }[settings.type]
-    )
+    factories = {
+        IndexType.FLAT: "Flat",
+        IndexType.HNSW: f"HNSW{settings.M},Flat",
+        IndexType.IVF: f"IVF{lists},Flat",
+        IndexType.PQ: quantizer,
+        IndexType.HNSWPQ: f"HNSW{settings.M}_{quantizer}",
+        IndexType.SQ8: "SQ8",
+        IndexType.SQFP16: "SQfp16",
+    }
+    factory = settings.factory or factories[settings.type]
     metric = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
     with faiss_errors(lambda reason: _rejected(factory, reason)):
         index = faiss.index_factory(dimension, factory, metric)
@@ -176,11 +173,7 @@ def mergeable_ivf(index: Any) -> Any:
 def build(
     vectors: StoredVectors, path: Path, settings: IndexSettings, factory: str, index: Any
 ) -> None:
-    """Train, fill and write an index of (N, D) vectors, which are added in blocks.
-
-    Inverted lists that grow large are written to files, which are merged at the end; codes and
-    graphs of other types are held in memory.
-    """
+    """Train, fill and write an index of (N, D) vectors, which are added in blocks."""
     faiss, count = load_faiss(), len(vectors)
     spilled: list[Path] = []
     if settings.threads:
@@ -290,13 +283,9 @@ class Template:
 
     name: str
     manifest: Manifest
+    factory: str
     index: Any  # None where it is not needed
     sha256: str  # of the empty index; equal for indexes with the same training
-
-    @property
-    def factory(self) -> str:
-        """Faiss' name for its type."""
-        return str(self.manifest.contents["factory"])
 
     def settings(self, given: IndexSettings) -> IndexSettings:
         """Return the settings given, completed by those that the index was trained with."""
@@ -333,7 +322,7 @@ def read_template(name: str) -> Template:
         _replace_lists(ivf, faiss.ArrayInvertedLists(ivf.nlist, ivf.code_size))
     index.reset()
     digest = hashlib.sha256(faiss.serialize_index(index)).hexdigest()
-    return Template(name, manifest, index, digest)
+    return Template(name, manifest, factory, index, digest)
 
 
 def open_parts(names: Sequence[str]) -> list[Template]:
@@ -361,20 +350,16 @@ def merge_folders(parts: Sequence[Template], folder: Path) -> None:
     """Merge index folders into the first one's template: write the files `docid` and `index`."""
     size, ids = vectors_per_passage(parts[0].manifest), IdLedger()
 
-    def read(part: Template) -> Iterator[str]:
-        return (line.rstrip() for _, line in read_text_lines(Path(part.name) / DOCID))
-
-    def again() -> Iterator[str]:
-        lines = islice(chain.from_iterable(map(read, parts)), 0, None, size)
-        return (passage_of(line, size) for line in lines)
+    def passages(part: Template) -> Iterator[str]:
+        lines = read_text_lines(Path(part.name) / DOCID)
+        return (passage_of(line.rstrip(), size) for _, line in islice(lines, 0, None, size))
 
     with whole_text(folder / DOCID) as out, track("merging ids", None, "passages") as progress:
         for part in parts:
             ids.start(part.name)
-            lines = read(part)
-            while block := list(islice(lines, IDS_AT_ONCE * size)):
-                out.write("\n".join([*block, ""]))
-                ids.extend([passage_of(line, size) for line in block[::size]])
-                progress.advance(len(block) // size)
-        ids.refuse_repeat(again)
+            for docid in passages(part):
+                ids.extend([docid])
+                out.writelines(f"{line}\n" for line in part_names(docid, size))
+                progress.advance()
+        ids.refuse_repeat(lambda: chain.from_iterable(map(passages, parts)))
     merge_files(parts[0].index, [Path(part.name) / INDEX for part in parts], folder / INDEX)

@@ -13,7 +13,7 @@ Rows are written by upsert under their numbers: a row sent twice, by a retry or 
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -132,22 +132,22 @@ class Collection:
             self.call("drop_collection")
             raise
 
-    def properties(self) -> Mapping[str, str]:
-        """Return the properties of the collection."""
-        return self.call("describe_collection").get("properties") or {}
+    def noted(self, name: str) -> str | None:
+        """Return a property of the collection."""
+        return (self.call("describe_collection").get("properties") or {}).get(name)
 
     def read_manifest(self) -> Manifest:
         """Return the manifest, finished or not."""
-        if (text := self.properties().get(MANIFEST)) is None:
+        if (text := self.noted(MANIFEST)) is None:
             raise MismatchError(
                 f"{self.place} was not made by denserk: it has no manifest",
                 "load it with denserk index --engine milvus --overwrite",
             )
         return decoded(text, self.place)
 
-    def write_manifest(self, manifest: Manifest) -> None:
-        """Store the manifest in the collection."""
-        self.call("alter_collection_properties", {MANIFEST: encoded(manifest).decode()})
+    def note(self, name: str, value: str) -> None:
+        """Set a property of the collection."""
+        self.call("alter_collection_properties", {name: value})
 
     def write(self, first: int, ids: Sequence[str], vectors: Vectors) -> None:
         """Write n vectors (n, D), with n passage ids, as rows `first`, `first` + 1, ..."""
@@ -198,7 +198,8 @@ class MilvusIndex(Collection):
                     f"--hits {rules.hits} x {self._size}: Milvus returns at most {LIMIT:,} rows",
                     f"--hits {LIMIT // self._size} or less, or a faiss index (denserk index)",
                 )
-            self.is_exhaustive = self.manifest.settings["milvus_index"] in EXHAUSTIVE
+            self._kind = self.manifest.settings["milvus_index"]
+            self.is_exhaustive = self._kind in EXHAUSTIVE
             self.dimension = int(self.manifest.contents["dimension"])
             self._parameters = self._breadth(rules) | settings.parameters
             self.call("load_collection", timeout=None)
@@ -210,8 +211,7 @@ class MilvusIndex(Collection):
 
     def _breadth(self, rules: SearchSettings) -> dict[str, Any]:
         """Return Milvus's parameters for --ef-search and --nprobe."""
-        kind = self.manifest.settings["milvus_index"]
-        given, found = dict(rules.index_options), {}
+        kind, given, found = self._kind, dict(rules.index_options), {}
         if kind.startswith("HNSW"):
             found["ef"] = given.pop("--ef-search", 64)
         elif "IVF" in kind or kind == "SCANN":
@@ -280,18 +280,18 @@ def build_collection(
         if found is None or not found.complete:
             contents = _load(collection, sources, manifest, found, milvus)
             found = replace(manifest, complete=True, contents=contents)
-            collection.write_manifest(found)
+            collection.note(MANIFEST, encoded(found).decode())
             streamed = any(source.name == STREAM for source in sources)
             if milvus.milvus_index not in EXHAUSTIVE and not streamed:
                 place = CollectionSettings(milvus.uri, milvus.collection)
                 with closing(MilvusIndex(place, SearchSettings(hits=DEPTH))) as index:
-                    contents["recall"] = measure_recall(
-                        milvus.milvus_index,
-                        index,
-                        lambda: (block.vectors for each in sources for block in each.blocks()),
-                        settings.seed,
-                    )
-                collection.write_manifest(found)
+
+                    def blocks() -> Iterator[Vectors]:
+                        return (block.vectors for each in sources for block in each.blocks())
+
+                    kind = milvus.milvus_index
+                    contents["recall"] = measure_recall(kind, index, blocks, settings.seed)
+                collection.note(MANIFEST, encoded(found).decode())
     seconds = time.perf_counter() - started
     return IndexResult(found.contents["count"], 0, seconds, found.contents.get("recall"))
 
@@ -323,10 +323,6 @@ def _load(
     """
     size = sources[0].vectors_per_passage
     sent, there, batches, dimension = 0, 0, 0, 0
-
-    def note_rows() -> None:
-        collection.call("alter_collection_properties", {ROWS: str(sent)})
-
     with track("loading vectors", known_count(sources), "passages") as bar:
         for ids, vectors, _ in checked_blocks(sources):
             if not dimension:
@@ -335,7 +331,7 @@ def _load(
                     started = replace(manifest, contents={"dimension": dimension})
                     collection.create(started, milvus)
                 else:
-                    there = int(collection.properties().get(ROWS) or 0)
+                    there = int(collection.noted(ROWS) or 0)
                     logger.info(f"{collection.place}: {there:,} rows are there, load resumed")
             step = milvus.milvus_batch or max(1, BATCH_BYTES // (4 * size * dimension))
             for first in range(0, len(ids), step):
@@ -346,9 +342,9 @@ def _load(
                     collection.write(sent - len(names), names, rows.astype(np.float32))
                     batches += 1
                     if batches % KEPT_EVERY == 0:
-                        note_rows()
+                        collection.note(ROWS, str(sent))
                 bar.advance(len(names) // size)
-        note_rows()
+        collection.note(ROWS, str(sent))
         collection.settle()
     if (count := collection.count()) != sent:
         raise ServerError(

@@ -118,16 +118,10 @@ def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -
     if is_vector_folder(name):
         folder = open_vectors(name)
         size = folder.vectors_per_passage
-        parts = [
-            Part(
-                name,
-                folder.ids_of(block),
-                block.count,
-                rows=block.count * size,
-                vectors=partial(folder.map_block, block),
-            )
-            for block in folder.finished
-        ]
+        parts = []
+        for block in folder.finished:
+            ids, mapped = folder.ids_of(block), partial(folder.map_block, block)
+            parts.append(Part(name, ids, block.count, 1, block.count * size, mapped))
         return Shard(name, folder.manifest, size, folder.dimension, parts)
     manifest, engine = read_index_manifest(name)
     if engine in BM25_ENGINES:
@@ -172,15 +166,9 @@ def open_index(
     common_model([pair for pair in manifests if model_of(pair[1])] or manifests)
     check_shards(manifests)
 
-    exact: list[Part] = []
-    others: list[Part] = []
-    engines: list[SearchableIndex] = []
-    for shard in shards:
-        if shard.approximate is None:
-            exact += shard.parts
-        else:
-            others += shard.parts
-            engines.append(shard.approximate)
+    engines: list[SearchableIndex] = [s.approximate for s in shards if s.approximate is not None]
+    exact = [part for s in shards if s.approximate is None for part in s.parts]
+    others = [part for s in shards if s.approximate is not None for part in s.parts]
     if not engines:
         _reject_options(settings, f"{names[0]} is searched exactly")
     if sum(part.passages for part in exact):

@@ -97,13 +97,11 @@ def rerank(
                 form, tag = settings.output_format, settings.tag
                 result.hits = write_run(paths.output, answers(texts), form, tag)
         ranking.report()
+        asked = texts_sha256(query[:2] for query in queries.values())
         made_from = {
             "model": scorer.description(),
             "run": {"name": paths.run, "sha256": file_sha256(run)},
-            "topics": {
-                "name": paths.topics,
-                "sha256": texts_sha256(query[:2] for query in queries.values()),
-            },
+            "topics": {"name": paths.topics, "sha256": asked},
             "corpus": {"name": paths.corpus, **as_json(corpus)},
         }
         counts = {name: getattr(result, name) for name in ("queries", "pairs", "hits")}

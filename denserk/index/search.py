@@ -77,8 +77,7 @@ def search(
     """
     own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)
     if paths.verify:
-        named = [*expanded(paths.index, "--index"), *filter(None, [paths.encoded_queries])]
-        verify_folders(named)
+        verify_folders([*expanded(paths.index, "--index"), *filter(None, [paths.encoded_queries])])
     topics: list[Query] = []
     with ExitStack() as stack:
         if paths.engine is Engine.MILVUS:
@@ -93,14 +92,9 @@ def search(
         elif paths.encoded_queries is not None:
             queries = _encoded(paths, opened, paths.encoded_queries, topics)
         else:
-            encoder = load_query_encoder(
-                opened,
-                paths.model,
-                (representation, text),
-                compute,
-                own_precision=own_precision,
-                force=paths.force,
-            )
+            named = {"own_precision": own_precision, "force": paths.force}
+            overrides = (representation, text)
+            encoder = load_query_encoder(opened, paths.model, overrides, compute, **named)
             queries = (
                 [query.qid for query in topics],
                 lambda batch: encoder.encode_queries(topics[batch]),
@@ -109,13 +103,12 @@ def search(
         searcher = opened.searcher(settings)
         result = _write_run(paths, settings, searcher, queries)
         indexes = opened.described()
+    asked = texts_sha256(query[:2] for query in topics)
     made_from = {
         "index": indexes[0] if len(indexes) == 1 else indexes,
         "model": queries[2],
         "encoded_queries": paths.encoded_queries,
-        "topics": {"name": paths.topics, "sha256": texts_sha256(query[:2] for query in topics)}
-        if topics
-        else None,
+        "topics": {"name": paths.topics, "sha256": asked} if topics else None,
         **({"qrels": paths.qrels} if paths.qrels else {}),
     }
     contents = {
@@ -167,9 +160,7 @@ def _texts(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> 
     """Return the texts of the queries, for a BM25 index."""
     for option, given in (("--model", paths.model), ("--encoded-queries", paths.encoded_queries)):
         if given is not None:
-            raise UsageError(
-                f"{option} {given}: {opened.name} is a BM25 index", f"leave out {option}"
-            )
+            raise UsageError(f"{option} {given}: {opened.name} is a BM25 index")
     texts = np.array([query.text for query in topics], dtype=object)
     return [query.qid for query in topics], texts.__getitem__, None
 

@@ -1,8 +1,11 @@
+import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +27,7 @@ from denserk.io.manifest import Kind, read_manifest
 from denserk.io.vectors import VectorFolder
 from tests.faults import Stopped, contents, limit_file_size, stopped_at
 from tests.index.folders import MODEL, index, vector_folder
+from tests.milvus import write_vectors
 from tests.reporters import Heard
 
 IDS = [f"d{n}" for n in range(60)]
@@ -65,15 +69,11 @@ CALLS = ((Path, "replace"), (os, "fsync"), (VectorFolder, "map_block"))
 
 def steps(task):
     """How many of the watched calls a task makes."""
-    count = 0
-    while True:
-        try:
-            with stopped_at(count, CALLS):
-                task(count)
-        except Stopped:
-            count += 1
-        else:
+    for count in itertools.count():
+        with suppress(Stopped), stopped_at(count, CALLS):
+            task(count)
             return count
+    raise AssertionError
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw", "bm25"])
@@ -104,10 +104,9 @@ def test_what_cannot_be_built_is_rejected_first(vectors, tmp_path, monkeypatch, 
     with pytest.raises(UsageError, match=message):
         index(tmp_path / "i", vectors, factory=factory)
     assert not (tmp_path / "i").exists()
-    lines = [{"id": d, "vector": v} for d, v in zip(IDS, VECTORS.tolist(), strict=True)]
-    (tmp_path / "lines.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    lines = write_vectors(tmp_path / "lines.jsonl", IDS, VECTORS)
     with pytest.raises(UsageError, match=message):
-        index(tmp_path / "i", tmp_path / "lines.jsonl", factory=factory)
+        index(tmp_path / "i", lines, factory=factory)
     assert not (tmp_path / "i" / "index").exists()
 
 
@@ -178,9 +177,7 @@ def test_a_full_disk_leaves_no_index(vectors, tmp_path, kind, limit):
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    assert f"error: {output}" in done.stderr
-    assert "cannot be written: " in done.stderr
-    assert "manifest.json cannot" not in done.stderr
-    assert "Traceback" not in done.stderr
+    assert re.search(f"error: {output}.* cannot be written: ", done.stderr)
+    assert not re.search("manifest.json cannot|Traceback", done.stderr)
     with pytest.raises(MismatchError, match="unfinished"):
         read_manifest(output, Kind.INDEX)

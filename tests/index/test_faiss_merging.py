@@ -92,12 +92,11 @@ def spilling(on_disk, monkeypatch):
 def test_an_index_larger_than_memory_finds_what_one_in_memory_finds(
     tmp_path, request, factory, metric, memory
 ):
+    given = {"factory": factory, "metric": metric, "threads": 1}
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
-    given = {"factory": factory, "metric": metric, "threads": 1}
-    built(tmp_path / "whole" / "index", VECTORS, **given)
-    request.getfixturevalue(memory)
-    built(tmp_path / "parts" / "index", VECTORS, **given)
+        built(tmp_path / name / "index", VECTORS, **given)
+        request.getfixturevalue(memory)
     expected = hits(tmp_path / "whole", nprobe=4)
     assert hits(tmp_path / "parts", nprobe=4) == expected
     files = ["index", "index.ivfdata"] if memory == "on_disk" else ["index"]
@@ -125,11 +124,10 @@ def test_a_merged_index_finds_what_one_build_finds(tmp_path, request, metric, si
     assert bytes_of(tmp_path / "merged", "docid") == bytes_of(tmp_path / "one", "docid")
     assert merged.count == COUNT // size
     found, expected = (read_manifest(tmp_path / n, Kind.INDEX) for n in ("merged", "one"))
-    for name in ("count", "dimension", "vectors_per_passage", "factory"):
-        assert found.contents[name] == expected.contents[name]
+    same = ("count", "dimension", "vectors_per_passage", "factory")
+    assert [found.contents[n] for n in same] == [expected.contents[n] for n in same]
     assert ("index.ivfdata" in found.contents["sha256"]) == (memory == "on_disk")
-    assert found.settings == expected.settings
-    assert found.settings["metric"] == metric
+    assert found.settings == {**expected.settings, "metric": metric}
     assert found.made_from["vectors"] == expected.made_from["vectors"]
     assert found.made_from["model"] == MODEL
     assert [part["name"] for part in found.made_from["indexes"]] == [str(part) for part in parts]
@@ -147,11 +145,9 @@ def test_merged_indexes_are_merged_again_and_templates(tmp_path, request, memory
     (tmp_path / "half").rename(tmp_path / "moved")
     index(tmp_path / "again", tmp_path / "moved", parts[2])
     assert hits(tmp_path / "again") == hits(tmp_path / "whole")
-    index(tmp_path / "filled", tmp_path / "shards/0", trained_as=str(tmp_path / "moved"))
-    assert hits(tmp_path / "filled") == hits(parts[0])
     index(tmp_path / "turned", parts[2], parts[0])  # in the order given
     shards = [tmp_path / "shards" / name for name in ("2", "0")]
-    index(tmp_path / "one", *shards, trained_as=str(parts[0]))
+    index(tmp_path / "one", *shards, trained_as=str(tmp_path / "moved"))
     assert hits(tmp_path / "turned") == hits(tmp_path / "one")
 
 
@@ -162,11 +158,9 @@ def test_a_template_gives_the_bytes_of_its_index_again(tmp_path, factory):
     index(tmp_path / "first", shards[0], factory=factory)
     index(tmp_path / "other", shards[2], trained_as=str(tmp_path / "first"))
     index(tmp_path / "again", shards[0], trained_as=str(tmp_path / "other"))
-    first, other, again = (
-        bytes_of(tmp_path / name, "index", "docid") for name in ("first", "other", "again")
-    )
-    assert again == first
-    assert again != other
+    names = ("first", "other", "again")
+    first, other, again = (bytes_of(tmp_path / name, "index", "docid") for name in names)
+    assert other != first == again
     template = read_template(str(tmp_path / "first"))
     assert template.sha256 == read_template(str(tmp_path / "other")).sha256
     manifest = read_manifest(tmp_path / "other", Kind.INDEX)
@@ -200,14 +194,13 @@ def test_templates_options_and_vectors_that_do_not_fit(tmp_path):
     assert not (tmp_path / "i").exists()
 
 
-@pytest.mark.parametrize("left", [0.3, 0.9])
-def test_a_part_that_is_cut_short(tmp_path, left):
+def test_a_part_that_is_cut_short(tmp_path):
     parts = write_parts(tmp_path)
     path = forget_checks(parts[2]) / "index"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(left * len(whole))])
-    with pytest.raises(InputError, match="index: found"):
-        index(tmp_path / "whole", *parts)
+    for left in (0.9, 0.3):
+        path.write_bytes(path.read_bytes()[: int(left * path.stat().st_size)])
+        with pytest.raises(InputError, match="index: found"):
+            index(tmp_path / "whole", *parts, overwrite=True)
 
 
 def test_lists_that_are_cut_short_or_missing_or_do_not_fit(tmp_path, on_disk, monkeypatch):
@@ -257,7 +250,6 @@ def test_an_id_that_occurs_twice(tmp_path, size):
 
 def test_parts_that_cannot_be_merged(tmp_path):
     write_parts(tmp_path)
-    write_parts(tmp_path / "two", size=2)
     for name, factory in (("apart", "IVF9,SQ8"), ("flat", None), ("codes", "PQ4x4")):
         index(tmp_path / name, tmp_path / "shards/2", factory=factory)
     for names, message in (
@@ -265,7 +257,6 @@ def test_parts_that_cannot_be_merged(tmp_path):
         (["parts/*", "flat"], "flat is flat"),
         (["parts/*", "shards/0"], "holds vectors"),
         (["codes"], "codes is PQ4x4, which cannot be merged"),
-        (["parts/0", "two/parts/0"], r"has 1 vectors per passage, .* has 2"),
     ):
         with pytest.raises(DenserkError, match=message):
             index(tmp_path / "whole", *(tmp_path / name for name in names))

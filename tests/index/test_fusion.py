@@ -1,7 +1,7 @@
 """Fusion against sums written out, laws that hold for any runs, files, and Pyserini's fusion."""
 
-import json
 import random
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from denserk.config.retrieval import (
 from denserk.errors import InputError, UsageError
 from denserk.index.fusion import fuse, reciprocal_ranks, weighted_scores
 from denserk.index.searcher import Ranking
+from denserk.io.manifest import Kind, read_manifest
 from denserk.io.runs import read_run_scores, write_run
 from denserk.records import best_first
 from tests.peers import run_pyserini
@@ -52,9 +53,8 @@ def test_reciprocal_ranks():
     ],
 )
 def test_weighted_scores(normalization, missing, expected):
-    fused = weighted_scores(
-        [TERMS, DENSE], [0.25, 1], Normalization(normalization), Missing(missing)
-    )
+    how = Normalization(normalization), Missing(missing)
+    fused = weighted_scores([TERMS, DENSE], [0.25, 1], *how)
     assert [fused[f"d{n}"] for n in range(1, 5)] == pytest.approx(expected, abs=1e-12)
 
 
@@ -91,13 +91,11 @@ def fused(tmp_path):
     """Fuses two runs, given as mappings or paths; the new run as mappings, in its order."""
 
     def call(*runs, settings=RankingSettings(), **fusion):  # noqa: B008
-        names = [
-            run if isinstance(run, str) else write(tmp_path / f"{n}.trec", run)
-            for n, run in enumerate(runs)
-        ]
-        output = str(tmp_path / "fused")
-        fuse(names, output, FusionSettings(**fusion), settings)
-        return read_run_scores(output)
+        places = [tmp_path / f"{n}.trec" for n in range(len(runs))]
+        pairs = zip(places, runs, strict=True)
+        names = [run if isinstance(run, str) else write(place, run) for place, run in pairs]
+        fuse(names, str(tmp_path / "fused"), FusionSettings(**fusion), settings)
+        return read_run_scores(tmp_path / "fused")
 
     return call
 
@@ -144,14 +142,11 @@ def test_depths_and_filters_before_runs_are_fused(fused):
 def test_the_manifest_and_the_queries_that_a_run_lacks(fused, tmp_path):
     heard = Heard()
     fused(WORDS, VECTORS, alpha=0.25)
-    manifest = json.loads((tmp_path / "fused.manifest.json").read_text())
-    assert manifest["settings"]["fusion"]["alpha"] == 0.25
-    assert [run["queries"] for run in manifest["made_from"]["runs"]] == [3, 3]
-    assert manifest["contents"]["queries"] == 4
-    assert [line.partition(" lacks ")[2] for line in heard.warnings] == [
-        "1 of 4 queries, which the other runs answer alone ('q4')",
-        "1 of 4 queries, which the other runs answer alone ('q2')",
-    ]
+    manifest = read_manifest(tmp_path / "fused", Kind.RUN)
+    assert manifest.settings["fusion"]["alpha"] == 0.25
+    assert [run["queries"] for run in manifest.made_from["runs"]] == [3, 3]
+    assert manifest.contents["queries"] == 4
+    assert [re.findall(r"1 of 4 .*'(q\d)'", line) for line in heard.warnings] == [["q4"], ["q2"]]
 
 
 def test_refused(fused, tmp_path):
@@ -171,15 +166,13 @@ def test_refused(fused, tmp_path):
 def made(seed, queries, depth):
     """A run without ties, its queries shuffled."""
     chance = random.Random(seed)
-    qids = chance.sample([str(n) for n in range(queries)], queries)
-
-    def hits():
-        docids = [f"d{n}" for n in chance.sample(range(2 * depth), depth)]
-        return dict(
-            zip(docids, sorted((chance.random() for _ in docids), reverse=True), strict=True)
-        )
-
-    return {qid: hits() for qid in qids}
+    return {
+        str(qid): {
+            f"d{docid}": depth - rank + chance.random()
+            for rank, docid in enumerate(chance.sample(range(2 * depth), depth))
+        }
+        for qid in chance.sample(range(queries), queries)
+    }
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """What an index is made of: inputs that stand one after another, and those that do not fit."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ from denserk.index.folder import Part, PassageIds
 from denserk.index.inputs import expanded, open_sources
 from denserk.io.vector_formats import map_flat
 from tests.index.folders import index, vector_folder
+from tests.milvus import write_vectors
 from tests.reporters import Heard
 
 VECTORS = np.arange(20, dtype=np.float32).reshape(5, 4)
@@ -21,9 +20,7 @@ def test_inputs_stand_one_after_another(tmp_path, size):
     folder = vector_folder(tmp_path / "v", IDS[: 4 // size], VECTORS[:4], size=size)
     other = vector_folder(tmp_path / "w", ["x"], VECTORS[-size:], size=size)
     if size == 1:
-        other = str(tmp_path / "more.jsonl")
-        line = {"id": "x", "contents": "", "vector": VECTORS[4].tolist()}
-        (tmp_path / "more.jsonl").write_text(json.dumps(line))
+        other = write_vectors(tmp_path / "more.jsonl", ["x"], VECTORS[4:])
     assert index(tmp_path / "i", other, folder).count == 1 + 4 // size
     rows, _ = map_flat(tmp_path / "i" / "index")
     assert (rows == np.concatenate([VECTORS[-size:], VECTORS[:4]])).all()
@@ -54,11 +51,8 @@ def test_an_id_that_occurs_twice_is_named_with_both_places(tmp_path, size):
 def test_broken_inputs(tmp_path):
     one = vector_folder(tmp_path / "one", IDS, VECTORS)
     narrow = vector_folder(tmp_path / "narrow", ["x"], VECTORS[:1, :3])
-    double = vector_folder(tmp_path / "double", ["x"], VECTORS[:2], size=2)
     with pytest.raises(InputError, match=r"narrow: found vectors of 3 dimensions.*; expected 4"):
         index(tmp_path / "i", one, narrow)
-    with pytest.raises(MismatchError, match=r"one has 1 vectors per passage, .*double has 2"):
-        index(tmp_path / "j", one, double)
     with pytest.raises(InputError, match="no vectors; expected at least one"):
         index(tmp_path / "k", vector_folder(tmp_path / "empty", [], VECTORS[:0]))
     block = np.load(tmp_path / "one" / "block-00000.npy")

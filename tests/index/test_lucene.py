@@ -122,24 +122,16 @@ json.dump(ranked, open(output, "w"))
 """
 
 
-@pytest.fixture
-def run_of(tmp_path):
-    """Searches an index; the run as mappings."""
-
-    def searched(index, topics, **settings):
-        output = str(tmp_path / "run.trec")
-        search(
-            SearchPaths(index=(str(index),), topics=str(topics), output=output),
-            SearchSettings(**settings),
-        )
-        return read_run_scores(output)
-
-    return searched
+def run_of(folder, **settings):
+    """Search the index of a folder with its queries; return the run."""
+    index, topics, output = (str(folder / name) for name in ("index", "queries.tsv", "run.trec"))
+    search(SearchPaths(index=(index,), topics=topics, output=output), SearchSettings(**settings))
+    return read_run_scores(output)
 
 
 @pytest.mark.peer
 @pytest.mark.slow
-def test_other_tools_open_the_folder_and_theirs_is_opened(toy, with_java, run_of):
+def test_other_tools_open_the_folder_and_theirs_is_opened(toy, with_java):
     with (toy / "corpus.jsonl").open("a") as out:
         out.write(json.dumps({"_id": "d11", "text": PASSAGES["d2"][1], "title": "Bank"}) + "\n")
         out.write(json.dumps({"_id": "q4", "text": "bank of money", "title": ""}) + "\n")
@@ -148,10 +140,10 @@ def test_other_tools_open_the_folder_and_theirs_is_opened(toy, with_java, run_of
     index = toy / "index"
     result = build_index(IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(index)), LUCENE)
     assert result.count == len(PASSAGES) + 2
-    own = run_of(index, toy / "queries.tsv", hits=20)
+    own = run_of(toy, hits=20)
     assert [*own] == ["q4", "q1"]
     assert sorted(own["q4"]) == ["d11", "d2", "q4"]
-    without = run_of(index, toy / "queries.tsv", hits=2, remove_query=True)
+    without = run_of(toy, hits=2, remove_query=True)
     assert [*without["q4"]] == ["d11", "d2"]
     asked = {"q4": "money bank", "q1": "cat in the house"}
     run_pyserini(RUN, index, json.dumps(asked), toy / "theirs.json", folder=toy)
@@ -160,7 +152,7 @@ def test_other_tools_open_the_folder_and_theirs_is_opened(toy, with_java, run_of
         assert list(hits) == list(theirs[qid])
         assert list(hits.values()) == pytest.approx(list(theirs[qid].values()), abs=2e-6)
     (index / "manifest.json").unlink()
-    assert run_of(index, toy / "queries.tsv", hits=20) == own
+    assert run_of(toy, hits=20) == own
     next(index.glob("*.doc")).unlink()
     with pytest.raises(InputError, match="an index and queries for Lucene"):
-        run_of(index, toy / "queries.tsv")
+        run_of(toy)

@@ -10,6 +10,8 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.manifest import Kind, file_sha256, read_manifest
 from denserk.io.runs import read_run_scores
 from tests.conftest import PASSAGES, QUERIES
+from tests.faults import contents
+from tests.milvus import write_vectors
 from tests.reporters import Heard
 
 
@@ -28,6 +30,12 @@ def index_of(toy, vectors):
 def bm25_of(toy):
     index(corpus=str(toy / "corpus.jsonl"), output=str(toy / "bm25"), type="bm25")
     return str(toy / "bm25")
+
+
+@pytest.fixture
+def made(toy, model):
+    """A flat index of the toy corpus."""
+    return index_of(toy, vectors_of(toy, model, "v"))
 
 
 def ranked(toy, folder, **options):
@@ -69,11 +77,8 @@ def test_the_same_run_however_the_queries_come(toy, model):
     assert ranked(toy, made, model=str(model)) == near(by_hand)
     assert ranked(toy, made, encoded_queries=encoded) == near(by_hand)
     assert ranked(toy, vectors) == near(by_hand)
-    lines = [
-        {"qid": qid, "vector": query.tolist()} for qid, query in zip(QUERIES, queries, strict=True)
-    ]
-    (toy / "q.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert ranked(toy, made, encoded_queries=str(toy / "q.jsonl")) == near(by_hand)
+    lines = write_vectors(toy / "q.jsonl", list(QUERIES), queries)
+    assert ranked(toy, made, encoded_queries=lines) == near(by_hand)
     for shard in range(2):
         cut = {"block_size": 2, "shard_id": shard, "shard_num": 2}
         vectors_of(toy, model, f"s{shard}", **MEAN, **cut)
@@ -84,8 +89,7 @@ def test_the_same_run_however_the_queries_come(toy, model):
         search(index=[vectors, bm25_of(toy)], topics=str(toy / "queries.tsv"), output="run")
 
 
-def test_topics_say_which_encoded_queries_and_in_which_order(toy, model):
-    made = index_of(toy, vectors_of(toy, model, "v"))
+def test_topics_say_which_encoded_queries_and_in_which_order(toy, model, made):
     encoded = vectors_of(toy, model, "q", "topics")
     everything = near(ranked(toy, made, encoded_queries=encoded))
     (toy / "some.tsv").write_text("q3\tx\nq1\ty\n")
@@ -106,31 +110,21 @@ def test_bm25_needs_no_model(toy):
         ranked(toy, made, model="m")
     with pytest.raises(UsageError, match=r"ef-search 9: .* is a BM25 index"):
         ranked(toy, made, ef_search=9)
-
-
-def test_queries_without_hits_are_logged(toy):
     (toy / "queries.tsv").write_text("q1\tthe of\nq2\triver\nq3\tzebra\n")
     heard = Heard()
-    assert list(ranked(toy, bm25_of(toy))) == ["q2"]
+    assert list(ranked(toy, made)) == ["q2"]
     assert heard.warnings == ["2 queries have no hits and are missing from the run ('q1', 'q3')"]
 
 
-def test_the_run_has_a_manifest(toy, model):
-    made = index_of(toy, vectors_of(toy, model, "v"))
+def test_the_run_has_a_manifest(toy, made):
     ranked(toy, made, tag="mine")
     assert all(line.endswith(" mine") for line in (toy / "run.trec").read_text().splitlines())
     manifest, folder = read_manifest(toy / "run.trec", Kind.RUN), toy / "index"
-    assert manifest.contents == {
-        "seconds": manifest.contents["seconds"],
-        "queries": 3,
-        "hits": 12,
-        "ties": 0,
-        "without_hits": 0,
-        "sha256": file_sha256(toy / "run.trec"),
-    }
+    counts = {"queries": 3, "hits": 12, "ties": 0, "without_hits": 0}
+    expected = counts | {"sha256": file_sha256(toy / "run.trec")}
+    assert manifest.contents == expected | {"seconds": manifest.contents["seconds"]}
     assert manifest.made_from["index"]["sha256"]["index"] == file_sha256(folder / "index")
-    size = sum(item.stat().st_size for item in folder.iterdir())
-    assert manifest.made_from["index"]["bytes"] == size
+    assert manifest.made_from["index"]["bytes"] == sum(map(len, contents(folder).values()))
     encoder = read_manifest(folder, Kind.INDEX).made_from["model"]
     assert manifest.made_from["model"]["fingerprint"] == encoder["fingerprint"]
     assert manifest.settings["hits"] == 4
@@ -143,8 +137,7 @@ def test_streams_have_no_manifest(toy, output, capfdbinary):
     assert not list(toy.glob("*.manifest.json"))
 
 
-def test_queries_that_do_not_fit(toy, tiny, model):
-    made = index_of(toy, vectors_of(toy, model, "v"))
+def test_queries_that_do_not_fit(toy, tiny, model, made):
     other, lines = str(tiny("bert", seed=8)), str(toy / "q.jsonl")
     with pytest.raises(MismatchError, match="other weights"):
         ranked(toy, made, model=other)
@@ -166,8 +159,7 @@ def test_queries_that_do_not_fit(toy, tiny, model):
     assert all(qid not in dict(hits) and len(hits) == 5 for qid, hits in found.items())
 
 
-def test_an_index_of_another_tool(toy, model):
-    made = index_of(toy, vectors_of(toy, model, "v"))
+def test_an_index_of_another_tool(toy, model, made):
     own = ranked(toy, made)
     (toy / "index" / "manifest.json").unlink()
     with pytest.raises(UsageError, match="names no model"):
@@ -194,11 +186,10 @@ def test_queries_are_encoded_in_the_precision_of_the_index(toy, model, capsys):
     assert in_precision(toy, made, capsys, "--dtype", "float32")[1] == "float32"
     manifest = toy / "index" / "manifest.json"
     record = json.loads(manifest.read_text())
-    record["made_from"]["model"] |= {"dtype": "float16", "head_dtype": "float16"}
-    manifest.write_text(json.dumps(record))
-    assert "in float32, as a CPU computes no float16" in in_precision(toy, made, capsys)[0]
-    record["made_from"]["model"] |= {"dtype": "float32", "head_dtype": "float32"}
-    manifest.write_text(json.dumps(record))
-    said, dtype = in_precision(toy, made, capsys)
-    assert ("encoded in" in said, dtype) == (False, "float32")
+    for precision in ("float16", "float32"):
+        record["made_from"]["model"] |= {"dtype": precision, "head_dtype": precision}
+        manifest.write_text(json.dumps(record))
+        said, dtype = in_precision(toy, made, capsys)
+        assert ("in float32, as a CPU computes no float16" in said) == (precision == "float16")
+        assert dtype == "float32"
     assert in_precision(toy, made, capsys, "--bf16")[1] == "bfloat16"

@@ -23,8 +23,9 @@ def found(names, queries, settings, compute=CPU):
 
 
 @pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("metric", Metric)
 @pytest.mark.parametrize("hits", [1, 40, 500])
-def test_shards_together_are_one_index(tmp_path, size, hits):
+def test_shards_together_are_one_index(tmp_path, size, hits, metric):
     """Whole numbers: many ties, within shards and across them, at every depth."""
     passages = 60
     vectors, queries = whole_numbers(1, passages * size), whole_numbers(2, 5)
@@ -35,9 +36,9 @@ def test_shards_together_are_one_index(tmp_path, size, hits):
     )
     vector_folder(tmp_path / "s-1", *one, dtype="float16", size=size)
     vector_folder(tmp_path / "s-2", *two, dtype="float32", size=size)
-    flat_folder(tmp_path / "s-10", *three, size=size)
+    flat_folder(tmp_path / "s-10", *three, size=size, metric=metric)
     settings = SearchSettings(hits=hits, query_batch=2, ties=Ties.KEEP)
-    expected = [best(ids, vectors, query, hits, size=size) for query in queries]
+    expected = [best(ids, vectors, query, hits, size=size, metric=metric) for query in queries]
     assert found([str(tmp_path / "s-*")], queries, settings) == expected
 
 
@@ -59,17 +60,6 @@ def test_approximate_indexes_are_searched_by_their_engines(tmp_path):
     )
     with pytest.raises(UsageError, match=r"--nprobe 2: .*a is searched exactly"):
         found([a, b], queries, SearchSettings(nprobe=2))
-
-
-def test_distances_hold_for_vectors_beside_an_index_of_distances(tmp_path):
-    vectors, queries = whole_numbers(7, 20), whole_numbers(8, 2)
-    ids = [f"d{n}" for n in range(20)]
-    names = [
-        vector_folder(tmp_path / "a", ids[:9], vectors[:9]),
-        flat_folder(tmp_path / "b", ids[9:], vectors[9:], metric=Metric.L2),
-    ]
-    expected = [best(ids, vectors, query, 20, metric=Metric.L2) for query in queries]
-    assert found(names, queries, SearchSettings(hits=20, ties=Ties.KEEP)) == expected
 
 
 ONE = np.ones((1, DIMENSION), np.float32)
