@@ -16,9 +16,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import datasets
 import numpy as np
 import orjson
+from datasets import Dataset, Features, Value
 from numpy.typing import NDArray
 
 from denserk.config.pretraining import KeywordWeight, MaskingSettings
@@ -35,13 +35,7 @@ MASKED, RANDOM = 0.8, 0.1  # shares of masked tokens replaced by [MASK], and by 
 IGNORED = -100  # the label of a position without one
 LIGHTEST = 1e-9  # least weight of a keyword: zero weights are drawn last
 MISSING = 1.0  # the weight of a word that no table has
-WORDS = datasets.Features(
-    {
-        "word": datasets.Value("string"),
-        "count": datasets.Value("int64"),
-        "texts": datasets.Value("int64"),
-    }
-)
+WORDS = Features({"word": Value("string"), "count": Value("int64"), "texts": Value("int64")})
 
 
 def entries_of(tokenizer: Any) -> list[str]:
@@ -80,10 +74,9 @@ class SubwordTokens(NamedTuple):
                 "pre-training takes models of BERT's kind: BERT, RoBERTa, DistilBERT",
             )
         tokens = entries_of(tokenizer)
-        continues = np.array([token.startswith("##") for token in tokens])
         begins = np.array([token.startswith("\u0120") for token in tokens])
-        if begins.any():
-            continues = ~begins
+        marked = np.array([token.startswith("##") for token in tokens])
+        continues = ~begins if begins.any() else marked
         special = np.zeros(len(tokens), dtype=bool)
         special[list(tokenizer.all_special_ids)] = True
         cls_id, sep_id, mask_id, pad_id = (int(getattr(tokenizer, role)) for role in roles)
@@ -216,7 +209,7 @@ class WordCounter:
 class KeywordWeights:
     """Keyword weights from the corpus' own counts or from a table."""
 
-    def __init__(self, words: datasets.Dataset, passages: int, settings: MaskingSettings) -> None:
+    def __init__(self, words: Dataset, passages: int, settings: MaskingSettings) -> None:
         self._fragments = settings.weigh_fragments
         self._tfidf = settings.keyword_weight is KeywordWeight.TFIDF
         if self._tfidf:

@@ -121,12 +121,8 @@ def prepare_folder(
 
     `write` writes the files of a folder, given another one for temporary files; it returns the
     manifest's contents. Under `again` differing data is prepared again. Otherwise, in a resumed
-    run, it is an error, and data from standard input counts as unchanged. `own` is as in
+    run, it is a MismatchError, and data from standard input counts as unchanged. `own` is as in
     `whole_folder`.
-
-    Raises:
-        MismatchError: the folder holds something else that denserk wrote, is unfinished, or differs
-            and must not be prepared again.
     """
     if folder.is_dir() and any(folder.iterdir()):
         old = manifest.read_manifest(folder, plan.kind)

@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 DRAWS = 2
 SAMPLES = 256  # uniform masks per text, at most, that RetroMAE's decoder rows draw from
 
-
 # What a text is masked for, and what a random number then decides: parts of the number's key.
 Stage = IntEnum("Stage", "TEXT NPR_PASS CMP_PASS MKP CMP NPR DOR GOR RETROMAE", start=0)
 Use = IntEnum("Use", "CROP WORD FATE TOKEN", start=0)
@@ -110,8 +109,7 @@ class Crops(NamedTuple):
 def visible_tokens(words: Ids, rate: float, draws: Draws) -> Mask:
     """Return RetroMAE's decoder mask of a text, [CLS] and [SEP] included: (T,) -> (T + 2, T + 2).
 
-    `words` are from `masking.words_of`; `rate` is the share of the text, [CLS] and [SEP] counted,
-    that a row does not see; `draws` are those of one row.
+    `rate` is the share of the text, [CLS] and [SEP] counted, that a row does not see.
     """
     length = len(words) + SPECIAL_TOKENS
     count = min(length, SAMPLES)
@@ -138,13 +136,11 @@ def refuse_generated(tasks: frozenset[MasterTask]) -> None:
 
 
 class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
-    """The batches of a run for one process; `batches[step]` is the batch of a global step.
+    """The batches of a run over text prepared for its objective, with the same tokenizer.
 
-    An incomplete last batch of an epoch is dropped. Within a process's part, texts are ordered by
-    length, the longest first; the two spans of a document stay together.
-
-    `store` was prepared for the objective, with the same tokenizer. `batch_size` counts texts over
-    all processes; for cocondenser documents, of two spans each. `tasks` are master's.
+    Within a process's part, texts are ordered by length, the longest first; the two spans of a
+    document stay together. `batch_size` counts texts over all processes; for cocondenser documents,
+    of two spans each. `tasks` are master's.
     """
 
     def __init__(
@@ -294,8 +290,7 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             own = draws.at(Stage.DOR)
             made[Stage.DOR] = self._uniform(Crops.draw(store.queries[rows], own, self.limit), own)
         if MasterTask.GOR in tasks:
-            following = zip(store.next[rows], crops.texts, strict=True)
-            own = draws.at(Stage.GOR)
+            own, following = draws.at(Stage.GOR), zip(store.next[rows], crops.texts, strict=True)
             continuations = [n if len(n) else text for n, text in following]
             made[Stage.GOR] = self._uniform(Crops.draw(continuations, own, self.limit), own)
         return made

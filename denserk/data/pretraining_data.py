@@ -146,9 +146,8 @@ def prepare(
 
     Documents without text, or of one span where the objective needs two, are left out and counted.
     Outdated data is prepared again; without `again` it is a MismatchError. `tokenizer` is a fast
-    tokenizer of transformers; `objective` decides what an item is; `expansions` is a file of
-    generated queries and continuations, in the order of the passages; `seed` is that of the blocks'
-    limits.
+    tokenizer of transformers; `expansions` is a file of generated queries and continuations, in the
+    order of the passages; `seed` is that of the blocks' limits.
     """
     layout, units = LAYOUTS.get(objective, Layout.BLOCKS), units or TextUnitSettings()
     unused = "spans" if layout is Layout.BLOCKS else "short_blocks"
@@ -214,13 +213,9 @@ class _Preparation:
                 "give longer documents, or a smaller --max-length" if found["short"] else None,
             )
         if self.expansion is not None:
-            raise InputError(
-                source,
-                None,
-                f"an expansion of {self.expansion.docid}, which {names} does not have there",
-                "expansions in the order of the corpus",
-                "make them of this corpus, with denserk generate",
-            )
+            problem = f"an expansion of {self.expansion.docid}, which {names} does not have there"
+            hint = "make them of this corpus, with denserk generate"
+            raise InputError(source, None, problem, "expansions in the order of the corpus", hint)
         counts = {name: found[name] for name in ("documents", "empty", "short", "tokens")}
         counts["texts"] = len(texts)
         if passages:
@@ -343,11 +338,7 @@ def block_limits(rng: np.random.Generator, target: int, short: float) -> Iterato
 
 
 def pack(sentences: Iterable[TokenIds], limits: Iterator[int]) -> list[TokenIds]:
-    """Pack sentences into blocks as Condenser does.
-
-    A sentence that would exceed the limit of a block begins the next one; a sentence longer than a
-    limit is a block of its own.
-    """
+    """Pack sentences into blocks as Condenser does; one beyond the limit begins the next block."""
     blocks: list[TokenIds] = []
     limit = 0
     for sentence in sentences:

@@ -69,7 +69,8 @@ def load_tokenizer(folder: Path) -> Any:
     """Load the tokenizer of a folder.
 
     Raises:
-        ModelError: the folder has none, or one without a fast version.
+        ModelError: the folder has none, one without a fast version, or one with ids beyond the
+            vocabulary that config.json names.
     """
     if not any((folder / name).is_file() for name in VOCABULARY_FILES):
         raise ModelError(
@@ -84,12 +85,6 @@ def load_tokenizer(folder: Path) -> Any:
         ) from None
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: its tokenizer has no fast form, which denserk needs")
-    _refuse_unknown_ids(folder, tokenizer)
-    return tokenizer
-
-
-def _refuse_unknown_ids(folder: Path, tokenizer: Any) -> None:
-    """Raise an error where a token has an id beyond the vocabulary that config.json names."""
     path = folder / "config.json"
     values = orjson.loads(read_file(path)) if path.is_file() else {}
     size = values.get("vocab_size") if isinstance(values, dict) else None
@@ -100,6 +95,7 @@ def _refuse_unknown_ids(folder: Path, tokenizer: Any) -> None:
             f"{size:,} tokens",
             "take the tokenizer that the model was trained with",
         )
+    return tokenizer
 
 
 class TextTokenizer:

@@ -76,10 +76,8 @@ class ScheduledBatches(Dataset[Batch]):
         whole, rest = divmod(len(items), batch_size)
         self.steps_per_epoch = whole + bool(rest and self.keep_last)
         if not self.steps_per_epoch:
-            found, expected = (
-                f"{len(items):,} {store.unit}",
-                f"at least one batch of {batch_size:,}",
-            )
+            found = f"{len(items):,} {store.unit}"
+            expected = f"at least one batch of {batch_size:,}"
             raise InputError(store.folder, None, found, expected, "give a smaller --batch-size")
         self._steps = math.ceil(self.steps_per_epoch * epochs) if max_steps is None else max_steps
         self._epoch, self._order = -1, items
@@ -131,9 +129,8 @@ class TrainingBatches(ScheduledBatches[Any]):
             if sampling.group_size > 1:
                 items = items[store.negative_counts > 0]
                 if lost := len(store) - len(items):
-                    logger.warning(
-                        f"queries without a negative have nothing to distil, left out: {lost:,}"
-                    )
+                    lacking = "queries without a negative have nothing to distil, left out"
+                    logger.warning(f"{lacking}: {lost:,}")
         items = items_of_run(items, sampling)
         super().__init__(store, items, batch_size, sampling.seed, **options)
         self._warn_of_short_lists()
@@ -152,14 +149,10 @@ class TrainingBatches(ScheduledBatches[Any]):
             logger.warning(f"queries without a negative get random passages: {lacking:,}")
 
     def groups(self, items: Items, epoch: int) -> tuple[Items, NDArray[np.float32]]:
-        """Return the passages of a visit of each item.
+        """Return the passages of a visit of each item, and their scores: (B, n) each.
 
-        The positive comes first. A missing negative is -1; so is a repeated one, unless negatives
-        are repeated on purpose.
-
-        Returns:
-            (B, n) rows of the store's passages, and (B, n) their scores, minus infinity where there
-            is none.
+        Passages are rows of the store's, the positive first. A missing negative is -1, with a score
+        of minus infinity; so is a repeated one, unless negatives are repeated on purpose.
         """
         store, sampling = self.store, self.sampling
         rows = np.full((len(items), sampling.group_size), -1, dtype=np.int64)

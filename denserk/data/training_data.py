@@ -84,15 +84,12 @@ class TrainingStore(Store):
     def refuse_unscored(self) -> None:
         """Raise an error where a candidate lacks the teacher's score."""
         if self.contents["unscored"]:
-            scores = enumerate(self.scores)
-            qid = self.qids[next(item for item, own in scores if np.isnan(own).any())]
-            raise InputError(
-                self.folder,
-                None,
-                f"no teacher's score of a passage of query {qid}",
-                "a score for every positive and negative, which distillation learns from",
-                "write them: denserk convert FILE scored.jsonl --teacher MODEL",
-            )
+            scores = zip(self.qids, self.scores, strict=True)
+            qid = next(qid for qid, own in scores if np.isnan(own).any())
+            found = f"no teacher's score of a passage of query {qid}"
+            expected = "a score for every positive and negative, which distillation learns from"
+            hint = "write them: denserk convert FILE scored.jsonl --teacher MODEL"
+            raise InputError(self.folder, None, found, expected, hint)
 
 
 @dataclass(frozen=True)
@@ -243,9 +240,8 @@ class _Preparation:
     def _row(self, example: TrainingExample) -> dict[str, Any]:
         """Return the rows and the scores of an example's passages that have a text."""
         row: dict[str, Any] = {"positives": [], "negatives": [], "scores": []}
-        sides = {"positives": example.positives, "negatives": example.negatives}
-        for side, candidates in sides.items():
-            for each in candidates:
+        for side in ("positives", "negatives"):
+            for each in getattr(example, side):
                 if (number := self.rows[_key(each)]) >= 0:
                     row[side].append(number)
                     row["scores"].append(np.nan if each.score is None else each.score)
@@ -317,13 +313,10 @@ def prepare_sentences(
                 for number, example in enumerate(training.read_sentences(source, size), start=1):
                     progress.advance()
                     if scale is not None and abs(example.label or 0) > scale:
-                        raise InputError(
-                            source,
-                            None,
-                            f"the label {example.label:g} of pair {number:,}",
-                            f"labels up to {scale:g}, that of equal sentences",
-                            "give the largest label, for example --set label-scale=5",
-                        )
+                        found = f"the label {example.label:g} of pair {number:,}"
+                        expected = f"labels up to {scale:g}, that of equal sentences"
+                        hint = "give the largest label, for example --set label-scale=5"
+                        raise InputError(source, None, found, expected, hint)
                     for ids in tokenizer.sentences(example.texts):
                         yield {"input_ids": ids, "label": example.label}
 

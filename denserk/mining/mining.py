@@ -1,8 +1,8 @@
 """Mine hard negatives from runs over training queries, and write training data.
 
-Queries and hits wait in temporary files until their turn comes, in the order of the training data;
-memory holds ids and some bytes per query and run. So neither the order of a run nor the division
-into shards changes what a query gets.
+Queries and hits wait in temporary files; memory holds ids and some bytes per query and run. Queries
+are processed in the order of the training data, so neither the order of a run nor the division into
+shards changes what a query gets.
 
 Hits are ranked by score, ties by descending passage id, regardless of the run's order and ranks.
 A guard is a function that returns why a hit is dropped, or None. A hit that a guard suspects of
@@ -361,13 +361,9 @@ class _Mining:
             noticed["queries of a run that are not asked for"] += len(run.queries) - len(known)
         absent = [qid for qid in self._shard if qid not in answered]
         if absent and not self._settings.skip_missing:
-            raise InputError(
-                ", ".join(paths.run),
-                None,
-                f"no hits for {len(absent):,} of {len(self._shard):,} queries ({some(absent)})",
-                "hits for every query",
-                "add --skip-missing to leave such queries out",
-            )
+            found = f"no hits for {len(absent):,} of {len(self._shard):,} queries ({some(absent)})"
+            hint = "add --skip-missing to leave such queries out"
+            raise InputError(", ".join(paths.run), None, found, "hits for every query", hint)
         self._shard = [qid for qid in self._shard if qid in answered]
         self.result.left_out["queries without hits"] += len(absent)
 
@@ -375,24 +371,19 @@ class _Mining:
         """Return a query's hits that the guards of rank and score let pass; count the dropped."""
         positives = {candidate.docid for candidate in example.positives}
         positives.update(self._relevant.get(example.qid, ()))
-        hits: list[list[Hit]] = []
-        suspected: list[str] = []
-        for number, run in enumerate(self._runs):
-            ranked = best_first(zip(*run.hits(example.qid), strict=True))
-            passed, others = guard_hits(ranked, positives, self._settings, drops, number)
-            hits.append(passed)
-            suspected += others
-        return merge_hits(hits, set(suspected), drops)
-
-    def _needed(self, qid: str) -> list[str]:
-        """Return the passages of a query whose texts the corpus must have."""
-        example = self._example(qid)
-        return _without_text(example) + [hit.docid for hit in self._hits(example, Counter())]
+        rankings = (best_first(zip(*run.hits(example.qid), strict=True)) for run in self._runs)
+        guarded = [
+            guard_hits(ranked, positives, self._settings, drops, number)
+            for number, ranked in enumerate(rankings)
+        ]
+        suspected = set(chain.from_iterable(docids for _, docids in guarded))
+        return merge_hits([passed for passed, _ in guarded], suspected, drops)
 
     def read_corpus(self, source: str, settings: CorpusSettings) -> None:
         """Read the texts of hits and positives."""
-        for qid in self._shard:
-            self._texts.refer(self._needed(qid))
+        for example in map(self._example, self._shard):
+            self._texts.refer(_without_text(example))
+            self._texts.refer(hit.docid for hit in self._hits(example, Counter()))
         self._texts.find(read_passages(source, settings), source)
         if not self._settings.skip_missing:
             hint = "add --skip-missing to leave such passages out"
@@ -435,13 +426,12 @@ class _Mining:
             self.result.noticed["queries without an answer"] += not example.answers
             unusable_answers = "answers without a word, or no regular expression"
             self.result.noticed[unusable_answers] += len(unusable)
-            bearing = [*compress(candidates, matches)]
-            candidates = [*compress(candidates, map(not_, matches))]
             if self._bearing is AnswerBearing.PROMOTE:
-                promoted = bearing
+                promoted = [*compress(candidates, matches)]
                 self.result.promoted += len(promoted)
             else:
-                self.result.dropped["answer"] += len(bearing)
+                self.result.dropped["answer"] += sum(matches)
+            candidates = [*compress(candidates, map(not_, matches))]
         gold = positives if self._settings.keep_gold else ()
         return example._replace(positives=(*gold, *promoted), negatives=tuple(candidates))
 
@@ -521,13 +511,9 @@ def _write_manifest(
 def scored(
     examples: Iterable[TrainingExample], score: Score, source: str
 ) -> Iterator[TrainingExample]:
-    """Yield the examples, in order, with a score for every positive and negative.
+    """Yield the examples, in order, with a new score for every positive and negative.
 
-    Existing scores are replaced. The random negatives of a DPR question without hard negatives are
-    scored as its negatives. Memory holds the examples that are scored together.
-
-    Raises:
-        InputError: a query or a passage has no text, or a score is not finite.
+    The random negatives of a DPR question without hard negatives are scored as its negatives.
     """
     stream = iter(examples)
     while block := list(islice(stream, SCORED_TOGETHER)):

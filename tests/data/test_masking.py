@@ -121,19 +121,13 @@ def test_weights(store, tmp_path):
     table = tmp_path / "frequencies.json"
     table.write_text(json.dumps({"the": 1000, "fran##ce": 10}))
     given = {"the": 0.001, "fran##ce": 0.1}
+    inverse = MaskingSettings(keyword_weight=INVERSE)
+    of_table = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table))
     for row, words in enumerate(WORDS):
-        for expected, settings in (
-            (
-                [words.count(w) * math.log(len(CORPUS) / holding[w]) for w in words],
-                MaskingSettings(),
-            ),
-            ([1 / counts[w] for w in words], MaskingSettings(keyword_weight=INVERSE)),
-            (
-                [given.get(w, MISSING) for w in words],
-                MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table)),
-            ),
-        ):
-            assert weights_of(store, settings, row) == pytest.approx(expected)
+        tfidf = [words.count(w) * math.log(len(CORPUS) / holding[w]) for w in words]
+        assert weights_of(store, MaskingSettings(), row) == pytest.approx(tfidf)
+        assert weights_of(store, inverse, row) == pytest.approx([1 / counts[w] for w in words])
+        assert weights_of(store, of_table, row) == [given.get(w, MISSING) for w in words]
 
 
 @pytest.mark.parametrize(

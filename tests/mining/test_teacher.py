@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from denserk.io.training import read_training
 from denserk.mining.mining import scored
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
-from tests.conftest import PASSAGES, QUERIES
+from tests.data.conftest import inline, jsonl
 
 CPU = ComputeSettings(device="cpu")
 
@@ -35,31 +33,16 @@ def test_what_a_teacher_cannot_score(given, words, hint):
     assert hint in str(refusal.value.hint)
 
 
-@pytest.fixture
-def train(tmp_path):
-    def passages(*docids):
-        return [{"docid": d, "title": PASSAGES[d][0], "text": PASSAGES[d][1]} for d in docids]
-
-    path = tmp_path / "train.jsonl"
-    with path.open("w") as out:
-        for qid, positive, negatives in (("q1", "d3", ["d1", "d2"]), ("q2", "d1", ["d4"])):
-            record = {"query_id": qid, "query": QUERIES[qid]}
-            record |= {"positive_passages": passages(positive)}
-            out.write(json.dumps(record | {"negative_passages": passages(*negatives)}) + "\n")
-    return path
-
-
 @pytest.mark.parametrize("form", ["tevatron", "flag"])
-def test_convert_writes_a_cross_encoder_s_scores(tmp_path, train, tiny_reranker, form):
-    target = tmp_path / "scored.json"
-    settings = ConversionSettings(to_format=form, teacher=str(tiny_reranker()))
-    assert convert(str(train), str(target), settings, compute=CPU).count == 2
-    scorer = PairScorer(str(tiny_reranker()), compute=CPU)
-    by_text = {text: Passage(docid, text, title) for docid, (title, text) in PASSAGES.items()}
+def test_convert_writes_a_cross_encoder_s_scores(tmp_path, tiny_reranker, form):
+    train = jsonl(tmp_path / "train.jsonl", [inline(1, 1, 2), inline(2, 2, 1)])
+    target, model = tmp_path / "scored.json", str(tiny_reranker())
+    settings = ConversionSettings(to_format=form, teacher=model)
+    assert convert(train, str(target), settings, compute=CPU).count == 2
+    scorer = PairScorer(model, compute=CPU)
     for found in read_training(target, TrainingFormat(form)):
         candidates = (*found.positives, *found.negatives)
-        query = Query(found.qid, found.query)
-        passages = [by_text[c.text] for c in candidates]
-        expected = scorer.score([query] * len(passages), passages)
+        passages = [Passage(c.docid, c.text) for c in candidates]
+        expected = scorer.score([Query(found.qid, found.query)] * 3, passages)
         got = [c.score for c in candidates if c.score is not None]
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
