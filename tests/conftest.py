@@ -23,7 +23,6 @@ KEPT = re.compile(
     re.IGNORECASE,
 )
 SET = {
-    "GRPC_ENABLE_FORK_SUPPORT": "0",  # its handlers can crash a fork after Milvus' tests
     "HF_HUB_OFFLINE": "1",
     "LANG": "C.UTF-8",
     "OMP_NUM_THREADS": "1",  # two test processes share the cores

@@ -107,6 +107,13 @@ def _import(module: str, purpose: str = "the backend openvino") -> Any:
     return require(module, purpose)
 
 
+@cache
+def _core() -> Any:
+    # One for the whole process, kept to its end: a Core that ends before a later one leaves the
+    # main thread a signal stack that is no longer mapped, and the next signal is a crash.
+    return _import("openvino").Core()
+
+
 class Compiled:
     """A module that OpenVINO computes on the CPU, products in `dtype`."""
 
@@ -124,8 +131,7 @@ class Compiled:
                 "PERFORMANCE_HINT": "LATENCY",
                 "ENABLE_CPU_PINNING": False,  # all processes would be pinned to the same cores
             }
-            core = _import("openvino").Core()
-            self._by_threads[threads] = core.compile_model(self.model, "CPU", settings)
+            self._by_threads[threads] = _core().compile_model(self.model, "CPU", settings)
         results = self._by_threads[threads]([each.numpy() for each in inputs])
         return [torch.from_numpy(results[place]) for place in range(len(results))]
 
@@ -154,7 +160,7 @@ class Compiled:
     @classmethod
     def read(cls, path: Path) -> "Compiled":
         """Read what `save` wrote."""
-        return cls(_import("openvino").Core().read_model(path), torch.float32)
+        return cls(_core().read_model(path), torch.float32)
 
 
 def compile_module(module: nn.Module, example: tuple[Tensor, ...], dtype: torch.dtype) -> Compiled:

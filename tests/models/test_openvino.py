@@ -1,6 +1,7 @@
 """The OpenVINO backend against torch: equal vectors, fallback, and the certificate of int8."""
 
 import itertools
+import subprocess
 import sys
 
 import numpy as np
@@ -84,3 +85,25 @@ def test_certificates_of_int8(tiny):
             certify(other, exact)
     with pytest.raises(UsageError, match="--int8"):
         TextEncoder(str(tiny()), compute=TORCH).quantize("passage", PASSAGES)
+
+
+SIGNALLED = """
+import signal
+import torch
+from denserk.models.devices import compile_module
+class Softmax(torch.nn.Module):
+    def forward(self, inputs):
+        return (inputs.softmax(-1),)
+def compiled():
+    return compile_module(Softmax(), (torch.ones(2, 3),), torch.float32)
+signal.signal(signal.SIGTERM, lambda *_: print("handled"))
+first, second = compiled(), compiled()
+first = None
+second = None
+signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_a_signal_is_handled_after_models_are_gone():
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
