@@ -182,7 +182,7 @@ def open_index(
         how = "approximate ones by their own engines" if others else "all exactly"
         passages = len(index) // shards[0].size
         logger.info(f"{what}: {passages:,} passages, compared by {compared}, {how}")
-        # for each hit that is returned: key and query; sorting them; row, score, id
+        # for each hit that is returned: query, row and score; sorting them; row, score, id
         hits = settings.query_batch * min(settings.hits + SPARE, len(index)) * (4 * 3 * 10 + 60)
         fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
         require_memory("searching", {"the top-k": hits}, f"search with {fewer}, or less deep")
