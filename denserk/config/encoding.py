@@ -74,6 +74,9 @@ TermWeight = StrEnum("TermWeight", "CLAMP SIGNED ABS ONE")
 MlmHead = StrEnum("MlmHead", "PRETRAINED FRESH NONE")
 # Order of the parts of an Aggretriever vector: as in the published indexes, or the authors' code.
 AggOrder = StrEnum("AggOrder", {"CLS_AGG": "cls-agg", "AGG_CLS": "agg-cls"})
+# Why vectors of agg cannot be cut (docs/papers/aggretriever.md), and what to do instead.
+NO_PREFIX = "the first dimensions of an agg vector do not stand for the text"
+SMALLER_AGG = "train with a smaller --agg-dim and --cls-dim"
 Dtype = StrEnum("Dtype", "FLOAT32 BFLOAT16 FLOAT16")
 Backend = StrEnum("Backend", "AUTO TORCH OPENVINO")
 VectorDtype = StrEnum("VectorDtype", "FLOAT32 FLOAT16")
@@ -100,6 +103,9 @@ class RepresentationSettings(Settings):
     """Pooling of the token states."""
     l2_norm: bool = option(False, "--normalize")
     """L2-normalise each vector."""
+    truncate_dim: int | None = option(None, at_least=1)
+    """Keep the first N dimensions of each vector, normalised again under --l2-norm: for models
+    trained with finetune --dimensions (Matryoshka)."""
     agg_kind: AggKind = setting(AggKind.STAR)
     """agg: signed maximum per slice (star), maximum (plus), or other reductions of Table 8."""
     agg_dim: int = option(640, at_least=0)
@@ -134,6 +140,8 @@ class RepresentationSettings(Settings):
             raise UsageError(f"--representation colbert with --reduction {self.reduction}: {why}")
         if self.representation is Representation.AGG and self.agg_dim == self.cls_dim == 0:
             raise UsageError("--agg-dim 0 with --cls-dim 0 leaves no vector", "raise one of them")
+        if self.representation is Representation.AGG and self.truncate_dim is not None:
+            raise UsageError(f"--truncate-dim {self.truncate_dim}: {NO_PREFIX}", SMALLER_AGG)
 
 
 class TextSettings(Settings):

@@ -91,6 +91,9 @@ class ObjectiveSettings(Settings):
     """Knowledge distillation loss on the teacher scores in the training data."""
     contrastive_weight: float | None = setting(None, at_least=0, of=BI_ENCODER)
     """Weight of the contrastive loss. [default: 1; 0.2 beside --distillation]"""
+    dimensions: tuple[int, ...] | None = option(None, at_least=1, nonempty=True, of=BI_ENCODER)
+    """Sum the loss over the vectors' first N dimensions, for each N of this list (Matryoshka), so
+    that encode --truncate-dim N can cut them. [default: all dimensions]"""
     label_scale: float = setting(1.0, above=0, of="cosine-mse")
     """cosine-mse: label of equal sentences, e.g. 5 for labels from 0 to 5."""
     margin: float = setting(5.0, at_least=0, of="triplet")

@@ -262,9 +262,10 @@ def refuse_other_queries(
     """Reject queries of another dimension, or, unless `force`, of another model or settings."""
     there = opened.index.dimension
     if there != dimension:
+        cut = f" (--truncate-dim {there}, if its vectors were cut)" if there < dimension else ""
         raise MismatchError(
             f"{opened.name} holds vectors of {there} dimensions, {name} makes {dimension}",
-            "search with the model that made the index",
+            f"search with the model and settings that made the index{cut}",
         )
     if not force:
         refuse_other_model(

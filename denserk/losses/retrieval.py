@@ -13,6 +13,8 @@ positive first. `targets[i]` is the row of query i's positive.
 """
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +22,13 @@ from torch import Tensor
 
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
 from denserk.models.devices import at_least_float32
-from denserk.models.representation import PassageVectors, dot, max_similarity, vector_scores
+from denserk.models.representation import (
+    PassageVectors,
+    dot,
+    max_similarity,
+    truncated,
+    vector_scores,
+)
 
 RELEASED_EPSILON = 1e-7  # what MASTER's released code adds inside the student's logarithm
 
@@ -247,3 +255,27 @@ class RetrievalObjective:
         kept = self.self_contrastive
         scores = by_vector[..., 0] if kept else max_similarity(by_vector, own.mask)
         return scores.masked_fill(groups < 0, -torch.inf)
+
+
+@dataclass(frozen=True)
+class Matryoshka:
+    """The terms of an objective on the first d dimensions, for each d of `dimensions`.
+
+    Their sum is equation 1 of "Matryoshka Representation Learning" (Kusupati et al., 2022) with
+    weights of 1. Vectors that the model normalises are normalised again at each d.
+    """
+
+    objective: RetrievalObjective
+    dimensions: tuple[int, ...]
+    l2_norm: bool
+
+    def __call__(self, queries: Tensor, passages: PassageVectors, *batch: Any) -> dict[str, Tensor]:
+        """Return the weighted terms by name and d; see `RetrievalObjective`."""
+        terms: dict[str, Tensor] = {}
+        for size in self.dimensions:
+            cut = partial(truncated, size=size, l2_norm=self.l2_norm)
+            found = self.objective(
+                cut(queries), PassageVectors(cut(passages.values), passages.mask), *batch
+            )
+            terms |= {f"{name}_{size}": term for name, term in found.items()}
+        return terms

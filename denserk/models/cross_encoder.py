@@ -168,7 +168,7 @@ def read_reranker(folder: Path) -> Reranker:
     auto = AutoModelForSequenceClassification if published else AutoModelForTokenClassification
     model = load_model(auto, folder, config, read_weights(folder))
     if (folder / DENSERK_FILE).is_file():
-        _, text, pairs = read_own_file(folder)
+        _, text, pairs, _ = read_own_file(folder)
         return Reranker(model, folder, text, pairs)
     tokenizer = load_tokenizer(folder)  # decides about lengths and token types
     limits = (int(tokenizer.model_max_length), longest_input(config))

@@ -3,7 +3,7 @@
 import copy
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from denserk.config.encoding import (
     TermWeight,
     TextSettings,
 )
-from denserk.config.options import as_json, from_json
+from denserk.config.options import as_json, as_type, from_json
 from denserk.data.tokenization import PAIR, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.io.files import whole_text, write_errors
@@ -226,7 +226,8 @@ class StoredModel:
     """A folder that was read: one encoder for queries and passages, or one each.
 
     `representation` and `text` are the folder's own settings, or defaults where it has none
-    (`has_settings`). `files` belong to the fingerprint, besides the encoders' own.
+    (`has_settings`). `files` belong to the fingerprint, besides the encoders' own. `dimensions` are
+    those of `finetune --dimensions`.
     """
 
     root: Path
@@ -236,6 +237,7 @@ class StoredModel:
     text: TextSettings = field(default_factory=TextSettings)
     files: tuple[Path, ...] = ()
     has_settings: bool = True
+    dimensions: tuple[int, ...] = ()
 
     @property
     def shared(self) -> bool:
@@ -260,8 +262,10 @@ class StoredModel:
         return (copy.deepcopy(passage) if untie else passage), passage
 
 
-def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, PairSettings]:
-    """Read a folder's denserk.json."""
+def read_own_file(
+    folder: Path,
+) -> tuple[RepresentationSettings, TextSettings, PairSettings, tuple[int, ...]]:
+    """Read a folder's denserk.json: settings, and the dimensions of `finetune --dimensions`."""
     values = read_json(folder / DENSERK_FILE)
     version = values.get("format_version")
     if version != FORMAT_VERSION:
@@ -274,8 +278,9 @@ def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, P
             from_json(RepresentationSettings, values["representation"]),
             from_json(TextSettings, values["text"]),
             from_json(PairSettings, values.get("pairs", {})),
+            as_type(tuple[int, ...], values.get("dimensions", ())),
         )
-    except (KeyError, TypeError, UsageError) as error:
+    except (KeyError, TypeError, ValueError, UsageError) as error:
         raise ModelError(f"{folder / DENSERK_FILE} is not valid: {error}") from None
 
 
@@ -297,11 +302,12 @@ def read_model_folder(folder: Path) -> StoredModel:
 
 
 def _read_denserk(folder: Path) -> StoredModel:
-    representation, text, _ = read_own_file(folder)
+    representation, text, _, dimensions = read_own_file(folder)
     untied = (folder / PASSAGE_SIDE).is_dir()
     passage = StoredEncoder.read(folder / PASSAGE_SIDE if untied else folder)
     query = StoredEncoder.read(folder / QUERY_SIDE) if untied else passage
-    return StoredModel(folder, query, passage, representation, text, (folder / DENSERK_FILE,))
+    files = (folder / DENSERK_FILE,)
+    return StoredModel(folder, query, passage, representation, text, files, dimensions=dimensions)
 
 
 def _read_plain(folder: Path) -> StoredModel:
@@ -403,6 +409,7 @@ def save_model(
     text: TextSettings,
     query: Encoder | None = None,
     base: str = "",
+    dimensions: Sequence[int] = (),
 ) -> None:
     """Save a model so that denserk, transformers, sentence-transformers and Pyserini load it.
 
@@ -410,18 +417,20 @@ def save_model(
     representation's own; `denserk.json` the settings. Untied encoders get a folder each, `query/`
     and `document/`. config.json is written last: an incomplete folder has none, and does not load.
 
-    Without `query`, queries share the encoder of passages. `base` is named in the model card.
+    Without `query`, queries share the encoder of passages. `base` is named in the model card, and
+    so are the `dimensions` that vectors were trained to be cut to, which denserk.json has too.
     """
     query = query or passage
     tied = query is passage
     settings, model = passage.settings, passage.backbone.model
     if settings.mlm_head is MlmHead.FRESH:  # it is trained now
         settings = replace(settings, mlm_head=MlmHead.PRETRAINED)
-    _write_sentence_transformers(folder, passage, text, base, tied=tied)
-    write_own_file(folder, model.config.model_type, representation=settings, text=text)
+    _write_sentence_transformers(folder, passage, text, base, dimensions, tied=tied)
+    kind = model.config.model_type
+    write_own_file(folder, kind, dimensions, representation=settings, text=text)
     if not tied:
         for side, encoder in ((QUERY_SIDE, query), (PASSAGE_SIDE, passage)):
-            save_model(folder / side, encoder, tokenizer, text, base=base)
+            save_model(folder / side, encoder, tokenizer, text, None, base, dimensions)
         return
     heads = passage.representation.state_dict()
     if heads:  # Pyserini's newer readers take the heads from here
@@ -462,11 +471,14 @@ def _longest(text: TextSettings) -> int:
     return max(text.query_max_length, text.passage_max_length)
 
 
-def write_own_file(folder: Path, backbone: str, **settings: Any) -> None:
+def write_own_file(
+    folder: Path, backbone: str, dimensions: Sequence[int] = (), **settings: Any
+) -> None:
     """Write denserk.json: the type of the backbone, and settings by class."""
     about = {"format_version": FORMAT_VERSION, "denserk_version": __version__}
     own = {name: as_json(value) for name, value in settings.items()}
-    _write_json(folder / DENSERK_FILE, {**about, "backbone": backbone, **own})
+    trained = {"dimensions": list(dimensions)} if dimensions else {}
+    _write_json(folder / DENSERK_FILE, {**about, "backbone": backbone, **own, **trained})
 
 
 def _write_json(path: Path, value: Any, **options: Any) -> None:
@@ -475,7 +487,13 @@ def _write_json(path: Path, value: Any, **options: Any) -> None:
 
 
 def _write_sentence_transformers(
-    folder: Path, encoder: Encoder, text: TextSettings, base: str, *, tied: bool = True
+    folder: Path,
+    encoder: Encoder,
+    text: TextSettings,
+    base: str,
+    dimensions: Sequence[int],
+    *,
+    tied: bool,
 ) -> None:
     """Write the files by which sentence-transformers opens a model, and its model card.
 
@@ -489,7 +507,8 @@ def _write_sentence_transformers(
     modes = {representation: mode for mode, representation in POOLING_MODES.items()}
     pooling = modes.get(settings.representation)
     pairs = text.join == PAIR and len(text.fields) > 1
-    standard = tied and pooling is not None and not text.normalize_quotes and not pairs
+    whole = settings.truncate_dim is None
+    standard = tied and pooling is not None and whole and not text.normalize_quotes and not pairs
     modules = [{"idx": 0, "name": "0", "path": "", "type": ENCODER}]
     if standard:
         chain = ["Transformer", "Pooling", *["Normalize"] * settings.l2_norm]
@@ -521,6 +540,7 @@ def _write_sentence_transformers(
         encoder=encoder,
         text=text,
         base=base,
+        dimensions=dimensions,
         tied=tied,
         standard=standard,
         local=Path(base).resolve().name if Path(base).is_dir() else "",
@@ -564,7 +584,7 @@ def convert_model(
     tokenizer = load_tokenizer(stored.passage.folder)
     texts = override(stored.text, text)
     if layout is ModelLayout.DENSERK:
-        save_model(target, passage, tokenizer, texts, query, name)
+        save_model(target, passage, tokenizer, texts, query, name, stored.dimensions)
         return
     _refuse_layout(layout, query, passage)
     made = passage.settings

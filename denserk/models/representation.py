@@ -28,7 +28,7 @@ from denserk.config.encoding import (
     TermWeight,
 )
 from denserk.data.batches import TokenBatch
-from denserk.errors import ModelError
+from denserk.errors import ModelError, UsageError
 from denserk.models.backbone import Architecture, Backbone
 from denserk.models.devices import at_least_float32, compile_module
 from denserk.models.lexical import (
@@ -63,6 +63,12 @@ def pool_last(hidden: Tensor, mask: Tensor) -> Tensor:
     places = torch.arange(mask.shape[1], device=mask.device)
     last = (mask * places).argmax(dim=1)
     return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+
+def truncated(vectors: Tensor, size: int | None, *, l2_norm: bool) -> Tensor:
+    """Keep the first `size` dimensions, or all, and then normalise: (..., D) -> (..., size)."""
+    kept = vectors[..., :size]
+    return F.normalize(kept, dim=-1) if l2_norm else kept
 
 
 class PassageVectors(NamedTuple):
@@ -351,7 +357,12 @@ class Encoder(nn.Module):
             self.representation = Aggretriever(settings, hidden, vocabulary)
         else:
             self.representation = Pooled(POOLINGS[settings.representation], hidden)
-        self.dimension = self.representation.dimension
+        self.dimension = settings.truncate_dim or self.representation.dimension
+        if self.dimension > self.representation.dimension:
+            raise UsageError(
+                f"--truncate-dim {self.dimension}: the model's vectors have "
+                f"{self.representation.dimension} dimensions"
+            )
         self.vectors_per_passage = self.representation.stored
 
     def forward(self, batch: TokenBatch) -> Tensor:
@@ -368,8 +379,8 @@ class Encoder(nn.Module):
         return self.representation.kept(self.passage_vectors(batch))
 
     def _scaled(self, vectors: Tensor) -> Tensor:
-        vectors = at_least_float32(vectors)
-        return F.normalize(vectors, dim=-1) if self.settings.l2_norm else vectors
+        settings = self.settings
+        return truncated(at_least_float32(vectors), settings.truncate_dim, l2_norm=settings.l2_norm)
 
     def prepare_inference(
         self, dtype: torch.dtype, head_dtype: torch.dtype, *, compiled: bool

@@ -6,7 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from denserk.config.encoding import AggOrder, Reduction, Representation, RepresentationSettings
+from denserk.config.encoding import (
+    NO_PREFIX,
+    SMALLER_AGG,
+    AggOrder,
+    Reduction,
+    Representation,
+    RepresentationSettings,
+)
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, spelled, unused_options
 from denserk.config.training import BI_ENCODER, CROSS_ENCODER, DevMetric, FinetuneRun, Objective
@@ -20,7 +27,7 @@ from denserk.data.training_data import (
     prepare_sentences,
 )
 from denserk.errors import UsageError
-from denserk.losses.retrieval import RetrievalObjective
+from denserk.losses.retrieval import Matryoshka, RetrievalObjective
 from denserk.models.checkpoints import find_model
 from denserk.models.cross_encoder import is_reranker, reranker_to_train
 from denserk.models.model_folder import fit_lengths, override, read_model_folder, save_model
@@ -116,7 +123,8 @@ def retriever_training(run: FinetuneRun) -> Training:
 
     def save(folder: Path) -> None:
         query = None if model.shared else model.query
-        save_model(folder, model.passage, of_passages, texts, query, name)
+        sizes = run.objective.dimensions or ()
+        save_model(folder, model.passage, of_passages, texts, query, name, sizes)
 
     def load(folder: Path) -> None:
         saved = read_model_folder(folder)
@@ -145,17 +153,22 @@ def retriever_training(run: FinetuneRun) -> Training:
 
 def objective_of(
     run: FinetuneRun, settings: RepresentationSettings, model: Retriever
-) -> RetrievalObjective:
+) -> RetrievalObjective | Matryoshka:
     """Return the loss of a run; an Aggretriever's vectors are split into [CLS] and agg parts."""
     parts = None
-    made = model.passage.representation
+    made, sizes = model.passage.representation, run.objective.dimensions or ()
+    if sizes and isinstance(made, Aggretriever):
+        raise UsageError(f"--dimensions: {NO_PREFIX}", SMALLER_AGG)
+    if (largest := max(sizes, default=0)) > (width := model.passage.dimension):
+        raise UsageError(f"--dimensions {largest}: the model's vectors have {width} dimensions")
     if isinstance(made, Aggretriever) and made.cls_dim and made.agg_dim:
         cls_first = settings.agg_order is AggOrder.CLS_AGG
         split = made.cls_dim if cls_first else made.agg_dim
         halves = slice(0, split), slice(split, made.dimension)
         parts = halves if cls_first else halves[::-1]
     several = isinstance(made, MultiVector) and settings.reduction is Reduction.SELF_CONTRASTIVE
-    return RetrievalObjective(run.objective, parts=parts, self_contrastive=several)
+    objective = RetrievalObjective(run.objective, parts=parts, self_contrastive=several)
+    return Matryoshka(objective, sizes, settings.l2_norm) if sizes else objective
 
 
 def reranker_training(run: FinetuneRun) -> Training:

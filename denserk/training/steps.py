@@ -36,6 +36,7 @@ from denserk.data.batches import (
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.losses.pretraining import MaskedLanguageModel, TokenLoss
 from denserk.losses.retrieval import (
+    Matryoshka,
     RetrievalObjective,
     listwise_loss,
     r_drop_loss,
@@ -173,7 +174,7 @@ def join(parts: Sequence[PassageVectors]) -> PassageVectors:
 
 def retrieval_step(
     model: Retriever,
-    objective: RetrievalObjective,
+    objective: RetrievalObjective | Matryoshka,
     cache: CacheSettings,
     across_devices: bool,
     batch: TrainingBatch,

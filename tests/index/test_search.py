@@ -159,6 +159,18 @@ def test_queries_that_do_not_fit(toy, tiny, model, made):
     assert all(qid not in dict(hits) and len(hits) == 5 for qid, hits in found.items())
 
 
+def test_queries_are_cut_like_the_index(toy, tiny, model):
+    cut = index_of(toy, vectors_of(toy, model, "cut", **MEAN, truncate_dim=5))
+    ranked(toy, cut)
+    described = read_manifest(toy / "run.trec", Kind.RUN).made_from["model"]
+    assert described["representation"]["truncate_dim"] == described["dimension"] == 5
+    whole, other = vectors_of(toy, model, "q", "topics", **MEAN), str(tiny("bert", seed=8))
+    for given in ({"truncate_dim": 7}, {"encoded_queries": whole}, {"model": other}):
+        with pytest.raises(MismatchError, match="holds vectors of 5 dimensions") as caught:
+            ranked(toy, cut, **given)
+        assert "--truncate-dim 5" in str(caught.value.hint)
+
+
 def test_an_index_of_another_tool(toy, model, made):
     own = ranked(toy, made)
     (toy / "index" / "manifest.json").unlink()

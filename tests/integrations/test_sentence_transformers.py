@@ -89,6 +89,7 @@ CUSTOM = {
     "untied": ("--representation", "cls", "--untie"),
     "quotes": ("--representation", "mean", "--set", "normalize-quotes=yes"),
     "pair": ("--representation", "mean", "--set", "join=pair"),
+    "truncated": ("--representation", "mean", "--truncate-dim", "8"),
 }
 
 

@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
-from denserk.losses.retrieval import RetrievalObjective, contrastive_loss, span_contrast_loss
+from denserk.losses.retrieval import (
+    Matryoshka,
+    RetrievalObjective,
+    contrastive_loss,
+    span_contrast_loss,
+)
 from denserk.models.representation import PassageVectors, max_similarity, vector_scores
 
 
@@ -164,12 +169,12 @@ COSTS = {
 }
 
 
-def found(settings, options, queries, values, mask):
+def found(settings, options, queries, values, mask, wrapped=lambda objective: objective):
     width = max(map(len, TEACHER))
     groups = torch.tensor(GROUPS)
     teacher = torch.full((4, width), -torch.inf, dtype=torch.float64)
     teacher[groups >= 0] = torch.cat(taught())
-    objective = RetrievalObjective(settings, **options)
+    objective = wrapped(RetrievalObjective(settings, **options))
     terms = objective(queries, PassageVectors(values, mask), groups, torch.tensor(KEYS), teacher)
     return torch.stack(list(terms.values())).sum()
 
@@ -190,6 +195,25 @@ def test_the_parts_of_a_vector_alone_count_each_passage_once(vectors):
     queries, passages, _ = vectors
     loss = found(settings_of(), {"parts": PARTS}, queries, passages[:, :1], None)
     assert loss.item() == pytest.approx(aggretriever(queries, passages).item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("l2_norm", [False, True])
+@pytest.mark.parametrize("name", COSTS)
+def test_matryoshka_sums_the_loss_over_the_first_dimensions(vectors, name, l2_norm):
+    queries, passages, mask = vectors
+    literal, settings, options = COSTS[name]
+
+    def first(vectors, size):
+        cut = torch.stack([vectors[..., i] for i in range(size)], -1)
+        return cut / (cut * cut).sum(-1, keepdim=True).sqrt() if l2_norm else cut
+
+    expected = sum(literal(first(queries, d), first(passages, d)) for d in (6, 3, 1))
+    wrapped = partial(Matryoshka, dimensions=(6, 3, 1), l2_norm=l2_norm)
+    loss = found(settings, options, queries, passages, mask, wrapped)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
+    slopes = torch.autograd.grad(loss, (queries, passages))
+    wanted = torch.autograd.grad(expected, (queries, passages))
+    torch.testing.assert_close(slopes, wanted, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("self_contrastive", [False, True])

@@ -17,6 +17,7 @@ PASSAGES = [
     Passage(f"d{i}", " ".join(WORDS[(i * j) % 7] for j in range(i % 9)), "cat" if i % 3 else "")
     for i in range(25)
 ]
+QUERY = Query("q", "the old river")
 CPU = ComputeSettings(device="cpu")
 
 
@@ -38,6 +39,37 @@ def test_vectors_do_not_depend_on_their_batch(tiny, tiny_agg, kind, settings):
     assert together.dtype == np.float32
     alone = np.concatenate([encoder.encode_passages([passage]) for passage in PASSAGES])
     np.testing.assert_allclose(together, alone, rtol=0, atol=1e-6 * np.abs(alone).max())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"representation": "mean", "l2_norm": True},
+        {"representation": "mlr", "reduction": "multi-vector"},
+    ],
+    ids=str,
+)
+def test_truncated_vectors_are_the_first_dimensions(tiny, settings):
+    whole, cut = (
+        TextEncoder(str(tiny()), settings | {"truncate_dim": size}, compute=CPU)
+        for size in (None, 5)
+    )
+    assert cut.dimension == 5
+    for expected, found in (
+        (whole.encode_passages(PASSAGES), cut.encode_passages(PASSAGES)),
+        (whole.encode_queries([QUERY]), cut.encode_queries([QUERY])),
+    ):
+        expected = expected[:, :5]
+        if "l2_norm" in settings:
+            expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_what_cannot_be_truncated(tiny, tiny_agg):
+    with pytest.raises(UsageError, match="--truncate-dim 17: the model's vectors have 16 dim"):
+        TextEncoder(str(tiny()), {"truncate_dim": 17}, compute=CPU)
+    with pytest.raises(UsageError, match="--truncate-dim 5: the first dimensions of an agg"):
+        TextEncoder(str(tiny_agg()), {"truncate_dim": 5}, compute=CPU)
 
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]

@@ -13,14 +13,15 @@ from denserk.config.encoding import (
     Dtype,
     EncodeSettings,
     MlmHead,
+    ModelLayout,
     Reduction,
     Representation,
 )
 from denserk.config.formats import CorpusSettings
 from denserk.io.vectors import open_vectors
 from denserk.models.encode import encode
-from denserk.models.model_folder import read_model_folder
-from tests.training.finetuning import AGG, tune
+from denserk.models.model_folder import convert_model, read_model_folder
+from tests.training.finetuning import AGG, log_of, tune
 
 
 def encoded(folder, toy):
@@ -92,6 +93,20 @@ def test_settings_versions_log_and_curves_are_kept(tiny, train, dev, tmp_path):
     assert [e["step"] for e in record["log"] if "eval_dev-loss" in e] == [5, 10]
     assert result.loss == losses[-1]["loss"]
     assert [entry["epoch"] for entry in losses] == [pytest.approx(n / 6) for n in (2, 4, 6, 8, 10)]
+
+
+def test_matryoshka(tiny, train, toy, tmp_path):
+    output, options = tmp_path / "out", {"l2_norm": True, "temperature": 0.1, "distillation": "kl"}
+    tune(output, tiny("bert"), train, **options, dimensions=(16, 4), grad_cache=True)
+    entries = [entry for entry in log_of(output) if "loss" in entry]
+    parts = [f"loss_{name}_{size}" for size in (16, 4) for name in ("contrastive", "distillation")]
+    for entry in entries:
+        assert entry["loss"] == pytest.approx(sum(entry[part] for part in parts), rel=1e-3)
+    convert_model(str(output), tmp_path / "again", ModelLayout.DENSERK)
+    for folder in (output, tmp_path / "again"):
+        assert json.loads((folder / "denserk.json").read_text())["dimensions"] == [16, 4]
+        assert "trained at 16, 4 dimensions" in (folder / "README.md").read_text()
+    assert encoded(output, toy).dimension == 16
 
 
 def test_weights_stay_float32_in_bfloat16(tiny, train, tmp_path):
