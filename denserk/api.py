@@ -338,7 +338,7 @@ def pretrain(
     model: PathName | None = None,
     **options: Any,
 ) -> Path:
-    """Pre-train a backbone by mlm, condenser, cocondenser, master or retromae; return `output`.
+    """Pre-train a backbone by an objective such as condenser or retromae; return `output`.
 
     Without a model to start from, architecture="tiny" is a randomly initialised BERT.
     """

@@ -25,7 +25,9 @@ from denserk.config.training import OptimizerSettings, ResolvedRun, overridden
 from denserk.errors import UsageError
 
 # The losses are in `denserk.losses.pretraining`.
-PretrainingObjective = StrEnum("PretrainingObjective", "MLM CONDENSER COCONDENSER MASTER RETROMAE")
+PretrainingObjective = StrEnum(
+    "PretrainingObjective", "MLM CONDENSER COCONDENSER MASTER RETROMAE DUPMAE"
+)
 # Sizes of a randomly initialised BERT (Google's miniatures).
 Architecture = StrEnum("Architecture", "TINY MINI SMALL MEDIUM BASE")
 # Layers and hidden size; heads have 64 dimensions, the intermediate size is 4 x hidden.
@@ -77,6 +79,7 @@ RawText = StrEnum("RawText", "LINES PARAGRAPHS")
 
 MASTER = "master"
 HEADED = "condenser cocondenser"
+RETROMAE = "retromae dupmae"
 
 
 class PretrainSettings(ResumeSettings, DeviceSettings, kw_only=True):
@@ -120,17 +123,19 @@ class TextUnitSettings(Settings):
     """Document boundaries in plain text files (.txt). [default: detected by empty lines]"""
     spans: Spans | None = option(None, of=f"cocondenser {MASTER}")
     """cocondenser and master: segmentation of documents. [default: sentences; master: none]"""
-    short_blocks: float = setting(0.1, at_least=0, at_most=1, of="mlm condenser retromae")
-    """mlm, condenser and retromae: share of blocks with a random shorter length."""
+    short_blocks: float = setting(0.1, at_least=0, at_most=1, of=f"mlm condenser {RETROMAE}")
+    """mlm, condenser, retromae, dupmae: share of blocks with a random shorter length."""
 
 
 class MaskingSettings(Settings):
     """Masking."""
 
     mlm_probability: float = option(0.15, "--encoder-mlm-probability", above=0, below=1)
-    """Share of tokens masked in the encoder's input. [default: 0.15; master and retromae: 0.3]"""
-    decoder_mlm_probability: float = setting(0.5, above=0, below=1, of=f"{MASTER} retromae")
-    """master: share masked for MKP, NPR, DOR and GOR; retromae: share masked in the decoder."""
+    """Share of tokens masked in the encoder's input.
+    [default: 0.15; master, retromae and dupmae: 0.3]"""
+    decoder_mlm_probability: float = setting(0.5, above=0, below=1, of=f"{MASTER} {RETROMAE}")
+    """master: share masked for MKP, NPR, DOR and GOR; retromae, dupmae: share masked in the
+    decoder."""
     cmp_encoder_rate: float | None = setting(None, above=0, below=1, of=MASTER)
     """master: share masked in the encoder's input for CMP; its decoder predicts the rest.
     [default: --mlm-probability; released: 0.5]"""
@@ -181,12 +186,16 @@ class PretrainingObjectiveSettings(Settings):
     """master: separate or shared decoders."""
     decoder_init: DecoderInit = setting(DecoderInit.NORMAL, of=MASTER)
     """master: initialisation, N(0, 0.02) or PyTorch's. [default: normal; released: library]"""
-    fresh_heads: bool = setting(False, of=f"{HEADED} {MASTER} retromae")
+    fresh_heads: bool = setting(False, of=f"{HEADED} {MASTER} {RETROMAE}")
     """Randomly initialise the head or decoders, ignoring those of --model."""
     loss_average: LossAverage = setting(LossAverage.UPDATE)
     """Average token losses over an update, or per chunk as in the released code."""
     lm_scale: float = setting(1.0, at_least=0, of="cocondenser")
     """cocondenser: weight of the token losses relative to the span loss (released code: 2)."""
+    decoder_weight: float = setting(1.0, at_least=0, of="dupmae")
+    """dupmae: weight of the decoder's loss, from [CLS]."""
+    bow_weight: float = setting(1.0, at_least=0, of="dupmae")
+    """dupmae: weight of the bag-of-words loss, from the other tokens."""
 
 
 class PretrainOptimizerSettings(OptimizerSettings):

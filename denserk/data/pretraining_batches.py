@@ -195,12 +195,13 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         visible = None
         crops = Crops.draw(texts, draws, self.limit)
         cropped = self._padded(crops.of(texts))
-        extra = SPECIAL_TOKENS * (self.objective is PretrainingObjective.RETROMAE)  # as the authors
+        whole = self.objective in (PretrainingObjective.RETROMAE, PretrainingObjective.DUPMAE)
+        extra = SPECIAL_TOKENS * whole  # as the authors
         mask = self._choose(cropped, draws, extra)
         made = {Stage.TEXT: self._masked(cropped, mask, draws)}
         if self.objective is PretrainingObjective.MASTER:
             made |= self._master(crops, cropped, mask, draws)
-        elif self.objective is PretrainingObjective.RETROMAE:
+        elif whole:
             everything = np.arange(cropped.ids.shape[1]) < cropped.lengths[:, None]
             made[Stage.RETROMAE] = self._framed(cropped, cropped.ids, everything)
             visible = self._visible(cropped, draws.at(Stage.RETROMAE))

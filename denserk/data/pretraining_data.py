@@ -80,7 +80,7 @@ TokenIds = list[int]
 class Layout(StrEnum):
     """What an item of prepared text is."""
 
-    BLOCKS = "blocks"  # packed sentences of a document: mlm, condenser, retromae
+    BLOCKS = "blocks"  # packed sentences of a document: every other objective
     SPANS = "spans"  # a document of two spans or more: cocondenser
     PASSAGES = "passages"  # a passage with its neighbour, expansion and words: master
 

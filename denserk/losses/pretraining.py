@@ -3,7 +3,9 @@
 "Condenser: a Pre-training Architecture for Dense Retrieval" (Gao and Callan, 2021); "MASTER:
 Multi-task Pre-trained Bottlenecked Masked Autoencoders are Better Dense Retrievers" (Zhou et al.,
 2023); "RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder" (Xiao et
-al., 2022), sections 3.1 to 3.3. In all of them a shallow head recovers a text through one vector.
+al., 2022), sections 3.1 to 3.3; "RetroMAE-2: Duplex Masked Auto-Encoder For Pre-Training
+Retrieval-Oriented Language Models" (Liu et al., 2023). In all of them a shallow head recovers a
+text through one vector.
 """
 
 from collections.abc import Mapping
@@ -110,10 +112,14 @@ class MaskedLanguageModel(nn.Module):
         return {name: (labels != IGNORED).sum() for name, labels in self.labels(batch).items()}
 
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, TokenLoss]]:
-        """Return the last [CLS] states (B, H), and the terms by name; each has weight 1."""
+        """Return the last [CLS] states (B, H), and the weighted terms by name."""
         labels = self.labels(batch)
         cls, states = self.states(batch)
-        return cls, {name: token_loss(self.backbone, states[name], labels[name]) for name in labels}
+        return cls, {name: self.term(name, states[name], labels[name]) for name in labels}
+
+    def term(self, name: str, states: Tensor, labels: Tensor) -> TokenLoss:
+        """Return a term's loss, of weight 1, from its `states` and `labels`."""
+        return token_loss(self.backbone, states, labels)
 
 
 def with_first(cls: Tensor, stream: Tensor) -> Tensor:
@@ -269,3 +275,40 @@ class RetroMae(MaskedLanguageModel):
         seen = with_first(cls, embedded)
         states["decoder"] = self.backbone.run_cross_layer(layer, queries, seen, batch.visible)
         return cls, states
+
+
+class DupMae(RetroMae):
+    """RetroMAE's terms and `bow`: the text's bag of words, recovered from all states but [CLS].
+
+    The MLM head projects the states of the text's tokens to the vocabulary, and mu is the maximum
+    over them. The loss is the sum of -log softmax(mu)[t] over the different tokens t of the text.
+    The decoder is RetroMAE's, so that one objective continues from the other.
+    """
+
+    def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
+        """See `MaskedLanguageModel`; those of `bow` are each text's different tokens, in order."""
+        tokens = batch.decoders["retromae"].labels.sort(dim=1).values
+        again = F.pad(tokens[:, 1:] == tokens[:, :-1], (1, 0))
+        return super().labels(batch) | {"bow": tokens.masked_fill(again, IGNORED)}
+
+    def states(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `MaskedLanguageModel`; those of `bow` are mu: (B, V)."""
+        cls, states = super().states(batch)
+        of_text = batch.decoders["retromae"].labels != IGNORED
+        # text by text: (T, V) logits live no longer than their maximum, whose gradient needs none
+        largest = [
+            self.backbone.vocabulary_logits(hidden[kept]).max(dim=0).values
+            for hidden, kept in zip(states["mlm"], of_text, strict=True)
+        ]
+        return cls, {**states, "bow": torch.stack(largest)}
+
+    def term(self, name: str, states: Tensor, labels: Tensor) -> TokenLoss:
+        """See `MaskedLanguageModel`; `decoder` and `bow` have the weights of the settings."""
+        weights = {"decoder": self.settings.decoder_weight, "bow": self.settings.bow_weight}
+        if name == "bow":
+            logs = F.log_softmax(at_least_float32(states), dim=1).gather(1, labels.clamp_min(0))
+            counted = labels != IGNORED
+            loss = TokenLoss(-logs[counted].sum(), counted.sum())
+        else:
+            loss = super().term(name, states, labels)
+        return TokenLoss(weights.get(name, 1.0) * loss.total, loss.count)

@@ -27,7 +27,7 @@ from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import STREAM, open_binary, write_errors
 from denserk.io.manifest import Kind
 from denserk.io.pretraining_text import Document, read_documents
-from denserk.losses.pretraining import Condenser, MaskedLanguageModel, Master, RetroMae
+from denserk.losses.pretraining import Condenser, DupMae, MaskedLanguageModel, Master, RetroMae
 from denserk.models.checkpoints import find_model
 from denserk.models.distributed import main_process_first
 from denserk.models.model_folder import StoredEncoder, read_model_folder, save_transformer
@@ -51,6 +51,7 @@ KINDS: Mapping[PretrainingObjective, type[MaskedLanguageModel]] = {
     PretrainingObjective.COCONDENSER: Condenser,
     PretrainingObjective.MASTER: Master,
     PretrainingObjective.RETROMAE: RetroMae,
+    PretrainingObjective.DUPMAE: DupMae,
 }
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 MOST_CHARACTERS = 1000  # size of the alphabet; rarer characters become [UNK]

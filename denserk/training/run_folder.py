@@ -15,10 +15,10 @@ config.yaml         the resolved config, for --config
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import orjson
 import torch
@@ -31,6 +31,7 @@ from transformers.integrations.integration_utils import (
 )
 
 from denserk import __version__
+from denserk.config.options import REQUIRED, fields_of, plain
 from denserk.config.pretraining import PretrainRun, PretrainSettings
 from denserk.config.training import FinetuneRun, FinetuneSettings, ValidationSettings
 from denserk.errors import MismatchError, MissingExtraError, UsageError
@@ -160,15 +161,23 @@ def refuse_changes(output: Path, record: Mapping[str, Any]) -> None:
 
 
 def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that decide the result."""
-    compared = {
-        name: {key: value for key, value in part.items() if key not in FREE}
-        for name, part in record.items()
-        if name not in NOT_COMPARED and isinstance(part, Mapping)
+    """Return the settings that decide the result.
+
+    Those that a record of an earlier version lacks are at their defaults.
+    """
+    hints = get_type_hints(FinetuneRun if "finetune" in record else PretrainRun)
+    compared: dict[str, Any] = {
+        name: {n: plain(f.default) for n, f in fields_of(kind).items() if f.default is not REQUIRED}
+        for name, kind in hints.items()
+        if is_dataclass(kind)
     }
-    # runs of earlier versions do not record it
-    compared.get("optimizer", {}).setdefault("gradient_accumulation_steps", 1)
-    return compared
+    for name, part in record.items():
+        if name not in NOT_COMPARED and isinstance(part, Mapping):
+            compared[name] = compared.get(name, {}) | part
+    return {
+        name: {key: value for key, value in part.items() if key not in FREE}
+        for name, part in compared.items()
+    }
 
 
 def _write(output: Path, record: Mapping[str, Any]) -> None:

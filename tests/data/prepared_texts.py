@@ -15,7 +15,7 @@ TOKENIZER = tiny_tokenizer("bert", [*VOCABULARY, *EXAMPLES])
 ENTRIES = SubwordTokens.of(TOKENIZER)
 NAMES = entries_of(TOKENIZER)
 SEP = TOKENIZER.sep_token_id
-MLM, CONDENSER, COCONDENSER, MASTER, RETROMAE = PretrainingObjective
+MLM, CONDENSER, COCONDENSER, MASTER, RETROMAE, DUPMAE = PretrainingObjective
 
 
 def ids_of(tokens):

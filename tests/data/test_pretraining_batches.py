@@ -16,6 +16,7 @@ from denserk.data.pretraining_batches import Draws, visible_tokens
 from tests.data.prepared_texts import (
     COCONDENSER,
     CONDENSER,
+    DUPMAE,
     ENTRIES,
     MASTER,
     MLM,
@@ -124,7 +125,7 @@ def test_two_different_spans_of_a_document_stand_side_by_side(stores):
 @given(epoch=st.integers(0, 10**9), rate=st.sampled_from([0.15, 0.3, 0.5]))
 def test_uniform_masks_of_batches(stores, epoch, rate):
     masking = MaskingSettings(mlm_probability=rate)
-    for objective, extra in ((CONDENSER, 0), (RETROMAE, 2)):
+    for objective, extra in ((CONDENSER, 0), (RETROMAE, 2), (DUPMAE, 2)):
         batches = batches_of(stores[RETROMAE], objective, batch_size=23, masking=masking)
         found = readings(batches.assemble(np.arange(23), epoch).texts)
         assert all(keeps_uniform_law(reading, rate, extra) for reading in found)

@@ -20,6 +20,7 @@ from denserk.losses.pretraining import (
     STANDARD_DEVIATION,
     Bottleneck,
     Condenser,
+    DupMae,
     MaskedLanguageModel,
     Master,
     RetroMae,
@@ -318,3 +319,34 @@ def test_retromae_literally(tiny, kind):
     }
     assert expected["decoder"][1] == sum(LENGTHS) - 2 * len(LENGTHS)
     assert_terms(objective(PretrainingBatch(texts, {}, decoders, visible))[1], expected)
+
+
+@pytest.mark.parametrize("kind", WITH_HEADS)
+def test_dupmae_literally(tiny, kind):
+    """Liu et al. (2023): mu is the maximum over tokens; the loss is summed over the token set."""
+    backbone = backbone_of(tiny(kind))
+    settings = Settings(decoder_weight=0.3, bow_weight=2.0)
+    texts = random_texts(backbone, LENGTHS)
+    ids, mask = random_texts(backbone, LENGTHS, seed=1).tokens
+    ids[0, 3] = ids[0, 5] = ids[0, 1]
+    labels = ids.where(mask, IGNORED)
+    labels[:, 0] = labels[0, 6] = labels[1, 4] = IGNORED
+    decoders = {"retromae": MaskedTexts(TokenBatch(ids, mask), labels)}
+    batch = PretrainingBatch(texts, {}, decoders, mask[:, None].expand(2, 7, 7))
+    objective, hidden = DupMae(backbone, settings).double().eval(), backbone(texts.tokens)
+    losses = []
+    for states, row in zip(hidden, labels.tolist(), strict=True):
+        places = [place for place, token in enumerate(row) if token != IGNORED]
+        logits = [backbone.vocabulary_logits(states[place]).tolist() for place in places]
+        mu = [max(column) for column in zip(*logits, strict=True)]
+        total = sum(map(math.exp, mu))
+        losses += [-math.log(math.exp(mu[token]) / total) for token in set(row) - {IGNORED}]
+    retromae = RetroMae(backbone).double().eval()
+    retromae.load_state_dict(objective.state_dict())
+    expected = {n: (t.total.item(), t.count.item()) for n, t in retromae(batch)[1].items()}
+    expected["decoder"] = (0.3 * expected["decoder"][0], expected["decoder"][1])
+    expected["bow"] = (2.0 * sum(losses), len(losses))
+    assert len(losses) < expected["decoder"][1]
+    found = objective(batch)[1]
+    assert_terms(found, expected)
+    assert {name: term.count for name, term in found.items()} == objective.counts(batch)

@@ -20,6 +20,7 @@ HEAD_FILES = {
     "cocondenser": "condenser_head.safetensors",
     "master": "master_decoders.safetensors",
     "retromae": "retromae_decoder.safetensors",
+    "dupmae": "retromae_decoder.safetensors",
 }
 
 
@@ -66,7 +67,7 @@ def trained(tiny, data, tmp_path_factory):
 
 KINDS = [(objective, "bert") for objective in PretrainingObjective] + [
     *(("condenser", "roberta"), ("cocondenser", "distilbert")),
-    *(("master", "roberta"), ("retromae", "distilbert")),
+    *(("master", "roberta"), ("retromae", "distilbert"), ("dupmae", "roberta")),
 ]
 
 

@@ -19,7 +19,7 @@ from tests.training.pretraining import run_of, train, write_expansions
 KINDS = {
     "cocondenser-cached": {"objective": "cocondenser", "save_steps": 4, "cache_chunk_size": 2},
     "master": {"objective": "master", "save_steps": 4},
-    "retromae-chunks": {"objective": "retromae", "save_steps": 4, "cache_chunk_size": 3},
+    "dupmae-chunks": {"objective": "dupmae", "save_steps": 4, "cache_chunk_size": 3},
 }
 
 

@@ -3,7 +3,7 @@ import torch
 
 from denserk.config.pretraining import MasterTask, PretrainingObjectiveSettings
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
-from denserk.losses.pretraining import Condenser, Master, RetroMae
+from denserk.losses.pretraining import Condenser, DupMae, Master
 from denserk.losses.retrieval import span_contrast_loss
 from denserk.models.model_folder import read_model_folder
 from denserk.training import steps
@@ -94,14 +94,14 @@ def test_spans_go_by_length_whatever_their_documents(model, monkeypatch, limits)
 
 
 def test_chunks_are_as_wide_as_their_longest_text_and_the_update_stays(tiny):
-    """RetroMAE and MASTER, padded anew by each chunk, against the batch at its full width."""
+    """DupMAE and MASTER, padded anew by each chunk, against the batch at its full width."""
     lengths = [30, 12, 11, 4]
     first, other = random_texts(lengths), random_texts(lengths[::-1])
     visible = torch.rand(4, 30, 30) < 0.6
     visible &= torch.arange(30) < torch.tensor(lengths)[:, None, None]
     visible[:, :, 0] = True
     batches = {
-        RetroMae: PretrainingBatch(first, {}, {"retromae": first}, visible),
+        DupMae: PretrainingBatch(first, {}, {"retromae": first}, visible),
         Master: PretrainingBatch(first, {"npr": other}, {"npr": first, "dor": other}),
     }
     chunks = [chunk for _, chunk in cut(batches[Master], Update(), Limits(2))]

@@ -42,6 +42,9 @@ def test_runs_of_earlier_versions_can_be_resumed(output):
     refuse_changes(output, record(optimizer=added))
     with pytest.raises(MismatchError, match="gradient_accumulation_steps was 1, now 2"):
         refuse_changes(output, record(optimizer={"gradient_accumulation_steps": 2}))
+    refuse_changes(output, {**RECORD, "objective": {"temperature": 1.0, "distillation": None}})
+    with pytest.raises(MismatchError, match=r"temperature was 1\.0, now 0\.5"):
+        refuse_changes(output, {**RECORD, "objective": {"temperature": 0.5}})
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"versions": 3}'])
