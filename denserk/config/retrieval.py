@@ -60,6 +60,12 @@ class IndexSettings(Settings):
     """faiss factory string instead of --type, e.g. "IVF4096,PQ64"."""
     engine: Engine | None = None
     """Search library. [default: faiss, or torch without faiss; bm25s for --type bm25]"""
+    target_recall: float | None = option(None, below=1, needs="encoded_queries", excludes="type")
+    """Choose the type, and its search parameters, that reach this recall@10."""
+    max_bytes: float | None = option(None, above=0, needs="target_recall", metavar="N")
+    """Choose the fastest type of at most N bytes, e.g. 4e9. [default: the smallest type]"""
+    encoded_queries: str | None = option(None, metavar="DIR|FILE", needs="target_recall")
+    """Query vectors to measure the recall with, up to 2,000."""
     metric: Metric = Metric.INNER
     """Similarity: inner product or Euclidean distance."""
     M: int = setting(256, at_least=1)
@@ -88,13 +94,15 @@ class IndexSettings(Settings):
             raise UsageError(f"--engine {self.engine} does not support --type {self.type}")
         if self.engine is Engine.TORCH and (self.factory or self.type is not IndexType.FLAT):
             raise UsageError("--engine torch supports --type flat only", "use --engine faiss")
+        if self.target_recall is not None and self.engine not in (None, Engine.FAISS):
+            raise UsageError(f"--engine {self.engine} does not support --target-recall")
         if self.engine is Engine.MILVUS and self.metric is not Metric.INNER:
             raise UsageError(f"--engine milvus supports --metric inner only, not {self.metric}")
 
     @property
     def is_flat(self) -> bool:
         """Whether the search is exact over full vectors."""
-        return self.type is IndexType.FLAT and not self.factory
+        return self.type is IndexType.FLAT and not self.factory and self.target_recall is None
 
 
 class Bm25Settings(Settings):
@@ -198,11 +206,11 @@ class SearchSettings(RankingSettings):
 
     hits: int = option(1000, "--depth", "-k", at_least=1)
     ef_search: int | None = option(None, at_least=1)
-    """hnsw: search breadth. [default: the larger of 64 and --hits]"""
+    """hnsw: search breadth. [default: tuned, or the larger of 64 and --hits]"""
     nprobe: int | None = option(None, at_least=1)
-    """ivf: number of lists to search. [default: 1/16 of the lists]"""
+    """ivf: number of lists to search. [default: tuned, or 1/16 of the lists]"""
     k_factor: float | None = setting(None, at_least=1)
-    """--factory with RFlat or Refine(...): candidates rescored per hit. [default: 4]"""
+    """--factory with RFlat or Refine(...): rescored candidates per hit. [default: tuned, or 4]"""
     query_batch: int = setting(1024, at_least=1)
     """Queries per search batch; an exact search reads all vectors once per batch."""
     index_device: str | None = setting(None, metavar="cpu|cuda|cuda:N")

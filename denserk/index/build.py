@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ from denserk.io.manifest import (
 )
 from denserk.io.outputs import named_paths, prepare_folder, refuse_inputs
 from denserk.io.vector_formats import is_flat, map_flat
-from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, verify_folders
+from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, read_vector_blocks, verify_folders
 from denserk.records import Passage
 from denserk.reporting import track
 
@@ -101,7 +102,7 @@ def build_index(
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
     refuse_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
     if paths.verify:
-        verify_folders([*inputs, *filter(None, [paths.trained_as])])
+        verify_folders([*inputs, *filter(None, [paths.trained_as, settings.encoded_queries])])
     if is_bm25:
         chosen, made_from, fill = _plan_bm25(paths.corpus or "", settings, bm25, corpus)
     elif any(map(is_approximate, inputs)):
@@ -238,11 +239,12 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         )
         made_from["trained_as"] = {"name": template.name, "sha256": template.sha256}
     count, manifest = known_count(sources), sources[0].manifest
+    queries = _read_queries(settings, sources[0].vectors_per_passage, made_from["model"])
     if count is not None and manifest is not None:
         rows, dimension = count * sources[0].vectors_per_passage, manifest.contents["dimension"]
         size = in_units(rows * dimension * 4)
         logger.info(f"vectors: {rows:,} x {dimension} x 4 bytes = {size} on the disk")
-        if not settings.is_flat:
+        if not settings.is_flat and queries is None:
             check_memory(*_to_fill(rows, dimension, settings, template), rows, settings)
 
     def fill(folder: Path) -> dict[str, Any]:
@@ -251,20 +253,31 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         if settings.is_flat:
             return contents
         vectors, _ = map_flat(target)
+        if queries is not None:
+            from denserk.index.tuning import build_for_recall
+
+            return contents | build_for_recall(vectors, target, settings, queries)
         factory, index = _to_fill(len(vectors), vectors.shape[1], settings, template)
         if count is None:
             check_memory(factory, index, len(vectors), settings)
         build(vectors, folder / INDEX, settings, factory, index)
         opened = FaissIndex(folder / INDEX, SearchSettings(), threads=settings.threads)
-
-        def blocks() -> Iterator[Vectors]:
-            return (vectors[first : first + BLOCK] for first in range(0, len(vectors), BLOCK))
-
+        blocks = partial(np.array_split, vectors, -(-len(vectors) // BLOCK))
         recall = measure_recall(factory, opened, blocks, settings.seed, settings.metric)
         target.unlink()
         return contents | {"factory": factory, "recall": recall}
 
     return as_json(settings), made_from, fill
+
+
+def _read_queries(settings: IndexSettings, size: int, model: Any) -> Vectors | None:
+    if (name := settings.encoded_queries) is None:
+        return None
+    if size > 1:
+        raise UsageError(f"--target-recall: the passages have {size} vectors each", "give a --type")
+    source = read_vector_blocks(name)
+    refuse_other_model(model, model_of(source.manifest), f"the vectors and {name}", "use one model")
+    return np.concatenate([block.vectors.astype(np.float32) for block in source.blocks()])
 
 
 def _to_fill(
@@ -303,8 +316,7 @@ def measure_recall(
     parts = (ExactIndex(np.array(block, np.float32), metric) for block in blocks())
     _, exact = ShardedIndex(parts, index.dimension).search(queries, depth)
     _, hits = index.search(queries, depth)
-    pairs = zip(exact.tolist(), hits.tolist(), strict=True)
-    recall = sum(len(set(one) & set(other)) for one, other in pairs) / exact.size
+    recall = float((hits[:, :, None] == exact[:, None]).any(2).mean())
     logger.info(
         f"{what}: recall@{depth} {recall:.3f}, for {len(queries)} of its own vectors as queries"
     )

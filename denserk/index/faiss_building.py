@@ -94,29 +94,29 @@ def check_memory(factory: str, index: Any, count: int, settings: IndexSettings) 
     needs = {"training": 2 * FLOAT * index.d * sample}  # the vectors and their residuals
     ivf = mergeable_ivf(index)
     if settings.device == "cpu" and ivf is not None:
-        needs["centroids"] = _stored_bytes(ivf.quantizer, ivf.nlist)
+        needs["centroids"] = stored_bytes(ivf.quantizer, ivf.nlist)
         lists = count * (ivf.code_size + ID_BYTES)
         needs["inverted lists"] = GROWTH * min(lists, spill_bytes())
     else:
-        needs["the index"] = GROWTH * _stored_bytes(index, count)
+        needs["the index"] = GROWTH * stored_bytes(index, count)
     smaller = "give a smaller --set train-size, or fewer lists"
     other = 'give --factory "IVF...,PQ...": lists go to the disk while it is filled'
     require_memory(f"building {factory}", needs, other if ivf is None else smaller)
 
 
-def _stored_bytes(index: Any, count: int) -> int:
+def stored_bytes(index: Any, count: int) -> int:
     """Return the bytes of an index with `count` vectors: codes, links, ids and centroids."""
     faiss = load_faiss()
     index = faiss.downcast_index(index)
     names = ("index", "base_index", "refine_index", "storage")
     inner = [part for name in names if isinstance(part := getattr(index, name, None), faiss.Index)]
-    size = sum(_stored_bytes(part, count) for part in inner)
+    size = sum(stored_bytes(part, count) for part in inner)
     if not inner:
         size += count * int(getattr(index, "code_size", FLOAT * index.d))
     if isinstance(index, faiss.IndexHNSW):
         size += count * (LINK * (index.hnsw.nb_neighbors(0) + 1) + ID_BYTES)
     if isinstance(index, faiss.IndexIVF):
-        size += count * ID_BYTES + _stored_bytes(index.quantizer, index.nlist)
+        size += count * ID_BYTES + stored_bytes(index.quantizer, index.nlist)
     return size
 
 
@@ -126,7 +126,7 @@ def spill_bytes() -> int:
 
 
 def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[str, Any]:
-    """Return the factory string of an index of `count` vectors, and the index, empty."""
+    """Return the factory string, with {lists} filled in for `count` vectors, and an empty index."""
     faiss = load_faiss()
     lists = settings.nlist or max(1, min(int(4 * count**0.5), count // GOOD_TRAINING))
     quantizer = f"PQ{settings.pq_m}x{settings.pq_nbits}"
@@ -139,7 +139,7 @@ def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[st
         IndexType.SQ8: "SQ8",
         IndexType.SQFP16: "SQfp16",
     }
-    factory = settings.factory or factories[settings.type]
+    factory = (settings.factory or factories[settings.type]).replace("{lists}", str(lists))
     metric = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
     with faiss_errors(lambda reason: _rejected(factory, reason)):
         index = faiss.index_factory(dimension, factory, metric)
@@ -290,7 +290,8 @@ class Template:
     def settings(self, given: IndexSettings) -> IndexSettings:
         """Return the settings given, completed by those that the index was trained with."""
         made = from_json(IndexSettings, self.manifest.settings)
-        values = {name: getattr(made, name) for name in TRAINED}
+        values = {name: getattr(made, name) for name in TRAINED} | {"target_recall": None}
+        values["factory"] = self.factory if made.target_recall else made.factory
         for name in values.keys() & given_fields(given):
             asked, option = getattr(given, name), spelled(name, IndexSettings)
             if asked not in (values[name], self.factory):

@@ -88,6 +88,7 @@ class OpenedIndex:
                 "name": name,
                 "sha256": {} if manifest is None else manifest.contents.get("sha256", {}),
                 "bytes": folder_bytes(Path(name)) if Path(name).is_dir() else None,
+                "search": {} if manifest is None else manifest.contents.get("search", {}),
             }
             for name, manifest in zip(self.names, self.manifests, strict=True)
         ]
@@ -135,6 +136,8 @@ def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -
         vectors, metric = map_flat(path)
         rows, dimension = vectors.shape
     else:
+        tuned = manifest.contents.get("search", {}) if manifest else {}
+        settings = replace(settings, **{n: getattr(settings, n) or v for n, v in tuned.items()})
         device = settings.index_device or compute.device
         index = FaissIndex(path, settings, device, compute.threads)
         rows, dimension, metric = len(index), index.dimension, index.metric
