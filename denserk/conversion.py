@@ -24,6 +24,7 @@ from denserk.config.formats import (
     TopicsFormat,
     TrainingFormat,
 )
+from denserk.config.options import unused_options
 from denserk.errors import InputError, UsageError
 from denserk.io import corpus, qrels, runs, topics, training
 from denserk.io.blocks import Block
@@ -209,7 +210,8 @@ def _model(job: _Job) -> int:
     if job.target == STREAM:
         raise UsageError(f"{STREAM}: a folder is expected, not a stream")
     with whole_folder(job.target, overwrite=job.settings.overwrite, export=True) as folder:
-        convert_model(job.source, folder, job.to_format, job.representation, job.text)
+        settings = job.representation, job.text
+        convert_model(job.source, folder, job.to_format, *settings, job.settings.average)
     return 1
 
 
@@ -245,10 +247,8 @@ def convert(
     kind = settings.kind or detect_kind(source, target)
     if settings.kind is None:
         logger.info(f"{source}: {kind}")
-    if settings.teacher is not None and kind is not Kind.TRAINING:
-        raise UsageError(f"--teacher scores training data, not {kind}", "leave it out")
-    if settings.expansions is not None and kind is not Kind.CORPUS:
-        raise UsageError(f"--expansions are appended to a corpus, not to {kind}", "leave it out")
+    if unused := unused_options(kind, settings):
+        raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
     formats, unit, convert_kind = CONVERSIONS[kind]
     to_format = format_by_name(target, kind)
     if settings.to_format is not None:

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from denserk.config.encoding import VectorFormat
 from denserk.config.formats import (
@@ -16,7 +18,7 @@ from denserk.config.formats import (
     TrainingFormat,
 )
 from denserk.conversion import CONVERSIONS, convert, detect_kind
-from denserk.errors import DenserkError, InputError, UsageError
+from denserk.errors import DenserkError, InputError, ModelError, UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind as ManifestKind
 from denserk.io.manifest import Manifest, write_manifest
@@ -24,6 +26,8 @@ from denserk.io.pretraining_text import Expansion
 from denserk.io.runs import read_run
 from denserk.io.training import read_training
 from denserk.io.vectors import open_vectors, read_vector_blocks
+from denserk.models.checkpoints import read_weights
+from denserk.models.model_folder import WEIGHTS_FILE, read_model_folder
 from denserk.records import Candidate
 from tests.conftest import PASSAGES, QUERIES
 from tests.expansions import write_expansions
@@ -39,8 +43,8 @@ def test_a_corpus_with_its_generated_queries(toy, tmp_path):
     texts = {d: text for d, (_, text) in PASSAGES.items()}
     texts["d2"] += " who? where?"
     assert {p.docid: p.text for p in read_passages(str(tmp_path / "c.jsonl"))} == texts
-    with pytest.raises(UsageError, match="--expansions are appended to a corpus, not to queries"):
-        turn(toy / "queries.tsv", tmp_path / "q", kind=Kind.QUERIES, expansions="e")
+    with pytest.raises(UsageError, match="--expansions, --average: not used by queries"):
+        turn(toy / "queries.tsv", tmp_path / "q", kind=Kind.QUERIES, expansions="e", average=("m",))
 
 
 @pytest.mark.parametrize(
@@ -181,6 +185,29 @@ def test_models_from_one_layout_to_another(tiny_agg, tmp_path):
     assert first.read_bytes() == second.read_bytes()
     with pytest.raises(UsageError, match="is not empty"):
         turn(source, tmp_path / "a", "denserk")
+
+
+def test_the_mean_of_models_that_are_alike(tiny_agg, tmp_path):
+    first, second, third = models = [tiny_agg("bert") for _ in range(3)]
+    for number, model in enumerate(models):
+        tensors = {n: t + t.mean() * number for n, t in load_file(first / WEIGHTS_FILE).items()}
+        save_file(tensors, model / WEIGHTS_FILE)
+    save_file(tensors, third / "part.safetensors")
+    index = {"weight_map": dict.fromkeys(tensors, "part.safetensors")}
+    (third / f"{WEIGHTS_FILE}.index.json").write_text(json.dumps(index))
+    (third / WEIGHTS_FILE).unlink()
+    turn(first, tmp_path / "soup", "denserk", average=(str(second), str(third)))
+    soup, every = load_file(tmp_path / "soup" / WEIGHTS_FILE), [*map(read_weights, models)]
+    for name, tensor in soup.items():
+        torch.testing.assert_close(tensor, sum(tensors[name] for tensors in every) / 3)
+    tied = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
+    assert soup[tied[0]].equal(soup[tied[1]])
+    named = json.loads((tmp_path / "soup" / "denserk.json").read_text())["average_of"]
+    assert named == {str(model): read_model_folder(model).fingerprint() for model in models}
+    with pytest.raises(ModelError, match=r"representation.agg_dim was 20, now 16"):
+        turn(first, tmp_path / "no", "denserk", average=(str(tiny_agg("bert", agg_dim=16)),))
+    with pytest.raises(ModelError, match=r"config.model_type was 'bert', now 'distilbert'"):
+        turn(first, tmp_path / "no", "denserk", average=(str(tiny_agg("distilbert")),))
 
 
 KINDS: dict[Kind, list[Any]] = {

@@ -106,13 +106,15 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     """Format of the source; an unknown name prints the possible ones. [default: detected]"""
     to_format: str | None = option(None, "--to", metavar="FORMAT")
     """Format of the target. [default: from the target's name]"""
-    expansions: str | None = option(None, metavar="FILE")
+    expansions: str | None = option(None, metavar="FILE", of=Kind.CORPUS)
     """corpus: generated queries, from `denserk generate`, to append to each passage's text."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME")
     """training: corpus that has the texts of passages given by id."""
     queries: str | None = option(None, metavar="FILE|DIR|NAME")
     """training: topics that have the texts of queries given by id."""
-    teacher: str | None = option(None, metavar="DIR|HUB_ID")
+    teacher: str | None = option(None, metavar="DIR|HUB_ID", of=Kind.TRAINING)
     """training: cross-encoder that scores every positive and negative. [default: none]"""
+    average: tuple[str, ...] = option((), metavar="DIR|HUB_ID", repeat=True, of=Kind.MODEL)
+    """model: model whose weights are averaged with the source's (model soup); repeatable."""
     allow_pickle: bool = False
     """vectors: allow pickle files, which can run code; only for trusted files."""

@@ -149,6 +149,19 @@ class CacheSettings(Settings):
     """Tokens per chunk, padding included, instead of a number of texts."""
 
 
+class LoraSettings(Settings):
+    """Low-rank adapters."""
+
+    lora: int | None = option(None, at_least=1, metavar="RANK")
+    """Train low-rank adapters (LoRA) and new heads alone; the saved model has them merged."""
+    lora_alpha: int | None = setting(None, at_least=1, needs="lora")
+    """Scale of the adapters, times the rank. [default: twice the rank]"""
+    lora_dropout: float = setting(0.0, at_least=0, below=1, needs="lora")
+    """Dropout of the adapters' inputs."""
+    lora_targets: tuple[str, ...] = setting((), needs="lora")
+    """Linear layers that get adapters, e.g. query,value. [default: peft's choice, or all]"""
+
+
 class OptimizerSettings(PrecisionSettings):
     """Optimisation."""
 
@@ -269,6 +282,7 @@ CLASSES: tuple[type, ...] = (
     SamplingSettings,
     ObjectiveSettings,
     OptimizerSettings,
+    LoraSettings,
     CacheSettings,
     RerankingSettings,
     ValidationSettings,
@@ -387,6 +401,7 @@ class FinetuneRun(ResolvedRun):
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    adapters: LoraSettings = field(default_factory=LoraSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
     reranking: RerankingSettings = field(default_factory=RerankingSettings)
     validation: ValidationSettings = field(default_factory=ValidationSettings)

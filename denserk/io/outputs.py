@@ -40,7 +40,7 @@ MODEL_FILES = """
     *.safetensors *.safetensors.index.json pytorch_model*.bin
     tokenizer*.json special_tokens_map.json added_tokens.json chat_template.jinja
     vocab.txt vocab.json merges.txt *.model
-    config_sentence_transformers.json sentence_bert_config.json
+    config_sentence_transformers.json sentence_bert_config.json adapter_config.json
 """
 MANIFEST_FILES = """
     manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid tokens.jsonl
@@ -55,7 +55,7 @@ TRAINING_FILES = f"""
 # patterns of folders below a model folder or the folder of a training run
 FOLDERS = """
     checkpoints checkpoint-* best steps step-* start logs training-data dev-data scratch .saving
-    query document [0-9]_*
+    query document adapter [0-9]_*
 """
 # the file that marks a folder of denserk's -> keys of its JSON object, patterns of other files
 MARKS = {

@@ -120,9 +120,10 @@ class _States(nn.Module):
 class Backbone(nn.Module):
     """A transformer: a bare encoder, or a masked-language model."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, new_heads: tuple[str, ...] = ()) -> None:
         super().__init__()
         self.model: Any = model
+        self.new_heads = new_heads  # first parts of the names of randomly initialised layers
         self.compiled: Compiled | None = None
 
     @property

@@ -70,6 +70,7 @@ class Reranker(nn.Module):
     def __init__(self, model: Any, folder: Path, text: TextSettings, pairs: PairSettings) -> None:
         super().__init__()
         self.model: Any = model
+        self.new_heads = (HEAD,)  # also of a published reranker
         self.folder, self.text, self.pairs = folder, text, pairs
         self.is_linear = not type(model).__name__.endswith(PUBLISHED)
 

@@ -31,9 +31,10 @@ from denserk.config.encoding import (
     TextSettings,
 )
 from denserk.config.options import as_json, as_type, from_json
-from denserk.data.tokenization import PAIR, load_tokenizer
+from denserk.data.tokenization import PAIR, TextTokenizer, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.io.files import whole_text, write_errors
+from denserk.io.manifest import differences
 from denserk.models.backbone import Architecture, Backbone, architecture_of, longest_input
 from denserk.models.checkpoints import (
     CONFIG,
@@ -218,7 +219,7 @@ class StoredEncoder:
             )
         tensors = {n: t for n, t in self.tensors.items() if not n.startswith(head)}
         model = load_model(auto, self.folder, self.config, tensors, may_lack=head)
-        return Backbone(model)
+        return Backbone(model, head)
 
 
 @dataclass(frozen=True)
@@ -248,6 +249,18 @@ class StoredModel:
         """Return the SHA-256 of weights, tokenizer and configuration."""
         files = (*encoder_files(self.query.folder), *encoder_files(self.passage.folder))
         return fingerprint(self.root, (*self.files, *files))
+
+    def shared_settings(self) -> dict[str, Any]:
+        """Return what models must have in common for a mean of their weights."""
+        tokenizer = load_tokenizer(self.passage.folder)
+        return {
+            "config": {**self.passage.config.to_dict(), "_name_or_path": None, "dtype": None},
+            "tokenizer": TextTokenizer(tokenizer, self.text).fingerprint(),
+            "representation": as_json(self.representation),
+            "text": as_json(self.text),
+            "dimensions": self.dimensions,
+            "untied": not self.shared,
+        }
 
     def build(
         self, settings: RepresentationSettings, *, train: bool = False, untie: bool = False
@@ -573,18 +586,24 @@ def convert_model(
     layout: ModelLayout,
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
+    average: Sequence[str] = (),
 ) -> None:
     """Write a model, given by a short name, a folder or a name on the hub, in another layout.
 
-    `representation` and `text` replace settings of the source.
+    `representation` and `text` replace settings of the source. With models to `average`, weights
+    are the mean (w_1 + ... + w_k) / k of all, in float32 ("Model soups", Wortsman et al., 2022).
     """
     name, folder = find_model(source)
     stored = read_model_folder(folder)
     query, passage = stored.build(override(stored.representation, representation))
+    others = _average((query, passage), stored, average)
     tokenizer = load_tokenizer(stored.passage.folder)
     texts = override(stored.text, text)
     if layout is ModelLayout.DENSERK:
         save_model(target, passage, tokenizer, texts, query, name, stored.dimensions)
+        if average:
+            models = {"average_of": {name: stored.fingerprint(), **others}}
+            _write_json(target / DENSERK_FILE, {**read_json(target / DENSERK_FILE), **models})
         return
     _refuse_layout(layout, query, passage)
     made = passage.settings
@@ -618,6 +637,21 @@ def convert_model(
         with whole_text(place / "vocab.txt") as out:  # for the released code's tokenizer
             out.writelines(f"{word}\n" for word, _ in words)
         write(place, model, model.state_dict())
+
+
+def _average(sides: Sequence[Encoder], stored: StoredModel, names: Sequence[str]) -> dict[str, str]:
+    """Give the sides of a stored model the mean of all models' weights; return fingerprints."""
+    fingerprints = {}
+    for number, name in enumerate(names, start=2):
+        other = read_model_folder(find_model(name)[1])
+        if differing := differences(stored.shared_settings(), other.shared_settings()):
+            message = f"{name} cannot be averaged with {stored.root}: {'; '.join(differing)}"
+            raise ModelError(message, "average models that were trained alike from one model")
+        own = nn.ModuleList(other.build(sides[0].settings)).parameters()  # shared ones once
+        for mean, weight in zip(nn.ModuleList(sides).parameters(), own, strict=True):
+            mean.data.lerp_(weight.data, 1 / number)
+        fingerprints[name] = other.fingerprint()
+    return fingerprints
 
 
 def _refuse_layout(layout: ModelLayout, query: Encoder, passage: Encoder) -> None:

@@ -32,6 +32,7 @@ from denserk.models.checkpoints import find_model
 from denserk.models.cross_encoder import is_reranker, reranker_to_train
 from denserk.models.model_folder import fit_lengths, override, read_model_folder, save_model
 from denserk.models.representation import Aggretriever, Encoder, MultiVector, Retriever
+from denserk.training.adapters import with_adapters
 from denserk.training.run_folder import (
     DATA,
     DEV_DATA,
@@ -62,7 +63,7 @@ def finetune(run: FinetuneRun) -> TrainingResult:
     trained = what_is_trained(run)
     refuse_unused(run, trained)
     build = reranker_training if trained == CROSS_ENCODER else retriever_training
-    return train(run, lambda _: build(run))
+    return train(run, lambda _: with_adapters(build(run), run.adapters, run.finetune.model))
 
 
 def what_is_trained(run: FinetuneRun) -> str:
