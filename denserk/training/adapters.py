@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 def with_adapters(training: Training, settings: LoraSettings, base: str) -> Training:
-    """Return the training of adapters and new heads of a model that was loaded from `base`, if asked.
+    """Return the training of adapters and new heads of a model loaded from `base`, if asked for.
 
-    A target's weights W (out, in) become W + alpha / r B A, with random A (r, in) and B (out, r) = 0
-    at first. `save` writes these sums, and `adapter/` in peft's format, which `load` reads.
+    A target's weights W (out, in) become W + alpha / r B A, with A (r, in) random and B (out, r)
+    zero at first. `save` writes these sums, and `adapter/` in peft's format, which `load` reads.
     """
     if settings.lora is None:
         return training
