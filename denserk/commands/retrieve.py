@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 @command(
     app,
     "encode",
-    common="model corpus topics qrels output output_format resume overwrite shard_id shard_num "
+    common="model corpus topics output output_format resume update overwrite shard_id shard_num "
     "representation l2_norm passage_max_length query_max_length device dtype int8 "
     "batch_size",
 )
@@ -39,8 +39,9 @@ def encode(
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the number of threads is --workers
     result = task(settings, corpus, representation, text, compute)
+    copied = f"{result.copied:,} copied from {settings.update}, " if settings.update else ""
     logger.info(
-        f"{settings.output}: {result.count:,} vectors of {result.dimension} dimensions; "
+        f"{settings.output}: {result.count:,} vectors of {result.dimension} dimensions; {copied}"
         f"{result.encoded:,} encoded in this run, {per_second(result.per_second)} per second"
     )
     if result.encoded:

@@ -247,6 +247,8 @@ class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings, kw_only=True
     """Output folder, or file for single-file formats."""
     output_format: VectorFormat = VectorFormat.NPY
     """Format of the vectors."""
+    update: str | None = option(None, metavar="DIR", excludes="int8")
+    """Earlier vectors of the same model: texts that they hold are copied instead of encoded."""
     vector_dtype: VectorDtype = VectorDtype.FLOAT32
     """Precision of the stored vectors."""
     block_size: int | None = option(None, at_least=1)
@@ -259,8 +261,8 @@ class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings, kw_only=True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.output_format is not VectorFormat.NPY and self.resume:
-            raise UsageError("--resume needs --output-format npy")
+        if self.output_format is not VectorFormat.NPY and (self.resume or self.update):
+            raise UsageError("--resume and --update need --output-format npy")
         if self.int8 and (self.output_format is not VectorFormat.NPY or self.source == "-"):
             raise UsageError("--int8 needs --output-format npy and texts from a file")
         streamed = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)

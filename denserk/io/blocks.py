@@ -9,12 +9,14 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from denserk.config.options import from_json
 from denserk.errors import InputError, MismatchError, UsageError
@@ -28,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 JOURNAL = "blocks.jsonl"
 OTHERS = "blocks-*.jsonl"  # of ranks 1, 2, ... until their lines are copied into the first journal
+OVERWRITE = "give the same settings, or start over with --overwrite"
+
+Hashes = NDArray[np.bytes_]  # (N,) of 16 bytes each
 
 
 @dataclass(frozen=True)
@@ -96,23 +101,31 @@ def texts_sha256(texts: Iterable[Sequence[str]]) -> str:
     return digest.hexdigest()
 
 
+def text_hashes(texts: Iterable[Sequence[str]]) -> Hashes:
+    """Return the 128-bit BLAKE2b hashes of texts, each given as its parts."""
+    encoded = ("\x1f".join(parts).encode("utf-8", "surrogatepass") for parts in texts)
+    digests = b"".join(blake2b(text, digest_size=16).digest() for text in encoded)
+    return np.frombuffer(digests, "S16")
+
+
 def refuse_other_run(
-    where: str | Path, started: Manifest, now: Manifest, models: Iterable[str]
+    where: str | Path,
+    started: Manifest,
+    now: Manifest,
+    inputs: Iterable[str],
+    hint: str = OVERWRITE,
 ) -> None:
     """Raise a MismatchError if an output was started with other settings or another model.
 
-    `models` are the keys of `made_from` that describe models.
+    `inputs` are the keys of `made_from` that describe models, or vectors, by a fingerprint.
     """
     found = differences(started.settings, now.settings)
-    for key in models:
+    for key in inputs:
         # without names, because a folder may have moved
         old, new = ({**(each.made_from.get(key) or {}), "name": None} for each in (started, now))
         found += differences(old, new, f"{key}.")
     if found:
-        raise MismatchError(
-            f"{where} was started with other settings: {'; '.join(found)}",
-            "give the same settings, or start over with --overwrite",
-        )
+        raise MismatchError(f"{where} was started with other settings: {'; '.join(found)}", hint)
     if started.version != now.version:
         logger.warning(f"{where} was started by denserk {started.version}; this is {now.version}")
 

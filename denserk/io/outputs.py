@@ -43,7 +43,7 @@ MODEL_FILES = """
     config_sentence_transformers.json sentence_bert_config.json adapter_config.json
 """
 MANIFEST_FILES = """
-    manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid tokens.jsonl
+    manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid block-[0-9]*.hash tokens.jsonl
     word-frequencies.json index index.ivfdata docid vectors *.index.npy *.index.json
     segments_* _*.* write.lock int8.xml int8.bin
 """

@@ -4,8 +4,9 @@ denserk's folder has independent blocks, a journal of finished blocks, and a man
 
     block-00000.npy      (n, D) float32 or float16, C order, memory-mappable
     block-00000.docid    n ids, one a line
+    block-00000.hash     n hashes of 16 bytes, of the texts that `encode` encoded
     blocks.jsonl         one line per finished block: number, count, SHA-256 of its texts and of
-                         its two files
+                         its files
     manifest.json        settings and inputs; `complete: false` until the last block is written,
                          then also counts and the SHA-256 of blocks.jsonl
 
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io import vector_formats as formats
-from denserk.io.blocks import JOURNAL, Block, BlockFolder, read_journal
+from denserk.io.blocks import JOURNAL, Block, BlockFolder, Hashes, read_journal
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM, first_line, open_ahead, read_errors, read_file, read_text_lines
 from denserk.io.json_records import identifier
@@ -51,6 +52,7 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
+HASH = "hash"  # suffix of the hashes of texts
 DAMAGED = "the file was changed or damaged: copy it again, or make the folder again"
 
 # The int8 model of `encode --int8`, in OpenVINO's own format.
@@ -79,15 +81,18 @@ class VectorFolderWriter(BlockFolder):
         super().__init__(folder, manifest, finished, rank)
         self._dtype = np.dtype(dtype)
 
-    def write(self, block: Block, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
-        """Write n ids and (n, D) vectors; float16 storage rounds to nearest."""
+    def write(
+        self, block: Block, ids: Sequence[str], vectors: Vectors, hashes: Hashes | None = None
+    ) -> None:
+        """Write n ids, (n, D) vectors and hashes of texts; float16 storage rounds to nearest."""
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)
         formats.refuse_non_finite(self._folder, ids, stored)
         array = BytesIO()  # np.save writes a file through C, which loses the error of a full disk
         np.save(array, stored)
         lines = "".join(f"{docid}\n" for docid in ids).encode("utf-8")
-        self.write_files(block, {"npy": array.getvalue(), DOCID: lines})
+        files = {"npy": array.getvalue(), DOCID: lines}
+        self.write_files(block, files if hashes is None else {**files, HASH: hashes.tobytes()})
 
     def finish(self, contents: Mapping[str, Any]) -> Manifest:
         """Mark the folder complete; `contents` adds to the counts in its manifest."""
@@ -183,6 +188,47 @@ def open_vectors(name: str | Path) -> VectorFolder:
             "encode again with --overwrite",
         )
     return folder
+
+
+class EncodedTexts:
+    """The texts of a finished folder, found by their hashes, and their vectors; 24 bytes a text."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = open_vectors(name)
+        found = []
+        for block in self.folder.finished:
+            path, digest = self.folder.folder / f"{block.name}.{HASH}", block.sha256.get(HASH)
+            if digest is None:
+                raise UsageError(
+                    f"{name} has no hashes of its texts: an older denserk, or convert, wrote it",
+                    "encode the whole corpus once, without --update",
+                )
+            _compare(path, digest)
+            found.append(read_file(path))
+        hashes = np.frombuffer(b"".join(found), "S16")
+        self._passages = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._passages]
+        self._firsts = np.cumsum([0, *(block.count for block in self.folder.finished)])
+
+    def find(self, hashes: Hashes) -> NDArray[np.int64]:
+        """Return the numbers of passages that have the (N,) texts; -1 where there is none."""
+        places = np.searchsorted(self._hashes[:-1], hashes)
+        return np.where(self._hashes[places] == hashes, self._passages[places], -1)
+
+    def with_encoded(self, passages: NDArray[np.int64], encoded: Vectors) -> NDArray[np.float32]:
+        """Return the vectors of (N,) passages; where one is -1, the next text of `encoded`.
+
+        (N,), (M * S, D) -> (N * S, D), with S vectors per text.
+        """
+        shape = self.folder.vectors_per_passage, self.folder.dimension
+        vectors = np.empty((len(passages), *shape), np.float32)
+        vectors[passages < 0] = encoded.reshape(-1, *shape)
+        blocks = np.searchsorted(self._firsts, passages, side="right") - 1
+        for number in set(blocks.tolist()) - {-1}:
+            stored = self.folder.map_block(self.folder.finished[number]).reshape(-1, *shape)
+            inside = blocks == number
+            vectors[inside] = stored[passages[inside] - self._firsts[number]]
+        return vectors.reshape(-1, self.folder.dimension)
 
 
 def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSource:

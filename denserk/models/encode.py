@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from denserk.config.encoding import (
     Backend,
@@ -29,10 +30,12 @@ from denserk.data.batches import PlannedTexts
 from denserk.errors import MismatchError, UsageError
 from denserk.io.blocks import (
     Block,
+    Hashes,
     Texts,
     refuse_other_run,
     shard_bounds,
     start_folder,
+    text_hashes,
     texts_sha256,
 )
 from denserk.io.corpus import read_passages
@@ -41,7 +44,7 @@ from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.io.outputs import prepare_folder, refuse_occupied
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, write_vectors
-from denserk.io.vectors import INT8_WEIGHTS, VectorFolderWriter
+from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolder, VectorFolderWriter
 from denserk.models.devices import choose_device
 from denserk.models.distributed import (
     device_of_rank,
@@ -58,23 +61,27 @@ from denserk.reporting import track
 T = TypeVar("T")
 R = TypeVar("R")
 Records = Sequence[Any]  # passages, or queries
-Encoded = tuple[Block, Records, Vectors]
+Encoded = tuple[Block, Records, Hashes, Vectors]
+# of each text the passage to copy from, or -1; and the other texts, unless the block is finished
+Prepared = tuple[Block, Records, Hashes, NDArray[np.int64], PlannedTexts | None]
 # Passages per block without --block-size. A CPU encodes 4,096 in minutes, which a kill would cost;
 # a GPU encodes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
 # options in the manifest, which a resumed run must share
 RECORDED = ("vector_dtype", "shard_id", "shard_num", "dtype", "batch_size", "threads")
+PLACES = ("shard_id", "shard_num", "block_size")  # those which need not be those of --update
 
 
 @dataclass
 class EncodeResult:
-    """`count` vectors of `dimension` in the output, and the work of this run.
+    """`count` vectors of `dimension` in the output, `copied` by --update, and the work of this run.
 
     `encoded` texts, their `tokens`, and their `positions` with padding, in `seconds`.
     """
 
     count: int = 0
     dimension: int = 0
+    copied: int = 0
     encoded: int = 0
     seconds: float = 0.0
     tokens: int = 0
@@ -145,13 +152,15 @@ def _encode(
             return count, None
         return count, read_manifest(settings.output, Kind.VECTORS, unfinished=True)
 
+    old = EncodedTexts(settings.update) if settings.update else None
     count, resumed = from_main_process(look)
-    size = settings.block_size or (resumed and resumed.settings.get("block_size"))
+    earlier = resumed or (old.folder.manifest if old else None)
+    size = settings.block_size or (earlier and earlier.settings.get("block_size"))
     size = size or BLOCK_SIZES[choose_device(compute.device).type]
     start, stop = shard_bounds(count, size, settings.shard_id, settings.shard_num)
-    if resumed is not None and compute.backend is Backend.AUTO:
+    if earlier is not None and compute.backend is Backend.AUTO:
         # earlier versions, which recorded none, computed by torch
-        backend = resumed.made_from["model"].get("backend", Backend.TORCH)
+        backend = earlier.made_from["model"].get("backend", Backend.TORCH)
         compute = replace(compute, backend=Backend(backend))
     encoder = TextEncoder(settings.model, representation, text, compute)
     if settings.int8:
@@ -174,18 +183,31 @@ def _encode(
     }
     made_from = {"model": encoder.description(), "texts": settings.source}
     manifest = Manifest(Kind.VECTORS, False, chosen, made_from)
+    if old is not None:
+        manifest = _updating(old.folder, manifest)
     result = EncodeResult(dimension=encoder.dimension)
     writer = _folder_writer(settings, manifest, encoder, resumed) if to_folder else None
     finished = dict(writer.finished) if writer else {}
     blocks = texts.blocks(size, start, stop)
     with track("encoding", stop and stop - start, texts.unit) as progress:
-        encoded = _encode_blocks(settings, encoder, blocks, finished, result, progress.advance)
+        advance = progress.advance
+        encoded = _encode_blocks(settings, encoder, blocks, finished, old, result, advance)
         if writer is None:
             _to_file(encoded, settings, encoder.text, replace(manifest, complete=True))
             return result
         several = 1 if settings.topics else encoder.vectors_per_passage
         contents = {"dimension": encoder.dimension, "vectors_per_passage": several}
         return _to_folder(encoded, writer, result, contents)
+
+
+def _updating(old: VectorFolder, manifest: Manifest) -> Manifest:
+    """Add what vectors are copied from; other settings or another model are a MismatchError."""
+    places = {name: manifest.settings[name] for name in PLACES}
+    before = replace(old.manifest, settings={**old.manifest.settings, **places})
+    hint = "give the same settings, or encode without --update"
+    refuse_other_run(old.folder, before, manifest, ["model"], hint)
+    source = {"name": str(old.folder), "fingerprint": old.manifest.contents["journal_sha256"]}
+    return replace(manifest, made_from={**manifest.made_from, "update": source})
 
 
 def _folder_writer(
@@ -197,7 +219,7 @@ def _folder_writer(
     def start() -> tuple[Manifest, dict[int, Block]]:
         prepare_folder(folder, overwrite=settings.overwrite, resume=settings.resume)
         if resumed is not None:
-            refuse_other_run(folder, resumed, manifest, ["model"])
+            refuse_other_run(folder, resumed, manifest, ["model", "update"])
         finished = start_folder(folder, manifest)
         if settings.int8 and not (folder / INT8_WEIGHTS).exists():
             encoder.save_int8(folder)
@@ -216,17 +238,17 @@ def _to_folder(
     encoded: Iterable[Encoded], writer: VectorFolderWriter, result: EncodeResult, contents: Any
 ) -> EncodeResult:
     """Write the resumable folder, together with the other processes."""
-    for block, records, vectors in encoded:
-        writer.write(block, [record[0] for record in records], vectors)
+    for block, records, hashes, vectors in encoded:
+        writer.write(block, [record[0] for record in records], vectors, hashes)
     of_ranks = gather_objects((writer.finished, result))
 
     def finish() -> EncodeResult:
         for finished, _ in of_ranks:
             writer.finished |= finished
-        count = writer.finish(contents).contents["count"]
         results = [other for _, other in of_ranks]
-        summed = ("encoded", "tokens", "positions")
+        summed = ("copied", "encoded", "tokens", "positions")
         work = {name: sum(getattr(each, name) for each in results) for name in summed}
+        count = writer.finish({**contents, "copied": work["copied"]}).contents["count"]
         seconds = max(each.seconds for each in results)
         return EncodeResult(count, result.dimension, seconds=seconds, **work)
 
@@ -239,7 +261,7 @@ def _to_file(
     """Write another tool's format, in one pass; several vectors of d1 are d1#0, d1#1."""
 
     def blocks() -> Iterator[VectorBlock]:
-        for _, records, vectors in encoded:
+        for _, records, _, vectors in encoded:
             names = [record[0] for record in records]
             contents = [" ".join(filter(None, _parts(record, text))) for record in records]
             size = len(vectors) // len(records)
@@ -270,6 +292,7 @@ def _encode_blocks(
     encoder: TextEncoder,
     blocks: Iterable[tuple[int, Records]],
     finished: Mapping[int, Block],
+    old: EncodedTexts | None,
     result: EncodeResult,
     advance: Callable[[int], None],
 ) -> Iterator[Encoded]:
@@ -277,11 +300,12 @@ def _encode_blocks(
     (rank, size), side = world(), settings.side
     start, unseen = time.perf_counter(), set(finished)
 
-    def prepare(numbered: tuple[int, Records]) -> tuple[Block, Records, PlannedTexts | None]:
+    def prepare(numbered: tuple[int, Records]) -> Prepared:
         number, records = numbered
         if number % size != rank:
-            return Block(number, len(records), ""), records, None
-        digest = texts_sha256([record[0], *_parts(record, encoder.text)] for record in records)
+            return Block(number, len(records), ""), records, text_hashes([]), np.empty(0, int), None
+        texts = [_parts(record, encoder.text) for record in records]
+        digest = texts_sha256([r[0], *parts] for r, parts in zip(records, texts, strict=True))
         block = Block(number, len(records), digest)
         if finished.get(number, block) != block:
             raise MismatchError(
@@ -289,22 +313,30 @@ def _encode_blocks(
                 f"{settings.source} holds there now",
                 "start over with --overwrite",
             )
-        planned = None if number in finished else encoder.plan(side, records)
-        return block, records, planned
+        hashes = text_hashes(texts)
+        kept = np.full(len(records), -1) if old is None else old.find(hashes)
+        new = [records[place] for place in np.flatnonzero(kept < 0).tolist()]
+        planned = None if number in finished else encoder.plan(side, new)
+        return block, records, hashes, kept, planned
 
-    for block, records, planned in prefetch(prepare, blocks, settings.workers):
+    for block, records, hashes, kept, planned in prefetch(prepare, blocks, settings.workers):
         unseen.discard(block.number)
+        copied = int(np.count_nonzero(kept >= 0))
+        result.copied += copied
         if planned is None:
             advance(block.count)
             if not result.encoded:  # time counts from the first text that is encoded
                 start = time.perf_counter()
             continue
         vectors = encoder.encode_planned(side, planned, advance)
+        if old is not None:
+            vectors = old.with_encoded(kept, vectors)
+            advance(copied)
         result.encoded += planned.count
         result.tokens += planned.tokens
         result.positions += planned.positions
         result.seconds = time.perf_counter() - start
-        yield block, records, vectors
+        yield block, records, hashes, vectors
     result.count = result.encoded
     if unseen:
         raise MismatchError(

@@ -46,7 +46,7 @@ NEEDED = {
         (
             EncodeSettings,
             {"resume": True, "output_format": VectorFormat.JSONL},
-            "--resume needs --output-format npy",
+            "--resume and --update need --output-format npy",
         ),
         (EncodeSettings, {"output": "-"}, "--output - needs"),
         (GenerateSettings, {"output": "-", "resume": True}, "--resume needs a file"),

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from denserk.commands.app import run as denserk
 from denserk.config.encoding import ComputeSettings, EncodeSettings, TextSettings, VectorFormat
 from denserk.config.formats import CorpusSettings
 from denserk.data.batches import plan
@@ -25,6 +26,7 @@ from denserk.io.vectors import open_vectors
 from denserk.models import encode as encode_module
 from denserk.models.encode import encode
 from tests.faults import Stopped, contents, ranks, stopped_at
+from tests.index.folders import vector_folder
 
 
 class StandIn:
@@ -144,7 +146,7 @@ def test_stopped_anywhere_and_resumed_gives_the_same_bytes(corpus, tmp_path, ste
     before = StandIn.asked
     run(tmp_path / "v", corpus, resume=True, block_size=None if step > 1 else 4)
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
-    finished = max(0, (step - 2) // 2)  # manifest and journal come first, then two files a block
+    finished = max(0, (step - 2) // 3)  # manifest and journal come first, then three a block
     assert StandIn.asked - before == max(0, 23 - 4 * finished)
     assert run(tmp_path / "v", corpus, resume=True).encoded == 0
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
@@ -155,7 +157,7 @@ def test_a_stream_resumes_block_by_block(corpus, tmp_path, monkeypatch):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
         return run(tmp_path / "v", "-", resume=True)
 
-    with stopped_at(7), pytest.raises(Stopped):
+    with stopped_at(8), pytest.raises(Stopped):
         from_stdin()
     assert from_stdin().encoded == 15
     run(tmp_path / "whole", corpus)
@@ -195,6 +197,71 @@ def test_a_changed_corpus_is_not_continued(corpus, tmp_path):
     corpus.write_text("".join(lines[:8]))
     with pytest.raises(MismatchError, match="holds block 2, past the end"):
         run(tmp_path / "v", corpus, resume=True)
+
+
+@pytest.fixture
+def changed(corpus):
+    """The corpus from its end, under new ids, with a text twice and two new ones."""
+    records = [json.loads(line) for line in reversed(corpus.read_text().splitlines())]
+    lines = (json.dumps({**r, "_id": f"n{n}"}) for n, r in enumerate([*records, records[0]]))
+    path = corpus.with_name("changed.jsonl")
+    path.write_text("\n".join(lines).replace("text 5", "new").replace("text 9", "newer"))
+    return path
+
+
+@pytest.mark.parametrize("options", [{"block_size": 9}, {"shard_id": 1, "shard_num": 2}])
+def test_an_update_is_a_fresh_run_that_encodes_new_texts_alone(corpus, changed, tmp_path, options):
+    run(old := tmp_path / "old", corpus)
+    run(tmp_path / "fresh", changed, **options)
+    before, result = StandIn.asked, run(tmp_path / "v", changed, update=str(old), **options)
+    assert StandIn.asked - before == result.encoded == result.count - result.copied == 2
+    fresh, updated = contents(tmp_path / "fresh"), contents(tmp_path / "v")
+    was, now = (json.loads(folder.pop("manifest.json")) for folder in (fresh, updated))
+    assert updated == fresh
+    assert now["contents"] == was["contents"] | {"copied": result.copied}
+    fingerprint = hashlib.sha256((old / "blocks.jsonl").read_bytes()).hexdigest()
+    assert now["made_from"]["update"] == {"name": str(old), "fingerprint": fingerprint}
+
+
+def test_an_interrupted_update_resumes_with_the_same_vectors_alone(corpus, changed, tmp_path):
+    run(old := str(tmp_path / "old"), corpus)
+    run(other := str(tmp_path / "other"), changed)
+    run(tmp_path / "whole", changed, update=old)
+    with stopped_at(14), pytest.raises(Stopped):
+        run(tmp_path / "v", changed, update=old)
+    for update in (None, other):
+        with pytest.raises(MismatchError, match=r"update\.fingerprint was '.*', now "):
+            run(tmp_path / "v", changed, update=update, resume=True)
+    with pytest.raises(MismatchError, match="was made from other texts"):
+        run(tmp_path / "v", corpus, update=old, resume=True)
+    run(tmp_path / "v", changed, update=old, resume=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+
+
+def test_vectors_that_cannot_be_updated(corpus, tmp_path):
+    run(old := tmp_path / "old", corpus)
+    bare = vector_folder(tmp_path / "bare", ["d1"], np.ones((1, 4), np.float32))
+    with pytest.raises(UsageError, match="bare has no hashes of its texts"):
+        run(tmp_path / "v", corpus, update=bare)
+    for change in ({"model": "other"}, {"compute": ComputeSettings(threads=2)}):
+        with pytest.raises(MismatchError, match=r"(model.fingerprint|threads) was .*, now"):
+            run(tmp_path / "v", corpus, update=str(old), **change)
+    (old / "block-00001.hash").write_bytes(bytes(64))
+    with pytest.raises(InputError, match=r"block-00001\.hash: found bytes that differ"):
+        run(tmp_path / "v", corpus, update=str(old))
+
+
+def test_an_update_of_several_vectors_by_command(tiny, corpus, changed, tmp_path, monkeypatch):
+    monkeypatch.undo()  # a real encoder
+    words = ["encode", "--model", str(tiny()), "--representation", "me-bert", "--device", "cpu"]
+    words += ["--reduction", "multi-vector", "--block-size", "9", "--corpus"]
+    old, fresh, updated = (str(tmp_path / name) for name in ("old", "fresh", "updated"))
+    assert denserk([*words, str(corpus), "--output", old]) == 0
+    assert denserk([*words, str(changed), "--output", fresh]) == 0
+    assert denserk([*words, str(changed), "--output", updated, "--update", old]) == 0
+    assert open_vectors(updated).manifest.contents["copied"] == 22
+    for one, two in zip(open_vectors(fresh).blocks(), open_vectors(updated).blocks(), strict=True):
+        np.testing.assert_allclose(one.vectors, two.vectors, atol=1e-5)
 
 
 def test_json_lines_hold_ids_contents_and_vectors(corpus, tmp_path):
