@@ -90,7 +90,7 @@ def index(
 @command(
     app,
     "search",
-    common="index topics topics_format qrels model encoded_queries output hits ef_search "
+    common="index topics topics_format qrels model encoded_queries output hits prf ef_search "
     "nprobe remove_query output_format overwrite device dtype threads quiet",
 )
 def search(

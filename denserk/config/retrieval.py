@@ -16,6 +16,7 @@ from denserk.config.options import (
     Settings,
     TagSettings,
     option,
+    reject_given,
     setting,
 )
 from denserk.errors import UsageError
@@ -201,6 +202,10 @@ class RerankSettings(RankingSettings):
     """Maximum tokens of query and passage together. [default: the model's own]"""
 
 
+# Pseudo-relevance feedback: from a query and its best passages to the query of a second search.
+Prf = StrEnum("Prf", "AVERAGE ROCCHIO")
+
+
 class SearchSettings(RankingSettings):
     """Search."""
 
@@ -215,6 +220,27 @@ class SearchSettings(RankingSettings):
     """Queries per search batch; an exact search reads all vectors once per batch."""
     index_device: str | None = setting(None, metavar="cpu|cuda|cuda:N")
     """Device of the search. [default: as --device]"""
+    prf: Prf | None = option(None, "--prf-method")
+    """Pseudo-relevance feedback: search again with each query moved towards its best passages."""
+    prf_depth: int = option(3, at_least=1, needs="prf")
+    """prf: passages of the first search that are used."""
+    prf_alpha: float = setting(0.9)
+    """rocchio: weight of the query."""
+    prf_beta: float = setting(0.1)
+    """rocchio: weight of the mean of the best passages."""
+    prf_gamma: float = setting(0.1)
+    """rocchio: weight of the mean of the negatives, which is subtracted."""
+    prf_negatives: int = setting(0, at_least=0)
+    """rocchio: the last N of --prf-depth passages are negatives."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prf is not Prf.ROCCHIO:
+            of_rocchio = "prf_alpha prf_beta prf_gamma prf_negatives"
+            reject_given(self, why="only for --prf rocchio", among=of_rocchio)
+        if self.prf_negatives >= self.prf_depth:
+            given = f"--set prf-negatives={self.prf_negatives}"
+            raise UsageError(f"{given} is not below --prf-depth {self.prf_depth}")
 
     @property
     def index_options(self) -> Mapping[str, float]:

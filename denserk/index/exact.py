@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.config.retrieval import Metric
-from denserk.index.searcher import Rows, Scores, StoredVectors, padding
+from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
 from denserk.models.devices import on_threads
 
 BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
@@ -107,6 +107,10 @@ class ExactIndex:
             floors = np.full(len(short), -np.inf, np.float32)
             scores[short, :kept], rows[short, :kept] = self._scan(again, floors, kept, in_bfloat16)
         return scores, rows
+
+    def reconstruct(self, rows: Rows) -> Vectors:
+        """Return the (N, D) vectors of rows in ascending order."""
+        return self._vectors[rows].astype(np.float32)
 
     def _scan(
         self, queries: Tensor, floors: NDArray[np.float32], depth: int, in_bfloat16: bool

@@ -114,16 +114,16 @@ class FaissIndex:
         self.dimension = int(self._index.d)
         parts = list(inner_indexes(self._index))
         self._graphs = [part for part in parts if isinstance(part, faiss.IndexHNSW)]
-        lists = [part for part in parts if isinstance(part, faiss.IndexIVF)]
+        self._lists = [part for part in parts if isinstance(part, faiss.IndexIVF)]
         refined = [part for part in parts if isinstance(part, faiss.IndexRefine)]
-        applies = {"--ef-search": self._graphs, "--nprobe": lists, "--set k-factor": refined}
+        applies = {"--ef-search": self._graphs, "--nprobe": self._lists, "--set k-factor": refined}
         for name, given in settings.index_options.items():
             if not applies[name]:
                 raise UsageError(f"{name} {given}: {path.parent} has nothing it applies to")
         self._ef, self._k_factor = settings.ef_search, 1.0
         for part in refined:
             part.k_factor = self._k_factor = settings.k_factor or DEFAULT_K_FACTOR
-        for part in lists:
+        for part in self._lists:
             part.nprobe = min(settings.nprobe or max(1, part.nlist // 16), part.nlist)
         if device == "auto":
             device = "cuda" if faiss.get_num_gpus() else "cpu"
@@ -140,3 +140,11 @@ class FaissIndex:
         index = self._index if self._on_gpu is None or candidates > GPU_DEPTH else self._on_gpu
         scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
         return in_order(scores if self.metric is Metric.INNER else -scores, rows)
+
+    def reconstruct(self, rows: Rows) -> Vectors:
+        """Return the (N, D) vectors of rows, as their codes give them."""
+        with faiss_errors(lambda reason: UsageError(f"faiss cannot return the vectors ({reason})")):
+            for part in self._lists:
+                part.make_direct_map()
+            vectors: Vectors = self._index.reconstruct_batch(rows)
+        return vectors

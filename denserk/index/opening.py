@@ -18,6 +18,7 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex
 from denserk.index.faiss_building import require_memory
 from denserk.index.faiss_index import FaissIndex
+from denserk.index.feedback import FeedbackIndex
 from denserk.index.folder import (
     DOCID,
     INDEX,
@@ -79,7 +80,8 @@ class OpenedIndex:
             batch = max(settings.query_batch, PROCESS_HITS // settings.hits)
             settings = replace(settings, query_batch=batch)
         size = self.vectors_per_passage
-        return Searcher(self.index, self.ids, settings, size, engine_order=in_lucene)
+        index = FeedbackIndex(self.index, size, settings) if settings.prf else self.index
+        return Searcher(index, self.ids, settings, size, engine_order=in_lucene)
 
     def described(self) -> list[Mapping[str, Any]]:
         """Return what a run's manifest records of each folder."""

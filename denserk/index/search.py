@@ -85,6 +85,7 @@ def search(
             opened = OpenedIndex((index.place,), index, index.names, (index.manifest,))
         else:
             opened = open_index(paths.index, settings, compute)
+        searcher = opened.searcher(settings)
         if paths.topics is not None:
             topics = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
         if opened.bm25:
@@ -100,7 +101,6 @@ def search(
                 lambda batch: encoder.encode_queries(topics[batch]),
                 encoder.description(),
             )
-        searcher = opened.searcher(settings)
         result = _write_run(paths, settings, searcher, queries)
         indexes = opened.described()
     asked = texts_sha256(query[:2] for query in topics)

@@ -21,7 +21,9 @@ from denserk.config.retrieval import (
     IndexSettings,
     Metric,
     MilvusIndexSettings,
+    Prf,
     SearchPaths,
+    SearchSettings,
 )
 from denserk.errors import UsageError
 
@@ -64,6 +66,9 @@ NEEDED = {
             "leaves no vector",
         ),
         (SearchPaths, {"index": (), "engine": Engine.FAISS}, "--engine faiss"),
+        (SearchSettings, {"prf_depth": 5}, "--prf-depth needs --prf"),
+        (SearchSettings, {"prf": "average", "prf_beta": 1.0}, "prf-beta: only for --prf rocchio"),
+        (SearchSettings, {"prf": Prf.ROCCHIO, "prf_negatives": 3}, "is not below --prf-depth 3"),
         (TextSettings, {"fields": ("a", "b", "c"), "join": "pair"}, "at most two fields"),
     ],
 )

@@ -54,13 +54,14 @@ def encoded(tiny, tmp_path_factory):
 
 @pytest.fixture
 def own_run(encoded, tmp_path):
-    """`own_run(hits, *options of index)`: the index in tmp_path, and its run as mappings."""
+    """`own_run(hits, *options of index, search=())`: the index in tmp_path, and its run."""
 
-    def searched(hits, *options):
+    def searched(hits, *options, search=()):
         made = ("--output", tmp_path / "index", "--threads", "1", *options)
         denserk("index", "--input", encoded / "parquet", *made)
         queries = ("--encoded-queries", encoded / "queries.jsonl", "--hits", hits)
-        denserk("search", "--index", tmp_path / "index", *queries, "--output", tmp_path / "own")
+        words = ("--index", tmp_path / "index", "--output", tmp_path / "own", *search)
+        denserk("search", *words, *queries)
         return read_run_scores(tmp_path / "own")
 
     return searched
@@ -68,13 +69,24 @@ def own_run(encoded, tmp_path):
 
 @pytest.mark.peer
 @pytest.mark.slow
-def test_pyserini_opens_a_quantized_index_with_encoded_queries(encoded, own_run, tmp_path):
-    own = own_run(HITS, "--type", "sq8")
+@pytest.mark.parametrize(
+    ("feedback", "theirs"),
+    [
+        ("", ""),
+        ("--prf average --prf-depth 4", "--prf-depth 4"),
+        (
+            "--prf rocchio --set prf-negatives=1",
+            "--prf-depth 3 --prf-method rocchio --rocchio-topk 2 --rocchio-bottomk 1",
+        ),
+    ],
+)
+def test_pyserini_finds_the_same_in_a_quantized_index(encoded, own_run, tmp_path, feedback, theirs):
+    own = own_run(HITS, "--type", "sq8", search=feedback.split())
     run_pyserini(
         'import runpy; runpy.run_module("pyserini.search.faiss", run_name="__main__")',
         *("--index", tmp_path / "index", "--topics", encoded / "queries.tsv"),
         *("--encoded-queries", encoded / "queries", "--hits", str(HITS)),
-        *("--output", tmp_path / "theirs"),
+        *("--output", tmp_path / "theirs", *theirs.split()),
         folder=tmp_path,
     )
     theirs = read_run_scores(tmp_path / "theirs")

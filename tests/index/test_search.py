@@ -110,6 +110,8 @@ def test_bm25_needs_no_model(toy):
         ranked(toy, made, model="m")
     with pytest.raises(UsageError, match=r"ef-search 9: .* is a BM25 index"):
         ranked(toy, made, ef_search=9)
+    with pytest.raises(UsageError, match="--prf average: the index does not return"):
+        ranked(toy, made, prf="average")
     (toy / "queries.tsv").write_text("q1\tthe of\nq2\triver\nq3\tzebra\n")
     heard = Heard()
     assert list(ranked(toy, made)) == ["q2"]
