@@ -9,7 +9,7 @@ from denserk.config import pretraining as config
 from denserk.config import training
 from denserk.config.encoding import ComputeSettings, TextSettings
 from denserk.config.formats import CorpusSettings
-from denserk.config.mining import MiningPaths, MiningSettings
+from denserk.config.mining import MiningPaths, MiningSettings, resolve_mining
 from denserk.config.options import Given
 from denserk.reporting import print_table
 
@@ -77,13 +77,13 @@ def _report(result: Any, output: str, best: str = "") -> Any:
 @command(
     app,
     "mine-negatives",
-    common="train topics qrels run corpus output output_format depth num_negatives "
+    common="train topics qrels run corpus output output_format preset depth num_negatives "
     "sampling_strategy range_min relative_margin answers teacher skip_missing seed "
     "overwrite",
 )
 def mine_negatives(
     paths: MiningPaths,
-    settings: MiningSettings,
+    given: Annotated[Given, MiningSettings],
     corpus: CorpusSettings,
     text: Annotated[Given, TextSettings],
     compute: ComputeSettings,
@@ -95,6 +95,6 @@ def mine_negatives(
     """
     from denserk.mining.mining import mine_negatives as task
 
-    result = task(paths, settings, corpus, text, compute)
+    result = task(paths, resolve_mining(paths.preset, given), corpus, text, compute)
     logger.info(f"{paths.output}: {result.queries:,} queries, {result.negatives:,} negatives")
     return result

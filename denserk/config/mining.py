@@ -9,7 +9,18 @@ from denserk.config.formats import (
     TopicsFormat,
     TrainingFormat,
 )
-from denserk.config.options import REQUIRED, OverwriteSettings, ShardSettings, option, setting
+from denserk.config.options import (
+    REQUIRED,
+    Given,
+    OverwriteSettings,
+    ShardSettings,
+    build,
+    option,
+    paper_sections,
+    setting,
+    typed_values,
+    unknown,
+)
 from denserk.errors import UsageError
 
 SamplingStrategy = StrEnum("SamplingStrategy", "RANDOM TOP")
@@ -44,6 +55,8 @@ class MiningPaths(OverwriteSettings, kw_only=True):
     """Training data with the mined negatives."""
     output_format: TrainingFormat = TrainingFormat.TEVATRON
     """Format of the output."""
+    preset: str | None = option(None, metavar="NAME")
+    """Settings of a paper, nv-retriever; options override them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,3 +116,14 @@ class MiningSettings(ShardSettings):
     def has_margin(self) -> bool:
         """Whether negatives are compared with a positive's score."""
         return self.absolute_margin is not None or self.relative_margin is not None
+
+
+def resolve_mining(preset: str | None, given: Given) -> MiningSettings:
+    """Return the settings of a preset of the recipes with given ones in place of theirs."""
+    values: Given = {}
+    if preset is not None:
+        presets = paper_sections("mining")
+        if preset not in presets:
+            raise unknown("preset", preset, presets, f"give one of {', '.join(presets)}")
+        values = typed_values(preset, presets[preset][1], MiningSettings)
+    return build(MiningSettings, {**values, **given})

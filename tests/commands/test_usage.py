@@ -39,6 +39,7 @@ def files(toy, monkeypatch):
         (f"{MINE} --run qrels.txt", 1, "exchange run and qrels"),
         (f"{MINE} --run good.trec --teacher nowhere/model", 1, "nowhere/model"),
         (f"{MINE} --run good.trec --set answer-bearing=drop", 2, "add --answers"),
+        (f"{MINE} --run good.trec --preset nv-retrieval", 2, "did you mean nv-retriever"),
         (f"{MINE} --run - --train -", 2, "standard input (-) can be only one of the inputs"),
         ("rerank --model m --run - --topics t --corpus - --output out", 2, "standard input (-)"),
         # a stream where a folder is written
