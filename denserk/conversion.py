@@ -329,6 +329,8 @@ def _file_kinds(path: Path) -> Set[Kind]:
         record, training = first_record(head), detect_training(head)
     if head.startswith(BINARY) or path.suffix in (".pkl", ".pickle"):
         return {Kind.VECTORS}
+    if runs.PREDICTIONS.match(head):
+        return {Kind.RUN}
     if record is None:
         return _column_kinds(first_line(head).decode("utf-8", "replace"), training)
     keys = record.keys()
@@ -380,7 +382,11 @@ TARGET_NAMES: dict[Kind, dict[str, StrEnum]] = {
         "*.tsv *.txt": TopicsFormat.TSV,
     },
     Kind.QRELS: {"*.tsv": QrelsFormat.BEIR, "*.txt *.trec *.qrels": QrelsFormat.TREC},
-    Kind.RUN: {"*.trec *.txt *.run": RunFormat.TREC, "*.jsonl": RunFormat.JSONL},
+    Kind.RUN: {
+        "*.trec *.txt *.run": RunFormat.TREC,
+        "*.jsonl": RunFormat.JSONL,
+        "*_predictions.json": RunFormat.MTEB,
+    },
     Kind.VECTORS: {"*.pkl *.pickle": VectorFormat.TEVATRON},
     Kind.TRAINING: {"*.json": TrainingFormat.DPR, "qidpidtriples*": TrainingFormat.TRIPLES},
 }

@@ -230,7 +230,7 @@ KINDS: dict[Kind, list[Any]] = {
     ],
     Kind.RUN: [
         *(b"q1 Q0 d1 1 2.5 tag\n", b'{"qid": "q1", "docid": "d1", "score": 2.5}', b"q1\td1\t2.5\n"),
-        ("run.x.tsv", b"1\t2\t1\n"),
+        *(b'{"mteb_model_meta": {}, "default": {"tes', ("run.x.tsv", b"1\t2\t1\n")),
     ],
     Kind.VECTORS: [
         *(b'{"qid": "q1", "vector": [1]}', b"PAR1", b"\x93NUMPY", b"\x80\x04"),

@@ -26,7 +26,7 @@ SECTIONS = {
     "Retrieve": {
         "encode": "Encode passages or queries into vectors.",
         "index": "Build an index from vectors, or from the text of a corpus.",
-        "search": "Search an index and write a run.",
+        "search": "Search an index and write a run, or print hits with their passages.",
         "rerank": "Rerank the hits of a run with a cross-encoder.",
         "fuse": "Fuse several runs into one.",
     },

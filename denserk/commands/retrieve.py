@@ -2,6 +2,7 @@
 
 import logging
 import os
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,8 @@ from denserk.config.options import Given, reject_given
 from denserk.reporting import per_second
 
 logger = logging.getLogger(__name__)
+
+PRINTED_HITS = 10  # of a query, by default
 
 
 @command(
@@ -90,31 +93,39 @@ def index(
 @command(
     app,
     "search",
-    common="index topics topics_format qrels model encoded_queries output hits prf ef_search "
-    "nprobe remove_query output_format overwrite device dtype threads quiet",
+    common="index topics query interactive corpus model encoded_queries output hits prf "
+    "ef_search nprobe output_format overwrite device dtype threads quiet",
 )
 def search(
     paths: retrieval.SearchPaths,
-    settings: retrieval.SearchSettings,
+    settings: Annotated[Given, retrieval.SearchSettings],
     representation: Annotated[Given, encoding.RepresentationSettings],
     text: Annotated[Given, encoding.TextSettings],
     computing: Annotated[Given, encoding.ComputeSettings],
     milvus: retrieval.CollectionSettings,
 ) -> Any:
-    """Search an index and write a run.
+    """Search an index and write a run, or print hits with their passages.
 
     denserk search --index index/ --topics queries.tsv --output run.trec
-    denserk search --index index/ --encoded-queries queries/ --output run.trec --hits 100
+    denserk search --index index/ --query 'when does the moon rise'
     """
     compute = encoding.ComputeSettings(**computing)
     own_precision = not {"dtype", "fp16", "bf16", "head_dtype"}.isdisjoint(computing)
     if paths.engine is None:
         reject_given(milvus, why="only for Milvus", hint="add --engine milvus")
+    defaults: dict[str, Any] = {} if paths.output else {"hits": PRINTED_HITS}
+    searching, use = retrieval.SearchSettings(**{**defaults, **settings}), None
+    if not paths.output:
+        from denserk.commands.lookup import print_hits
+
+        reject_given(searching, among="output_format tag", why="only for --output")
+        use = partial(print_hits, paths)
     from denserk.index.search import search as task
 
-    result = task(
-        paths, settings, representation, text, compute, milvus, own_precision=own_precision
-    )
+    asked = (paths, searching, representation, text, compute, milvus)
+    result = task(*asked, own_precision=own_precision, use=use)
+    if use is not None:
+        return None
     logger.info(
         f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "
         f"{result.queries / result.searching_seconds:,.1f} queries per second"

@@ -43,6 +43,7 @@ class RunFormat(StrEnum):
     MSMARCO = "msmarco"  # Tab-separated: qid, docid, rank; at most 1000 passages per query
     TEVATRON = "tevatron"  # Tab-separated: qid, docid, score
     JSONL = "jsonl"  # JSON lines with `qid`, `docid`, `rank` and `score`, one per hit
+    MTEB = "mteb"  # mteb's predictions: one object, subset -> split -> qid -> docid -> score
 
 
 class TopicsSettings(Settings, kw_only=True):

@@ -139,6 +139,16 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
     """Model that encodes the queries. [default: the model of the index]"""
     encoded_queries: str | None = option(None, "--query-reps", metavar="DIR|FILE", excludes="model")
     """Query vectors instead of --model; with --topics, in the order of that file."""
+    query: tuple[str, ...] = option(
+        (), metavar="TEXT", repeat=True, excludes="topics encoded_queries"
+    )
+    """Print the hits of this query with their passages, or write them to --output; repeatable."""
+    interactive: bool = option(False, excludes="query topics encoded_queries output")
+    """Print the hits of queries that are typed, or read from standard input, a line each."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME", needs="query interactive")
+    """Passages to print, for --query and --interactive. [default: what the index was made from]"""
+    output: str = option("", "--save-ranking-to", metavar="FILE|-")
+    """Run file to write. [default: required, except with --query or --interactive]"""
     allow_pickle: bool = False
     """Also read --encoded-queries from pickle files, which can run code; only for trusted files."""
     force: bool = False
@@ -150,8 +160,10 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
         super().__post_init__()
         if self.engine not in (None, Engine.MILVUS):
             raise UsageError(f"--engine {self.engine}: an index folder records its own engine")
-        if self.topics is None and self.encoded_queries is None:
-            raise UsageError("no queries: give --topics, or --encoded-queries")
+        if not (self.topics or self.encoded_queries or self.query or self.interactive):
+            raise UsageError("no queries: give --topics, --query or --encoded-queries")
+        if not (self.output or self.query or self.interactive):
+            raise UsageError("--output must be given")
 
 
 class RerankPaths(RunOutput, kw_only=True):
@@ -210,6 +222,7 @@ class SearchSettings(RankingSettings):
     """Search."""
 
     hits: int = option(1000, "--depth", "-k", at_least=1)
+    """Passages returned per query. [default: 1000; 10 where they are printed]"""
     ef_search: int | None = option(None, at_least=1)
     """hnsw: search breadth. [default: tuned, or the larger of 64 and --hits]"""
     nprobe: int | None = option(None, at_least=1)

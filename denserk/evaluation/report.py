@@ -32,7 +32,7 @@ from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
 from denserk.io.files import STREAM, whole_text, write_errors
-from denserk.io.manifest import Kind, Manifest, beside, read_manifest
+from denserk.io.manifest import Kind, Manifest, beside, corpora_of, read_manifest
 from denserk.io.plots import INKS, as_image, draw_lines, new_axes, style
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
@@ -205,20 +205,14 @@ def _completed(sources: ReportSources, manifests: Iterable[Manifest]) -> ReportS
     corpora: list[str | None] = []
     for manifest in manifests:
         topics.append((manifest.made_from.get("topics") or {}).get("name"))
-        corpora += _corpora_of((manifest.made_from.get("index") or {}).get("name"), Kind.INDEX)
+        index = (manifest.made_from.get("index") or {}).get("name")
+        if index and Path(index).is_dir() and beside(index).is_file():
+            corpora += [name for name, _ in corpora_of(read_manifest(index, Kind.INDEX))]
     found = [
         next((name for name in names if name and name != STREAM and Path(name).exists()), None)
         for names in (topics, corpora)
     ]
     return replace(sources, topics=sources.topics or found[0], corpus=sources.corpus or found[1])
-
-
-def _corpora_of(folder: str | None, kind: Kind) -> Iterator[str | None]:
-    if folder and Path(folder).is_dir() and beside(folder).is_file():
-        made = read_manifest(folder, kind).made_from
-        yield made.get("texts")
-        for vectors in made.get("vectors") or () if kind is Kind.INDEX else ():
-            yield from _corpora_of(vectors, Kind.VECTORS)
 
 
 def _recall(profiles: Sequence[Mapping[str, Any]], level: int) -> Iterator[Figure]:

@@ -43,8 +43,10 @@ logger = logging.getLogger(__name__)
 ENCODED_AT_ONCE = 4096  # queries encoded together, sorted by length
 NOTHING: Mapping[str, Any] = {}
 
-# query ids; their vectors, or texts (BM25), from and to a position; the model that encoded them
-Queries = tuple[Sequence[str], Callable[[slice], NDArray[Any]], Description | None]
+# answers queries that are printed, from the index that is open
+Use = Callable[[OpenedIndex, Callable[[Sequence[Query]], list[tuple[str, Hits]]]], None]
+# queries; what makes vectors of them, or texts (BM25); the model that encodes them
+Queries = tuple[Sequence[Query], Callable[[Sequence[Query]], NDArray[Any]], Description | None]
 
 
 @dataclass
@@ -67,9 +69,11 @@ def search(
     milvus: CollectionSettings = CollectionSettings(),  # noqa: B008
     *,
     own_precision: bool = False,
+    use: Use | None = None,
 ) -> SearchResult:
     """Search an index, or else the `milvus` collection, and write the run in the queries' order.
 
+    `use` is called instead, if given, with the open index and a function that answers queries.
     `representation` and `text` hold fields that replace those of the model's settings. `compute` is
     also for the search, unless `settings` has a device. With `own_precision`, queries are encoded
     in its precision even if that is the default; otherwise the default is replaced by the precision
@@ -88,6 +92,7 @@ def search(
         searcher = opened.searcher(settings)
         if paths.topics is not None:
             topics = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
+        topics += [Query(f"q{number}", text) for number, text in enumerate(paths.query, 1)]
         if opened.bm25:
             queries = _texts(paths, opened, topics)
         elif paths.encoded_queries is not None:
@@ -96,11 +101,14 @@ def search(
             named = {"own_precision": own_precision, "force": paths.force}
             overrides = (representation, text)
             encoder = load_query_encoder(opened, paths.model, overrides, compute, **named)
-            queries = (
-                [query.qid for query in topics],
-                lambda batch: encoder.encode_queries(topics[batch]),
-                encoder.description(),
-            )
+            queries = topics, encoder.encode_queries, encoder.description()
+        if use is not None:
+
+            def answer(asked: Sequence[Query]) -> list[tuple[str, Hits]]:
+                return [*searcher.search([query.qid for query in asked], queries[1](asked))]
+
+            use(opened, answer)
+            return SearchResult()
         result = _write_run(paths, settings, searcher, queries)
         indexes = opened.described()
     asked = texts_sha256(query[:2] for query in topics)
@@ -126,16 +134,16 @@ def _write_run(
     paths: SearchPaths, settings: SearchSettings, searcher: Searcher, queries: Queries
 ) -> SearchResult:
     """Search for batches of queries, which are encoded when they are needed."""
-    result, (qids, made, _) = SearchResult(), queries
+    result, (topics, encode, _) = SearchResult(), queries
     searched = searcher.settings.query_batch
     step = searched * max(1, ENCODED_AT_ONCE // searched)
 
     def answers(progress: Progress) -> Iterator[tuple[str, Hits]]:
-        for first in range(0, len(qids), step):
-            batch, before = slice(first, first + step), time.perf_counter()
-            vectors = made(batch)
+        for first in range(0, len(topics), step):
+            batch, before = topics[first : first + step], time.perf_counter()
+            vectors = encode(batch)
             result.encoding_seconds += time.perf_counter() - before
-            for qid, hits in searcher.search(qids[batch], vectors):
+            for qid, hits in searcher.search([query.qid for query in batch], vectors):
                 yield qid, hits
                 result.queries += 1
                 if not hits:
@@ -144,7 +152,7 @@ def _write_run(
 
     forget_manifest(paths.output)
     start = time.perf_counter()
-    with track("searching", len(qids), "queries") as progress:
+    with track("searching", len(topics), "queries") as progress:
         form, tag = settings.output_format, settings.tag
         result.hits = write_run(paths.output, answers(progress), form, tag)
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
@@ -161,8 +169,7 @@ def _texts(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> 
     for option, given in (("--model", paths.model), ("--encoded-queries", paths.encoded_queries)):
         if given is not None:
             raise UsageError(f"{option} {given}: {opened.name} is a BM25 index")
-    texts = np.array([query.text for query in topics], dtype=object)
-    return [query.qid for query in topics], texts.__getitem__, None
+    return topics, lambda batch: np.array([query.text for query in batch], dtype=object), None
 
 
 def _encoded(
@@ -176,21 +183,20 @@ def _encoded(
     for position, qid in enumerate(qid for block in blocks for qid in block.ids):
         if rows.setdefault(qid, position) != position:
             raise InputError(name, None, f"the query id {qid} twice", "each id once")
-    qids = list(rows) if paths.topics is None else [query.qid for query in topics]
-    missing = [qid for qid in qids if qid not in rows]
+    asked = [Query(qid, "") for qid in rows] if paths.topics is None else topics
+    missing = [query.qid for query in asked if query.qid not in rows]
     if missing:
         raise InputError(
             name,
             None,
-            f"no vector for {len(missing):,} of {len(qids):,} queries, the first {missing[0]}",
+            f"no vector for {len(missing):,} of {len(asked):,} queries, the first {missing[0]}",
             f"one for each query of {paths.topics}",
         )
     model = model_of(source.manifest)
     refuse_other_queries(opened, vectors.shape[1], model, name, force=paths.force)
     if source.manifest is not None and source.manifest.settings.get("side") == "passage":
         logger.warning(f"{name} was encoded as passages, not as queries")
-    places = np.array([rows[qid] for qid in qids], np.int64)
-    return qids, lambda batch: vectors[places[batch]], model
+    return asked, lambda batch: vectors[[rows[query.qid] for query in batch]], model
 
 
 def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:

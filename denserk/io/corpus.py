@@ -273,13 +273,13 @@ class PassageTexts:
         """The noted ids that the corpus lacks."""
         return [docid for docid, row in self._rows.items() if row is None]
 
-    def find(self, passages: Iterable[Passage], source: str) -> None:
-        """Copy what was noted from a corpus, which is read to its end; `source` is for errors."""
+    def find(self, passages: Iterable[Passage], source: str, *, everything: bool = False) -> None:
+        """Copy what was noted, or all, of a corpus, read to its end; `source` is for errors."""
         with track(f"reading {display_name(source)}", None, "records") as progress:
-            for docid, text, title, more in passages if self._rows else ():
+            for docid, text, title, more in passages if self._rows or everything else ():
                 progress.advance()
-                if docid in self._rows:
-                    if self._rows[docid] is not None:
+                if everything or docid in self._rows:
+                    if self._rows.get(docid) is not None:
                         raise InputError(source, None, f"the id {docid} twice", "each id once")
                     extra = {key: more[key] for key in self._fields if key in more}
                     record = orjson.dumps([docid, text, title, extra])

@@ -7,7 +7,7 @@ vectors -> index -> run, so each step can reject what does not match.
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +17,8 @@ import orjson
 
 from denserk import __version__
 from denserk.config.encoding import RepresentationSettings
-from denserk.config.options import as_json
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import as_json, from_json, select
 from denserk.config.retrieval import Engine, Metric
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.files import STREAM, read_errors, read_file, whole_binary, write_errors
@@ -218,6 +219,20 @@ def vectors_per_passage(manifest: Manifest | None) -> int:
 def model_of(manifest: Manifest | None) -> Description | None:
     """Return the description of the model that a manifest names."""
     return None if manifest is None else manifest.made_from.get("model")
+
+
+def corpora_of(manifest: Manifest | None) -> Iterator[tuple[str, CorpusSettings]]:
+    """Yield the corpora behind an index or vectors, and how they were read.
+
+    Those of an index of vectors are in the manifests of the vectors, where these still exist.
+    """
+    made: Mapping[str, Any] = {} if manifest is None else manifest.made_from
+    if manifest is not None and "texts" in made:
+        recorded = manifest.settings.get("corpus") or manifest.settings
+        yield made["texts"], from_json(CorpusSettings, select(recorded, CorpusSettings))
+    for name in made.get("vectors", ()):
+        if Path(name).is_dir() and beside(name).is_file():
+            yield from corpora_of(read_manifest(name, Kind.VECTORS))
 
 
 def refuse_other_model(

@@ -1,4 +1,4 @@
-"""Read and write runs: TREC's six columns, the three columns of MS MARCO and Tevatron, JSON lines.
+"""Read and write runs: TREC's six columns, the three of MS MARCO and Tevatron, JSON lines, mteb's.
 
 A rank stands for its negative as score, so that higher is better in every format.
 """
@@ -46,13 +46,16 @@ COLUMNS = {
     RunFormat.MSMARCO: "3 columns: qid, docid, rank",
     RunFormat.TEVATRON: "3 columns: qid, docid, score",
     RunFormat.JSONL: "JSON lines with qid, docid, score",
+    RunFormat.MTEB: "one line of mteb's predictions: subset, split, qid, docid, score",
 }
+PREDICTIONS = re.compile(rb'\s*\{\s*"mteb_model_meta"')  # how mteb's begin
 SCORE_HINT = "--set order=score reads the scores"
 LINES = {  # of query, passage, rank, score and tag
     RunFormat.TREC: "{} Q0 {} {} {:.9g} {}\n",
     RunFormat.MSMARCO: "{}\t{}\t{}\n",
     RunFormat.TEVATRON: "{0}\t{1}\t{3:.9g}\n",
     RunFormat.JSONL: '{{"qid":{},"docid":{},"rank":{},"score":{:.9g}}}\n',
+    RunFormat.MTEB: ",{1}:{3:.9}",  # 100.0: pytrec_eval takes no integer
 }
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
 RawLines = Iterable[tuple[int, bytes]]  # numbered from 1
@@ -203,7 +206,9 @@ class _RunFile:
             return None
         hits = [row for row in first if not _is_comment(row[1])] or first
         line, parts = hits[0]
-        if parts[0].startswith("{"):
+        if PREDICTIONS.match(block):
+            format = RunFormat.MTEB
+        elif parts[0].startswith("{"):
             format = RunFormat.JSONL
         elif len(parts) >= 6:  # text after the tag is ignored
             format = RunFormat.TREC
@@ -220,7 +225,8 @@ class _RunFile:
         Clean lines are printable ASCII, with one blank or tab between columns.
         """
         text = block.replace(b"\t", b" ")
-        if len(text) <= SMALL or self.by_rank or self.format is RunFormat.JSONL:
+        is_json = self.format in (RunFormat.JSONL, RunFormat.MTEB)
+        if len(text) <= SMALL or self.by_rank or is_json:
             return None
         codes = np.frombuffer(text, np.uint8)
         blank = codes <= ord(" ")
@@ -262,8 +268,8 @@ class _RunFile:
     def _parse(self, block: bytes, number: int) -> Iterator[RankedList]:
         """Parse a block line by line."""
         numbered = enumerate(block.split(b"\n"), number)
-        records = self.format is RunFormat.JSONL
-        hits = self._records(numbered) if records else self._columns(numbered)
+        parsers = {RunFormat.JSONL: self._records, RunFormat.MTEB: self._predictions}
+        hits = parsers.get(self.format or RunFormat.TREC, self._columns)(numbered)
         for qid, group in groupby(hits, itemgetter(1)):
             numbers, _, docids, scores = zip(*group, strict=True)
             yield RankedList(qid, list(docids), list(scores), numbers)
@@ -291,6 +297,23 @@ class _RunFile:
             qid = identifier(record["qid"], self.path, line, "query")
             docid = identifier(record["docid"], self.path, line, "passage")
             yield line, qid, docid, self._score(line, str(record.get("rank")), str(record["score"]))
+
+    def _predictions(self, lines: RawLines) -> Iterator[Hit]:
+        """Yield the hits of all subsets and splits, which may share no query."""
+        try:
+            subsets = orjson.loads(b"\n".join(text for _, text in lines))
+            subsets.pop("mteb_model_meta", None)
+            splits = [split for subset in subsets.values() for split in subset.values()]
+            queries = [(qid, hits.items()) for split in splits for qid, hits in split.items()]
+        except (ValueError, AttributeError, TypeError) as error:
+            found = f"no predictions of retrieval ({error})"
+            raise InputError(self.path, None, found, COLUMNS[RunFormat.MTEB]) from None
+        if len(queries) > len(dict(queries)):
+            raise InputError(self.path, None, "a query in two splits", "each query in one")
+        for qid, hits in queries:
+            for name, score in hits:
+                docid = identifier(name, self.path, 1, "passage")
+                yield 1, qid, docid, self._score(1, "", str(score))
 
     def _score(self, line: int, rank: str, score: str) -> float:
         """Return the score of a hit, or its negative rank where ranks count."""
@@ -350,23 +373,31 @@ def write_run(
 ) -> int:
     """Write a run from (qid, [(docid, score), ...]), best first; return the number of lines.
 
-    MS MARCO's format takes at most 1000 hits per query. `tag` is the last column of TREC's format.
-    Raises an OutputError if a score is not finite.
+    MS MARCO's format takes at most 1000 hits per query. `tag` is the last column of TREC's format,
+    and mteb's name of the model. Raises an OutputError if a score is not finite.
     """
     depth = MSMARCO_DEPTH if format is RunFormat.MSMARCO else None
-    line, count = LINES[format], 0
+    line, count, keyed = LINES[format], 0, format is RunFormat.MTEB
     with whole_binary(path) as out:
-        for qid, hits in results:
+        if keyed:
+            model = orjson.dumps({"model_name": tag, "revision": None})
+            out.write(b'{"mteb_model_meta":%b,"default":{"test":{' % model)
+        for number, (qid, hits) in enumerate(results):
             written = hits[:depth]
             for docid, score in written:
                 if not isfinite(score):
                     found = f"the score of passage {docid} is {score}"
                     raise OutputError(f"query {qid}: {found}")
-            if format is RunFormat.JSONL:
+            if format is RunFormat.JSONL or keyed:
                 qid = orjson.dumps(qid).decode()
                 written = [(orjson.dumps(docid).decode(), score) for docid, score in written]
             ranked = enumerate(written, 1)
             lines = [line.format(qid, docid, n, score, tag) for n, (docid, score) in ranked]
-            out.write("".join(lines).encode())
+            text = "".join(lines)
+            if keyed:
+                text = f"{',' * (number > 0)}{qid}:{{{text[1:]}}}"
+            out.write(text.encode())
             count += len(lines)
+        if keyed:
+            out.write(b"}}}\n")
     return count

@@ -61,6 +61,9 @@ def files(toy, monkeypatch):
         (f"{TRAIN} --set p-chunks=9", 2, "p-chunks is not a setting (did you mean p-chunk?)"),
         ("index --input v --output out --set milvus-index=HNSW", 2, "only for Milvus"),
         (f"{SEARCH} --collection c", 2, "--collection: only for Milvus"),
+        (f"{SEARCH} --query moon", 2, "--query and --encoded-queries exclude each other"),
+        ("search --index i --topics queries.tsv", 2, "--output must be given"),
+        ("search --index i --query moon --tag t", 2, "--tag: only for --output"),
         # values
         ("eval good.trec qrels.txt -m 'ndcg@10 R'", 2, "ndcg@10 is not a measure of ir-measures"),
         (f"eval good.trec qrels.txt -m nDCG@{9**20}", 2, f"cutoff {9**20} is above 2147483647"),

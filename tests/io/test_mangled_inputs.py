@@ -47,6 +47,7 @@ SAMPLES = (
     b"1\t20\t30\n1\t20\t31\n2\t20,30\n",
     b'index\tsentence1\tsentence2\tscore\n1\ta plane\tan "air" plane\t5.000\n',
     b'Article Title,Sentence1,Sentence2,Sentence3\nMoon,the moon,the star,"a ""red"" boat"\n',
+    b'{"mteb_model_meta": {}, "default": {"test": {"q1": {"d1": 2.5, "d2": 1}}}}',
     b"main\tMSR\t2012\t0001\t5.000\ta plane\tan air plane\n",
 )
 PIECES = (

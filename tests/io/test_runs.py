@@ -14,6 +14,7 @@ from denserk.io.runs import BLOCK, RunLookup, read_run, read_run_scores, write_r
 from denserk.records import best_first
 
 LINE = "q1 Q0 d1 1 2.5 tag\n"
+MTEB = '{"mteb_model_meta": {}, "default": {"test": {%s}}}'
 
 
 def queries(path, *given):
@@ -45,6 +46,11 @@ def queries(path, *given):
             RunFormat.TREC,
             {"#1": {"a": 2, "b": 1}},
         ),
+        (
+            '{ "mteb_model_meta": 0,\n"en": {"a": {"q": {"b": 1}, "r": {}}, "b": {"s": {"a": 2}}}}',
+            RunFormat.MTEB,
+            {"q": {"b": 1}, "s": {"a": 2}},
+        ),
     ],
 )
 def test_formats(tmp_path, caplog, text, format, expected):
@@ -70,6 +76,9 @@ def test_formats(tmp_path, caplog, text, format, expected):
         (LINE + "q1 Q0 d\x001 2 1.5 tag\nq1 d2\n", "line 3: found 2 columns; expected 6 columns"),
         ("q Q0 d 1 2 t\nq Q0 \udcff 1 2 t\n", r"r, line 2: found a byte that is not UTF-8"),
         ("".join(f"q{i} d 1\n" for i in range(2000)) + "q d x\n", "line 2001: found rank 'x'"),
+        (MTEB % '"q": {"d": 1}}, "dev": {"q": {"d": 1}', "r: found a query in two splits"),
+        (MTEB % '"q": {"d": "x"}', "r, line 1: found score 'x'"),
+        (MTEB % '"q": [1, 0]', "r: found no predictions of retrieval"),
     ],
 )
 def test_errors_name_the_line(tmp_path, text, message):
@@ -171,6 +180,8 @@ def test_written_lines(tmp_path):
         RunFormat.JSONL: '{"qid":"q%d","docid":"a\\"%s","rank":1,"score":100}\n'
         '{"qid":"q%d","docid":"b","rank":2,"score":0.123456789}\n'
         '{"qid":"r","docid":"a","rank":1,"score":-2}\n',
+        RunFormat.MTEB: '{"mteb_model_meta":{"model_name":"t%","revision":null},"default":{"test":'
+        '{"q%d":{"a\\"%s":100.0,"b":0.123456789},"none":{},"r":{"a":-2.0}}}}\n',
     }
     for form in RunFormat:
         for name in ("r", "r.gz"):

@@ -1,0 +1,54 @@
+"""Models of denserk evaluated by mteb, and mteb's predictions by denserk: the same figures."""
+
+import pytest
+from datasets import Dataset
+
+import denserk
+from denserk.commands.app import run
+from tests.conftest import PASSAGES, QRELS, QUERIES
+
+pytestmark = pytest.mark.peer
+
+
+def toy_task(mteb):
+    """The toy collection as a retrieval task."""
+    texts = [{"id": d, "title": title, "text": text} for d, (title, text) in PASSAGES.items()]
+    test = {
+        "corpus": Dataset.from_list(texts),
+        "queries": Dataset.from_list([{"id": q, "text": text} for q, text in QUERIES.items()]),
+        "relevant_docs": QRELS,
+        "top_ranked": None,
+    }
+    named = {"name": "Toy", "description": "", "dataset": {"path": "toy", "revision": "1"}}
+    kind = {"type": "Retrieval", "category": "t2t", "eval_langs": ["eng-Latn"]}
+    metadata = mteb.TaskMetadata(**named, **kind, main_score="ndcg_at_10")
+    task = type("Toy", (mteb.abstasks.AbsTaskRetrieval,), {"metadata": metadata})()
+    task.dataset, task.data_loaded = {"default": {"test": test}}, True
+    return task
+
+
+@pytest.mark.parametrize("pooling", ["mean", "agg"])
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")
+def test_equal_ndcg_and_predictions(toy, tiny, tiny_agg, tmp_path, pooling, monkeypatch):
+    mteb = pytest.importorskip("mteb", minversion="2.0")
+    from sentence_transformers import SentenceTransformer
+
+    def command(*words):
+        assert run([*map(str, words), "--quiet"]) == 0
+
+    monkeypatch.chdir(tmp_path)
+    start, prefix = tiny_agg() if pooling == "agg" else tiny(), ("--query-prefix", "the ")
+    command("convert", start, "m", "--to", "denserk", "--representation", pooling, *prefix)
+    command("encode", "--model", "m", "--corpus", toy / "corpus.jsonl", "--output", "v")
+    command("search", "--index", "v", "--topics", toy / "queries.tsv", "--output", "run.trec")
+    expected = denserk.evaluate("run.trec", toy / "qrels.txt", "nDCG@10")
+    model = SentenceTransformer("m", device="cpu", trust_remote_code=True)
+    options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
+    found = mteb.evaluate(model, toy_task(mteb), prediction_folder=tmp_path, **options)
+    ndcg = found.task_results[0].scores["test"][0]["ndcg_at_10"]
+    assert ndcg == pytest.approx(expected["nDCG@10"], abs=1e-5)
+    predictions = "Toy_predictions.json"
+    assert denserk.evaluate(predictions, toy / "qrels.txt", "nDCG@10") == expected
+    command("convert", "run.trec", predictions, "--overwrite")
+    ranked = toy_task(mteb).convert_to_reranking(predictions).dataset["default"]["test"]
+    assert ranked["top_ranked"] == {q: [*hits] for q, hits in denserk.Run.load("run.trec").items()}
