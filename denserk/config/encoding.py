@@ -106,6 +106,8 @@ class RepresentationSettings(Settings):
     truncate_dim: int | None = option(None, at_least=1)
     """Keep the first N dimensions of each vector, normalised again under --l2-norm: for models
     trained with finetune --dimensions (Matryoshka)."""
+    projection: int = setting(0, at_least=0)
+    """Dimensions to which a linear layer projects each vector; 0 is none."""
     agg_kind: AggKind = setting(AggKind.STAR)
     """agg: signed maximum per slice (star), maximum (plus), or other reductions of Table 8."""
     agg_dim: int = option(640, at_least=0)

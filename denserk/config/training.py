@@ -53,6 +53,7 @@ class Objective(StrEnum):
     RETRIEVAL = "retrieval"  # Contrastive learning: rank a query's positives above other passages
     COSINE_MSE = "cosine-mse"  # Regress the cosine of two sentences on their label
     TRIPLET = "triplet"  # Triplet margin loss between an anchor, a positive and a negative sentence
+    ALIGN = "align"  # Learn the query vectors of --teacher, to search its index faster
 
 
 class ContrastiveKind(StrEnum):
@@ -208,13 +209,14 @@ class DevMetric(StrEnum):
     RR_10 = "RR@10"  # Reciprocal rank in the dev collection; higher is better
     SPEARMAN = "spearman"  # cosine-mse: rank correlation of cosines and labels; higher is better
     ACCURACY = "accuracy"  # triplet: share of positives closer than negatives; higher is better
+    COSINE = "cosine"  # align: mean cosine to the teacher's vectors; higher is better
 
 
 class ValidationSettings(Settings):
     """Validation."""
 
     dev_data: str | None = option(None, metavar="FILE")
-    """Held-out training data for dev-loss, avg-rank, spearman or accuracy."""
+    """Held-out training data for dev-loss, avg-rank, spearman, accuracy or cosine."""
     dev_corpus: str | None = option(None, metavar="FILE|DIR|NAME", of=BI_ENCODER)
     """Passages to search for RR@10, instead of the passages of --dev-data."""
     dev_topics: str | None = option(None, metavar="FILE|DIR|NAME", of=BI_ENCODER)
@@ -245,11 +247,15 @@ class FinetuneSettings(ResumeSettings, DeviceSettings, kw_only=True):
     train_data: tuple[str, ...] = option(
         REQUIRED, "--train", "--dataset-path", metavar="FILE", repeat=True
     )
-    """Training data in any format (docs/formats/training.md); repeatable."""
+    """Training data in any format (docs/formats/training.md), of align queries; repeatable."""
+    teacher: str | None = option(None, metavar="NAME|DIR|HUB_ID", of="align")
+    """align: model whose query vectors are learned."""
+    keep_layers: tuple[int, ...] = setting((), at_least=0, of="align")
+    """align: layers of --model to start from, the first is 0. [default: all]"""
     train_format: TrainingFormat | None = option(None, of=RANKING)
     """Format of the training data. [default: detected]"""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME", of=RANKING)
-    """Corpus with the texts of passages given by id."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME", of=f"{RANKING} align")
+    """Corpus with the texts of passages given by id; align: its sentences are queries, too."""
     queries: str | None = option(None, metavar="FILE|DIR|NAME", of=RANKING)
     """Topics with the texts of queries given by id."""
     qrels: str | None = option(None, metavar="FILE|NAME", of=RANKING)

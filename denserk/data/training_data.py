@@ -3,7 +3,8 @@
 passages.arrow     `input_ids` of each passage, distinct by id, or by text where it has no id
 examples.arrow     `qid`, `query` (token ids), `positives` and `negatives` (rows of passages) and
                    `scores` of both, NaN where the teacher gave none
-sentences.arrow    of sentence pairs and triplets instead: `input_ids`, `label`
+sentences.arrow    of sentence pairs and triplets instead: `input_ids`, `label`; also of queries to
+                   align, whose label is the teacher's vector
 manifest.json      what it was made from, and what was left out
 """
 
@@ -274,10 +275,10 @@ def _key(candidate: Candidate) -> int:
 
 
 class SentenceStore(Store):
-    """Prepared pairs or triplets, memory-mapped.
+    """Prepared pairs, triplets, or queries to align, memory-mapped.
 
-    `sentences` are token ids by row; the `size` (2 or 3) of example i begin at row size * i.
-    `labels`: (N,) float32, of pairs; empty for triplets.
+    `sentences` are token ids by row; the `size` (2, 3 or 1) of example i begin at row size * i.
+    `labels`: (N,) float32, of pairs; (N, D), the teacher's vectors, of queries; empty for triplets.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -286,8 +287,10 @@ class SentenceStore(Store):
         self.pad_id = int(self.settings["sentence"]["pad_id"])
         data = open_rows(folder / "sentences.arrow")
         self.sentences = data["input_ids"]
-        labels: NDArray[np.float32] = data.data.column("label").to_numpy()
-        self.labels = labels[:: self.size] if self.size == 2 else labels[:0]
+        self.labels: Any = data["label"]  # vectors stay on the disk
+        if self.size > 1:
+            labels: NDArray[np.float32] = data.data.column("label").to_numpy()
+            self.labels = labels[:: self.size] if self.size == 2 else labels[:0]
 
     def __len__(self) -> int:
         return len(self.sentences) // self.size

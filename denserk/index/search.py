@@ -274,9 +274,10 @@ def refuse_other_queries(
             f"search with the model and settings that made the index{cut}",
         )
     if not force:
+        teacher = (model or {}).get("queries_of")  # whose index it is for, with any texts
         refuse_other_model(
             opened.model,
-            model,
+            {**(opened.model or {}), **teacher} if teacher else model,
             f"{opened.name} and the queries of {name}",
             "search with the model and settings that made the index, or add --force",
         )

@@ -66,7 +66,8 @@ class Manifest:
 Rule = Any
 WORDS = {str: "a string", bool: "true or false", dict: "a JSON object", list: "a JSON array"}
 COUNT, SIZE = range(2**63), range(1, 2**63)
-_MODEL = {"name?": str, "fingerprint?": str, "representation?": dict, "text?": dict}
+_MODEL: Rule = {"name?": str, "fingerprint?": str, "representation?": dict, "text?": dict}
+_MODEL |= {"queries_of?": _MODEL}
 _SIZES = {"count?": COUNT, "dimension?": SIZE, "vectors_per_passage?": SIZE}
 _ENGINE = {"engine?": tuple(Engine), "type?": str, "metric?": tuple(Metric)}
 # rules of settings and of contents, by kind

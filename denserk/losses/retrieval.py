@@ -163,11 +163,14 @@ def sentence_loss(vectors: Tensor, labels: Tensor | None, settings: ObjectiveSet
     """Return Sentence-BERT's loss of pairs (B, 2, D) with (B,) labels, or triplets (B, 3, D).
 
     Of pairs the squared error of the cosine against the label, of triplets the mean of
-    max(0, |a - p| - |a - n| + margin), Euclidean.
+    max(0, |a - p| - |a - n| + margin), Euclidean; of queries to align, (B, 1, D) with the teacher's
+    vectors (B, D) as labels, the squared distance.
     """
     if labels is None:
         anchor, positive, negative = vectors.unbind(1)
         return F.triplet_margin_loss(anchor, positive, negative, settings.margin, eps=0.0)
+    if vectors.shape[1] == 1:
+        return (vectors[:, 0] - labels).square().sum(1).mean()
     cosines = F.cosine_similarity(vectors[:, 0], vectors[:, 1])
     return F.mse_loss(cosines, labels.to(vectors) / settings.label_scale)
 

@@ -50,22 +50,25 @@ from denserk.models.checkpoints import (
     write_tensors,
 )
 from denserk.models.representation import Encoder, needs_mlm_head, refuse_architecture
+from denserk.models.static import STATIC
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S")
 NOTHING: Mapping[str, Any] = {}
 
 # first parts of the names of a representation's own tensors
-HEADS = ("tok_proj.", "cls_proj.", "agg_proj.", "scalar_mix.")
+HEADS = ("tok_proj.", "cls_proj.", "agg_proj.", "scalar_mix.", "projection.")
 # of the tensors of DPR's two encoders
 DPR_PREFIXES = ("question_encoder.bert_model.", "ctx_encoder.bert_model.")
 TEXT_MODELS = {
     *MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     *MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
+    STATIC,
 }
 
 DENSERK_FILE = "denserk.json"
+TEACHER = {"name": str, "fingerprint": str, "representation": dict}
 FORMAT_VERSION = 1
 # sub-folders of untied query and passage encoders: denserk's, the Aggretriever authors'
 QUERY_SIDE, PASSAGE_SIDE = "query", "document"
@@ -191,6 +194,28 @@ class StoredEncoder:
             logger.info(f"randomly initialised: {new}")
         return encoder.train(train)
 
+    def keep_layers(self, chosen: Sequence[int]) -> "StoredEncoder":
+        """Return the encoder with these of its layers alone, from 0, ascending; () keeps all."""
+        if not chosen:
+            return self
+        path, count = self.architecture.layers, getattr(self.config, "num_hidden_layers", 0)
+        if not path or list(chosen) != sorted(set(chosen) & set(range(count))):
+            has = f"the layers 0 to {count - 1}, to be named in this order"
+            has = has if path else f"no layers to choose from, as a {self.config.model_type}"
+            raise ModelError(f"--set keep-layers={','.join(map(str, chosen))}: the model has {has}")
+        config, tensors = copy.deepcopy(self.config), {}
+        config.num_hidden_layers = len(chosen)
+        if types := getattr(config, "layer_types", None):  # of ModernBERT
+            config.layer_types = [types[layer] for layer in chosen]
+        for name, tensor in self.tensors.items():
+            before, found, inner = name.partition(f"{path}.")
+            number, _, leaf = inner.partition(".")
+            if not found:
+                tensors[name] = tensor
+            elif int(number) in chosen:
+                tensors[f"{before}{found}{chosen.index(int(number))}.{leaf}"] = tensor
+        return replace(self, config=config, tensors=tensors)
+
     def masked_lm(self) -> Backbone:
         """Build the backbone with its MLM head, to pre-train; a missing head is initialised."""
         if not self.architecture.has_cls or self.architecture.transform is None:
@@ -228,7 +253,8 @@ class StoredModel:
 
     `representation` and `text` are the folder's own settings, or defaults where it has none
     (`has_settings`). `files` belong to the fingerprint, besides the encoders' own. `dimensions` are
-    those of `finetune --dimensions`.
+    those of `finetune --dimensions`. `queries_of` describes the model whose query vectors it
+    learned, and for whose indexes alone it is.
     """
 
     root: Path
@@ -239,6 +265,7 @@ class StoredModel:
     files: tuple[Path, ...] = ()
     has_settings: bool = True
     dimensions: tuple[int, ...] = ()
+    queries_of: Mapping[str, Any] | None = None
 
     @property
     def shared(self) -> bool:
@@ -320,7 +347,9 @@ def _read_denserk(folder: Path) -> StoredModel:
     passage = StoredEncoder.read(folder / PASSAGE_SIDE if untied else folder)
     query = StoredEncoder.read(folder / QUERY_SIDE) if untied else passage
     files = (folder / DENSERK_FILE,)
-    return StoredModel(folder, query, passage, representation, text, files, dimensions=dimensions)
+    teacher = read_json(files[0], {"queries_of?": TEACHER}).get("queries_of")
+    more: Any = {"dimensions": dimensions, "queries_of": teacher}
+    return StoredModel(folder, query, passage, representation, text, files, **more)
 
 
 def _read_plain(folder: Path) -> StoredModel:
@@ -423,6 +452,7 @@ def save_model(
     query: Encoder | None = None,
     base: str = "",
     dimensions: Sequence[int] = (),
+    queries_of: Mapping[str, Any] | None = None,
 ) -> None:
     """Save a model so that denserk, transformers, sentence-transformers and Pyserini load it.
 
@@ -431,7 +461,8 @@ def save_model(
     and `document/`. config.json is written last: an incomplete folder has none, and does not load.
 
     Without `query`, queries share the encoder of passages. `base` is named in the model card, and
-    so are the `dimensions` that vectors were trained to be cut to, which denserk.json has too.
+    so are the `dimensions` that vectors were trained to be cut to, which denserk.json has too, as
+    it has `queries_of` (see `StoredModel`).
     """
     query = query or passage
     tied = query is passage
@@ -439,8 +470,8 @@ def save_model(
     if settings.mlm_head is MlmHead.FRESH:  # it is trained now
         settings = replace(settings, mlm_head=MlmHead.PRETRAINED)
     _write_sentence_transformers(folder, passage, text, base, dimensions, tied=tied)
-    kind = model.config.model_type
-    write_own_file(folder, kind, dimensions, representation=settings, text=text)
+    own = {"representation": settings, "text": text, "queries_of": queries_of}
+    write_own_file(folder, model.config.model_type, dimensions, **own)
     if not tied:
         for side, encoder in ((QUERY_SIDE, query), (PASSAGE_SIDE, passage)):
             save_model(folder / side, encoder, tokenizer, text, None, base, dimensions)
@@ -487,9 +518,9 @@ def _longest(text: TextSettings) -> int:
 def write_own_file(
     folder: Path, backbone: str, dimensions: Sequence[int] = (), **settings: Any
 ) -> None:
-    """Write denserk.json: the type of the backbone, and settings by class."""
+    """Write denserk.json: the type of the backbone, and settings by class or as they are."""
     about = {"format_version": FORMAT_VERSION, "denserk_version": __version__}
-    own = {name: as_json(value) for name, value in settings.items()}
+    own = {n: v if isinstance(v, Mapping) else as_json(v) for n, v in settings.items() if v}
     trained = {"dimensions": list(dimensions)} if dimensions else {}
     _write_json(folder / DENSERK_FILE, {**about, "backbone": backbone, **own, **trained})
 
@@ -520,11 +551,13 @@ def _write_sentence_transformers(
     modes = {representation: mode for mode, representation in POOLING_MODES.items()}
     pooling = modes.get(settings.representation)
     pairs = text.join == PAIR and len(text.fields) > 1
-    whole = settings.truncate_dim is None
+    whole = settings.truncate_dim is None and not settings.projection
     standard = tied and pooling is not None and whole and not text.normalize_quotes and not pairs
     modules = [{"idx": 0, "name": "0", "path": "", "type": ENCODER}]
     if standard:
-        chain = ["Transformer", "Pooling", *["Normalize"] * settings.l2_norm]
+        static = encoder.backbone.config.model_type == STATIC
+        chain = ["StaticEmbedding"] if static else ["Transformer", "Pooling"]
+        chain += ["Normalize"] * settings.l2_norm
         modules = [
             {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": MODULES + name}
             for i, name in enumerate(chain)
@@ -575,6 +608,7 @@ AGGRETRIEVER: dict[str, Any] = {
     "agg_layout": AggLayout.STRIDED,
     "term_weight": TermWeight.CLAMP,
     "mlm_head": MlmHead.PRETRAINED,
+    "projection": 0,
 }
 PYSERINI = {**AGGRETRIEVER, "agg_dim": 640, "cls_dim": 128, "agg_kind": AggKind.STAR}
 WORD_LIST_BACKBONES = ("bert", "distilbert")
@@ -600,7 +634,8 @@ def convert_model(
     tokenizer = load_tokenizer(stored.passage.folder)
     texts = override(stored.text, text)
     if layout is ModelLayout.DENSERK:
-        save_model(target, passage, tokenizer, texts, query, name, stored.dimensions)
+        more: Any = {"dimensions": stored.dimensions, "queries_of": stored.queries_of}
+        save_model(target, passage, tokenizer, texts, query, name, **more)
         if average:
             models = {"average_of": {name: stored.fingerprint(), **others}}
             _write_json(target / DENSERK_FILE, {**read_json(target / DENSERK_FILE), **models})

@@ -128,6 +128,7 @@ class Pooled(nn.Module):
     def __init__(self, pool: Callable[[Tensor, Tensor], Tensor], dimension: int) -> None:
         super().__init__()
         self.pool, self.dimension = pool, dimension
+        self.projection: nn.Module = nn.Identity()
 
     def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """(B, T, H) -> (B, D) float32, the vector of a query."""
@@ -357,11 +358,14 @@ class Encoder(nn.Module):
             self.representation = Aggretriever(settings, hidden, vocabulary)
         else:
             self.representation = Pooled(POOLINGS[settings.representation], hidden)
-        self.dimension = settings.truncate_dim or self.representation.dimension
-        if self.dimension > self.representation.dimension:
+        own = self.representation.dimension
+        if settings.projection:
+            self.representation.projection = nn.Linear(own, settings.projection)
+            own = settings.projection
+        self.dimension = settings.truncate_dim or own
+        if self.dimension > own:
             raise UsageError(
-                f"--truncate-dim {self.dimension}: the model's vectors have "
-                f"{self.representation.dimension} dimensions"
+                f"--truncate-dim {self.dimension}: the model's vectors have {own} dimensions"
             )
         self.vectors_per_passage = self.representation.stored
 
@@ -380,6 +384,7 @@ class Encoder(nn.Module):
 
     def _scaled(self, vectors: Tensor) -> Tensor:
         settings = self.settings
+        vectors = self.representation.projection(at_least_float32(vectors))
         return truncated(at_least_float32(vectors), settings.truncate_dim, l2_norm=settings.l2_norm)
 
     def prepare_inference(

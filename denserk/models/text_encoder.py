@@ -23,6 +23,7 @@ from denserk.models.checkpoints import find_model
 from denserk.models.devices import Compiled, certify, choose_dtype, on_threads, prepare_device
 from denserk.models.model_folder import NOTHING, fit_lengths, override, read_model_folder
 from denserk.models.representation import Encoder
+from denserk.models.static import STATIC
 from denserk.records import Passage, Query
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class TextEncoder:
         dimension: D.
         vectors_per_passage: S, rows that `encode_passages` returns for each passage.
         fingerprint: SHA-256 of weights, tokenizer and configuration; equal on any machine.
+        queries_of: the model whose query vectors it learned, if it is for that model's index alone.
 
     Raises:
         UsageError: the model, the device or a setting does not exist.
@@ -73,7 +75,7 @@ class TextEncoder:
     ) -> None:
         self.name, folder = find_model(model)
         stored = read_model_folder(folder)
-        self.fingerprint = stored.fingerprint()
+        self.fingerprint, self.queries_of = stored.fingerprint(), stored.queries_of
         if like is not None and like.get("fingerprint") == self.fingerprint:
             representation = {**like.get("representation", {}), **representation}
             text = {**like.get("text", {}), **text}
@@ -110,6 +112,7 @@ class TextEncoder:
         dtype = choose_dtype(self.compute.dtype, self.device)
         head_dtype = choose_dtype(self.compute.head_dtype or self.compute.dtype, self.device)
         automatic = asked is Backend.AUTO and on_cpu and installed("openvino")
+        automatic = automatic and self.backbone != STATIC  # a look-up, which takes no library
         if asked is Backend.OPENVINO or automatic:
             try:
                 for each in encoders:
@@ -128,6 +131,7 @@ class TextEncoder:
         return {
             "name": self.name,
             "fingerprint": self.fingerprint,
+            **({"queries_of": self.queries_of} if self.queries_of else {}),
             "backbone": self.backbone,
             "dimension": self.dimension,
             "backend": self.backend.value,

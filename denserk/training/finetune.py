@@ -33,6 +33,7 @@ from denserk.models.cross_encoder import is_reranker, reranker_to_train
 from denserk.models.model_folder import fit_lengths, override, read_model_folder, save_model
 from denserk.models.representation import Aggretriever, Encoder, MultiVector, Retriever
 from denserk.training.adapters import with_adapters
+from denserk.training.alignment import alignment_training
 from denserk.training.run_folder import (
     DATA,
     DEV_DATA,
@@ -48,11 +49,12 @@ from denserk.training.validation import DevSet, dev_sets, measure, measure_group
 logger = logging.getLogger(__name__)
 
 # Sentences of an example; measures of held-out examples beside the loss.
-SENTENCES = {Objective.COSINE_MSE: 2, Objective.TRIPLET: 3}
+SENTENCES = {Objective.COSINE_MSE: 2, Objective.TRIPLET: 3, Objective.ALIGN: 1}
 MEASURES = {
     Objective.RETRIEVAL: {DevMetric.RR_10, DevMetric.AVERAGE_RANK},
     Objective.COSINE_MSE: {DevMetric.SPEARMAN},
     Objective.TRIPLET: {DevMetric.ACCURACY},
+    Objective.ALIGN: {DevMetric.COSINE},
 }
 
 
@@ -62,7 +64,8 @@ def finetune(run: FinetuneRun) -> TrainingResult:
         logger.info(note)
     trained = what_is_trained(run)
     refuse_unused(run, trained)
-    build = reranker_training if trained == CROSS_ENCODER else retriever_training
+    special = {CROSS_ENCODER: reranker_training, Objective.ALIGN: alignment_training}
+    build = special.get(trained, retriever_training)
     return train(run, lambda _: with_adapters(build(run), run.adapters, run.finetune.model))
 
 
@@ -93,7 +96,8 @@ def refuse_unused(run: FinetuneRun, trained: str) -> None:
     groups = (run.finetune, run.sampling, run.objective, run.cache, run.reranking, run.validation)
     unused = unused_options(trained, *groups)
     if trained in SENTENCES:
-        unused += [spelled(name, CorpusSettings) for name in given_fields(run.corpus)]
+        if trained != Objective.ALIGN:
+            unused += [spelled(name, CorpusSettings) for name in given_fields(run.corpus)]
         if representation.get("representation") == Representation.CROSS_ENCODER:
             unused.append("--representation cross-encoder")
     elif trained == CROSS_ENCODER:

@@ -198,7 +198,10 @@ def measure_sentences(
         batch = to_device(assemble(store, items), device)
         vectors = encoder(batch.sentences).view(len(items), store.size, -1)
         losses.append(float(sentence_loss(vectors, batch.labels, objective)) * len(items))
+        if batch.labels is not None and store.size == 1:  # compared with the teacher's
+            vectors = torch.stack([vectors[:, 0], batch.labels], 1)
         scores.append(score_examples(vectors.cpu().numpy()))
     labels = store.labels if store.size == 2 else None
     name, value = figure_of(np.concatenate(scores), labels)
+    name = DevMetric.COSINE.value if store.size == 1 else name
     return {DevMetric.LOSS.value: sum(losses) / len(store), name: value}

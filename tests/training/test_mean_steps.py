@@ -1,6 +1,8 @@
 """Steps whose loss is a mean over items: of a cross-encoder, and of pairs and triplets."""
 
+import math
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -19,7 +21,9 @@ GROUP = 3
 QUERIES = [[2, 9, 14, 3], [2, 17, 3], [2, 11, 12, 13, 3], [2, 8, 3]]
 PASSAGES = [[2, *range(5 + i, 7 + i + i % 4), 3] for i in range(GROUP * len(QUERIES))]
 LABELS = [5.0, 0.0, 2.5, 4.0, 1.0]
+TARGETS = [[math.sin(number + place) for place in range(16)] for number in range(5)]
 OBJECTIVES = {
+    1: ObjectiveSettings(Objective.ALIGN),
     2: ObjectiveSettings(Objective.COSINE_MSE, label_scale=5.0),
     3: ObjectiveSettings(Objective.TRIPLET, margin=3.0),
 }
@@ -117,12 +121,12 @@ def test_r_drop_runs_two_draws_of_dropout_and_makes_them_agree(tiny):
 
 
 def examples(size):
-    """Five examples of 2 or 3 sentences."""
+    """Five queries to align, or examples of 2 or 3 sentences."""
     texts = [
         [2, *(5 + (7 * number + place) % 90 for place in range(1 + number % 6)), 3]
         for number in range(size * 5)
     ]
-    labels = torch.tensor(LABELS) if size == 2 else None
+    labels = {1: torch.tensor(TARGETS), 2: torch.tensor(LABELS), 3: None}[size]
     return SentenceBatch(pad(texts, 0), labels, torch.arange(5))
 
 
@@ -136,8 +140,11 @@ def learn(folder, name, size, cache=WHOLE):
 def literal_loss(vectors, size):
     """One example at a time."""
     losses = []
-    for (first, *others), label in zip(vectors.split(size), LABELS, strict=True):
-        if size == 2:
+    examples = zip(vectors.split(size), LABELS, TARGETS, strict=True)
+    for (first, *others), label, target in examples:
+        if size == 1:
+            losses.append(sum((a - b) ** 2 for a, b in zip(first.tolist(), target, strict=True)))
+        elif size == 2:
             cosine = first @ others[0] / (first.norm() * others[0].norm())
             losses.append((cosine.item() - label / 5) ** 2)
         else:
@@ -146,8 +153,9 @@ def literal_loss(vectors, size):
     return sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("name", ["cls", "agg-star", "mlr-multi-vector"])
+@pytest.mark.parametrize(
+    ("name", "size"), [*product(["cls", "agg-star", "mlr-multi-vector"], [2, 3]), ("cls", 1)]
+)
 def test_the_loss_of_sentences(tiny, name, size):
     terms, _, encoder = learn(tiny("bert"), name, size)
     with torch.no_grad():
@@ -156,7 +164,7 @@ def test_the_loss_of_sentences(tiny, name, size):
 
 
 @pytest.mark.parametrize("chunk", [1, 6])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [1, 2, 3])
 def test_chunks_of_examples_add_up_to_the_whole(tiny, size, chunk):
     terms, expected, _ = learn(tiny("bert"), "cls", size)
     again, found, _ = learn(tiny("bert"), "cls", size, in_chunks(chunk))

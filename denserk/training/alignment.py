@@ -1,0 +1,156 @@
+"""Train a fast query encoder for an index that exists.
+
+The student learns the teacher's query vectors from queries alone: no passage is encoded again.
+"Query Encoder Distillation via Embedding Alignment is a Strong Baseline Method to Boost Dense
+Retriever Online Efficiency" (Wang and Lyu, 2023).
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Features, List, Value
+
+from denserk.config.encoding import ComputeSettings, Representation, RepresentationSettings
+from denserk.config.options import as_json
+from denserk.config.training import FinetuneRun
+from denserk.data.batches import plan
+from denserk.data.prepared import FORMAT, plan_of, prepare_folder, rules_of, token_lists, write_rows
+from denserk.data.pretraining_data import split_sentences
+from denserk.data.tokenization import TextTokenizer, load_tokenizer
+from denserk.data.training_batches import SentenceBatches
+from denserk.data.training_data import SentenceStore
+from denserk.errors import UsageError
+from denserk.io.corpus import read_passages
+from denserk.io.topics import read_queries
+from denserk.models.checkpoints import find_model
+from denserk.models.distributed import device_of_rank
+from denserk.models.model_folder import (
+    TEACHER,
+    StoredEncoder,
+    StoredModel,
+    fit_lengths,
+    override,
+    read_model_folder,
+    save_model,
+)
+from denserk.models.static import STATIC, StaticConfig, without_special_tokens
+from denserk.models.text_encoder import QUERY, TextEncoder
+from denserk.records import Query
+from denserk.reporting import track
+from denserk.training.run_folder import DATA, DEV_DATA, is_resumable, share_of_batches
+from denserk.training.steps import sentence_step
+from denserk.training.trainer import Prepared, Training
+from denserk.training.validation import measure_sentences
+
+BLOCK = 4096  # queries that the teacher encodes at once
+
+
+def alignment_training(run: FinetuneRun) -> Training:
+    """Load the teacher and the student of a run; a student of other dimensions is projected."""
+    if run.finetune.teacher is None:
+        raise UsageError("--objective align needs --teacher, whose query vectors are learned")
+    compute = ComputeSettings(device=device_of_rank(run.finetune.device))
+    teacher = TextEncoder(run.finetune.teacher, compute=compute)
+    name, stored, tokenizer = read_student(run, teacher)
+    start = stored.query.keep_layers(run.finetune.keep_layers)
+    # a query has one vector, whatever passages have
+    usual = {"l2_norm": teacher.representation.l2_norm, "layers": (), "reduction": "average"}
+    chosen = override(stored.representation, {**usual, **run.representation})
+    encoder = start.build(chosen, train=True)
+    if encoder.dimension != teacher.dimension:
+        chosen = override(chosen, {"projection": teacher.dimension})
+        encoder = start.build(chosen, train=True)
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):  # vectors with noise are not the teacher's
+            module.p = 0.0
+    texts = fit_lengths(stored.text, run.text, start.max_length)
+    own = TextTokenizer(tokenizer, texts)
+    described = {key: teacher.description()[key] for key in TEACHER}
+
+    def save(folder: Path) -> None:
+        save_model(folder, encoder, tokenizer, texts, base=name, queries_of=described)
+
+    def load(folder: Path) -> None:
+        saved = read_model_folder(folder)
+        encoder.load_state_dict(saved.query.build(saved.representation).state_dict())
+
+    def prepare(output: Path) -> Prepared:
+        store = prepare_queries(run, run.finetune.train_data, output / DATA, own, teacher)
+        size, held_out = run.optimizer.batch_size, run.validation.dev_data
+        batches = SentenceBatches(store, run.sampling, size, **share_of_batches(run))
+        if not held_out:
+            return batches, None
+        dev = prepare_queries(run, [held_out], output / DEV_DATA, own, teacher)
+        return batches, partial(measure_sentences, encoder, run.objective, dev)
+
+    step = partial(sentence_step, encoder, run.objective, run.cache)
+    resolved = {"representation": as_json(chosen), "text": as_json(texts), "teacher": described}
+    return Training(encoder, step, save, load, prepare, resolved)
+
+
+def read_student(run: FinetuneRun, teacher: TextEncoder) -> tuple[str, StoredModel, Any]:
+    """Return the name, the model and the tokenizer that a run starts from.
+
+    A static model starts from the teacher's vectors of each token alone.
+    """
+    if run.finetune.model != STATIC:
+        name, folder = find_model(run.finetune.model)
+        stored = read_model_folder(folder)
+        return name, stored, load_tokenizer(stored.query.folder)
+    folder = read_model_folder(find_model(teacher.name)[1]).query.folder
+    tokenizer, (encoder, _) = load_tokenizer(folder), teacher.sides[QUERY]
+    text = tokenizer.backend_tokenizer.encode("a")
+    first, last = (text.sequence_ids[::step].index(0) for step in (1, -1))
+    before, after = text.ids[:first], text.ids[len(text.ids) - last :]
+    count = encoder.backbone.config.vocab_size
+    planned = plan([[*before, token, *after] for token in range(count)], 0, teacher.batch_tokens)
+    with track("encoding single tokens", count, "tokens") as progress:
+        vectors = teacher.encode_planned(QUERY, planned, progress.advance)
+    config = StaticConfig(vocab_size=count, hidden_size=teacher.dimension)
+    start = StoredEncoder(folder, config, {"embedding.weight": torch.from_numpy(vectors)}, {})
+    pooling = RepresentationSettings(Representation.MEAN)
+    stored = StoredModel(folder, start, start, pooling, teacher.text)
+    return STATIC, stored, without_special_tokens(tokenizer)
+
+
+def prepare_queries(
+    run: FinetuneRun,
+    sources: Sequence[str],
+    folder: Path,
+    tokenizer: TextTokenizer,
+    teacher: TextEncoder,
+) -> SentenceStore:
+    """Tokenise queries, to train also the sentences of --corpus, and encode them by the teacher."""
+    corpus, fields = run.finetune.corpus if folder.name == DATA else None, teacher.text.fields
+    rules = {"teacher": teacher.description(), "sentence": rules_of(tokenizer)}
+    settings = {"format": FORMAT, "size": 1, "corpus": as_json(run.corpus), **rules}
+
+    def texts() -> Iterator[Query]:
+        for source in sources:
+            yield from read_queries(source)
+        for passage in read_passages(corpus, run.corpus, fields) if corpus else ():
+            for part in map(passage.field, fields):
+                yield from (Query(passage.docid, text) for text in split_sentences(part))
+
+    def rows() -> Iterator[dict[str, Any]]:
+        left = texts()
+        with track("encoding by the teacher", None, "queries") as progress:
+            while block := list(islice(left, BLOCK)):
+                vectors = teacher.encode_queries(block)
+                for ids, vector in zip(tokenizer.queries(block), vectors, strict=True):
+                    yield {"input_ids": ids, "label": vector}
+                progress.advance(len(block))
+
+    def write(part: Path, scratch: Path) -> dict[str, Any]:
+        ids = token_lists(tokenizer.vocabulary_size)
+        label = List(Value("float32"), length=teacher.dimension)
+        features = Features({"input_ids": ids, "label": label})
+        return {"examples": len(write_rows(part / "sentences.arrow", features, rows()))}
+
+    planned = plan_of(settings, {"file": sources, "corpus": corpus})
+    prepare_folder(folder, planned, write, again=not is_resumable(folder.parent))
+    return SentenceStore(folder)
