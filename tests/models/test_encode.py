@@ -313,6 +313,8 @@ def test_torchrun_writes_the_bytes_of_one(tiny, corpus, tmp_path):
     )
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
     assert two.stderr.count("23 encoded") == 1  # only the main process reports
+    subprocess.run([*command(tiny(), "new", *TORCHRUN), "--update", "one"], cwd=tmp_path, check=True)
+    assert open_vectors(tmp_path / "new").manifest.contents["copied"] == 23
 
 
 @pytest.mark.slow
