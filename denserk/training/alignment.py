@@ -103,6 +103,7 @@ def read_student(run: FinetuneRun, teacher: TextEncoder) -> tuple[str, StoredMod
         return name, stored, load_tokenizer(stored.query.folder)
     folder = read_model_folder(find_model(teacher.name)[1]).query.folder
     tokenizer, (encoder, _) = load_tokenizer(folder), teacher.sides[QUERY]
+    tokenizer.backend_tokenizer.no_padding()
     text = tokenizer.backend_tokenizer.encode("a")
     first, last = (text.sequence_ids[::step].index(0) for step in (1, -1))
     before, after = text.ids[:first], text.ids[len(text.ids) - last :]
