@@ -97,6 +97,12 @@ class ObjectiveSettings(Settings):
     that encode --truncate-dim N can cut them. [default: all dimensions]"""
     label_scale: float = setting(1.0, above=0, of="cosine-mse")
     """cosine-mse: label of equal sentences, e.g. 5 for labels from 0 to 5."""
+    mask_false_negatives: bool = option(False, of=BI_ENCODER)
+    """Leave known positives of a query out of its in-batch negatives."""
+    guide: str | None = option(None, metavar="NAME|DIR|HUB_ID", of=BI_ENCODER)
+    """Retriever that also leaves out what it scores above a query's own positive (GISTEmbed)."""
+    guide_margin: float = setting(0.0, needs="guide", of=BI_ENCODER)
+    """Leave out what the guide scores above the positive's score minus this margin."""
     margin: float = setting(5.0, at_least=0, of="triplet")
     """triplet: margin in Euclidean distance."""
 

@@ -38,6 +38,14 @@ class TokenBatch(NamedTuple):
     attention_mask: Tensor
 
 
+class Positives(NamedTuple):
+    """The known positives of B queries among P passages, by hashes that equal texts share."""
+
+    queries: Tensor  # (B,) int64
+    passages: Tensor  # (P,) int64
+    positives: Tensor  # (B, K) int64, all that each query has, -1 where it has fewer
+
+
 class TrainingBatch(NamedTuple):
     """B queries with their groups of n passages: a batch, or one rank's part of it.
 
@@ -52,6 +60,8 @@ class TrainingBatch(NamedTuple):
     keys: Tensor  # (P,) int64 from 0, equal for equal passages, in the parts of all ranks
     teacher: Tensor | None
     items: Tensor  # (B,) int64, the queries' numbers in the prepared data
+    known: Positives | None = None  # to mask false negatives
+    guide: dict[str, Sequence[Ids]] | None = None  # "query" and "passage" texts as the guide's ids
 
 
 class SentenceBatch(NamedTuple):

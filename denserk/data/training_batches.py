@@ -3,16 +3,19 @@
 import logging
 import math
 from abc import abstractmethod
+from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from denserk.config.training import FillNegatives, SamplingSettings
-from denserk.data.batches import PairBatch, PairJoiner, SentenceBatch, TrainingBatch, pad
+from denserk.data.batches import PairBatch, PairJoiner, Positives, SentenceBatch, TrainingBatch, pad
 from denserk.data.prepared import Store
 from denserk.data.sampling import (
     Items,
@@ -40,6 +43,12 @@ def items_of_run(items: Items, sampling: SamplingSettings) -> Items:
     if count > len(items):
         logger.warning(f"--train-queries {count:,}: there are only {len(items):,}")
     return choose_items(items, count, sampling.seed)
+
+
+def hashes(texts: Iterable[NDArray[Any]]) -> Tensor:
+    """Return a number for each text's token ids, in every process the same: (N,) int64."""
+    digests = (blake2b(ids.tobytes(), digest_size=8).digest() for ids in texts)
+    return torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.int64)
 
 
 class ScheduledBatches(Dataset[Batch]):
@@ -109,7 +118,8 @@ class TrainingBatches(ScheduledBatches[Any]):
     """The batches of a run on queries with passages; `batch_size` queries over all processes.
 
     Under `with_scores` they have the teacher's scores, and queries without negatives, whose random
-    passages no teacher has seen, are left out.
+    passages no teacher has seen, are left out. Under `masks` they have the known positives, and the
+    token ids of `guide`, the same data as a guide reads it.
     """
 
     def __init__(
@@ -119,9 +129,12 @@ class TrainingBatches(ScheduledBatches[Any]):
         batch_size: int,
         *,
         with_scores: bool = False,
+        masks: bool = False,
+        guide: TrainingStore | None = None,
         **options: Any,
     ) -> None:
         self.store, self.sampling, self.with_scores = store, sampling, with_scores
+        self.masks, self.guide = masks, guide
         self.repeats = sampling.fill_negatives is FillNegatives.REPEAT
         items = np.arange(len(store))
         if with_scores:
@@ -188,13 +201,23 @@ class TrainingBatches(ScheduledBatches[Any]):
         order = np.argsort(first)  # passages stand in the order of the groups
         groups = np.full_like(rows, -1)
         groups[present] = np.argsort(order)[number]
+        members = rows[present][first[order]]
+        queries, passages, known, guide = store.queries[items], store.passages[members], None, None
+        if self.masks:
+            positives = [hashes(store.passages[own]) for own in store.positives[items]]
+            padded = pad_sequence(positives, batch_first=True, padding_value=-1)
+            known = Positives(hashes(queries), hashes(passages), padded)
+        if self.guide is not None:
+            guide = {"query": self.guide.queries[items], "passage": self.guide.passages[members]}
         return TrainingBatch(
-            pad(store.queries[items], store.query_pad_id),
-            pad(store.passages[rows[present][first[order]]], store.passage_pad_id),
+            pad(queries, store.query_pad_id),
+            pad(passages, store.passage_pad_id),
             torch.from_numpy(groups),
             torch.from_numpy(distinct[order]),
             torch.from_numpy(scores) if self.with_scores else None,
             torch.from_numpy(items.copy()),
+            known,
+            guide,
         )
 
 

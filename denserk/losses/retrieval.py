@@ -6,7 +6,8 @@ section 3.2, for spans; MLR (Xie and Lukasiewicz, 2025), equations 5 and 6, for 
 passage, of which vector 0 is kept; "MASTER" (Zhou et al., 2023), section 4, for cross-encoders and
 the released soft cross-entropy; "Improving Efficient Neural Ranking Models with Cross-Architecture
 Knowledge Distillation" (Hofstätter et al., 2020) for the margin; "R-Drop" (Liang et al., 2021),
-equation 3; "Sentence-BERT" (Reimers and Gurevych, 2019), section 3.
+equation 3; "Sentence-BERT" (Reimers and Gurevych, 2019), section 3; "GISTEmbed" (Solatorio, 2024)
+for false negatives.
 
 Axes: B queries, P passages, S vectors of a passage, D dimensions, N passages of a query's own, the
 positive first. `targets[i]` is the row of query i's positive.
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
+from denserk.data.batches import Positives
 from denserk.models.devices import at_least_float32
 from denserk.models.representation import (
     PassageVectors,
@@ -30,6 +32,7 @@ from denserk.models.representation import (
     vector_scores,
 )
 
+Vectors = tuple[Tensor, PassageVectors]  # of a batch's queries (B, D), and of its passages
 RELEASED_EPSILON = 1e-7  # what MASTER's released code adds inside the student's logarithm
 
 
@@ -202,18 +205,21 @@ class RetrievalObjective:
         groups: Tensor,
         keys: Tensor,
         teacher: Tensor | None = None,
+        masked: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return the weighted terms by name; their sum is the loss.
 
         queries: (B, D), passages: (P, S, D), groups: (B, N) each query's own as rows of the
         passages, -1 where there is none; keys: (P,) equal where two rows are the same passage,
         which counts once, negative for padding; teacher: (B, N) scores, minus infinity where a
-        group has no passage.
+        group has no passage; masked: `false_negatives`.
         """
         first = first_rows(keys)
         groups = torch.where(groups < 0, groups, first[groups])
         # rows left out of softmaxes: a passage's further rows, and padding
         excluded = (first != torch.arange(len(keys), device=keys.device)) | (keys < 0)
+        if masked is not None:
+            excluded = F.pad(excluded, (0, masked.shape[1] - len(keys))) | masked
         terms = {}
         if weight := self.settings.weight_of_contrastive:
             contrast = self._contrast(queries, passages, groups[:, 0], excluded)
@@ -225,6 +231,33 @@ class RetrievalObjective:
             terms["distillation"] = loss(teacher, student / self.settings.temperature)
         return terms
 
+    def false_negatives(
+        self, known: Positives, groups: Tensor, keys: Tensor, guided: Vectors | None = None
+    ) -> Tensor:
+        """Return which scores leave a query's softmax as those of probable positives: (B, P) bool.
+
+        These are other known positives of the query, or of an equal one, and what a guide's vectors
+        score above the query's own positive: s(q, p) > s(q, p+) - margin. Full: (B, P + 3 B), pairs
+        of two queries or two positives where a known positive of one's is the other's.
+        """
+        targets = first_rows(keys)[groups[:, 0]]
+        full = self.settings.contrastive is ContrastiveKind.FULL
+        positives = (known.positives.unsqueeze(2) == known.passages).any(1)
+        equal = known.queries.unsqueeze(1) == known.queries
+        masked = equal.float() @ positives.float() > 0
+        if full:
+            related = masked[:, targets]
+            masked = torch.cat([masked, related.T, related | related.T, related], 1)
+        if guided is not None:
+            queries, passages = guided
+            best = scores = max_similarity(vector_scores(queries, passages.values))
+            if full:
+                own = passages.of(targets)
+                scores = full_contrastive_scores(best, queries, own, best[:, targets], targets)
+            limits = best.gather(1, targets.unsqueeze(1)) - self.settings.guide_margin
+            masked = masked | (scores > limits)
+        return masked.scatter(1, targets.unsqueeze(1), False)
+
     def _contrast(
         self, queries: Tensor, passages: PassageVectors, targets: Tensor, excluded: Tensor
     ) -> dict[str, Tensor]:
@@ -234,10 +267,11 @@ class RetrievalObjective:
         scores = best
         if self.self_contrastive:
             scores = self_contrastive_scores(by_vector, targets, passages.mask)
-        scores = scores.masked_fill(excluded, -torch.inf)
         if self.settings.contrastive is ContrastiveKind.FULL:
             positives = passages.of(targets)
             scores = full_contrastive_scores(scores, queries, positives, best[:, targets], targets)
+        more = scores.shape[1] - excluded.shape[-1]  # scores with other than passages
+        scores = scores.masked_fill(F.pad(excluded, (0, more)), -torch.inf)
         terms = {"contrastive": contrastive_loss(scores, targets, temperature)}
         if self.self_contrastive:
             terms["layers"] = self.settings.layer_weight * layer_regulariser(
@@ -247,7 +281,7 @@ class RetrievalObjective:
             weights = (self.settings.cls_weight, self.settings.agg_weight)
             for name, part, weight in zip(("cls", "agg"), self.parts, weights, strict=True):
                 alone = dot(queries[:, part], passages.values[:, 0, part])
-                alone = alone.masked_fill(excluded, -torch.inf)
+                alone = alone.masked_fill(excluded[..., : alone.shape[1]], -torch.inf)
                 terms[name] = weight * contrastive_loss(alone, targets, temperature)
         return terms
 

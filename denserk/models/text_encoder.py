@@ -209,6 +209,10 @@ class TextEncoder:
         encoder, tokenizer = self.sides[PASSAGE]
         return self._encode(encoder, self._plan(tokenizer.sentences(sentences), tokenizer))
 
+    def encode_tokens(self, side: str, ids: Sequence[Any]) -> NDArray[np.float32]:
+        """Encode texts by the token ids of the side's tokenizer: (P * S, D) or (B, D) float32."""
+        return self.encode_planned(side, self._plan(ids, self.sides[side].tokenizer))
+
     def plan(self, side: str, texts: Sequence[Any]) -> PlannedTexts:
         """Tokenize one side's texts into batches; several threads may call it at a time."""
         tokenizer = self.sides[side].tokenizer

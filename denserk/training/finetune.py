@@ -10,6 +10,7 @@ from denserk.config.encoding import (
     NO_PREFIX,
     SMALLER_AGG,
     AggOrder,
+    ComputeSettings,
     Reduction,
     Representation,
     RepresentationSettings,
@@ -30,8 +31,10 @@ from denserk.errors import UsageError
 from denserk.losses.retrieval import Matryoshka, RetrievalObjective
 from denserk.models.checkpoints import find_model
 from denserk.models.cross_encoder import is_reranker, reranker_to_train
+from denserk.models.distributed import device_of_rank
 from denserk.models.model_folder import fit_lengths, override, read_model_folder, save_model
 from denserk.models.representation import Aggretriever, Encoder, MultiVector, Retriever
+from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 from denserk.training.adapters import with_adapters
 from denserk.training.alignment import alignment_training
 from denserk.training.run_folder import (
@@ -137,6 +140,7 @@ def retriever_training(run: FinetuneRun) -> Training:
 
     step: Step
     prepare: Callable[[Path], Prepared]
+    resolved = {"representation": as_json(chosen), "text": as_json(texts)}
     if sentences:
         if not model.shared:
             raise UsageError(
@@ -148,12 +152,25 @@ def retriever_training(run: FinetuneRun) -> Training:
         prepare = partial(prepare_examples, run, tokenizers[1], model.passage)
     else:
         objective, across = objective_of(run, chosen, model), run.finetune.negatives_x_device
-        step = partial(retrieval_step, model, objective, run.cache, across)
+        guide = guide_of(run)
+        if guide is not None:
+            resolved["guide"] = guide.description()
+        step = partial(retrieval_step, model, objective, run.cache, across, guide=guide)
         size = run.optimizer.batch_size
         measured = partial(measure, model, batch=size, temperature=temperature)
-        prepare = partial(prepare_queries, run, tokenizers, TrainingBatches, measured)
-    resolved = {"representation": as_json(chosen), "text": as_json(texts)}
+        prepare = partial(prepare_queries, run, tokenizers, TrainingBatches, measured, guide=guide)
     return Training(model, step, save, load, prepare, resolved)
+
+
+def guide_of(run: FinetuneRun) -> TextEncoder | None:
+    """Load the guide of a run, on the device and in the precision of the training."""
+    if run.objective.guide is None:
+        return None
+    if "-" in run.finetune.train_data:
+        raise UsageError("--guide reads --train-data twice: a file is expected, not a stream")
+    device = device_of_rank(run.finetune.device)
+    compute = ComputeSettings(device=device, dtype=run.optimizer.dtype)
+    return TextEncoder(run.objective.guide, compute=compute)
 
 
 def objective_of(
@@ -196,11 +213,14 @@ def prepare_queries(
     kind: Callable[..., TrainingBatches],
     measured: Callable[[list[DevSet]], dict[str, float]],
     output: Path,
+    guide: TextEncoder | None = None,
 ) -> Prepared:
     """Tokenise queries and passages below the run's folder."""
     settings = run.finetune
 
-    def tokenize(sources: Sequence[str], name: str, **options: Any) -> TrainingStore:
+    def tokenize(
+        sources: Sequence[str], name: str, *others: TextTokenizer, **options: Any
+    ) -> TrainingStore:
         inputs = TrainingInputs(
             sources,
             corpus=settings.corpus,
@@ -210,10 +230,14 @@ def prepare_queries(
             skip_missing=settings.skip_missing,
             **options,
         )
-        return prepare(inputs, output / name, *tokenizers, again=not is_resumable(output))
+        chosen = others or tokenizers
+        return prepare(inputs, output / name, *chosen, again=not is_resumable(output))
 
     given = {"qrels": settings.qrels, "form": settings.train_format}
-    store = tokenize(settings.train_data, DATA, **given)
+    store, guided = tokenize(settings.train_data, DATA, **given), None
+    if guide is not None:
+        own = (guide.sides[side].tokenizer for side in (QUERY, PASSAGE))
+        guided = tokenize(settings.train_data, "guide-data", *own, **given)
     held_out = run.validation.dev_data
     dev = dev_sets(run, tokenize([held_out], DEV_DATA) if held_out else None, tokenizers)
     batches = kind(
@@ -221,6 +245,8 @@ def prepare_queries(
         run.sampling,
         run.optimizer.batch_size,
         with_scores=run.objective.distillation is not None,
+        masks=run.objective.mask_false_negatives or guide is not None,
+        guide=guided,
         **share_of_batches(run),
     )
     return batches, partial(measured, dev) if dev else None

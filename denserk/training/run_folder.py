@@ -6,7 +6,7 @@ checkpoints/        to resume from
 best/               the best weights so far, where a measure decides
 steps/              weights after chosen steps
 start/              the randomly initialised model that a run with --architecture starts from
-training-data/      tokenised once; dev-data/ likewise
+training-data/      tokenised once; dev-data/ likewise; guide-data/: by the guide's tokenizer
 logs/               TensorBoard's files
 training.json       settings and versions from the start; the log is added at the end
 training.png        training curves

@@ -27,6 +27,7 @@ from denserk.config.training import CacheSettings, ObjectiveSettings, RerankingS
 from denserk.data.batches import (
     MaskedTexts,
     PairBatch,
+    Positives,
     PretrainingBatch,
     SentenceBatch,
     TokenBatch,
@@ -38,6 +39,7 @@ from denserk.losses.pretraining import MaskedLanguageModel, TokenLoss
 from denserk.losses.retrieval import (
     Matryoshka,
     RetrievalObjective,
+    Vectors,
     listwise_loss,
     r_drop_loss,
     sentence_loss,
@@ -46,6 +48,7 @@ from denserk.losses.retrieval import (
 from denserk.models.cross_encoder import Reranker
 from denserk.models.distributed import gather, widen, widest, world
 from denserk.models.representation import Encoder, PassageVectors, Retriever
+from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 
 # Tokens from which a group ends before a shorter text, by device type: in a smaller group, another
 # pass through the model costs more than the padding that it avoids.
@@ -179,10 +182,12 @@ def retrieval_step(
     across_devices: bool,
     batch: TrainingBatch,
     update: Update,
+    guide: TextEncoder | None = None,
 ) -> Terms:
     """Train a retriever, directly or with the gradient cache.
 
-    `across_devices`: the passages of other processes are negatives too.
+    `across_devices`: the passages of other processes are negatives too. Where false negatives are
+    masked, "masked" is the share of scores that are.
     """
     asked, place = group(batch.queries, update, Limits.of(cache, cache.q_chunk))
     read, places = group(batch.passages, update, Limits.of(cache, cache.p_chunk))
@@ -196,7 +201,12 @@ def retrieval_step(
     with nullcontext() if cached else update.autocast():  # outside of chunks, weights are cast once
         queries = torch.cat([run(model.query, part) for part in asked])[place]
         passages = join([run(model.passage.passage_vectors, part) for part in read]).of(places)
-    groups, keys, teacher = batch.groups, batch.keys, batch.teacher
+    groups, keys, teacher, known = batch.groups, batch.keys, batch.teacher, batch.known
+    guided: Vectors | None = None
+    if guide is not None and batch.guide is not None:
+        sides = (guide.encode_tokens(side, batch.guide[side]) for side in (QUERY, PASSAGE))
+        its_queries, its_passages = (torch.from_numpy(each).to(keys.device) for each in sides)
+        guided = its_queries, PassageVectors(its_passages.view(len(keys), -1, guide.dimension))
     rank, processes = world()
     if processes > 1 and across_devices:
         values, mask = passages
@@ -209,11 +219,23 @@ def retrieval_step(
             mask = gather(widen(widen(mask, size), count, axis=0).to(torch.uint8)).bool()
         passages = PassageVectors(values, mask)
         teacher = None if teacher is None else gather(teacher)
-    terms = objective(queries, passages, groups, keys, teacher)
+        if known is not None:
+            most = widest(known.positives.shape[1], keys.device)
+            positives = gather(widen(known.positives, most, value=-1))
+            texts = gather(widen(known.passages, count, axis=0))
+            known = Positives(gather(known.queries), texts, positives)
+        if guided is not None:
+            values = gather(widen(guided[1].values, count, axis=0))
+            guided = gather(guided[0]), PassageVectors(values)
+    inner = objective.objective if isinstance(objective, Matryoshka) else objective
+    masked = None if known is None else inner.false_negatives(known, groups, keys, guided)
+    terms = objective(queries, passages, groups, keys, teacher, masked)
     if not across_devices:
         terms = {name: term / processes for name, term in terms.items()}
     update.backward(total(terms))
     found = {name: term.detach() for name, term in terms.items()}
+    if masked is not None:
+        found["masked"] = masked.float().mean() / (1 if across_devices else processes)
     return found if across_devices else summed(found)
 
 

@@ -223,11 +223,12 @@ class Trainer:
 
     def _log_losses(self) -> None:
         means = {name: float(total) / self._summed for name, total in self._sums.items()}
+        masked = {name: means.pop(name) for name in ("masked",) if name in means}  # a share
         loss = sum(means.values())
         values = {"loss": loss, "grad_norm": float(self._grad_norm), "learning_rate": self._rate}
-        self._log(values | {f"loss_{name}": mean for name, mean in means.items()})
+        self._log(values | masked | {f"loss_{name}": mean for name, mean in means.items()})
         self._sums, self._summed = {}, 0
-        self._notes |= {"loss": loss} | (means if len(means) > 1 else {})
+        self._notes |= {"loss": loss} | masked | (means if len(means) > 1 else {})
 
     def _validate(self, measure: Measure) -> None:
         self.model.eval()

@@ -11,13 +11,20 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from denserk.config.encoding import PairSettings, TextSettings
-from denserk.config.training import FillNegatives, NegativeChoice, PositiveChoice, SamplingSettings
+from denserk.config.training import (
+    FillNegatives,
+    NegativeChoice,
+    ObjectiveSettings,
+    PositiveChoice,
+    SamplingSettings,
+)
 from denserk.data.batches import PairJoiner, TokenBatch, plan, to_device
 from denserk.data.sampling import choose_negatives, choose_positive, order_items
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import PairTrainingBatches, SentenceBatches, TrainingBatches
 from denserk.data.training_data import TrainingInputs, prepare, prepare_sentences
 from denserk.errors import InputError, UsageError
+from denserk.losses.retrieval import RetrievalObjective
 from denserk.records import Passage, Query
 from tests.conftest import VOCABULARY, WORDS
 from tests.data.conftest import inline, jsonl, pairs, triplets
@@ -165,6 +172,27 @@ def test_one_passage_of_several_queries_is_one_row(write, tmp_path, tokenizer):
     assert batch.teacher is not None
     assert batch.teacher[3].tolist() == [3.0, 7.0, -torch.inf]
     assert len(texts(batch.passages)) == len(set(batch.keys.tolist())) == 9
+
+
+@pytest.mark.parametrize("fill", FillNegatives)
+def test_the_known_positives_of_a_query_are_found_by_their_texts(write, tmp_path, tokenizer, fill):
+    lines = [inline(query, 1 + query % 2, 2) for query in range(6)]
+    lines[1]["query"] = lines[0]["query"]
+    lines[2]["negative_passages"][0] |= {"text": lines[2]["positive_passages"][0]["text"]}
+    lines[4]["negative_passages"][0] = lines[3]["positive_passages"][1]
+    lines[5]["positive_passages"][0] = lines[3]["positive_passages"][0]
+    store = prepare(TrainingInputs([write(lines)]), tmp_path / "prepared", tokenizer, tokenizer)
+    sampling = SamplingSettings(3, PositiveChoice.FIRST, fill_negatives=fill)
+    batch = TrainingBatches(store, sampling, 6, masks=True)[0]
+    objective = RetrievalObjective(ObjectiveSettings())
+    masked = objective.false_negatives(batch.known, batch.groups, batch.keys)
+    positives = [[store.passages[row].tolist() for row in own] for own in store.positives[:]]
+    asked, own = texts(batch.queries), [positives[item] for item in batch.items]
+    for query, (first, *_) in enumerate(batch.groups.tolist()):
+        known = [text for other in range(6) if asked[other] == asked[query] for text in own[other]]
+        wanted = [text in known and row != first for row, text in enumerate(texts(batch.passages))]
+        assert masked[query].tolist() == wanted
+    assert masked.sum() > 3
 
 
 def test_a_random_passage_stands_in_for_no_negatives(lacking):

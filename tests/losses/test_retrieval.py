@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
+from denserk.data.batches import Positives
 from denserk.losses.retrieval import (
     Matryoshka,
     RetrievalObjective,
@@ -82,47 +83,56 @@ def mean(values):
     return torch.stack(list(values)).mean()
 
 
-def in_batch(queries, passages):
+def nothing(block, i, other):
+    """No score is masked: of a query i and a passage (qp), of two queries (qq) ..."""
+    return False
+
+
+def in_batch(queries, passages, masked=nothing):
     return mean(
         softmax_loss(
             best(query, passages, own[0]),
-            [best(query, passages, key) for key in ROW if key != own[0]],
+            [best(query, passages, k) for k in ROW if k != own[0] and not masked("qp", i, k)],
         )
-        for query, own in zip(queries, OWN, strict=True)
+        for i, (query, own) in enumerate(zip(queries, OWN, strict=True))
     )
 
 
-def full(queries, passages):
+def full(queries, passages, masked=nothing):
     losses = []
     for i, own in enumerate(OWN):
         mine, lead = own[0], passages[ROW[own[0]], 0]
-        other_queries = [queries[j] for j in range(4) if j != i]
-        others = [best(queries[i], passages, key) for key in ROW if key != mine]
-        others += [best(query, passages, mine) for query in other_queries]
-        others += [torch.dot(queries[i], query) for query in other_queries]
-        others += [best(lead, passages, key) for key in {each[0] for each in OWN} - {mine}]
-        losses.append(softmax_loss(best(queries[i], passages, mine), others))
+        rest, leads = {0, 1, 2, 3} - {i}, {each[0] for each in OWN} - {mine}
+        scores = [
+            *(best(queries[i], passages, k) for k in ROW if k != mine and not masked("qp", i, k)),
+            *(best(queries[j], passages, mine) for j in rest if not masked("pq", i, j)),
+            *(torch.dot(queries[i], queries[j]) for j in rest if not masked("qq", i, j)),
+            *(best(lead, passages, k) for k in leads if not masked("pp", i, k)),
+        ]
+        losses.append(softmax_loss(best(queries[i], passages, mine), scores))
     return mean(losses)
 
 
-def self_contrastive(queries, passages):
+def self_contrastive(queries, passages, masked=nothing):
     """Equations 5 to 7; equation 6 at temperature 1."""
     losses = []
-    for query, own in zip(queries, OWN, strict=True):
+    for i, (query, own) in enumerate(zip(queries, OWN, strict=True)):
         mine = [torch.dot(query, passages[ROW[own[0]], n]) for n in range(sizes(own[0]))]
-        others = [best(query, passages, key) for key in ROW if key != own[0]]
+        keys = [key for key in ROW if key != own[0] and not masked("qp", i, key)]
+        others = [best(query, passages, key) for key in keys]
         main = softmax_loss(mine[0], others)
         losses.append(main + 0.3 * softmax_loss(mine[0], mine[1:], temperature=1.0))
     return mean(losses)
 
 
-def aggretriever(queries, passages):
+def aggretriever(queries, passages, masked=nothing):
     losses = []
-    for query, own in zip(queries, OWN, strict=True):
+    for i, (query, own) in enumerate(zip(queries, OWN, strict=True)):
         for part, weight in ((slice(0, 6), 1.0), (PARTS[0], 0.5), (PARTS[1], 0.5)):
             scores = {key: query[part] @ passages[ROW[key], 0, part] for key in ROW}
             positive = scores.pop(own[0])
-            losses.append(weight * softmax_loss(positive, scores.values()))
+            others = [score for key, score in scores.items() if not masked("qp", i, key)]
+            losses.append(weight * softmax_loss(positive, others))
     return torch.stack(losses).sum() / 4
 
 
@@ -169,13 +179,15 @@ COSTS = {
 }
 
 
-def found(settings, options, queries, values, mask, wrapped=lambda objective: objective):
+def found(settings, options, queries, values, mask, *masking, wrapped=lambda objective: objective):
     width = max(map(len, TEACHER))
     groups = torch.tensor(GROUPS)
     teacher = torch.full((4, width), -torch.inf, dtype=torch.float64)
     teacher[groups >= 0] = torch.cat(taught())
-    objective = wrapped(RetrievalObjective(settings, **options))
-    terms = objective(queries, PassageVectors(values, mask), groups, torch.tensor(KEYS), teacher)
+    objective, keys = RetrievalObjective(settings, **options), torch.tensor(KEYS)
+    masked = objective.false_negatives(masking[0], groups, keys, masking[1]) if masking else None
+    vectors = queries, PassageVectors(values, mask)
+    terms = wrapped(objective)(*vectors, groups, keys, teacher, masked)
     return torch.stack(list(terms.values())).sum()
 
 
@@ -209,7 +221,7 @@ def test_matryoshka_sums_the_loss_over_the_first_dimensions(vectors, name, l2_no
 
     expected = sum(literal(first(queries, d), first(passages, d)) for d in (6, 3, 1))
     wrapped = partial(Matryoshka, dimensions=(6, 3, 1), l2_norm=l2_norm)
-    loss = found(settings, options, queries, passages, mask, wrapped)
+    loss = found(settings, options, queries, passages, mask, wrapped=wrapped)
     assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
     slopes = torch.autograd.grad(loss, (queries, passages))
     wanted = torch.autograd.grad(expected, (queries, passages))
@@ -227,3 +239,58 @@ def test_a_teacher_weakens_the_contrast_and_sees_what_retrieval_scores(vectors, 
     kept = passages[:, :1] if self_contrastive else passages  # an index keeps vector 0
     taught = found(alone, options, queries, kept, mask[:, : kept.shape[1]])
     assert both.item() == pytest.approx(0.2 * plain.item() + taught.item())
+
+
+ASKED = [1, 2, 2, 3]
+"""Queries 1 and 2 are equal; by their texts, passages 3 and 9 are."""
+TEXTS = {7: 70, 3: 30, 9: 30, 5: 50}
+KNOWN = [[70, 50], [30, -1], [70, -1], [30, -1]]
+
+
+def literally_masked(guide, margin, block, i, other):
+    """A score of query i, or of its positive, with another passage (key) or query."""
+
+    def known(query, key):
+        return any(TEXTS[key] in KNOWN[j] for j in range(4) if ASKED[j] == ASKED[query])
+
+    def guided(vector, key):
+        return max(torch.dot(vector, each) for each in guide[1][ROW[key]])
+
+    mine, query = OWN[i][0], guide[0][i]
+    match block:
+        case "qp":
+            positive, score = known(i, other), guided(query, other)
+        case "pq":
+            positive, score = known(other, mine), guided(guide[0][other], mine)
+        case "qq":
+            positive = known(i, OWN[other][0]) or known(other, mine)
+            score = torch.dot(query, guide[0][other])
+        case "pp":
+            positive, score = known(i, other), guided(guide[1][ROW[mine], 0], other)
+    return positive or (margin is not None and score > guided(query, mine) - margin)
+
+
+MASKED = [
+    (in_batch, {}, {}),
+    (full, {"contrastive": ContrastiveKind.FULL}, {}),
+    (self_contrastive, {"layer_weight": 0.3}, {"self_contrastive": True}),
+    (aggretriever, {}, {"parts": PARTS}),
+]
+
+
+@pytest.mark.parametrize("margin", [None, 0.0, 1.5, -20.0])
+@pytest.mark.parametrize(("literal", "given", "options"), MASKED)
+def test_false_negatives_leave_every_softmax(vectors, literal, given, options, margin):
+    queries, passages, mask = vectors
+    if "parts" in options:
+        passages, mask = passages[:, :1], None
+    guide = torch.randn(4, 5, dtype=torch.float64), torch.randn(7, 2, 5, dtype=torch.float64)
+    known = Positives(*map(torch.tensor, (ASKED, [TEXTS.get(key, 0) for key in KEYS], KNOWN)))
+    guided = None if margin is None else (guide[0], PassageVectors(guide[1]))
+    settings = settings_of(**given, guide="g", guide_margin=margin or 0.0)
+    loss = found(settings, options, queries, passages, mask, known, guided)
+    expected = literal(queries, passages, partial(literally_masked, guide, margin))
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
+    assert loss.item() < literal(queries, passages).item() - 0.01
+    slopes = torch.autograd.grad(loss, (queries, passages))
+    torch.testing.assert_close(slopes, torch.autograd.grad(expected, (queries, passages)))

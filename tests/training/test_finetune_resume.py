@@ -1,5 +1,6 @@
 """A stopped run resumes to the weights of one that was not, bit for bit."""
 
+import shutil
 from typing import Any
 
 import pytest
@@ -10,11 +11,11 @@ from denserk.errors import MismatchError
 from denserk.training.trainer import Trainer
 from tests.faults import Stopped, contents, stopped_at
 from tests.reporters import Heard
-from tests.training.finetuning import AGG, tune, weights, write_examples
+from tests.training.finetuning import AGG, log_of, tune, weights, write_examples
 
 MEAN = {"representation": Representation.MEAN}
 KINDS: dict[str, dict[str, Any]] = {
-    "agg-cached": AGG | {"grad_cache": True, "q_chunk": 2},
+    "agg-cached-guided": AGG | {"grad_cache": True, "q_chunk": 2},
     "cross-encoder": {"representation": Representation.CROSS_ENCODER},
     "mlr-untied": {"representation": Representation.MLR, "untie": True, "warmup_steps": 3},
 }
@@ -27,7 +28,8 @@ def stopped_in_step(step):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_resumed_is_uninterrupted(tiny, train, tmp_path, kind):
-    options = KINDS[kind]
+    guide = {"guide": str(tiny("distilbert"))} if "guided" in kind else {}
+    options = KINDS[kind] | guide
     whole = tune(tmp_path / "whole", tiny("bert"), train, **options)
     with stopped_in_step(6), pytest.raises(Stopped):
         tune(tmp_path / "cut", tiny("bert"), train, **options)
@@ -41,6 +43,16 @@ def test_resumed_is_uninterrupted(tiny, train, tmp_path, kind):
     again = tune(tmp_path / "cut", tiny("bert"), train, **options, resume=True)
     assert (again.steps, again.first_step) == (10, 10)
     assert weights(tmp_path / "cut" / side) == weights(tmp_path / "whole" / side)
+
+
+def test_the_share_that_a_guide_masks_is_logged_and_its_weights_are_compared(tiny, train, tmp_path):
+    guide = shutil.copytree(tiny("bert"), tmp_path / "guide")
+    options = MEAN | {"guide": str(guide), "guide_margin": -0.1, "max_steps": 2}
+    tune(tmp_path / "out", tiny("bert"), train, **options)
+    assert 0 < log_of(tmp_path / "out")[0]["masked"] < 1
+    shutil.copytree(tiny("distilbert"), guide, dirs_exist_ok=True)
+    with pytest.raises(MismatchError, match=r"guide\.fingerprint was"):
+        tune(tmp_path / "out", tiny("bert"), train, **options, resume=True)
 
 
 def test_with_the_best_kept_and_an_early_end(tiny, train, dev, tmp_path):

@@ -29,7 +29,7 @@ RUNS = {
     "agg": f"{FINETUNE} agg --agg-dim 20 --cls-dim 6 --dev-data dev.jsonl --best-by avg-rank "
     "--eval-steps 4",
     "mlr": f"{FINETUNE} mlr --untie --grad-cache --set q-chunk=1 --set p-chunk=2 "
-    "--gradient-accumulation-steps 2",
+    "--gradient-accumulation-steps 2 --guide model",
     "cross-encoder": f"{FINETUNE} cross-encoder --pair-max-length 24 --query-max-length 8 "
     "--grad-cache --set p-chunk=3",
     # one process has no part of the last of five
