@@ -36,6 +36,7 @@ from denserk.io.manifest import Manifest
 from denserk.io.outputs import prepare_folder, whole_folder
 from denserk.io.pretraining_text import append_queries
 from denserk.io.qrels import BEIR_HEADER
+from denserk.io.tables import HUB
 from denserk.io.topics import is_answer_list, is_relation_file
 from denserk.io.training import detect_training
 from denserk.io.vector_formats import VectorBlock, write_vectors
@@ -294,7 +295,7 @@ def detect_kind(source: str, target: str) -> Kind:
         raise UsageError("what standard input holds is not guessed", hint)
     path = Path(source)
     if ":" in source and not path.exists():
-        possible: Set[Kind] = COLLECTION
+        possible: Set[Kind] = COLLECTION | ({Kind.TRAINING} if source.startswith(HUB) else set())
     else:
         possible = _folder_kinds(path) if path.is_dir() else _file_kinds(path)
     if len(possible) == 1:
@@ -325,7 +326,7 @@ def _folder_kinds(folder: Path) -> Set[Kind]:
 
 
 def _file_kinds(path: Path) -> Set[Kind]:
-    with open_ahead(path) as (head, _):
+    with open_ahead(path, part="train") as (head, _):
         record, training = first_record(head), detect_training(head)
     if head.startswith(BINARY) or path.suffix in (".pkl", ".pickle"):
         return {Kind.VECTORS}
@@ -337,6 +338,7 @@ def _file_kinds(path: Path) -> Set[Kind]:
     rules = (  # the first that holds decides
         ("vector" in keys, {Kind.VECTORS}),
         (training is not None, {Kind.TRAINING}),
+        ({"query-id", "corpus-id"} <= keys, {Kind.QRELS}),
         ({"qid", "docid"} <= keys, {Kind.RUN}),
         (keys & {"question", "query", "query_id", "query_text", "qid"}, {Kind.QUERIES}),
         (all(isinstance(value, dict) for value in record.values()), {Kind.QUERIES}),

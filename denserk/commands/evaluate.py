@@ -19,6 +19,7 @@ from denserk.config.options import Given, OverwriteSettings, fields_of, reject_g
 from denserk.errors import InputError, UsageError
 from denserk.io.data_sets import BEIR, IRDS, knows_irds
 from denserk.io.files import STREAM, read_text_lines
+from denserk.io.tables import HUB
 from denserk.reporting import print_table, printable
 
 if TYPE_CHECKING:
@@ -170,8 +171,8 @@ def content_of(name: str) -> Literal["run", "qrels"] | None:
     path = Path(name)
     if name == STREAM or (path.exists() and not path.is_file() and not path.is_dir()):
         return None
-    collection = name.startswith((IRDS, BEIR)) or ("/" in name and knows_irds(name))
-    if path.is_dir() or (not path.exists() and collection):
+    collection = name.startswith((IRDS, BEIR, HUB)) or ("/" in name and knows_irds(name))
+    if path.is_dir() or path.suffix == ".parquet" or (not path.exists() and collection):
         return "qrels"
     rows = ((number, text.split()) for number, text in read_text_lines(name) if text.strip())
     first = next(rows, (None, [""]))  # ids may begin like a comment

@@ -1,6 +1,6 @@
 """Passages of a corpus: read, find by id, check the ids, write.
 
-A corpus is JSON lines or an array, a tab-separated file, a folder of them, or a named collection.
+A corpus is JSON lines or an array, a tab-separated file, Parquet, a folder, or a named collection.
 """
 
 import logging
@@ -41,6 +41,7 @@ from denserk.io.json_records import (
     write_objects,
 )
 from denserk.io.manifest import NAME as MANIFEST
+from denserk.io.tables import is_table
 from denserk.records import NO_FIELDS, Passage, Query
 from denserk.reporting import track
 
@@ -50,7 +51,7 @@ ENDINGS = (".json", ".jsonl", ".tsv")
 JSON_FORMATS = {
     CorpusFormat.ANSERINI: RecordKeys(("id", "_id", "docid"), ("contents",)),
     CorpusFormat.BEIR: RecordKeys(("_id", "id"), ("text",), "title"),
-    CorpusFormat.TEVATRON: RecordKeys(("docid",), ("text",), "title"),
+    CorpusFormat.TEVATRON: RecordKeys(("docid", "passage_id"), ("text", "passage"), "title"),
     CorpusFormat.FLAG: RecordKeys((), ("text",), "title", must_have_id=False),
 }
 COLUMNS = {
@@ -69,12 +70,13 @@ def read_passages(
 ) -> Iterator[Passage]:
     """Yield the passages of a corpus, in its order, in constant memory; reject one without any.
 
-    The source is a file; a folder (of BEIR: its corpus.jsonl; else all of its .json, .jsonl and
-    .tsv files, sorted by name); "-"; `irds:NAME`; `beir:NAME`. Anserini's `contents` are split into
-    `fields`.
+    The source is a file; a folder (of BEIR: its corpus.jsonl; else Parquet, or all of its .json,
+    .jsonl and .tsv files, sorted by name); "-"; `irds:NAME`; `beir:NAME`; `hf:NAME`. Anserini's
+    `contents` are split into `fields`.
     """
-    place = data_sets.locate(source)
-    if place.irds is not None:
+    if is_table(source, "corpus"):
+        passages = read_corpus_file(source, settings, fields)
+    elif (place := data_sets.locate(source)).irds is not None:
         passages = data_sets.irds_passages(place.irds)
     else:
         files = corpus_files(place.path) if place.path.is_dir() else [place.path]
@@ -127,7 +129,7 @@ def read_corpus_file(
     path: str | Path, settings: CorpusSettings = DETECTED, fields: Sequence[str] | None = None
 ) -> Iterator[Passage]:
     """Yield the passages of one file ("-" is standard input); see `read_passages`."""
-    with open_ahead(path) as (head, handle):
+    with open_ahead(path, part="corpus") as (head, handle):
         start, form = first_line(head), settings.corpus_format
         if not start:
             return

@@ -57,10 +57,8 @@ def locate(source: str) -> Place:
         logger.info(f"{source}: a dataset of ir_datasets")
         return Place(Path(), irds=source)
     could_be_name = "/" in source and not (Path(source).suffix or Path(source).parent.exists())
-    raise UsageError(
-        f"{source}: no such file or folder",
-        f"if it is a dataset of ir_datasets, write {IRDS}{source}" if could_be_name else None,
-    )
+    hint = f"if it is a dataset of ir_datasets, write {IRDS}{source}, or of the hub, hf:{source}"
+    raise UsageError(f"{source}: no such file or folder", hint if could_be_name else None)
 
 
 def plain_or_packed(folder: Path, name: str) -> Path | None:

@@ -11,11 +11,13 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
 from denserk.errors import InputError, OutputError, UsageError
+from denserk.io.tables import is_table, table_lines
 
 STREAM = "-"
 BOM = b"\xef\xbb\xbf"
@@ -40,10 +42,16 @@ def read_errors(path: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def open_binary(path: str | Path) -> Iterator[BinaryIO]:
-    """Open an input for reading; `.gz` is decompressed, "-" is standard input."""
+def open_binary(path: str | Path, part: str = "") -> Iterator[BinaryIO]:
+    """Open an input for reading; `.gz` is decompressed, "-" is standard input.
+
+    With a `part` of a collection, tables are opened as JSON lines: see `tables.table_lines`.
+    """
     if str(path) == STREAM:
         yield sys.stdin.buffer
+        return
+    if part and is_table(path, part):
+        yield io.BufferedReader(_Chunks(table_lines(str(path), part)), 1 << 16)
         return
     opener: Callable[..., Any] = gzip.open if str(path).endswith(".gz") else open
     with read_errors(path):
@@ -63,28 +71,32 @@ def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, byte
             yield number, (line.removeprefix(BOM) if number == 1 else line).rstrip(b"\r\n")
 
 
-class _Rewound(io.RawIOBase):
-    """An input that starts with bytes that were already read from it."""
+class _Chunks(io.RawIOBase):
+    """An input of bytes that come in chunks, of which none is empty."""
 
-    def __init__(self, head: bytes, rest: BinaryIO) -> None:
-        self._head, self._rest = memoryview(head), rest
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks, self._rest = iter(chunks), memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._head[: len(buffer)] or self._rest.read(len(buffer))
+        self._rest = self._rest or memoryview(next(self._chunks, b""))
+        data = self._rest[: len(buffer)]
         buffer[: len(data)] = data
-        self._head = self._head[len(data) :]
+        self._rest = self._rest[len(data) :]
         return len(data)
 
 
 @contextmanager
-def open_ahead(path: str | Path, size: int = 1 << 20) -> Iterator[tuple[bytes, BinaryIO]]:
+def open_ahead(
+    path: str | Path, size: int = 1 << 20, part: str = ""
+) -> Iterator[tuple[bytes, BinaryIO]]:
     """Yield the first bytes of an input, and the input from its start; without byte-order mark."""
-    with open_binary(path) as handle:
+    with open_binary(path, part) as handle:
         head = read_all(handle, path, size).removeprefix(BOM)
-        yield head, io.BufferedReader(_Rewound(head, handle), 1 << 16)
+        chunks = chain([head] if head else [], iter(partial(handle.read, 1 << 16), b""))
+        yield head, io.BufferedReader(_Chunks(chunks), 1 << 16)
 
 
 def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:

@@ -12,6 +12,7 @@ from denserk.errors import InputError
 from denserk.io.corpus import ENDINGS, corpus_files, read_passages
 from denserk.io.files import STREAM, display_name, open_ahead, read_text_lines
 from denserk.io.json_records import Fields, first_record, read_objects
+from denserk.io.tables import is_table
 from denserk.records import Passage
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ def read_documents(
     folder, files = Path(source), [source]
     if (folder / TOKENS).is_file():
         files = [str(folder / TOKENS)]
-    elif folder.is_dir():
+    elif folder.is_dir() and not is_table(folder, "corpus"):
         files = [str(file) for file in corpus_files(folder, (*ENDINGS, TEXT_ENDING))]
     for file in files:
         is_file = Path(file).is_file()

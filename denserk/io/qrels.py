@@ -1,4 +1,4 @@
-"""Relevance judgments (qrels): TREC's four columns, BEIR's three under a header."""
+"""Relevance judgments (qrels): TREC's four columns, BEIR's three under a header or by name."""
 
 import logging
 import re
@@ -8,7 +8,9 @@ from pathlib import Path
 from denserk.config.formats import QrelsFormat
 from denserk.errors import InputError, UsageError
 from denserk.io import data_sets
-from denserk.io.files import columns, display_name, read_text_lines, write_lines
+from denserk.io.files import columns, display_name, open_ahead, read_text_lines, write_lines
+from denserk.io.json_records import Fields, first_record, list_keys, read_objects
+from denserk.io.tables import is_table
 from denserk.records import Qrel
 
 logger = logging.getLogger(__name__)
@@ -19,22 +21,29 @@ COLUMNS = {
     QrelsFormat.BEIR: "3 columns: query, passage, relevance",
 }
 WIDTHS = {4: QrelsFormat.TREC, 3: QrelsFormat.BEIR}
+# keys of JSON lines: BEIR's, and others of the same meaning
+NAMES = ("query-id|query_id|qid", "corpus-id|corpus_id|docid", "score|relevance")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def read_qrels(source: str | Path, form: QrelsFormat | None = None) -> Iterator[Qrel]:
     """Yield the judgments of a source, in its order; lines of a query need not stand together.
 
-    The source is a file; a BEIR folder with one split; "-"; `irds:NAME`; `beir:NAME/SPLIT`. A
-    `form` of None is detected by the number of columns.
+    The source is a file; a BEIR folder with one split; "-"; `irds:NAME`; `beir:NAME/SPLIT`;
+    Parquet; `hf:NAME/SPLIT`. A `form` of None is detected by the number of columns.
     """
-    place = data_sets.locate(str(source))
-    if place.irds is not None:
+    if is_table(source, "qrels"):
+        yield from _read_file(source, form)
+    elif (place := data_sets.locate(str(source))).irds is not None:
         yield from data_sets.irds_qrels(place.irds)
-        return
-    path = split_file(place.path, place.split) if place.path.is_dir() else place.path
+    else:
+        path = split_file(place.path, place.split) if place.path.is_dir() else place.path
+        yield from _read_file(path, form)
+
+
+def _read_file(path: str | Path, form: QrelsFormat | None) -> Iterator[Qrel]:
     judged: dict[tuple[str, str], int] = {}
-    for line, text in read_text_lines(path):
+    for line, text in _lines(path):
         parts = text.split()
         if not parts or (parts[0][0] == "#" and not _is_judgment(parts)):
             continue
@@ -56,6 +65,22 @@ def read_qrels(source: str | Path, form: QrelsFormat | None = None) -> Iterator[
         yield Qrel(qid, docid, int(grade))
     if not judged:
         raise InputError(path, None, "no judgments", COLUMNS[form or QrelsFormat.TREC])
+
+
+def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines with columns, which are made of JSON lines."""
+    with open_ahead(path, part="qrels") as (head, handle):
+        if first_record(head) is None:
+            yield from read_text_lines(path, handle)
+            return
+        for line, record in read_objects(path, handle):
+            fields = Fields(record, path, line)
+            keys = [next(filter(fields.__contains__, names.split("|")), None) for names in NAMES]
+            if None in keys:
+                raise fields.error(f"the columns {list_keys(record)}", " with ".join(NAMES))
+            query, passage, grade = map(str, keys)
+            ids = fields.identifier(query), fields.identifier(passage)
+            yield line, "\t".join([*ids, f"{fields.number(grade) or 0:.9g}"])
 
 
 def _is_judgment(parts: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Queries (topics): tab-separated, JSON lines and arrays, questions with answers, by name.
+"""Queries (topics): tab-separated, JSON, Parquet, questions with answers, by name.
 
 Lists of answers that are written as Python literals are parsed as literals, never run.
 """
@@ -40,6 +40,7 @@ from denserk.io.json_records import (
     write_objects,
 )
 from denserk.io.qrels import read_qrels_map, split_file
+from denserk.io.tables import is_table
 from denserk.records import NO_FIELDS, Passage, Query
 
 logger = logging.getLogger(__name__)
@@ -69,8 +70,8 @@ def read_queries(
     """Yield the queries of a source, in its order, each id once; reject one without any.
 
     The source is a file; a folder (of BEIR: its queries.jsonl; else EntityQuestions); "-";
-    `irds:NAME`; `beir:NAME`; `beir:NAME/SPLIT` (the judged queries of the split). Only queries that
-    `qrels` judge are kept: BEIR's queries.jsonl holds all splits.
+    `irds:NAME`; `beir:NAME`; `beir:NAME/SPLIT` (the judged queries of the split); Parquet;
+    `hf:NAME`. Only queries that `qrels` judge are kept: BEIR's queries.jsonl holds all splits.
     """
     judged = None if qrels is None else read_qrels_map(qrels)
     first, count, kept = "", 0, 0
@@ -114,8 +115,9 @@ def _queries(source: str, form: TopicsFormat | None, *, textless: bool = False) 
 
 
 def _located(source: str, form: TopicsFormat | None, textless: bool) -> Iterator[Query]:
-    place = data_sets.locate(source)
-    if place.irds is not None:
+    if is_table(source, "queries"):
+        yield from read_topics_file(source, form, textless=textless)
+    elif (place := data_sets.locate(source)).irds is not None:
         yield from data_sets.irds_queries(place.irds)
     elif not place.path.is_dir():
         yield from read_topics_file(place.path, form, textless=textless)
@@ -142,7 +144,7 @@ def read_topics_file(
     If `textless`, only answers are needed: JSON records may lack the question, and two columns are
     question and answers.
     """
-    with open_ahead(path) as (head, handle):
+    with open_ahead(path, part="queries") as (head, handle):
         start, record = first_line(head).strip(), first_record(head)
         if not start:
             return

@@ -11,7 +11,6 @@ header three columns between tabs have the order above, and seven or more are th
 """
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,7 +24,6 @@ import orjson
 from denserk.config.formats import WITHOUT_TEXTS, TrainingFormat
 from denserk.errors import DenserkError, InputError
 from denserk.io.files import (
-    STREAM,
     columns,
     decode_lines,
     is_json,
@@ -56,8 +54,6 @@ LABELS = ("label", "score", "similarity_score")
 FIRST_COLUMNS = ("anchor", "query", "question", "sentence", "sentence1")
 NAMES = {"positive", "negative", "negative_1", "anchor", "answer"}  # of columns of st-triplet
 SAMPLE = 100  # lines that decide between formats of columns
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
-FILE_ENDINGS = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz")
 Candidates = tuple[Candidate, ...]
 Row = tuple[int, Mapping[Any, Any]]  # line number, columns by name or number
 
@@ -137,11 +133,16 @@ class Columns(NamedTuple):
     def example(self, fields: Fields) -> TrainingExample:
         """Return the example of a line, whose columns are in order."""
         label = next((key for key in LABELS if key in fields.record), None)
-        if label or len(fields.record) not in self.widths:
+        is_pair = label == "label" and len(fields.record) == 3
+        if (label and not is_pair) or len(fields.record) not in self.widths:
             found = f"the column {label}" if label else columns(len(fields.record))
             raise fields.error(found, self.expected)
-        first, *passages = fields.record.values()
+        first, *passages = (value for key, value in fields.record.items() if key != label)
         sides = {"pos": passages[:1], "neg": passages[1:]}
+        if is_pair:
+            if (grade := fields.number("label")) not in (0, 1):
+                raise fields.error(f"the label {grade}", "1 of a positive or 0 of a negative")
+            sides = {"pos" if grade else "neg": passages}
         if self.listed:
             ids = (part.strip() for part in passages[0].split(","))
             sides = {"neg": [docid for docid in ids if docid]}
@@ -209,20 +210,15 @@ def read_training(
 ) -> Iterator[TrainingExample]:
     """Read training examples one at a time; a `form` of None is detected.
 
-    The source is a file, plain or gzip by suffix, or Parquet; "-"; a folder that `datasets` saved;
-    or the split `train` of a dataset on the Hugging Face hub, NAME or NAME:CONFIG.
+    The source is a file, plain or gzip by suffix; "-"; Parquet, or a folder of it; a folder that
+    `datasets` saved; `hf:NAME`.
     """
-    if _is_dataset(str(source)):
-        first, records = peek(enumerate(_dataset_rows(str(source)), start=1))
-        form = form or _known(_of_record(first[1]) if first else None, source)
-        yield from _examples(records, source, form)
-        return
-    with open_ahead(source) as (head, handle):
-        form = form or _known(detect_training(head), source)
+    with open_ahead(source, part="train") as (head, handle):
+        form = form or _known(detect_training(head), source, first_record(head))
         rows: Iterable[Row]
         if form in KEYS:
             rows = read_json(handle, head.lstrip()[:1], source)
-        elif form is TrainingFormat.ST_TRIPLET:
+        elif form is TrainingFormat.ST_TRIPLET or (form in WITHOUT_TEXTS and is_json(head)):
             rows = _named_rows(handle, source, COLUMNS[form].expected)
         else:
             lines = ((line, text.split("\t")) for line, text in read_text_lines(source, handle))
@@ -252,40 +248,19 @@ def _join_neighbours(examples: Iterable[TrainingExample]) -> Iterator[TrainingEx
         )
 
 
-def _known(form: TrainingFormat | None, source: str | Path) -> TrainingFormat:
+def _known(
+    form: TrainingFormat | None, source: str | Path, record: Mapping[str, Any] | None
+) -> TrainingFormat:
     if form is None:
         expected, hint = f"one of {', '.join(TrainingFormat)}", "name its format if it is one"
-        raise InputError(source, None, "no training data of a known format", expected, hint)
+        found = "no training data of a known format"
+        if record:
+            keys = dict.fromkeys(f"{keys.query} with {keys.positives}" for keys in KEYS.values())
+            expected = " or ".join([*keys, "anchor|query|question with positive|answer|label"])
+            found += f": the columns {list_keys(record)}"
+        raise InputError(source, None, found, expected, hint)
     logger.info(f"{source}: training data in the format {form}")
     return form
-
-
-def _is_dataset(source: str) -> bool:
-    """Return whether a source is Parquet, a saved dataset, or a name of one on the hub."""
-    path = Path(source)
-    if path.exists() or path.parent.is_dir() or source.endswith((STREAM, *FILE_ENDINGS)):
-        return path.is_dir() or source.endswith(".parquet")
-    return source.endswith(".parquet") or HUB_NAME.fullmatch(source) is not None
-
-
-def _dataset_rows(source: str) -> Iterator[Mapping[str, Any]]:
-    from datasets import DatasetDict, load_dataset, load_from_disk
-    from pyarrow import ArrowException
-
-    try:
-        if Path(source).is_dir():
-            saved: Any = load_from_disk(source)
-            yield from saved["train"] if isinstance(saved, DatasetDict) else saved
-        elif source.endswith(".parquet"):
-            yield from load_dataset("parquet", data_files=source, split="train", streaming=True)
-        else:
-            name, _, config = source.partition(":")
-            yield from load_dataset(name, config or None, split="train", streaming=True)
-    except (ArrowException, OSError, ValueError, KeyError) as error:
-        found = f"no dataset that can be read ({' '.join(str(error).split())[:200]})"
-        hub = "a dataset of the hub as NAME or NAME:CONFIG"
-        expected = f"a file, a folder of save_to_disk with a split train, or {hub}"
-        raise InputError(source, None, found, expected) from None
 
 
 def detect_training(head: bytes) -> TrainingFormat | None:
@@ -305,7 +280,11 @@ def _of_record(record: Mapping[str, Any]) -> TrainingFormat | None:
     for form, own in KEYS.items():
         if keys & {own.positives, own.negatives}:
             return form
-    return TrainingFormat.ST_TRIPLET if keys & NAMES else None
+    texts = keys & NAMES or ("label" in keys and keys & {"anchor", "query", "question"})
+    ids = {"positive_id", "negative_id"} <= keys or all(type(v) is int for v in record.values())
+    if len(keys) == 3 and ids and (texts or "query_id" in keys):
+        return TrainingFormat.TRIPLES
+    return TrainingFormat.ST_TRIPLET if texts else None
 
 
 def _of_columns(lines: list[bytes]) -> TrainingFormat | None:
@@ -445,7 +424,7 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
     """
     names: Sequence[str] = ()
     kinds = [names for names in (*TRIPLETS, PAIR) if size in (None, len(names))]
-    with open_binary(source) as handle:
+    with open_binary(source, "train") as handle:
         order = partial(_order_of, size=size)
         for line, row in _named_rows(handle, source, EXPECTED[size], order):
             names = names or next((names for names in kinds if row.keys() >= set(names)), ())

@@ -210,7 +210,7 @@ def test_sources_that_hold_nothing(tmp_path, read, found):
         list(read(str(tmp_path / "f")))
     with pytest.raises(UsageError, match=r"none/f: no such file or folder") as caught:
         list(read("none/f"))
-    assert caught.value.hint == "if it is a dataset of ir_datasets, write irds:none/f"
+    assert "write irds:none/f, or of the hub, hf:none/f" in str(caught.value.hint)
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=r"holds no|no qrels"):
         list(read(str(tmp_path / "folder")))

@@ -1,10 +1,8 @@
 import gzip
 import json
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
-from datasets import Dataset, DatasetDict
 
 from denserk.config.formats import TrainingFormat
 from denserk.errors import DenserkError, InputError
@@ -105,28 +103,6 @@ def test_genuine_files_come_back_as_they_were(name, count, negatives, form, shar
     assert parsed(tmp_path / name) == parsed(source)
 
 
-def test_datasets_are_read_as_their_columns_say(tmp_path, monkeypatch):
-    """Parquet, a folder of save_to_disk, with and without splits, and JSON lines agree."""
-    names = ("question", "answer", "negative_1", "negative_2")
-    rows = (("who runs", "the cat", "a dog", "a boat"), ("red", "fish", "moon", "sun"))
-    data = Dataset.from_list([dict(zip(names, row, strict=True)) for row in rows])
-    data.to_parquet(tmp_path / "t.parquet")
-    data.to_json(tmp_path / "t.jsonl")
-    data.save_to_disk(tmp_path / "saved")
-    DatasetDict(train=data, test=data.select([0])).save_to_disk(tmp_path / "splits")
-    expected = [(str(n), q, [pos], neg) for n, (q, pos, *neg) in enumerate(rows)]
-    for name in ("t.parquet", "t.jsonl", "saved", "splits"):
-        assert [seen(e) for e in read_training(str(tmp_path / name))] == expected, name
-    Dataset.from_list([{"pos": ["a"], "query": 5}]).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(InputError, match=r"t.parquet, line 1: found int as query"):
-        list(read_training(tmp_path / "t.parquet"))
-    (tmp_path / "t.parquet").write_bytes(b"PAR1 something else")
-    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=ConnectionError("not here")))
-    for source in (tmp_path / "t.parquet", tmp_path, "org/name"):
-        with pytest.raises(InputError, match="no dataset that can be read"):
-            list(read_training(source))
-
-
 FULL = TrainingExample(
     "7",
     "who",
@@ -209,7 +185,7 @@ def test_two_formats_lose_nothing(form, name, tmp_path):
         ("triples", b"1\t2\t3\n1\t2\n", "data, line 2: found 2 columns; expected 3"),
         ("text-triples", b"a\tb\t\xff\n", "a byte that is not UTF-8 (0xff)"),
         ("st-triplet", b"anchor\tpositive\nq\ta\tb\n", "line 2: found 3 columns"),
-        ("st-triplet", b"q\tpositive\tlabel\n1\t2\t3\n", "found the column label"),
+        ("st-triplet", b"q\tpositive\tscore\n1\t2\t3\n", "found the column score"),
         ("st-triplet", b'{"a": "q"}', "line 1: found 1 column"),
         ("negatives", b"1\t2\t3\n", "found 3 columns; expected 2"),
         ("tevatron", b'{}\n{"query_id": "a b"}', "line 2: found the query_id id"),
