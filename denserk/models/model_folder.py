@@ -578,11 +578,7 @@ def _write_sentence_transformers(
     }
     _write_json(folder / PROMPTS_FILE, prompts)
     _write_json(folder / MODULES_FILE, modules)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("denserk", "models"), trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["code"] = _code
-    card = environment.get_template("card.md").render(
+    card = card_template("card.md").render(
         encoder=encoder,
         text=text,
         base=base,
@@ -596,8 +592,17 @@ def _write_sentence_transformers(
         out.write(card)
 
 
+def card_template(name: str) -> jinja2.Template:
+    """Return a template of the model card; its filter `code` quotes text from data."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("denserk", "models"), trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["code"] = _code
+    return environment.get_template(name)
+
+
 def _code(text: str) -> str:
-    quoted = json.dumps(text, ensure_ascii=False).replace("|", "\\|")
+    quoted = json.dumps(text, ensure_ascii=False).replace("|", "\\|").replace("`", "\\u0060")
     return f"`{quoted}`"
 
 

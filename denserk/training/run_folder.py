@@ -42,6 +42,7 @@ from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.models.checkpoints import read_json
 from denserk.models.devices import choose_device, choose_dtype
 from denserk.models.distributed import device_of_rank, main_process_first, process_group, world
+from denserk.training.card import extend_card
 from denserk.training.trainer import BEST, CHECKPOINTS, Trainer, Training
 
 logger = logging.getLogger(__name__)
@@ -121,6 +122,10 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
             if trainer.best is not None:
                 training.load(output / BEST)
             training.save(output)
+            if isinstance(run, FinetuneRun):
+                counts = read_manifest(output / DATA, kind).contents
+                done = {**record, "counts": counts, "steps": trainer.step_number}
+                extend_card(output, done, trainer.kept)
             _write(output, {**record, "log": trainer.history})
             curves = partial(draw_curves, trainer.history)
             save_if_installed(curves, "training curves", output / CURVES)

@@ -221,6 +221,14 @@ class Trainer:
         if last or done % self.settings.save_steps == 0:
             self._save_checkpoint()
 
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """The last validation, or that of the best weights; empty without one."""
+        measured = [e for e in self.history if any(name.startswith("eval_") for name in e)]
+        best = f"eval_{self.validation.best_by}"
+        of_best = (e for e in measured if self.best is not None and e.get(best) == self.best)
+        return next(of_best, measured[-1] if measured else {})
+
     def _log_losses(self) -> None:
         means = {name: float(total) / self._summed for name, total in self._sums.items()}
         masked = {name: means.pop(name) for name in ("masked",) if name in means}  # a share
