@@ -44,7 +44,7 @@ from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.io.outputs import prepare_folder, refuse_occupied
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, write_vectors
-from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolder, VectorFolderWriter
+from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
 from denserk.models.devices import choose_device
 from denserk.models.distributed import (
     device_of_rank,
@@ -185,9 +185,7 @@ def _encode(
         **({"qrels": settings.qrels} if settings.qrels else {}),
     }
     made_from = {"model": encoder.description(), "texts": settings.source}
-    manifest = Manifest(Kind.VECTORS, False, chosen, made_from)
-    if old is not None:
-        manifest = _updating(old.folder, manifest)
+    manifest = _updating(old, Manifest(Kind.VECTORS, False, chosen, made_from))
     result = EncodeResult(dimension=encoder.dimension)
     writer = _folder_writer(settings, manifest, encoder, resumed) if to_folder else None
     finished = dict(writer.finished) if writer else {}
@@ -203,13 +201,16 @@ def _encode(
         return _to_folder(encoded, writer, result, contents)
 
 
-def _updating(old: VectorFolder, manifest: Manifest) -> Manifest:
+def _updating(old: EncodedTexts | None, manifest: Manifest) -> Manifest:
     """Add what vectors are copied from; other settings or another model are a MismatchError."""
+    if old is None:
+        return manifest
+    where, before = old.folder.folder, old.folder.manifest
     places = {name: manifest.settings[name] for name in PLACES}
-    before = replace(old.manifest, settings={**old.manifest.settings, **places})
+    before = replace(before, settings={**before.settings, **places})
     hint = "give the same settings, or encode without --update"
-    refuse_other_run(old.folder, before, manifest, ["model"], hint)
-    source = {"name": str(old.folder), "fingerprint": old.manifest.contents["journal_sha256"]}
+    refuse_other_run(where, before, manifest, ["model"], hint)
+    source = {"name": str(where), "fingerprint": before.contents["journal_sha256"]}
     return replace(manifest, made_from={**manifest.made_from, "update": source})
 
 

@@ -32,7 +32,7 @@ from tests.index.folders import vector_folder
 class StandIn:
     """An encoder whose vector of a text is its hash; counts what it was asked to encode."""
 
-    dimension, vectors_per_passage, int8, asked = 4, 1, None, 0
+    dimension, vectors_per_passage, int8, queries_of, asked = 4, 1, None, None, 0
     device = torch.device("cpu")
 
     def __init__(self, name, _, text, compute):
@@ -313,8 +313,8 @@ def test_torchrun_writes_the_bytes_of_one(tiny, corpus, tmp_path):
     )
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
     assert two.stderr.count("23 encoded") == 1  # only the main process reports
-    subprocess.run([*command(tiny(), "new", *TORCHRUN), "--update", "one"], cwd=tmp_path, check=True)
-    assert open_vectors(tmp_path / "new").manifest.contents["copied"] == 23
+    subprocess.run([*command(tiny(), "v", *TORCHRUN), "--update", "one"], cwd=tmp_path, check=True)
+    assert open_vectors(tmp_path / "v").manifest.contents["copied"] == 23
 
 
 @pytest.mark.slow
