@@ -1,6 +1,5 @@
-"""Train a fast query encoder for an index that exists.
+"""Train a fast query encoder for an index that exists, from its teacher's query vectors.
 
-The student learns the teacher's query vectors from queries alone: no passage is encoded again.
 "Query Encoder Distillation via Embedding Alignment is a Strong Baseline Method to Boost Dense
 Retriever Online Efficiency" (Wang and Lyu, 2023).
 """
@@ -93,10 +92,7 @@ def alignment_training(run: FinetuneRun) -> Training:
 
 
 def read_student(run: FinetuneRun, teacher: TextEncoder) -> tuple[str, StoredModel, Any]:
-    """Return the name, the model and the tokenizer that a run starts from.
-
-    A static model starts from the teacher's vectors of each token alone.
-    """
+    """Return name, model and tokenizer to start from; static ones have the teacher's of tokens."""
     if run.finetune.model != STATIC:
         name, folder = find_model(run.finetune.model)
         stored = read_model_folder(folder)
