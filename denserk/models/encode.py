@@ -163,7 +163,9 @@ def _encode(
         backend = earlier.made_from["model"].get("backend", Backend.TORCH)
         compute = replace(compute, backend=Backend(backend))
     encoder = TextEncoder(settings.model, representation, text, compute)
-    encoder.check_side(settings.side)
+    if encoder.queries_of and settings.topics is None:
+        hint = f"encode the corpus with --model {encoder.queries_of['name']}"
+        raise UsageError(f"{encoder.name} is an encoder of queries alone", hint)
     if settings.int8:
         folder, side = Path(settings.output), settings.side
         recorded = resumed.made_from["model"].get("int8") if resumed else None

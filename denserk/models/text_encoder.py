@@ -126,12 +126,6 @@ class TextEncoder:
             each.prepare_inference(dtype, head_dtype, compiled=False)
         return Backend.TORCH
 
-    def check_side(self, side: str) -> None:
-        """Raise a UsageError if the model does not encode this side."""
-        if self.queries_of and side == PASSAGE:
-            hint = f"encode the corpus with --model {self.queries_of['name']}"
-            raise UsageError(f"{self.name} is an encoder of queries alone", hint)
-
     def description(self) -> dict[str, Any]:
         """The model and its settings, as plain JSON for manifests."""
         return {
