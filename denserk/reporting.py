@@ -20,7 +20,7 @@ from denserk.errors import DenserkError
 
 logger = logging.getLogger("denserk")
 
-LONGEST = 400  # characters of a message
+LONGEST = 1000  # characters of a message, which may name several files
 EVERY = 10.0  # seconds between lines of progress
 
 
