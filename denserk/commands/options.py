@@ -232,6 +232,13 @@ def _guard_files(values: Mapping[str, Any]) -> AbstractContextManager[None]:
     )
 
 
+def _texts(value: Any) -> Any:
+    """Return a path, or those in a list, as text."""
+    if isinstance(value, list | tuple):
+        return [*map(_texts, value)]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
 class _Parsed:
     """Parameters of a command function: settings classes as groups, others unchanged."""
 
@@ -254,7 +261,7 @@ class _Parsed:
     def call(self, given: Mapping[str, Any]) -> Any:
         """Call the function with options by name, which win over those of a --config."""
         values = dict(given)
-        plain = {each.name: values.pop(each.name, each.default) for each in self.plain}
+        plain = {each.name: _texts(values.pop(each.name, each.default)) for each in self.plain}
         typed: dict[str, Any] = {}
         if path := values.pop("config", None):
             typed = typed_values(str(path), read_yaml(path), *self._classes)

@@ -129,7 +129,7 @@ def compare(systems: Sequence[str], data: Path, work: Path) -> None:
 def main(data: Path, work: Path, names: Sequence[str]) -> None:
     """Make the runs asked for, then print the tables."""
     prepare(data, work)
-    retrieve(MODEL, "minilm-0", COLLECTIONS, work)
+    retrieve(MODEL, "minilm-0", COLLECTIONS, work, **LENGTHS)
     for name in names or [f"{system}-{seed}" for seed in SEEDS for system in WITHOUT]:
         system, _, seed = name.rpartition("-")
         output = work / "models" / name
@@ -142,7 +142,8 @@ def main(data: Path, work: Path, names: Sequence[str]) -> None:
     if all(map(finished, made)):
         soup = work / "models" / "soup"
         if not finished(soup):
-            convert(made[0], soup, average=made[1:], overwrite=True)
+            options = {"average": made[1:], "to_format": "denserk", "overwrite": True}
+            convert(source=made[0], target=soup, **options)
         retrieve(str(soup), "soup-0", COLLECTIONS, work, **LENGTHS)
     systems = ["minilm", *WITHOUT, f"recipe-{CUT}", f"no-dimensions-{CUT}", "soup"]
     print_table(systems, COLLECTIONS, data, work)
