@@ -38,7 +38,7 @@ from denserk.index.faiss_building import (
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.folder import INDEX, folder_bytes
 from denserk.index.inputs import expanded, gather, known_count, open_sources
-from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors
+from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recalls
 from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import (
@@ -316,7 +316,7 @@ def measure_recall(
     parts = (ExactIndex(np.array(block, np.float32), metric) for block in blocks())
     _, exact = ShardedIndex(parts, index.dimension).search(queries, depth)
     _, hits = index.search(queries, depth)
-    recall = float((hits[:, :, None] == exact[:, None]).any(2).mean())
+    recall = float(recalls(hits, exact).mean())
     logger.info(
         f"{what}: recall@{depth} {recall:.3f}, for {len(queries)} of its own vectors as queries"
     )

@@ -53,6 +53,12 @@ class SearchableIndex(Protocol):
         """Number of rows."""
 
 
+def recalls(hits: Rows, exact: Rows) -> NDArray[np.float64]:
+    """Return the share of a query's exact rows among its hits: (B, K), (B, K) -> (B,)."""
+    shares: NDArray[np.float64] = (hits[:, :, None] == exact[:, None]).any(2).mean(1)
+    return shares
+
+
 def padding(queries: int, depth: int) -> tuple[Scores, Rows]:
     """Return (B, K) scores and rows without a hit."""
     return np.full((queries, depth), -np.inf, np.float32), np.full((queries, depth), -1, np.int64)

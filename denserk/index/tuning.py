@@ -21,7 +21,7 @@ from denserk.index import faiss_building as building
 from denserk.index.exact import ExactIndex
 from denserk.index.faiss_index import FaissIndex, faiss_errors
 from denserk.index.folder import INDEX
-from denserk.index.searcher import SearchableIndex, Vectors
+from denserk.index.searcher import SearchableIndex, Vectors, recalls
 from denserk.models.devices import has_bfloat16
 from denserk.reporting import print_table, track
 
@@ -59,14 +59,14 @@ class Point(NamedTuple):
         return self.factory, search, *sizes, f"{self.milliseconds:.3f}", *recall
 
 
-def mean_recall(recalls: NDArray[np.float64]) -> tuple[float, float, float]:
+def mean_recall(shares: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return the mean of (Q,) recalls, one for each query, and Wilson's 95% interval of it.
 
     The hits of a query depend on one another; they count as mean (1 - mean) Q / variance trials
     (Korn and Graubard, 1998), which are at least Q and at most all hits.
     """
-    count, mean = len(recalls), float(recalls.mean())
-    trials = (mean * (1 - mean) or 1) * count / (float(recalls.var(ddof=1)) or 1e-9)
+    count, mean = len(shares), float(shares.mean())
+    trials = (mean * (1 - mean) or 1) * count / (float(shares.var(ddof=1)) or 1e-9)
     trials = min(max(int(trials), count), count * DEPTH)
     low, high = binomtest(round(trials * mean), trials).proportion_ci(method="wilson")
     return mean, float(low), float(high)
@@ -89,8 +89,8 @@ class Judge:
         start = time.perf_counter()
         _, rows = index.search(self._queries, DEPTH)
         milliseconds = 1000 * (time.perf_counter() - start) / len(rows)
-        recalls = (rows[:, :, None] == self._exact[:, None]).any(2).mean(1)
-        found = (1.0, 1.0, 1.0) if index is self._flat else mean_recall(recalls)
+        is_flat = index is self._flat
+        found = (1.0, 1.0, 1.0) if is_flat else mean_recall(recalls(rows, self._exact))
         return Point(point.factory, point.size, search, *found, milliseconds)
 
     def tuned(self, path: Path, point: Point) -> Point:
