@@ -7,6 +7,7 @@ import sys
 from types import FrameType
 from typing import Any
 
+from denserk import let_idle_threads_sleep
 from denserk.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -32,19 +33,9 @@ def _catch_signals() -> None:
     _on_signals(interrupt)
 
 
-def _let_idle_threads_sleep() -> None:
-    """Set how threads wait, unless the user did; libraries read it once, when they are loaded.
-
-    Spinning threads of OpenMP and OpenBLAS halve the speed of a busy machine.
-    """
-    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles, the least
-
-
 def main() -> None:
     """Run the command line and exit with its status; output is UTF-8 in every locale."""
-    _let_idle_threads_sleep()
+    let_idle_threads_sleep()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

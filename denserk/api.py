@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
-from denserk.config.evaluation import EvaluationSettings
+from denserk.config.evaluation import ComparisonSettings, EvaluationSettings
 from denserk.config.formats import CorpusFormat, QrelsFormat, TopicsFormat
 from denserk.config.options import from_json, select, typed_values
 from denserk.config.retrieval import SearchSettings
+from denserk.errors import UsageError
 from denserk.extras import require
 from denserk.io.corpus import write_passages
 from denserk.io.files import write_lines
@@ -56,6 +57,8 @@ _QUERY = ("query", "text", "query_text")
 
 class Run(dict[str, dict[str, float]]):
     """A ranking of every query: {query id: {passage id: score}}, best first."""
+
+    weights: tuple[float, ...] = ()  # of the runs that were fused into this one
 
     @classmethod
     def load(cls, path: PathName) -> Self:
@@ -256,35 +259,51 @@ def _files(**values: Any) -> Iterator[tuple[dict[str, Any], Path]]:
         yield {key: _stored(key, v, folder / f"{key}.jsonl") for key, v in given.items()}, folder
 
 
-def fuse(runs: "Sequence[RunLike]", **options: Any) -> Run:
-    """Fuse runs; options as in `denserk fuse`: method, weights, rrf_k, normalization, ..."""
+def fuse(runs: "Sequence[RunLike]", *, tune: "RunLike | None" = None, **options: Any) -> Run:
+    """Fuse runs; options as in `denserk fuse`: method, weights, rrf_k, normalization, ...
+
+    With `tune`, qrels, the weights that are best for them are the `weights` of the returned run.
+    """
     from denserk.commands.retrieve import fuse as command
 
-    with _files(runs=runs) as (files, folder):
-        command(output=folder / "fused", **files, **options)
-        return Run.load(folder / "fused")
+    with _files(runs=runs, tune=tune) as (files, folder):
+        result = command(output=folder / "fused", **files, **options)
+        run = Run.load(folder / "fused")
+    run.weights = result.weights
+    return run
 
 
 def evaluate(
     run: "RunLike | Mapping[str, RunLike]",
     qrels: "RunLike",
     measures: str | Sequence[str] = (),
+    *,
+    baseline: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Return {measure: mean over the judged queries}; for {name: run}, that of each by name.
 
     `measures` is "nDCG@10 R@100" or a list, by default nDCG@10, RR@10 and R@100; options as in
-    `denserk eval`.
+    `denserk eval`. With `baseline`, one of the names, the other runs also have "nDCG@10 p" and so
+    on: the p-value of the difference by a paired t-test, corrected by Holm.
     """
     from denserk.evaluation.evaluator import evaluate as measure
+    from denserk.evaluation.significance import compare
 
     settings = from_json(EvaluationSettings, {"measures": measures, **options})
     several = isinstance(run, Mapping) and any(not _is_hits(each) for each in run.values())
     named: Mapping[str, Any] = run if several else {"run": run}  # type: ignore[assignment]
     with _files(runs=list(named.values()), qrels=qrels) as (files, _):
         result = measure(files["runs"], str(files["qrels"]), settings)
-    means = [dict(each.summary) for each in result.runs]
-    return dict(zip(named, means, strict=True)) if several else means[0]
+    found = {name: dict(each.summary) for name, each in zip(named, result.runs, strict=True)}
+    if baseline is not None:
+        if baseline not in named:
+            raise UsageError(f"baseline {baseline!r}: the runs are called {', '.join(named)}")
+        values = {name: each.per_query for name, each in zip(named, result.runs, strict=True)}
+        tested = compare(values, result.measures, baseline, ComparisonSettings()).differences
+        for name, row in tested.items():
+            found[name] |= {f"{measure} p": each.corrected for measure, each in row.items()}
+    return found if several else found["run"]
 
 
 def mine_negatives(
@@ -427,7 +446,7 @@ def _stored(option: str, value: Any, path: Path) -> Any:
             return [_stored("run", run, each) for run, each in named]
         case "run":
             write_lines(path, _run_lines(value))
-        case "qrels":
+        case "qrels" | "tune":
             write_qrels(path, _qrels(value), QrelsFormat.TREC)
         case "corpus":
             passages = (_passage(docid, record) for docid, record in _rows(value, _DOCID))

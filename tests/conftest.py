@@ -115,6 +115,14 @@ def toy(tmp_path: Path) -> Path:
     return write_toy(tmp_path / "toy")
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What $DENSERK_CACHE names: `cache` of the working folder, which holds nothing."""
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`tiny("bert", head=True)`: a folder with a tiny random model, made once, never changed."""
@@ -124,9 +132,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def folder(kind: str = "bert", *, head: bool = True, seed: int = 7) -> Path:
         path = root / f"{kind}-{head}-{seed}"
-        if not path.exists():
-            write_tiny(path, kind, VOCABULARY, head=head, seed=seed)
-        return path
+        return path if path.exists() else write_tiny(path, kind, VOCABULARY, head=head, seed=seed)
 
     return folder
 
@@ -191,18 +197,3 @@ def bert_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
         return path if path.exists() else write_tiny(path, kind, [*VOCABULARY, *filler])
 
     return folder
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """All figures of matplotlib saved during a test, in order."""
-    figure = pytest.importorskip("matplotlib.figure")
-    kept = []
-    savefig = figure.Figure.savefig
-
-    def keep(self, *arguments, **named):
-        kept.append(self)
-        savefig(self, *arguments, **named)
-
-    monkeypatch.setattr(figure.Figure, "savefig", keep)
-    return kept

@@ -47,7 +47,6 @@ def limit_file_size(size: int) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of all files below a folder, by path."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 

@@ -94,14 +94,12 @@ def denserk(arguments: list[str], delay: float | None = None, how: int = 0) -> t
 
 
 def line_of(case: Case, output: str, *more: str) -> list[str]:
-    """The command line of a case."""
     if case.command[0] == "convert":
         return [*case.command[:2], output, *case.command[2:], *more]
     return [*case.command, "--output", output, *more]
 
 
 def finish(case: Case, output: str, *more: str) -> float:
-    """Run a case, which must succeed; its seconds."""
     status, seconds = denserk(line_of(case, output, *more))
     assert status == 0, Path(LOG).read_text()
     return seconds
@@ -125,7 +123,6 @@ def state(work: Path, output: str | None = None) -> dict[str, Any]:
 
 
 def clear(work: Path, output: str) -> None:
-    """Remove an output and what stands beside it."""
     for path in work.iterdir():
         if output in path.name:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -187,7 +184,6 @@ def kill_and_compare(work: Path, name: str, draw: random.Random, kills: int) -> 
 
 
 def main(work: str, kills: str = "300", seed: str = "1") -> None:
-    """Kill every command its share of times."""
     root = Path(work).absolute()
     (root / "tmp").mkdir(parents=True)
     os.environ["TMPDIR"] = str(root / "tmp")

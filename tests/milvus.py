@@ -28,7 +28,6 @@ def require_milvus() -> None:
 
 
 def write_vectors(path: Path, ids: Sequence[str], vectors: np.ndarray) -> str:
-    """Vectors as JSON lines, which hold float32 exactly."""
     block = vector_formats.VectorBlock(list(ids), vectors)
     vector_formats.write_vectors(str(path), VectorFormat.JSONL, [block])
     return str(path)
@@ -37,11 +36,9 @@ def write_vectors(path: Path, ids: Sequence[str], vectors: np.ndarray) -> str:
 def load(
     source: str, database: Path, name: str = "passages", *, resume: bool = False, **settings
 ) -> IndexResult:
-    """Loads vectors into a collection of a local file."""
     milvus = MilvusIndexSettings(str(database), name, **settings)
     return build_collection(IndexPaths(input=(source,), resume=resume), MILVUS, milvus)
 
 
 def collection(database: Path, name: str = "passages", **settings) -> CollectionSettings:
-    """Names a collection to be searched."""
     return CollectionSettings(str(database), name, **settings)

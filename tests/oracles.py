@@ -10,14 +10,12 @@ Rows = Sequence[Sequence[float]]
 
 
 def softmax(row: Sequence[float]) -> list[float]:
-    """Exponentials over their sum."""
     top = max(row)
     powers = [math.exp(value - top) for value in row]
     return [power / sum(powers) for power in powers]
 
 
 def weight(value: float, rule: TermWeight) -> float:
-    """The weight of one position after its rule."""
     return {
         TermWeight.CLAMP: max(0.0, value),
         TermWeight.SIGNED: value,
@@ -46,35 +44,29 @@ def token_scores(
     vocabulary: int,
 ) -> list[float]:
     """The variant without an MLM head (Aggretriever, Table 8 row 3)."""
-    return [
-        max(
-            [0.0]
-            + [
-                weight(w, rule)
-                for i, w, real in zip(ids, weights, mask, strict=True)
-                if real and i == v
-            ]
-        )
-        for v in range(vocabulary)
-    ]
+    scores = [0.0] * vocabulary
+    for token, value, real in zip(ids, weights, mask, strict=True):
+        if real:
+            scores[token] = max(scores[token], weight(value, rule))
+    return scores
 
 
 def folded(scores: Sequence[float], layout: SliceLayout) -> list[float]:
     """agg* or agg+ of a vocabulary-wide vector, slice by slice."""
     halves: dict[tuple[int, int], list[float]] = {}
     width = layout.modulus
+
+    def add(column: int, score: float) -> None:
+        sign = -1 if layout.kind is AggKind.STAR and column % 2 else 1
+        place = (column // 2 if layout.signed_pairs else column, sign)
+        halves.setdefault(place, []).append(score)
+
     for position, token in enumerate(layout.order or range(len(scores))):
         if position >= layout.dropped:
-            column = (position - layout.dropped) % width
-            sign = -1 if layout.kind is AggKind.STAR and column % 2 else 1
-            place = (column // 2 if layout.signed_pairs else column, sign)
-            halves.setdefault(place, []).append(scores[token])
-    rows = (layout.vocabulary - layout.dropped + layout.appended) // width
-    for column in range(width - layout.appended, width):  # appended zeros fill the last row
-        if rows and layout.appended:
-            slice_number = column // 2 if layout.signed_pairs else column
-            sign = -1 if layout.kind is AggKind.STAR and column % 2 else 1
-            halves.setdefault((slice_number, sign), []).append(0.0)
+            add((position - layout.dropped) % width, scores[token])
+    if (layout.vocabulary - layout.dropped + layout.appended) // width:
+        for column in range(width - layout.appended, width):  # appended zeros fill the last row
+            add(column, 0.0)
     result = []
     for n in range(layout.dimension):
         plus = max(halves.get((n, 1), [-math.inf]))

@@ -1,46 +1,23 @@
-"""Records what denserk logs, and the progress that it shows, while a test runs."""
+"""Records what denserk logs while a test runs."""
 
 import logging
-from collections.abc import Callable
-from typing import Any, Self
 
 from denserk.reporting import show_progress
 
 
-class _Handler(logging.Handler):
-    def __init__(self, heard: "Heard") -> None:
-        super().__init__()
-        self.heard = heard
-
-    def emit(self, record: logging.LogRecord) -> None:
-        take = self.heard.note if record.levelno <= logging.INFO else self.heard.warn
-        take(record.getMessage())
-
-
-class Heard:
+class Heard(logging.Handler):
     """Keeps messages from its creation to the end of the test, oldest first."""
 
-    notes: list[str]
-    warnings: list[str]
-    track: Callable[..., Any] | None = None
-
-    def __new__(cls, *_: Any) -> Self:
-        """Listen from now on."""
-        self = super().__new__(cls)
-        self.notes, self.warnings = [], []
-        logging.getLogger("denserk").addHandler(_Handler(self))
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+        logging.getLogger("denserk").addHandler(self)
         logging.getLogger("denserk").setLevel(logging.INFO)
-        if self.track is not None:
-            show_progress(self.track)
-        return self
 
-    def note(self, text: str) -> None:
-        """Keep a note."""
-        self.notes.append(text)
-
-    def warn(self, text: str) -> None:
-        """Keep a warning."""
-        self.warnings.append(text)
+    def emit(self, record: logging.LogRecord) -> None:
+        kept = self.notes if record.levelno <= logging.INFO else self.warnings
+        kept.append(record.getMessage())
 
 
 def forget() -> None:

@@ -1,9 +1,9 @@
 """Local copies of suites, tiny, under a folder that $DENSERK_CACHE names."""
 
-import json
 from pathlib import Path
 
 from tests.conftest import PASSAGES, QRELS, QUERIES
+from tests.data.conftest import jsonl
 
 
 def write_beir(cache: Path, name: str, *, split: str = "test", own_id: bool = False) -> Path:
@@ -13,12 +13,10 @@ def write_beir(cache: Path, name: str, *, split: str = "test", own_id: bool = Fa
     passages = dict(PASSAGES)
     if own_id:
         passages["q1"] = ("", QUERIES["q1"])
-    with (folder / "corpus.jsonl").open("w") as out:
-        for docid, (title, text) in passages.items():
-            out.write(json.dumps({"_id": docid, "title": title, "text": text}) + "\n")
-    with (folder / "queries.jsonl").open("w") as out:
-        for qid, text in {**QUERIES, "unjudged": "the old dog"}.items():
-            out.write(json.dumps({"_id": qid, "text": text}) + "\n")
+    corpus = ({"_id": d, "title": title, "text": text} for d, (title, text) in passages.items())
+    jsonl(folder / "corpus.jsonl", corpus)
+    queries = {**QUERIES, "unjudged": "the old dog"}
+    jsonl(folder / "queries.jsonl", ({"_id": qid, "text": text} for qid, text in queries.items()))
     lines = [f"{q}\t{d}\t{r}\n" for q, judged in QRELS.items() for d, r in judged.items()]
     (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
     return folder

@@ -1,13 +1,9 @@
-"""The Python API as a notebook uses it: objects in memory, flat keywords."""
-
-import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_rel
 
 import denserk
 from denserk.errors import MismatchError, UsageError
@@ -95,6 +91,9 @@ def test_bm25_fusion_and_evaluation(model, index, tmp_path):
     assert denserk.BM25.build(pd.DataFrame(CORPUS), k1=1.2).search(QUERIES, hits=5) == bm25
     assert next(iter(bm25["q1"])) == "d3"
     both = denserk.fuse([bm25, dense.to_pandas()])
+    tuned = denserk.fuse([bm25, dense], tune={"q1": {"d3": 1}}, measure="RR@10")
+    again = denserk.fuse([bm25, dense], method="linear", weights=tuned.weights)
+    assert (again, sum(tuned.weights)) == (tuned, 1)
     assert both["q1"]["d3"] == pytest.approx(
         1 / 61 + 1 / (61 + list(dense["q1"]).index("d3")), abs=1e-6
     )
@@ -111,6 +110,21 @@ def test_bm25_fusion_and_evaluation(model, index, tmp_path):
     assert list(means["both"]) == ["RR@10", "R@100"]
     perfect = {q: {d: float(r) for d, r in docs.items()} for q, docs in QRELS.items()}
     assert denserk.evaluate(perfect, QRELS) == {"nDCG@10": 1.0, "RR@10": 1.0, "R@100": 1.0}
+
+
+def test_evaluation_with_a_baseline():
+    qrels = {f"q{i}": {"d1": 1} for i in range(4)}
+    first = {qid: {"d1": 2.0, "d2": 1.0} for qid in qrels}
+    second = {qid: {"d1": 1.0, "d2": 2.0 + (qid == "q0") * -2.0} for qid in qrels}
+    runs = {"first": first, "second": second}
+    found = denserk.evaluate(runs, qrels, "RR@10", baseline="second")
+    p = ttest_rel([1, 1, 1, 1], [1, 0.5, 0.5, 0.5]).pvalue
+    assert found == {
+        "first": {"RR@10": 1.0, "RR@10 p": pytest.approx(p)},
+        "second": {"RR@10": 0.625},
+    }
+    with pytest.raises(UsageError, match="called first, second"):
+        denserk.evaluate(runs, qrels, baseline="third")
 
 
 def test_mining_and_training(model, index, tiny, tmp_path, capsys):
@@ -148,17 +162,3 @@ def test_mistakes_name_the_option(model, tiny):
         denserk.fuse([{"q": {"d": 1.0}}] * 2, rrfk=1)
     with pytest.raises(ValueError, match="2 ids for 3 vectors"):
         denserk.Index.build(np.ones((3, 4), "f4"), ids=["a", "b"])
-
-
-def test_the_page_about_python(tiny, tmp_path, monkeypatch):
-    pytest.importorskip("pandas")
-    pytest.importorskip("bm25s")
-    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text("utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    code = "\n".join(blocks).replace('"minilm"', repr(str(tiny())))
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(compile(code, "docs/python.md", "exec"), names)
-    assert names["passages"].shape == (2, names["query"].shape[0])
-    assert set(names["both"]) == {"q1", "q2"}
-    assert names["retriever"].dimension == names["model"].dimension

@@ -1,5 +1,3 @@
-"""The wheel and the source archive."""
-
 import json
 import os
 import subprocess
@@ -49,4 +47,4 @@ def test_the_source_archive_contains_tests_and_docs(tmp_path):
     with tarfile.open(archive) as file:
         names = {Path(*Path(name).parts[1:]).as_posix() for name in file.getnames()}
     kept = {path.relative_to(ROOT).as_posix() for path in (ROOT / "denserk").rglob("*.yaml")}
-    assert kept | {"tests/run.sh", "docs/README.md", "CHANGELOG.md"} <= names
+    assert kept | {"tests/run.sh", "docs/index.md", "CHANGELOG.md"} <= names

@@ -1,5 +1,3 @@
-"""Locales other than UTF-8, and file names that are not UTF-8."""
-
 import os
 import subprocess
 import sys

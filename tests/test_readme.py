@@ -1,39 +1,73 @@
-"""What README.md and docs/ say is so: commands parse, links lead somewhere, pages are listed."""
+"""What README.md and docs/ say is so: commands parse, links lead somewhere, every block runs.
+
+A page's ```sh and ```python blocks run from top to bottom in a copy of one toy folder, which the
+fixture `prepared` makes. To run one page: pytest tests/test_readme.py -k 'runs and finetune'
+
+A word after the language leaves a block to the parse test: network, gpu, cluster, and java where
+Pyserini or its Java is absent. A prepared output (vectors/, index/, bm25/, run.trec, bm25.trec,
+train.trec, runs/agg) is removed before the first block that writes it with --output.
+"""
 
 import gzip
 import json
 import os
+import random
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
+from functools import cache
 from pathlib import Path
 
 import pytest
 import typer
 
 from denserk.commands.app import app, register
-from denserk.config.encoding import Representation, RepresentationSettings
-from tests.conftest import PASSAGES, QRELS, QUERIES, VOCABULARY, write_toy
-from tests.tiny_models import write_tiny, write_tiny_aggretriever
+from denserk.config.encoding import PUBLISHED, Representation, RepresentationSettings
+from tests import tiny_models
+from tests.conftest import PASSAGES, QUERIES, VOCABULARY, WORDS, write_toy
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TWO_COMMANDS = ("bash docs/quickstart.sh", "bash tests/run.sh")
+CHANGES = ROOT / "CHANGELOG.md"
+EXTENDING, NOTEBOOK = ROOT / "docs/extending.md", ROOT / "docs/notebook.ipynb"
+PAGES = [ROOT / "README.md", CHANGES, *sorted((ROOT / "docs").rglob("*.md"))]
+DONE = [page for page in PAGES if page != CHANGES]
+LANGUAGES = {"sh", "python", "text", "json", "yaml", "diff", "bibtex"}
+MARKS = {"network", "gpu", "cluster", "java"}
+# Lines that prepare a machine, or take long; `.ci/run` runs the quickstart and tests/run.sh, and
+# tests/test_recipes.py the recipes.
+INSTALLING = (
+    *("bash docs/", "bash tests/", "pip install", "python -m pip", "python3.11 -m venv"),
+    *(".venv/bin/pip install", "source .venv/bin/activate", "git clone", "cd denserk"),
+)
+BLOCK = re.compile(r"^(?P<indent> *)```(?P<kind>.*)\n(?P<code>(?s:.*?))^ *```", re.MULTILINE)
+INDENTED = re.compile(r"\n\n {4,}(\$ |(denserk|python|pip|bash|java|trec_eval|cat|export) )")
 
 
-def shown(page):
-    """The lines of a page's shell blocks, fenced or indented, continued lines joined."""
+def by_page(pages):
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
+
+
+def blocks(page):
+    """Line number, language, words after it and code of every fenced block of a page."""
     text = page.read_text("utf-8")
-    blocks = re.findall(r"^```(?:sh|bash)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    blocks += re.findall(r"\n\n((?:    .*\n)+)", re.sub(r"(?ms)^```.*?^```", "", text))
-    return [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    if page == NOTEBOOK:
+        cells = (c for c in json.loads(text)["cells"] if c["cell_type"] == "code")
+        text = "".join(f"```python\n{''.join(c['source'])}\n```\n" for c in cells)
+    for found in BLOCK.finditer(text):
+        language, *words = found["kind"].split() or [""]
+        code = re.sub(rf"(?m)^{found['indent']}", "", found["code"])
+        yield text[: found.start()].count("\n") + 2, language, words, code
 
 
 def commands(page):
     """The arguments of every denserk command on a page, each part of a pipeline on its own."""
-    for line in shown(page):
+    shells = [code for _, language, _, code in blocks(page) if language in ("sh", "bash", "")]
+    for line in "".join(shells).replace("\\\n", " ").splitlines():
+        line = line.strip()
         if not re.search(r"(?:^|[|&] |-m )(?:\$ )?denserk ", line) or " ... " in line:
             continue
         line = re.sub(r"\$(\([^)]*\)|[A-Z_]+)", "0", line.removeprefix("$ "))  # by a shell
@@ -49,16 +83,8 @@ def commands(page):
                 part.append(word)
 
 
-SHOWN = [
-    pytest.param(arguments, id=f"{page.relative_to(ROOT)}: {' '.join(arguments)}")
-    for page in PAGES
-    for arguments in commands(page)
-]
-
-
 def parse(arguments, command=None, name="denserk", parent=None):
     """Has the command line read a command and its settings, and run nothing."""
-    register()
     command = command or typer.main.get_group(app)
     context = command.make_context(name, [*arguments], parent=parent)
     if hasattr(command, "resolve_command"):
@@ -69,9 +95,17 @@ def parse(arguments, command=None, name="denserk", parent=None):
         assert {name.replace("-", "_") for name in given} <= command.rare.keys()
 
 
-@pytest.mark.parametrize("arguments", SHOWN)
-def test_shown_commands_parse(arguments, capsys):
-    parse(arguments)
+@pytest.mark.parametrize("page", by_page(PAGES))
+def test_shown_commands_parse(page, capsys):
+    register()
+    wrong = []
+    for arguments in commands(page):
+        try:
+            parse(arguments)
+        except (typer.TyperException, AssertionError, typer.Exit) as error:
+            if getattr(error, "exit_code", 1):
+                wrong.append(f"denserk {shlex.join(arguments)}: {error}")
+    assert not wrong, "\n".join(wrong)
 
 
 def anchors(page):
@@ -80,7 +114,7 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", by_page(PAGES))
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text("utf-8"))
     broken = [
@@ -92,52 +126,52 @@ def test_links_lead_somewhere(page):
     assert not broken
 
 
-# Lines that prepare a machine; `.ci/run` runs the two commands.
-INSTALLING = (*TWO_COMMANDS, "pip install", "python3.11 -m venv", ".venv/bin/pip install")
-
-
-def needs(line):
-    """The absent tool that a line needs, or None."""
-    if "trec_eval" in line and shutil.which("trec_eval") is None:
-        return "trec_eval"
-    module = re.match(r"python -m (pyserini[\w.]*)", line)
-    if module:  # absent too where it finds no Java, or an older one than it needs
-        found = [sys.executable, "-c", f"import {module[1]}"]
-        if subprocess.run(found, capture_output=True, check=False).returncode:
-            return module[1]
-    return None
+@pytest.mark.parametrize("page", by_page(DONE))
+def test_kinds_of_blocks(page):
+    unknown = [
+        f"line {line}: {language} {' '.join(words)}"
+        for line, language, words, _ in blocks(page)
+        if language not in LANGUAGES or not {*words} <= MARKS
+    ]
+    unfenced = INDENTED.search(BLOCK.sub("", page.read_text("utf-8")))
+    assert not unknown
+    assert not unfenced, unfenced[0]
 
 
 def write_collection(folder):
-    """Write what the README assumes: a collection, and training data."""
-    corpus = write_toy(folder) / "corpus.jsonl"
-    # a batch of `pretrain` takes 256 texts; all are judged relevant, so that any model passes --min
-    more = [f"x{number}" for number in range(300)]
-    with corpus.open("a") as out:
-        out.writelines(f'{{"_id": "{d}", "text": "the boat {d} on the river"}}\n' for d in more)
-    with (folder / "qrels.txt").open("a") as out:
-        out.writelines(f"{qid} 0 {d} 1\n" for qid in QUERIES for d in more)
+    """Write what every page finds: a collection of 306 passages, and training data."""
+    corpus, drawn = write_toy(folder) / "corpus.jsonl", random.Random(7)
+
+    def write(name, rows, mode="w"):
+        with (folder / name).open(mode) as out:
+            out.writelines((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows)
+
+    texts = {f"x{i}": " ".join(drawn.choices(WORDS, k=12)) for i in range(300)}
+    added = {d: {"title": text.split()[0], "text": text} for d, text in texts.items()}
+    write("corpus.jsonl", ({"_id": d, **passage} for d, passage in added.items()), "a")
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
-    (folder / "collection.tsv").write_text(
-        "".join(f"{number}\t{text}\n" for number, (_, text) in enumerate(PASSAGES.values()))
-    )
-
-    def passages(ids):
-        return [dict(zip(("docid", "title", "text"), (d, *PASSAGES[d]), strict=True)) for d in ids]
-
-    with (folder / "train.jsonl").open("w") as out:
-        for number, qid in enumerate([*QUERIES] * 8):  # the presets' batches take 8 queries
-            chosen = {
-                "query_id": f"t{number}",
-                "query": QUERIES[qid],
-                "positive_passages": passages(QRELS[qid]),
-                "negative_passages": passages(PASSAGES.keys() - QRELS[qid].keys()),
-            }
-            out.write(json.dumps(chosen) + "\n")
+    judged = (f"{qid} 0 {docid} 1" for qid in QUERIES for docid in texts)
+    write("qrels.txt", judged, "a")  # so that the random models pass --min
+    write("collection.tsv", (f"{i}\t{text}" for i, (_, text) in enumerate(PASSAGES.values())))
+    asked = {f"t{i}": (f"x{i}", " ".join(texts[f"x{i}"].split()[3:7])) for i in range(64)}
+    write("train-queries.tsv", (f"{qid}\t{query}" for qid, (_, query) in asked.items()))
+    write("train-qrels.txt", (f"{qid} 0 {docid} 1" for qid, (docid, _) in asked.items()))
+    train, triples = [], []
+    for qid, (docid, query) in asked.items():
+        drawn_ids = drawn.sample(sorted(texts.keys() - {docid}), 7)
+        positive, *negatives = [{"docid": each, **added[each]} for each in (docid, *drawn_ids)]
+        sides = {"positive_passages": [positive], "negative_passages": negatives}
+        train.append({"query_id": qid, "query": query, **sides})
+        pair = {"positive": texts[docid], "negative": texts[drawn_ids[0]]}
+        triples.append({"query": query, **pair})
+    write("train.jsonl", train)
+    write("triples.jsonl", triples)
+    answers = zip(QUERIES.items(), ("cat", "river", "moon"), strict=True)
+    write("answers.jsonl", ({"_id": i, "question": q, "answers": [a]} for (i, q), a in answers))
 
 
 def write_hub(cache):
-    """The hub's cache with tiny random models under the names that the README uses."""
+    """The hub's cache with tiny random models under the names that pages use."""
 
     def snapshot(name):
         folder = cache / f"models--{name.replace('/', '--')}"
@@ -146,44 +180,113 @@ def write_hub(cache):
         return folder / "snapshots" / ("0" * 40)
 
     def tiny(name, kind, *, head=True):
-        return write_tiny(snapshot(name), kind, VOCABULARY, head=head, positions=512)
+        return tiny_models.write_tiny(snapshot(name), kind, VOCABULARY, head=head, positions=512)
 
-    tiny("distilbert-base-uncased", "distilbert")
+    distilbert = tiny("distilbert-base-uncased", "distilbert")
     bert = tiny("bert-base-uncased", "bert")
-    tiny("sentence-transformers/all-MiniLM-L6-v2", "bert", head=False)
+    tiny(PUBLISHED["cocondenser"], "bert", head=False)
+    minilm = tiny(PUBLISHED["minilm"], "bert", head=False)
+    (minilm / "1_Pooling").mkdir()
+    (minilm / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    parts = ("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")
+    kind = "sentence_transformers.models"
+    modules = [{"idx": i, "path": p, "type": f"{kind}.{t}"} for i, (p, t) in enumerate(parts)]
+    (minilm / "modules.json").write_text(json.dumps(modules))
     agg = RepresentationSettings(Representation.AGG, agg_dim=20, cls_dim=6)
-    write_tiny_aggretriever(snapshot("castorini/aggretriever-cocondenser"), bert, agg)
+    tiny_models.write_tiny_aggretriever(snapshot(PUBLISHED["agg"]), bert, agg)
+    tiny_models.write_tiny_aggretriever(snapshot(PUBLISHED["agg-distilbert"]), distilbert, agg)
+    cross = "cross-encoder/ms-marco-MiniLM-L-6-v2"
+    tiny_models.write_tiny_classifier(snapshot(cross), "bert", VOCABULARY)
+    tiny("google/electra-base-discriminator", "electra")
+    tiny_models.write_writer(snapshot("castorini/doc2query-t5-base-msmarco"), "t5", VOCABULARY)
+
+
+MADE = {  # by the commands below, once
+    "vectors": "encode --model minilm --corpus corpus.jsonl",
+    "index": "index --input vectors",
+    "bm25": "index --type bm25 --corpus corpus.jsonl",
+    "run.trec": "search --index index --topics queries.tsv",
+    "bm25.trec": "search --index bm25 --topics queries.tsv",
+    "train.trec": "search --index bm25 --topics train-queries.tsv",
+    "runs/agg": "finetune --model distilbert-base-uncased --representation agg --agg-dim 20"
+    " --cls-dim 6 --train-data train.jsonl --batch-size 8 --max-steps 4",
+}
+PAGE = """
+import re, shutil, subprocess, sys
+from pathlib import Path
+
+names, made = {"__name__": "__main__"}, MADE
+for line, language, code in BLOCKS:
+    if language == "python":
+        exec(compile("\\n" * (line - 1) + code, PAGE, "exec"), names)
+        continue
+    for name in [each for each in made if re.search(rf"--output {each}/?(\\s|$)", code)]:
+        made.remove(name)
+        shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink()
+    sys.stdout.flush()
+    if status := subprocess.run(["bash", "-xeuo", "pipefail", "-c", code]).returncode:
+        sys.exit(f"{PAGE}: exit status {status} in the block at line {line}")
+"""
+
+
+def run(arguments, folder, environment):
+    done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """The folder that pages start from, and variables with a fast `denserk` on PATH."""
+    top = tmp_path_factory.mktemp("pages")
+    write_collection(top / "toy")
+    write_hub(top / "hub")
+    tools = Path(tempfile.mkdtemp(prefix="denserk-"))  # the path of a socket is short
+    environment = {
+        **os.environ,
+        "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "HF_HUB_CACHE": str(top / "hub"),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    server = [sys.executable, "-m", "tests.warm", str(tools)]
+    with subprocess.Popen(server, cwd=ROOT, env=environment, stdin=subprocess.PIPE) as warm:
+        while not os.access(tools / "denserk", os.X_OK):
+            assert warm.poll() is None
+            time.sleep(0.05)
+        for output, command in MADE.items():
+            run(["denserk", *command.split(), "--output", output], top / "toy", environment)
+        yield top / "toy", environment
+    shutil.rmtree(tools)
+
+
+@cache
+def has_java():
+    """Whether Pyserini runs here; it needs a newer Java than some machines have."""
+    found = [sys.executable, "-c", "import pyserini.search.faiss"]
+    return not subprocess.run(found, capture_output=True, check=False).returncode
+
+
+def chosen(page):
+    """The blocks of a page that run here, without the lines that install."""
+    has_trec_eval = shutil.which("trec_eval") is not None
+    for line, language, words, code in blocks(page):
+        if language not in ("sh", "python") or {*words} - {"java"}:
+            continue
+        if "java" in words and not has_java():
+            continue
+        if language == "sh":
+            lines = code.replace("\\\n", " ").splitlines(keepends=True)
+            kept = (each for each in lines if not each.startswith(INSTALLING))
+            code = "".join(each for each in kept if has_trec_eval or "trec_eval" not in each)
+        yield line, language, code
 
 
 @pytest.mark.slow
-def test_the_readme_runs_as_written(tmp_path):
-    """Every line, in order, from a folder that holds a collection and nothing else."""
-    write_hub(tmp_path / "hub")
-    work, tools = tmp_path / "work", tmp_path / "bin"
-    tools.mkdir()
-    write_collection(work)
-    (tools / "denserk").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m denserk "$@"\n')
-    (tools / "denserk").chmod(0o755)
-    path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {
-        **os.environ,
-        "PATH": path,
-        "PYTHONPATH": str(ROOT),
-        "HF_HUB_CACHE": str(tmp_path / "hub"),
-        "HF_HUB_OFFLINE": "1",
-    }
-    lines = [line for line in shown(ROOT / "README.md") if line]
-    lines = [line for line in lines if not line.startswith(INSTALLING)]
-    ran, absent = 0, {}
-    for line in lines:
-        if tool := needs(line):
-            absent[line] = tool
-            continue
-        command = ["bash", "-o", "pipefail", "-c", line]
-        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
-        ran += 1
-    assert ran + len(absent) == len(lines) > 15
-    assert len(absent) <= 3
-    for line, tool in absent.items():
-        print(f"not run, {tool} is absent: {line}")  # noqa: T201
+@pytest.mark.parametrize("page", by_page([*(p for p in DONE if p != EXTENDING), NOTEBOOK]))
+def test_every_block_runs(page, prepared, tmp_path):
+    toy, environment = prepared
+    shutil.copytree(toy, tmp_path / "work")
+    (tmp_path / "demo").symlink_to("work")  # the notebook's name for the folder
+    program = f"PAGE, MADE = {page.name!r}, {[*MADE]!r}\nBLOCKS = {[*chosen(page)]!r}"
+    (tmp_path / "page.py").write_text(program + PAGE)
+    run(["python-warm", str(tmp_path / "page.py")], tmp_path / "work", environment)

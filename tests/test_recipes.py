@@ -1,4 +1,4 @@
-"""The recipes: their commands are whole, run once each, go on after a stop, and end in a table."""
+"""Recipes: commands are valid, run once, resume after an interruption, and end in a table."""
 
 import shlex
 import subprocess
@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from denserk.commands.app import run
+from denserk.commands.app import register, run
 from denserk.config.benchmarks import Paper
 from denserk.evaluation.benchmarks import figures
 from tests.test_readme import ROOT, parse
@@ -19,7 +19,7 @@ RECIPES = sorted(path.stem for path in FOLDER.glob("*.sh") if path.stem != "comm
 FIGURES = [line.split("\t") for line in (FOLDER / "paper.tsv").read_text().splitlines()]
 MASTERS = ("--queries-model", "asks", "--continuation-model", "writes")
 STAND_IN = """#!/usr/bin/env bash
-# A denserk that does nothing but leave its output.
+# A denserk that only creates its output.
 echo "$*" >>"$CALLS"
 if [[ $1 == eval ]]; then
   for run in "${@:2}"; do
@@ -34,7 +34,7 @@ fi
 """
 
 
-# What the commands of recipes import when they run.
+# Modules that the commands of recipes import when they run.
 WORK = (
     *("conversion", "models.encode", "models.generation", "index.rerank"),
     *("index.build", "index.fusion", "index.search", "mining.mining"),
@@ -43,11 +43,11 @@ WORK = (
 
 
 class Reached(BaseException):
-    """A command has accepted all its options, and begins its work."""
+    """A command has accepted all its options and starts its work."""
 
 
 def recipe(name, *options, **variables):
-    """Runs a recipe in the shell."""
+    """Run a recipe in the shell."""
     command = ["bash", str(FOLDER / f"{name}.sh"), *options]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=variables or None
@@ -56,22 +56,23 @@ def recipe(name, *options, **variables):
 
 @cache
 def commands(name, scale):
-    """The arguments of every denserk command that a recipe would run, ablations included."""
-    done = recipe(name, "--scale", scale, "--data", "D", "--ablations", "--dry-run", *MASTERS)
+    """Return the arguments of every denserk command of a recipe, ablations included."""
+    corpus = ("--untitled",) if scale == "full" else ("--data", "D")
+    done = recipe(name, "--scale", scale, *corpus, "--ablations", "--dry-run", *MASTERS)
     assert done.returncode == 0, done.stderr
     lines = [line[2:] for line in done.stdout.splitlines() if line.startswith("$ ")]
     return [shlex.split(line)[1:] for line in lines]
 
 
 def alike(steps):
-    """Of commands that differ in their paths alone, the first."""
+    """Return the first of the commands that differ only in their paths."""
     shapes = {tuple(word for word in step if "/" not in word): step for step in reversed(steps)}
     return shapes.values()
 
 
 @pytest.fixture
 def idle(monkeypatch):
-    """All tasks end where they begin."""
+    """Stop every task at its start."""
 
     def reached(*_, **__):
         raise Reached
@@ -86,6 +87,7 @@ def idle(monkeypatch):
 def test_every_command_is_accepted(name, idle, capsys):
     *small, last = commands(name, "small")
     *full, _ = commands(name, "full")
+    register()
     parse(last)
     assert last[0] == "eval"  # looks at its files first
     for arguments in alike([*small, *full]):
@@ -123,7 +125,7 @@ def test_the_papers_print_these_figures(row):
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """A collection, and a denserk that only leaves outputs; returns options and variables."""
+    """Write a collection and a denserk that only creates outputs; return options and variables."""
     (tmp_path / "denserk").write_text(STAND_IN)
     (tmp_path / "denserk").chmod(0o755)
     data = tmp_path / "data"
@@ -138,7 +140,7 @@ def stand_in(tmp_path, monkeypatch):
 
 
 def calls(variables):
-    """What the stand-in was called with so far."""
+    """Return the calls of the stand-in so far."""
     return Path(variables["CALLS"]).read_text().splitlines()
 
 
@@ -152,3 +154,21 @@ def test_a_second_run_measures_alone(name, stand_in):
         first.stdout[first.stdout.index("| stage |") :]
     )
     assert [call.split()[0] for call in calls(variables)[len(before) :]] == ["eval"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_full_scale_asks_for_titles(name):
+    done = recipe(name, "--scale", "full", "--dry-run")
+    titled = name != "aggretriever"
+    assert done.returncode == (2 if titled else 0)
+    assert ("add --corpus titled.tsv" in done.stderr and "--untitled" in done.stderr) is titled
+
+
+@pytest.mark.parametrize("corpus", [("--untitled",), ("--corpus", "titled.tsv")])
+def test_the_table_says_that_an_untitled_corpus_does_not_compare(corpus, stand_in, tmp_path):
+    options, variables = stand_in
+    done = recipe("mlr", "--scale", "full", *corpus, *options, **variables)
+    assert done.returncode == 0, done.stderr
+    table = (tmp_path / "work/mlr/table.md").read_text()
+    assert done.stdout.endswith(table)
+    assert ("Not comparable" in table) is (corpus == ("--untitled",))

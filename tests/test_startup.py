@@ -1,5 +1,6 @@
 """What the command line must not load: no help is worth a second of waiting for torch."""
 
+import os
 import subprocess
 import sys
 
@@ -63,3 +64,13 @@ def test_vectors_and_models_alone_load_torch(toy, monkeypatch):
         "eval fused qrels.txt",
     )
     assert not loaded(*map(str.split, lines), heavy=("torch", "transformers"))
+
+
+def test_threads_of_python_programs_sleep_while_they_wait():
+    lines = "import os, denserk; denserk.Encoder; print(os.environ['OMP_WAIT_POLICY'])"
+    for policy, expected in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")):
+        kept = {
+            name: value for name, value in os.environ.items() if name[:4] not in ("OMP_", "GOMP")
+        }
+        done = subprocess.run([sys.executable, "-c", lines], env=kept | policy, capture_output=True)
+        assert done.stdout.decode().strip() == expected

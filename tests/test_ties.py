@@ -1,12 +1,12 @@
 """Ties: what `search` writes by default has the figures of pytrec_eval on the raw scores."""
 
-import json
-
 import numpy as np
 import pytest
 
+import denserk
 from denserk.commands.app import run
 from tests.conftest import WORDS
+from tests.data.conftest import jsonl
 
 MEASURES = {"nDCG@10": "ndcg_cut_10", "AP@100": "map_cut_100", "R@20": "recall_20", "P@5": "P_5"}
 HITS, QUERIES, TEXTS = 100, 30, 120
@@ -26,9 +26,8 @@ def collection(tmp_path):
     random = np.random.default_rng(1)
     texts = [drawn_text(random, 9) for _ in range(TEXTS)]
     docids = [f"d{number}" for number in random.permutation(420).tolist()]
-    with (tmp_path / "corpus.jsonl").open("w") as out:
-        for docid, text in zip(docids, random.choice(texts, len(docids)).tolist(), strict=True):
-            out.write(json.dumps({"_id": docid, "title": "", "text": text}) + "\n")
+    drawn = zip(docids, random.choice(texts, len(docids)).tolist(), strict=True)
+    jsonl(tmp_path / "corpus.jsonl", ({"_id": d, "title": "", "text": text} for d, text in drawn))
     with (tmp_path / "queries.tsv").open("w") as out:
         out.writelines(f"q{number}\t{drawn_text(random, 4)}\n" for number in range(QUERIES))
     with (tmp_path / "qrels.txt").open("w") as out:
@@ -56,17 +55,7 @@ def raw_figures(folder):
     return {own: sum(row[theirs] for row in rows) / len(qrels) for own, theirs in MEASURES.items()}
 
 
-def figures(folder, name, capsys):
-    """What `denserk eval` prints of a run."""
-    capsys.readouterr()
-    names = " ".join(MEASURES)
-    command("eval", folder / name, folder / "qrels.txt", "-m", names, "--format", "json")
-    (printed,) = json.loads(capsys.readouterr().out)["runs"]
-    return {name: printed["measures"][name] for name in MEASURES}
-
-
 def build(folder, engine, tiny):
-    """The options that search the collection by an engine."""
     topics, index = ["--topics", folder / "queries.tsv"], ["--output", folder / "index"]
     corpus = ["--corpus", folder / "corpus.jsonl"]
     if engine == "bm25":
@@ -86,7 +75,8 @@ def test_default_figures_are_those_of_the_raw_scores(collection, engine, tiny, c
     command(*asked, "--hits", HITS, "--output", collection / "run.trec")
     assert "the score of the hit above; ordered by descending id" in capsys.readouterr().err
     right = raw_figures(collection)
-    assert figures(collection, "run.trec", capsys) == pytest.approx(right, abs=1e-12)
+    files = collection / "run.trec", collection / "qrels.txt"
+    assert denserk.evaluate(*files, list(MEASURES)) == pytest.approx(right, abs=1e-12)
     scores: dict[str, list[float]] = {}
     for qid, _, _, _, score, _ in lines_of(collection / "run.trec"):
         scores.setdefault(qid, []).append(float(np.float32(score)))

@@ -72,7 +72,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def words_of(vocabulary: list[str]) -> list[str]:
-    """A vocabulary without its special tokens."""
     return [word for word in vocabulary if not word.startswith("[")]
 
 
@@ -162,7 +161,6 @@ def shift(model: torch.nn.Module, deviation: float, of_vectors: float | None = N
 def write_tiny_classifier(
     folder: Path, kind: str, vocabulary: list[str], *, labels: int = 1
 ) -> Path:
-    """A sequence classifier's folder, as rerankers are published."""
     torch.manual_seed(7)
     tokenizer = tiny_tokenizer(kind, vocabulary)
     config = tiny_config(kind, len(tokenizer))

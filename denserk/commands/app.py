@@ -40,6 +40,7 @@ SECTIONS = {
     },
     "Inspect": {
         "analyze": "Analyze trained models.",
+        "reproduce": "Follow a run's manifests back, re-make it and compare.",
         "doctor": "Check the installation and this machine.",
     },
 }

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -35,14 +36,14 @@ HOW = (
 )
 OF_ANSWERS = " ".join(fields_of(config.AnswerSettings))
 # Options of a benchmark that need the runs of one.
-OF_ONE = "baseline min per_query topics write_dpr_json write_pyserini_json"
+OF_ONE = "baseline plot min per_query topics write_dpr_json write_pyserini_json"
 
 
 @command(
     app,
     "eval",
     common="measures relevance_level complete per_query format baseline test correction min "
-    "report topics corpus answers max_hits",
+    "report plot topics corpus answers explain max_hits",
 )
 def evaluate(
     inputs: config.EvalInputSettings,
@@ -68,7 +69,11 @@ def evaluate(
         runs, qrels = sort_inputs(files or [], inputs.run, qrels)
         if not settings.measures and format_of(settings) is config.OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=config.TREC_EVAL_MEASURES)
-    settings, runs = with_baseline(settings, runs)
+    if inputs.explain is not None:
+        show_explained(runs, qrels or "", inputs.explain, settings)
+        return
+    if not settings.seeds:
+        settings, runs = with_baseline(settings, runs)
     check_page(settings, [*runs, *filter(None, [qrels])])
     if inputs.answers is not None and inputs.corpus is not None:
         from denserk.evaluation.answers import evaluate_answers
@@ -211,7 +216,7 @@ def with_baseline(
 ) -> tuple[config.EvalSettings, list[str]]:
     """Put the run that --baseline names, a file or a run's name in tables, among the runs."""
     name = settings.baseline
-    if name is None or name in runs:
+    if name is None or name in runs or (name == config.PREVIOUS and not Path(name).exists()):
         return settings, runs
     if name == STREAM or Path(name).exists():
         return settings, [name, *runs]
@@ -243,22 +248,53 @@ def finish(
     sources: config.ReportSources,
 ) -> None:
     """Test runs against a baseline, print measures, write the report, check minimum values."""
-    from denserk.evaluation.evaluator import check_minimums
+    from denserk.evaluation.evaluator import check_minimums, over_seeds
 
+    if settings.seeds:
+        result = over_seeds(result)
     if settings.baseline is not None:
         from denserk.evaluation.significance import compare
 
-        baseline = result.runs[list(runs).index(settings.baseline)].name
+        systems = {run.name: run for run in result.runs} if settings.seeds else None
+        baseline = settings.baseline
+        if systems is None:
+            names = zip(runs, (run.name for run in result.runs), strict=True)
+            baseline = dict(names).get(baseline, baseline)
+        elif baseline not in {config.PREVIOUS, *systems}:
+            raise UsageError(f"--baseline {baseline}: the systems are {', '.join(systems)}")
         values = {run.name: run.per_query for run in result.runs}
-        found = compare(values, result.measures, baseline, settings)
+        found = compare(values, result.measures, baseline, settings, systems)
         result = replace(result, comparison=found)
     show(result, settings)
+    if settings.plot is not None:
+        from denserk.evaluation.plots import draw
+        from denserk.io.plots import save_if_installed
+
+        save_if_installed(partial(draw, result, settings), "the measures", Path(settings.plot))
     if settings.report is not None:
         from denserk.evaluation.report import write_report
 
         path = write_report(result, runs, sources, settings)
         logger.info(f"{path}: report, {path.stat().st_size / 1000:,.0f} kB")
     check_minimums(result, settings)
+
+
+def show_explained(
+    runs: Sequence[str], qrels: str, qid: str, settings: config.EvalSettings
+) -> None:
+    """Print a query of each run as evaluators see it."""
+    from denserk.evaluation.explain import explain
+
+    for run in runs:
+        views = explain(run, qrels, qid, settings)
+        measures = list(dict.fromkeys(name for view in views for name in view.values))
+        rows = []
+        for view in views:
+            values = [view.values.get(name, "-") for name in measures]
+            cells = (v if isinstance(v, str) else f"{v:.{settings.places}f}" for v in values)
+            rows.append((view.name, *cells, " ".join(view.order) or "-", ", ".join(view.moved_by)))
+        header = (f"{Path(run).name}: query {qid}", *measures, "first passages (grade)", "moved by")
+        print_table(header, rows)
 
 
 def format_of(settings: config.ReportSettings) -> config.OutputFormat:

@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -18,8 +18,9 @@ from denserk.config import analysis
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import Given
-from denserk.errors import MissingExtraError
+from denserk.errors import GateError, MissingExtraError
 from denserk.extras import installed
+from denserk.io.outputs import prepare_folder, scratch_folder
 from denserk.reporting import print_table
 
 MoreModels = Annotated[
@@ -206,6 +207,32 @@ def _java(fixes: list[str]) -> Facts:
     except MissingExtraError as error:
         yield "java", "no recent version found"
         fixes.append(f"{error.hint} (Lucene indexes)")
+
+
+@command(app, "reproduce")
+def reproduce(
+    settings: analysis.ReproduceSettings,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run that denserk wrote.")],
+) -> None:
+    """Follow a run's manifests back, re-make it and compare.
+
+    denserk reproduce run.trec
+    denserk reproduce run.trec --from-step vectors --output again/
+    """
+    from denserk.commands.reproduction import reproduce as task
+
+    with ExitStack() as stack:
+        if settings.output is None:
+            work = stack.enter_context(scratch_folder("reproduce"))
+        else:
+            work = prepare_folder(Path(settings.output), overwrite=settings.overwrite)
+        steps = task(run, work, settings.from_step, settings.tolerance)
+    rows = [(s.step, s.path, ", ".join(s.changed) or "as recorded", s.remade) for s in steps]
+    print_table(("step", "path", "inputs", "re-made"), rows)
+    for number, step in enumerate(steps, 1):
+        if step.changed or not step.equal:
+            why = "; ".join([*step.changed, *([] if step.equal else [step.remade])])
+            raise GateError(f"step {number}, the {step.step} {step.path}: {why}")
 
 
 @command(app, "doctor")

@@ -217,7 +217,8 @@ def _guard_files(values: Mapping[str, Any]) -> AbstractContextManager[None]:
     outputs = [values[name] for name in OUTPUTS if values.get(name)]
     if (report := values.get("report")) and not Path(report).is_file():
         outputs.append(str(Path(report, "index.html")))
-    if (picture := values.get("picture")) and not picture.is_dir():
+    picture = values.get("picture") or values.get("plot")
+    if picture and not Path(picture).is_dir():
         outputs.append(picture)
     if not outputs or os.environ.get("RANK", "0") != "0":
         return nullcontext()

@@ -12,6 +12,7 @@ from denserk.commands.options import command
 from denserk.config import encoding, retrieval
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import Given, reject_given
+from denserk.errors import UsageError
 from denserk.reporting import per_second
 
 logger = logging.getLogger(__name__)
@@ -164,11 +165,11 @@ def rerank(
 @command(
     app,
     "fuse",
-    common="output method weights alpha rrf_k normalization missing depth hits tag "
+    common="output method weights alpha tune measure rrf_k normalization missing depth hits tag "
     "output_format overwrite quiet",
 )
 def fuse(
-    paths: retrieval.RunOutput,
+    paths: retrieval.FusionPaths,
     fusion: retrieval.FusionSettings,
     settings: retrieval.RankingSettings,
     runs: Annotated[
@@ -177,13 +178,19 @@ def fuse(
 ) -> Any:
     """Fuse several runs into one.
 
-    denserk fuse bm25.trec dense.trec --output fused.trec
+    denserk fuse bm25-train.trec dense-train.trec --tune train-qrels.txt
     denserk fuse bm25.trec dense.trec --method linear --weights 0.3,0.7 --output fused.trec
     """
     from denserk.index.fusion import fuse as task
 
+    if not (paths.output or fusion.tune):
+        raise UsageError("give --output, or --tune")
     result = task(runs, paths.output, fusion, settings)
+    if not paths.output:
+        print(result.options)  # noqa: T201
+        return result
     logger.info(
         f"{paths.output}: {len(runs)} runs, {result.queries:,} queries, {result.hits:,} hits"
+        f"{f'; {result.options}' if fusion.tune else ''}"
     )
     return result

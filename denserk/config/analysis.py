@@ -1,12 +1,10 @@
 """Options of the analyze commands."""
 
+from enum import StrEnum
 from pathlib import Path
 
-from denserk.config.options import REQUIRED, OverwriteSettings, option, setting
+from denserk.config.options import REQUIRED, OverwriteSettings, check_plot, option, setting
 from denserk.errors import UsageError
-from denserk.extras import require
-
-PLOTS = (".png", ".pdf", ".svg")
 
 
 class SeveralModels(OverwriteSettings, kw_only=True):
@@ -30,10 +28,7 @@ class SeveralModels(OverwriteSettings, kw_only=True):
         names = [label for label, _ in self.labelled]
         if len(set(names)) < len(names):
             raise UsageError("duplicate model labels", "use --model LABEL=FOLDER")
-        if self.plot is not None and Path(self.plot).suffix not in PLOTS:
-            raise UsageError(f"--plot {self.plot}: the suffix must be one of {', '.join(PLOTS)}")
-        if self.plot is not None:
-            require("matplotlib", "drawing plots")
+        check_plot(self.plot)
 
     @property
     def labelled(self) -> list[tuple[str, str]]:
@@ -64,7 +59,7 @@ class SentenceSimilaritySettings(OverwriteSettings, kw_only=True):
     )
     """Model: a short name, a folder or a Hugging Face name; repeatable."""
     data: str = option(REQUIRED, metavar="FILE")
-    """Sentence pairs with labels, or triplets (docs/analyze.md)."""
+    """Sentence pairs with labels, or triplets (docs/commands/analyze.md)."""
     output: str | None = option(None, metavar="FILE|-")
     """Also write the table as CSV."""
 
@@ -116,3 +111,24 @@ class WinningVectorSettings(SeveralModels, kw_only=True):
         super().__post_init__()
         if self.qrels is None and self.run is None:
             raise UsageError("no passages to analyse", "give --qrels, --run or both")
+
+
+class Step(StrEnum):
+    """Steps that a run is made by, in their order."""
+
+    MODEL = "model"
+    VECTORS = "vectors"
+    INDEX = "index"
+    RUN = "run"
+    NONE = "none"
+
+
+class ReproduceSettings(OverwriteSettings, kw_only=True):
+    """Input and output."""
+
+    from_step: Step = Step.RUN
+    """First step that is made again; later ones use its result. none: only check the files."""
+    output: str | None = option(None, metavar="DIR")
+    """Folder that keeps what was re-made. [default: a temporary one]"""
+    tolerance: float = option(1e-5, at_least=0)
+    """Largest difference of scores, vectors or weights that counts as equal."""

@@ -169,7 +169,8 @@ class TextSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.join == "pair" and len(self.fields) > 2:
-            raise UsageError(f"--join pair takes at most two fields, found {','.join(self.fields)}")
+            found = ",".join(self.fields)
+            raise UsageError(f"--set join=pair takes at most two fields, found {found}")
 
 
 @dataclass(frozen=True)

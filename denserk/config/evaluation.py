@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.config.options import Settings, option, setting
+from denserk.config.options import Settings, check_plot, option, setting
 from denserk.errors import UsageError
 
 # Default measures: BEIR's two, and MS MARCO's first.
@@ -78,6 +78,8 @@ class EvaluationInput(Settings):
     [default: use the qrels]"""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", needs="answers report")
     """Passages of the runs, for --answers and --report."""
+    explain: str | None = option(None, metavar="QID", excludes="answers report baseline min")
+    """Print one query as trec_eval, ir_measures, BEIR, MTEB and MS MARCO's script evaluate it."""
 
 
 class AnswerSettings(Settings):
@@ -104,6 +106,7 @@ class AnswerSettings(Settings):
         return tuple(filter(None, (self.write_dpr_json, self.write_pyserini_json)))
 
 
+PREVIOUS = "previous"  # --baseline: of each run the one before it
 PairedTest = StrEnum("PairedTest", "T RANDOMISATION")
 Correction = StrEnum("Correction", "HOLM BONFERRONI NONE")
 
@@ -111,8 +114,12 @@ Correction = StrEnum("Correction", "HOLM BONFERRONI NONE")
 class ComparisonSettings(Settings):
     """Significance tests."""
 
-    baseline: str | None = option(None, metavar="RUN")
-    """Run file or run name to test the other runs against. [default: no test]"""
+    baseline: str | None = option(None, metavar="RUN|previous")
+    """Run file, or name of a run or system, to test the other runs against; previous tests each
+    run against the one before it. [default: no test]"""
+    seeds: bool = option(False, excludes="report answers")
+    """Runs whose names differ in the number at their end alone (agg-1, agg-2) are one system over
+    seeds: print mean and spread; tests permute runs within queries."""
     test: PairedTest = PairedTest.T
     """Paired significance test."""
     correction: Correction = Correction.HOLM
@@ -138,6 +145,13 @@ class PageSettings(Settings):
     """--report: number of queries with the largest differences to show hits of."""
     report_passages: int = setting(5, at_least=1, needs="report")
     """--report: number of passages shown per query and run."""
+    plot: str | None = option(None, metavar="FILE")
+    """Plot of the runs as .png, .pdf or .svg: a panel per measure with confidence intervals;
+    curves over depth for one measure at three or more cut-offs (R@1 R@10 R@100)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_plot(self.plot)
 
 
 class EvalSettings(

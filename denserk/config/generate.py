@@ -12,8 +12,18 @@ class Sampling(NamedTuple):
     samples: int
     top_k: int = 0
     top_p: float = 1.0
-    temperature: float = 1.0
     max_tokens: int = 64
+
+
+# fields of `Sampling` -> options, by kind of text
+OPTIONS = {
+    "query": {"samples": "num_queries", "top_k": "query_top_k", "max_tokens": "query_max_tokens"},
+    "continuation": {
+        "samples": "num_continuations",
+        "top_p": "continuation_top_p",
+        "max_tokens": "continuation_max_tokens",
+    },
+}
 
 
 class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
@@ -29,10 +39,6 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
     """Queries per passage, duplicates included."""
     query_top_k: int = setting(10, at_least=0, needs="queries_model")
     """Queries: number of most probable tokens to sample from (top-k sampling); 0 is off."""
-    query_top_p: float = setting(1.0, above=0, at_most=1, needs="queries_model")
-    """Queries: cumulative probability of the tokens to sample from (top-p sampling); 1 is off."""
-    query_temperature: float = setting(1.0, above=0, needs="queries_model")
-    """Queries: sampling temperature."""
     query_max_tokens: int = setting(64, at_least=1, needs="queries_model")
     """Maximum tokens of a query."""
     query_prompt: str = setting("", needs="queries_model")
@@ -41,12 +47,8 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
     """Causal language model (GPT-2, Qwen3) that generates continuations."""
     num_continuations: int = option(1, at_least=1, needs="continuation_model")
     """Continuations per passage."""
-    continuation_top_k: int = setting(0, at_least=0, needs="continuation_model")
-    """Continuations: number of most probable tokens to sample from (top-k sampling); 0 is off."""
     continuation_top_p: float = setting(0.9, above=0, at_most=1, needs="continuation_model")
     """Continuations: cumulative probability of the tokens to sample from (top-p sampling)."""
-    continuation_temperature: float = setting(1.0, above=0, needs="continuation_model")
-    """Continuations: sampling temperature."""
     continuation_max_tokens: int = setting(128, at_least=1, needs="continuation_model")
     """Maximum tokens of a continuation."""
     fields: tuple[str, ...] | None = option(None, nonempty=True)
@@ -74,10 +76,8 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
 
     def options_of(self, kind: str) -> dict[str, Any]:
         """Return the sampling options of a kind of text ("query", "continuation") by name."""
-        count = {"query": "num_queries", "continuation": "num_continuations"}[kind]
-        names = (count, *(f"{kind}_{name}" for name in Sampling._fields[1:]))
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in OPTIONS[kind].values()}
 
     def sampling_of(self, kind: str) -> Sampling:
         """Return the sampling parameters of a kind of text."""
-        return Sampling(*self.options_of(kind).values())
+        return Sampling(**{n: getattr(self, option) for n, option in OPTIONS[kind].items()})

@@ -98,8 +98,6 @@ class MiningSettings(ShardSettings):
     """With answer-bearing=promote, keep the original positives before the promoted ones."""
     drop_literal: bool = setting(False)
     """Exclude hits whose text contains a positive's text, or is contained in one."""
-    near_duplicate: float | None = setting(None, metavar="SHARE", above=0, at_most=1)
-    """Exclude hits with at least this Jaccard similarity of word trigrams to a positive."""
     teacher: str | None = option(None, metavar="DIR|HUB_ID")
     """Cross-encoder whose scores replace those of the run, for margins and in the output."""
     skip_missing: bool = False

@@ -33,6 +33,7 @@ from typing import (
 )
 
 from denserk.errors import InputError, UsageError
+from denserk.extras import require
 
 # Recipes of the package.
 FOLDER = Path(__file__).parents[1] / "recipes"
@@ -100,6 +101,18 @@ class OptionSpec:
 def option(default: Any = REQUIRED, *names: str, **spec: Any) -> Any:
     """Declare a dataclass field with its aliases and the metadata of an `OptionSpec`."""
     return dataclasses.field(default=default, metadata={"option": OptionSpec(names, **spec)})
+
+
+# Suffixes of plots.
+PLOTS = (".png", ".pdf", ".svg")
+
+
+def check_plot(path: str | None) -> None:
+    """Raise an error for a --plot that cannot be written, before the work begins."""
+    if path is not None:
+        if Path(path).suffix not in PLOTS:
+            raise UsageError(f"--plot {path}: the suffix must be one of {', '.join(PLOTS)}")
+        require("matplotlib", "drawing plots")
 
 
 # Declares a field without an option of its own, which `--set name=value` sets.

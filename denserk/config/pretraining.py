@@ -100,7 +100,7 @@ class PretrainSettings(ResumeSettings, DeviceSettings, kw_only=True):
     )
     """--architecture: existing tokenizer to use. [default: trained on the corpus]"""
     corpus: tuple[str, ...] = option(REQUIRED, "--train-dir", metavar="FILE|DIR|NAME", repeat=True)
-    """Training text (docs/pretraining-data.md); repeatable."""
+    """Training text (docs/commands/pretrain.md); repeatable."""
     expansions: str | None = option(None, metavar="FILE", of=MASTER)
     """master: generated queries and continuations, from `denserk generate`."""
     preset: MasterPreset = option(MasterPreset.PAPER, of=MASTER)
@@ -164,11 +164,6 @@ class MaskingSettings(Settings):
         if self.frequency_dict and self.keyword_weight is KeywordWeight.TFIDF:
             why = "--set frequency-dict has word counts, but TF-IDF needs document frequencies"
             raise UsageError(why, "add --set keyword-weight=inverse-frequency")
-
-    @property
-    def cmp_rate(self) -> float:
-        """Return the encoder's masking rate in the CMP pass."""
-        return self.mlm_probability if self.cmp_encoder_rate is None else self.cmp_encoder_rate
 
 
 class PretrainingObjectiveSettings(Settings):

@@ -21,7 +21,7 @@ from denserk.config.options import (
 )
 from denserk.errors import UsageError
 
-# Index types (docs/index.md).
+# Index types (docs/commands/indexing.md).
 IndexType = StrEnum("IndexType", "FLAT HNSW IVF PQ HNSWPQ SQ8 SQFP16 BM25")
 # Search library.
 Engine = StrEnum("Engine", "FAISS TORCH BM25S LUCENE MILVUS")
@@ -31,6 +31,7 @@ BM25_ENGINES = (Engine.BM25S, Engine.LUCENE)
 Metric = StrEnum("Metric", "INNER L2")
 StopWords = StrEnum("StopWords", "LUCENE NONE")
 Ties = StrEnum("Ties", "BREAK KEEP")
+IrMetadata = StrEnum("IrMetadata", "FILE COMMENTS NONE")
 
 
 class IndexPaths(ResumeSettings, kw_only=True):
@@ -198,6 +199,13 @@ class RankingSettings(TagSettings):
     """Tied scores: lower to the next float32, so that all tools read one order, or keep."""
     output_format: RunFormat = RunFormat.TREC
     """Format of the run."""
+    ir_metadata: IrMetadata = setting(IrMetadata.FILE)
+    """Provenance by ir-metadata.org: a file beside the run, comments in it, or none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ir_metadata is IrMetadata.COMMENTS and self.output_format is not RunFormat.TREC:
+            raise UsageError("--set ir-metadata=comments: only a TREC run has comments")
 
     @property
     def kept(self) -> int:
@@ -263,6 +271,13 @@ class SearchSettings(RankingSettings):
         return {name: value for name, value in given if value is not None}
 
 
+class FusionPaths(RunOutput, kw_only=True):
+    """Output."""
+
+    output: str = option("", "--save-ranking-to", metavar="FILE|-")
+    """Run file to write. [default: required, except with --tune]"""
+
+
 # Sum of weight / (rrf-k + rank), reciprocal rank fusion; or sum of weight x normalised score.
 FusionMethod = StrEnum("FusionMethod", "RRF LINEAR")
 
@@ -283,8 +298,8 @@ Missing = StrEnum("Missing", "ZERO LOWEST")
 class FusionSettings(Settings):
     """Fusion."""
 
-    method: FusionMethod = option(FusionMethod.RRF, "--fusion")
-    """Fusion method."""
+    method: FusionMethod | None = option(None, "--fusion")
+    """Fusion method. [default: rrf; linear with --tune]"""
     rrf_k: int = option(60, "--rrf.k", at_least=0)
     """rrf: constant added to each rank; larger values flatten the differences between ranks."""
     weights: tuple[float, ...] | None = option(None, at_least=0)
@@ -297,6 +312,15 @@ class FusionSettings(Settings):
     """linear: score of a passage that a run did not return. [default: zero; lowest with zmuv]"""
     depth: int | None = option(None, "--fuse-depth", at_least=1)
     """Hits per query used from each run. [default: all]"""
+    tune: str | None = option(None, metavar="QRELS", excludes="weights alpha")
+    """Choose the weights by these qrels: of training or validation queries, as the runs."""
+    measure: str = option("nDCG@10", "-m", needs="tune")
+    """Measure that --tune maximises."""
+
+    @property
+    def chosen(self) -> FusionMethod:
+        """Return the method: as given, or the default."""
+        return self.method or (FusionMethod.LINEAR if self.tune else FusionMethod.RRF)
 
     def __post_init__(self) -> None:
         super().__post_init__()

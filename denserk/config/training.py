@@ -253,7 +253,7 @@ class FinetuneSettings(ResumeSettings, DeviceSettings, kw_only=True):
     train_data: tuple[str, ...] = option(
         REQUIRED, "--train", "--dataset-path", metavar="FILE", repeat=True
     )
-    """Training data in any format (docs/formats/training.md), of align queries; repeatable."""
+    """Training data in any format (docs/formats.md), of align queries; repeatable."""
     teacher: str | None = option(None, metavar="NAME|DIR|HUB_ID", of="align")
     """align: model whose query vectors are learned."""
     keep_layers: tuple[int, ...] = setting((), at_least=0, of="align")

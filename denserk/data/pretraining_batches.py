@@ -162,7 +162,9 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         if masking.masking is Masking.TOKEN:
             self.vocabulary = self.vocabulary.singly()
         of_decoders = dict.fromkeys((Stage.DOR, Stage.GOR), masking.decoder_mlm_probability)
-        self.rates = {Stage.CMP_PASS: masking.cmp_rate, **of_decoders}
+        self.rates = {
+            Stage.CMP_PASS: masking.cmp_encoder_rate or masking.mlm_probability
+        } | of_decoders
         if objective is PretrainingObjective.MASTER:
             self.npr = self._npr()
             self.weights = KeywordWeights(store.words, len(store), masking)

@@ -111,7 +111,7 @@ class TextTokenizer:
         self.separator = str(tokenizer.sep_token or "")
         if settings.join == SEPARATOR and not self.separator:
             raise ModelError(
-                "--join sep: the model's tokenizer has no separator token",
+                "--set join=sep: the model's tokenizer has no separator token",
                 'choose --set join=" " or --set join=pair',
             )
         self._backend = tokenizer.backend_tokenizer

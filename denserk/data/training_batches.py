@@ -156,7 +156,8 @@ class TrainingBatches(ScheduledBatches[Any]):
         if short := int(((counts > 0) & (counts < wanted)).sum()):
             logger.warning(
                 f"queries with fewer than the {wanted} negatives of --group-size {wanted + 1}, "
-                f"{instead}: {short:,} of {len(counts):,} (the longest list has {counts.max():,})"
+                f"{instead}: {short:,} of {len(counts):,}; the longest list has {counts.max():,}: "
+                f"--group-size {counts.max() + 1} uses it whole"
             )
         if wanted and (lacking := int((counts == 0).sum())):
             logger.warning(f"queries without a negative get random passages: {lacking:,}")

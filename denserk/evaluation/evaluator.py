@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -45,6 +46,7 @@ Values = Mapping[str, float]  # measure -> value
 
 # measures of pytrec_eval and msmarco that depend on the ranks of judged hits alone
 RANKED = {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"}
+SEED = re.compile(r"[-_.](seed)?[-_.]?\d+$")  # at the end of a run's name
 ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl))+$")  # of runs
 
 
@@ -60,6 +62,8 @@ class RunResult:
     ties: Mapping[str, int]  # query id -> hits with the score of an earlier one, as float32
     over_relations: Values = field(default_factory=dict)  # means of EntityQuestions' relations
     run_id: str | None = None  # the tag of the run, where asked for
+    seeds: "tuple[RunResult, ...]" = ()  # the runs of a system
+    spread: Values = field(default_factory=dict)  # their standard deviation by measure
 
 
 @dataclass(frozen=True)
@@ -270,6 +274,29 @@ class Evaluator:
 
     def _numbered(self, queries: Mapping[str, T]) -> dict[str, T]:
         return {self._numbers[q]: hits for q, hits in queries.items() if q in self._numbers}
+
+
+def over_seeds(result: EvaluationResult) -> EvaluationResult:
+    """Return one result for each system: means over its runs, whose names end in their seeds."""
+    groups: dict[str, list[RunResult]] = {}
+    for run in result.runs:
+        groups.setdefault(SEED.sub("", run.name) or run.name, []).append(run)
+    systems = []
+    for name, runs in groups.items():
+        per_query = {
+            measure: {
+                qid: fmean(run.per_query[measure][qid] for run in runs)
+                for qid in values
+                if all(qid in run.per_query[measure] for run in runs)
+            }
+            for measure, values in runs[0].per_query.items()
+        }
+        found = {m: [run.summary[m] for run in runs] for m in runs[0].summary}
+        spread = {m: stdev(values) for m, values in found.items()} if len(runs) > 1 else {}
+        mean = {m: fmean(values) for m, values in found.items()}
+        one = replace(runs[0], name=name, summary=mean, per_query=per_query)
+        systems.append(replace(one, seeds=tuple(runs), spread=spread))
+    return replace(result, runs=tuple(systems))
 
 
 def count_ties(run: Run) -> dict[str, int]:

@@ -78,7 +78,8 @@ def write_report(
     names = [run.name for run in result.runs]
     compared = [measure for measure in result.measures if not is_count(measure)]
     measure, level = str((compared or result.measures)[0]), _level(result)
-    reference = names.index(result.comparison.baseline) if result.comparison else 0
+    baseline = result.comparison.baseline if result.comparison else None
+    reference = names.index(baseline) if baseline in names else 0
     rows = query_rows(result, measure, reference)
     manifests = [read_manifest(r, Kind.RUN) if beside(r).is_file() else None for r in runs]
     sources = _completed(sources, filter(None, manifests))

@@ -8,20 +8,25 @@ correction is from "A Simple Sequentially Rejective Multiple Test Procedure" (19
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.evaluation import ComparisonSettings, Correction, PairedTest
+from denserk.config.evaluation import PREVIOUS, ComparisonSettings, Correction, PairedTest
 from denserk.errors import UsageError
 from denserk.evaluation.measures import Measure, is_mean
+
+if TYPE_CHECKING:
+    from denserk.evaluation.evaluator import RunResult
 
 Differences = NDArray[np.float64]  # (N,) run minus baseline, one for each query
 PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value
 
 BLOCK = 1 << 22  # random signs in memory at once
+MOST_RUNS = 12  # of two systems over seeds; they are divided in at most 924 ways
 DIGITS = 12  # of a difference; smaller ones come from the order of a sum
 
 
@@ -47,11 +52,18 @@ class Comparison:
     baseline: str
     settings: ComparisonSettings
     differences: Mapping[str, Mapping[str, Difference]]
+    spread: Mapping[tuple[str, str], float] = field(default_factory=dict)  # of (run, measure)
 
     def significant(self, run: str, measure: str) -> bool:
-        """Return whether a run's difference in a measure has a corrected p-value below alpha."""
+        """Return whether a difference has a corrected p-value below alpha.
+
+        Of systems over seeds, it is also larger than their spread: the root mean square of the
+        standard deviations of both.
+        """
         found = self.differences.get(run, {}).get(measure)
-        return found is not None and found.corrected < self.settings.alpha
+        if found is None or found.corrected >= self.settings.alpha:
+            return False
+        return abs(found.mean) > self.spread.get((run, measure), 0.0)
 
 
 def compare(
@@ -59,26 +71,68 @@ def compare(
     measures: Sequence[Measure],
     baseline: str,
     settings: ComparisonSettings,
+    systems: Mapping[str, "RunResult"] | None = None,
 ) -> Comparison:
     """Test every other run against the baseline, and correct all tests together.
 
-    Two runs are compared on the queries that both have a value for.
+    The baseline "previous" is of each run the one before it. Two runs are compared on the queries
+    that both have a value for. `systems` are runs over seeds.
     """
-    others = [name for name in runs if name != baseline]
+    others = {name: baseline for name in runs if name != baseline}
+    if baseline == PREVIOUS and baseline not in runs:
+        others, baseline = dict(zip([*runs][1:], runs, strict=False)), "the previous run"
     if not others:
         raise UsageError(f"--baseline {baseline} is the only run", "name a run to compare with it")
-    samples = {}
-    for run in others:
+    samples, spread = {}, {}
+    for run, against in others.items():
         for name in (str(measure) for measure in measures if is_mean(measure)):
-            mine, theirs = runs[run][name], runs[baseline][name]
+            mine, theirs = runs[run][name], runs[against][name]
             values = np.array([mine[qid] - theirs[qid] for qid in theirs if qid in mine])
             samples[run, name] = values.round(DIGITS)
-    p_values = [p_value(sample, settings) for sample in samples.values()]
+            if systems:
+                deviations = [systems[each].spread.get(name, 0.0) for each in (run, against)]
+                spread[run, name] = math.hypot(*deviations) / math.sqrt(2)
+    if systems is None:
+        p_values = [p_value(sample, settings) for sample in samples.values()]
+    else:
+        p_values = [
+            seeds_p_value(systems[run], systems[others[run]], name, settings)
+            for run, name in samples
+        ]
     factors = correction_factors(p_values, settings.correction)
     found: dict[str, dict[str, Difference]] = {run: {} for run in others}
     for ((run, name), sample), p, factor in zip(samples.items(), p_values, factors, strict=True):
         found[run][name] = describe(sample, p, factor, settings.alpha)
-    return Comparison(baseline, settings, found)
+    return Comparison(baseline, settings, found, spread)
+
+
+def seeds_p_value(
+    one: "RunResult", other: "RunResult", measure: str, settings: ComparisonSettings
+) -> float:
+    """Return the two-sided p-value of two systems, each with runs over seeds.
+
+    If the systems do not differ, each query's values might as well be divided among them in any
+    other way. The p-value is the share of random divisions, each query on its own and the observed
+    one among them, whose difference of means is as large.
+    """
+    mine, theirs = ([run.per_query[measure] for run in system.seeds] for system in (one, other))
+    if len(mine) + len(theirs) > MOST_RUNS:
+        raise UsageError(f"--seeds: {one.name} and {other.name} have more than {MOST_RUNS} runs")
+    qids = [qid for qid in theirs[0] if all(qid in run for run in (*mine, *theirs))]
+    values = np.array([[run[qid] for qid in qids] for run in (*mine, *theirs)])
+    places = range(len(values))
+    divisions = [list(chosen) for chosen in combinations(places, len(mine))]
+    means = [values[chosen].mean(0) - np.delete(values, chosen, 0).mean(0) for chosen in divisions]
+    table = np.array(means).round(DIGITS)  # (divisions, queries); the observed one is the first
+    observed = abs(table[0].sum()) - 10.0**-DIGITS * len(qids)
+    random, extreme = np.random.default_rng(settings.test_seed), 0
+    rows = max(1, BLOCK // max(1, len(qids)))
+    for start in range(0, settings.permutations, rows):
+        shape = (min(rows, settings.permutations - start), len(qids))
+        drawn = random.integers(0, len(divisions), shape)
+        sums = table[drawn, np.arange(len(qids))].sum(1)
+        extreme += int((np.abs(sums) >= observed).sum())
+    return (extreme + 1) / (settings.permutations + 1)
 
 
 def t_test(differences: Differences) -> Any:

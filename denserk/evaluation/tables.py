@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -152,14 +153,19 @@ def _measures_table(result: Result, measures: Sequence[Measure], report: ReportS
     def cells(title: str, measure: Measure, runs: Sequence[Values | None]) -> list[Cell]:
         values = [(of or {}).get(str(measure)) for of in runs]
         texts = ["" if value is None else number(measure, value, report.places) for value in values]
+        spreads = [run.spread.get(str(measure)) for run in one.runs] if one and title == ALL else []
         ranked = [value for value in values if value is not None and not math.isnan(value)]
         compared = ranked and len(values) > 1 and not is_count(measure)
         # all values that print like the highest are the best
         top = number(measure, max(ranked), report.places) if compared else None
         tested = one.comparison if one and title == ALL else None  # tests are of means
         return [
-            Cell(text, text == top, tested is not None and tested.significant(name, str(measure)))
-            for name, text in zip(names, texts, strict=True)
+            Cell(
+                text if spread is None else f"{text} ± {number(measure, spread, report.places)}",
+                text == top,
+                tested is not None and tested.significant(name, str(measure)),
+            )
+            for name, text, spread in zip_longest(names, texts, spreads)
         ]
 
     rows: list[tuple[Cell, ...]] = []
@@ -198,18 +204,27 @@ def _differences_table(comparison: "Comparison", places: int) -> Table:
         for run, measures in comparison.differences.items()
         for measure, found in measures.items()
     ]
-    correction = ""
-    if len(rows) > 1 and settings.correction is not Correction.NONE:
-        name = settings.correction.capitalize()
-        correction = f"; {name} correction of p and interval for {len(rows)} tests"
     notes = (
-        f"{DAGGER} differs from {comparison.baseline} "
-        f"(p < {settings.alpha:g}; paired {settings.test} test{correction})",
+        difference_note(comparison),
         "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse",
     )
     share = f"{100 * (1 - settings.alpha):g}% interval"
     header = ("run", "measure", "difference", share, "d", "p", "+/=/-")
     return Table(header, 2, tuple(rows), notes)
+
+
+def difference_note(comparison: "Comparison") -> str:
+    """Return what a dagger means."""
+    settings, correction = comparison.settings, ""
+    tests = sum(map(len, comparison.differences.values()))
+    if tests > 1 and settings.correction is not Correction.NONE:
+        name = settings.correction.capitalize()
+        correction = f"; {name} correction of p and interval for {tests} tests"
+    test = f"paired {settings.test} test"
+    if settings.seeds:
+        test = "permutation of runs within queries, and beyond the spread over seeds"
+    what = f"{test}{correction}"
+    return f"{DAGGER} differs from {comparison.baseline} (p < {settings.alpha:g}; {what})"
 
 
 def _published_table(rows: Sequence[PublishedRow], measures: Sequence[str]) -> Table:
@@ -264,6 +279,8 @@ def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
         for position, run in enumerate(result.runs):
             shown: dict[str, Any] = {"run": run.name, "measures": run.summary}
             shown |= {"missing": run.missing, "unjudged": run.unjudged}
+            if run.seeds:
+                shown |= {"runs": [each.name for each in run.seeds], "deviation": run.spread}
             shown |= {"tied_lines": sum(run.ties.values())}
             if run.over_relations:
                 shown["mean_over_relations"] = run.over_relations

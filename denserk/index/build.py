@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -170,25 +171,34 @@ def _plan_bm25(
     else:
         require("bm25s", PURPOSE)
         Analyzer(bm25)
-    fields = bm25.fields or DEFAULT_FIELDS
-
-    def texts() -> Iterator[tuple[str, str]]:
-        def read() -> Iterator[Passage]:
-            return read_passages(source, corpus, fields=bm25.fields)
-
-        with track("reading text", None, "passages") as progress:
-            for passage in Texts(source, "passages", read).checked():
-                yield passage.docid, " ".join(passage.field(name) for name in fields)
-                progress.advance()
-
     chosen = as_json(settings) | {"bm25": as_json(bm25), "corpus": as_json(corpus)}
 
     def fill(folder: Path) -> dict[str, Any]:
+        digest = sha256()
+        texts = bm25_texts(source, bm25, corpus, digest)
         if in_lucene:
-            return build_lucene(folder, texts(), bm25, settings.threads)
-        return build_bm25(folder, texts(), bm25)
+            contents = build_lucene(folder, texts, bm25, settings.threads)
+        else:
+            contents = build_bm25(folder, texts, bm25)
+        return {**contents, "texts_sha256": digest.hexdigest()}
 
     return chosen, {"texts": source}, fill
+
+
+def bm25_texts(
+    source: str, bm25: Bm25Settings, corpus: CorpusSettings, digest: Any
+) -> Iterator[tuple[str, str]]:
+    """Yield the id and the text of passages, and add both to a digest."""
+
+    def read() -> Iterator[Passage]:
+        return read_passages(source, corpus, fields=bm25.fields)
+
+    with track("reading text", None, "passages") as progress:
+        for passage in Texts(source, "passages", read).checked():
+            text = " ".join(map(passage.field, bm25.fields or DEFAULT_FIELDS))
+            digest.update(f"{passage.docid}\x1f{text}\x1e".encode("utf-8", "surrogatepass"))
+            yield passage.docid, text
+            progress.advance()
 
 
 def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> Plan:

@@ -6,20 +6,23 @@ normalised scores (CombSUM).
 
 Sums are rounded once (`math.fsum`), so they do not depend on the order of the runs: passages that
 swap their ranks between runs of equal weight tie exactly. Memory grows with the queries, not with
-their hits, whatever the order of the queries in each run.
+their hits, whatever the order of the queries in each run. `--tune` reads each run once, and
+computes only the sums for every choice of weights.
 """
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from operator import mul
 from pathlib import Path
 
 import numpy as np
 
 from denserk.config.formats import RunFormat
-from denserk.config.options import as_json
+from denserk.config.options import as_json, given_fields, spelled
 from denserk.config.retrieval import (
     FusionMethod,
     FusionSettings,
@@ -27,24 +30,33 @@ from denserk.config.retrieval import (
     Normalization,
     RankingSettings,
 )
-from denserk.errors import InputError, UsageError
+from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.searcher import Hits, Ranking
 from denserk.io.files import STREAM, ScratchRecords, some
-from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest
+from denserk.io.manifest import file_sha256
 from denserk.io.outputs import scratch_folder
-from denserk.io.runs import RunLookup, write_run
+from denserk.io.provenance import describe_run, forget_run
+from denserk.io.qrels import read_qrels_map
+from denserk.io.runs import RankedList, RunLookup, write_run
 from denserk.records import best_first
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
+MOST_WEIGHTS = 100  # choices of weights that are tried
+SHOWN = 5  # of them are logged
+BLOCK = 256  # queries that are measured at once
+Weights = tuple[float, ...]  # of each run
+
 
 @dataclass
 class FusionResult:
-    """Number of queries and of lines of the fused run."""
+    """Number of queries and of lines of the fused run, and how runs are fused alike again."""
 
     queries: int
     hits: int
+    weights: Weights
+    options: str
 
 
 def fuse(
@@ -53,38 +65,39 @@ def fuse(
     fusion: FusionSettings = FusionSettings(),  # noqa: B008  (frozen)
     settings: RankingSettings = RankingSettings(),  # noqa: B008
 ) -> FusionResult:
-    """Fuse runs into one; queries keep the order of the first run, then of the others."""
+    """Fuse runs into one; queries keep the order of the first run, then of the others.
+
+    With `tune`, the weights are chosen first, and an `output` of "" is not written.
+    """
     if len(paths) < 2:
         raise UsageError("two runs or more are needed", "for example denserk fuse a.trec b.trec")
     if paths.count(STREAM) > 1:
         raise UsageError("standard input (-) can be only one of the runs")
     weights = fusion.weights_of(len(paths))
-    forget_manifest(output)
+    if output:
+        forget_run(output)
     with scratch_folder("fuse") as scratch, closing(ScratchRecords(scratch / "hits")) as copy:
-        runs = [RunLookup(path, copy) for path in paths]
-        for run in runs:
-            if run.format is None:
-                raise InputError(run.path, None, "an empty run", "at least one hit")
-            if run.format is RunFormat.MSMARCO and fusion.method is FusionMethod.LINEAR:
-                raise InputError(run.path, None, "ranks, no scores", "scores", "give --method rrf")
+        runs = open_runs(paths, copy, fusion)
         qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
-        for run in runs:
-            has = set(run.queries)
-            if missing := [qid for qid in qids if qid not in has]:
-                logger.warning(
-                    f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other "
-                    f"runs answer alone ({some(missing)})"
-                )
         ranking = Ranking(settings)
 
-        def answers() -> Iterator[tuple[str, Hits]]:
-            for qid in qids:  # by score, not by the rank column
-                hits = [ranking.best(qid, *run.hits(qid))[: fusion.depth] for run in runs]
-                progress.advance()
-                yield qid, ranking.final(best_first(fused(hits, weights, fusion).items()))
+        def parts_of(qid: str) -> dict[str, list[float]]:
+            # by score, not by the rank column
+            hits = [ranking.best(qid, *run.hits(qid))[: fusion.depth] for run in runs]
+            return score_parts(hits, fusion)
 
+        def answers() -> Iterator[tuple[str, Hits]]:
+            for qid in qids:
+                progress.advance()
+                yield qid, ranking.final(best_first(weighted(parts_of(qid), weights).items()))
+
+        if fusion.tune is not None:
+            weights = best_weights(parts_of, qids, fusion, settings, len(runs))
+        result = FusionResult(len(qids), 0, weights, options_of(fusion, weights))
+        if not output:
+            return result
         with track("fusing", len(qids), "queries") as progress:
-            lines = write_run(output, answers(), settings.output_format, settings.tag)
+            result.hits = write_run(output, answers(), settings.output_format, settings.tag)
         ranking.report()
         made_from = [
             {
@@ -94,55 +107,127 @@ def fuse(
             }
             for run in runs
         ]
-        chosen = {**as_json(settings), "fusion": as_json(fusion)}
-        result = FusionResult(len(qids), lines)
-        describe_file(output, Kind.RUN, chosen, {"runs": made_from}, asdict(result))
+        used = as_json(fusion) | {"method": fusion.chosen.value}
+        used |= {"weights": weights} if fusion.tune else {}
+        counts = {"queries": result.queries, "hits": result.hits}
+        describe_run(output, settings, {"runs": made_from}, counts, fusion=used)
     return result
 
 
-def fused(
-    runs: Sequence[Hits], weights: Sequence[float], fusion: FusionSettings
-) -> dict[str, float]:
-    """Return the fused score of each passage, from the hits of one query in each run."""
-    if fusion.method is FusionMethod.RRF:
-        return reciprocal_ranks(runs, weights, fusion.rrf_k)
-    zmuv = fusion.normalization is Normalization.ZMUV
-    missing = fusion.missing or (Missing.LOWEST if zmuv else Missing.ZERO)
-    return weighted_scores(runs, weights, fusion.normalization, missing)
+def open_runs(
+    paths: Sequence[str], copy: ScratchRecords, fusion: FusionSettings
+) -> list[RunLookup]:
+    """Open runs that can be fused; warn of queries that some of them lack."""
+    runs = [RunLookup(path, copy) for path in paths]
+    for run in runs:
+        if run.format is None:
+            raise InputError(run.path, None, "an empty run", "at least one hit")
+        if run.format is RunFormat.MSMARCO and fusion.chosen is FusionMethod.LINEAR:
+            raise InputError(run.path, None, "ranks, no scores", "scores", "give --method rrf")
+    qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
+    for run in runs:
+        has = set(run.queries)
+        if missing := [qid for qid in qids if qid not in has]:
+            logger.warning(
+                f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other "
+                f"runs answer alone ({some(missing)})"
+            )
+    return runs
 
 
-def reciprocal_ranks(
-    runs: Sequence[Hits], weights: Sequence[float], k: float = 60
-) -> dict[str, float]:
-    """Sum weight / (k + rank) of each passage over the runs that have it; ranks count from 1."""
-    parts: dict[str, list[float]] = {}
-    for hits, weight in zip(runs, weights, strict=True):
-        for rank, (docid, _) in enumerate(hits, start=1):
-            parts.setdefault(docid, []).append(weight / (k + rank))
-    return {docid: math.fsum(terms) for docid, terms in parts.items()}
+def options_of(fusion: FusionSettings, weights: Weights) -> str:
+    """Return the options that fuse by these settings with some weights."""
+    values = as_json(fusion) | {"method": fusion.chosen.value, "weights": as_text(weights)}
+    names = {"method", "weights", *given_fields(fusion)} - {"tune", "measure"}
+    return " ".join(f"{spelled(name, FusionSettings)} {values[name]}" for name in sorted(names))
 
 
-def weighted_scores(
-    runs: Sequence[Hits],
-    weights: Sequence[float],
-    normalization: Normalization = Normalization.MIN_MAX,
-    missing: Missing = Missing.ZERO,
-) -> dict[str, float]:
-    """Sum weight x normalised score of each passage over the runs.
+def as_text(weights: Weights) -> str:
+    """Return weights as --weights takes them."""
+    return ",".join(f"{weight:g}" for weight in weights)
+
+
+def weight_grid(runs: int) -> list[Weights]:
+    """Return weights of sum 1 in equal steps, as fine as `MOST_WEIGHTS` allows, and equal ones.
+
+    >>> [len(weight_grid(runs)) for runs in (2, 3, 4)], weight_grid(2)[16]
+    ([21, 67, 57], (0.2, 0.8))
+    """
+    fits = (n for n in (20, 10, 5, 4, 3, 2) if math.comb(n + runs - 1, n) <= MOST_WEIGHTS)
+    steps = next(fits, 1)
+    choices = combinations_with_replacement(range(runs), steps)
+    found = [tuple(round(each.count(r) / steps, 4) for r in range(runs)) for each in choices]
+    return list(dict.fromkeys([*found, (round(1 / runs, 4),) * runs]))
+
+
+def best_weights(
+    parts_of: Callable[[str], Mapping[str, Sequence[float]]],
+    qids: Sequence[str],
+    fusion: FusionSettings,
+    settings: RankingSettings,
+    runs: int,
+) -> Weights:
+    """Return the weights whose fused run is best by the measure; of equals, the most even ones."""
+    from denserk.evaluation.evaluator import Evaluator, needed_depth, prune_hits
+    from denserk.evaluation.measures import parse_measures, summarize
+
+    measures, ranking = parse_measures([fusion.measure]).measures, Ranking(settings)
+    if len(measures) > 1:
+        raise UsageError(f"--measure {fusion.measure}: one measure is expected")
+    depth, name = needed_depth(measures) or math.inf, str(measures[0])
+    judgments = read_qrels_map(str(fusion.tune))
+    judged = [qid for qid in qids if qid in judgments]
+    if not judged:
+        answered = f"the runs answer {some(qids)}, the qrels judge {some(judgments)}"
+        raise MismatchError(f"--tune {fusion.tune}: no query of the runs is judged: {answered}")
+    values: dict[Weights, list[float]] = {weights: [] for weights in weight_grid(runs)}
+    with track("tuning weights", len(judged), "queries") as progress:
+        for first in range(0, len(judged), BLOCK):
+            block = judged[first : first + BLOCK]
+            parts = [(qid, parts_of(qid)) for qid in block]
+            scored = [(qid, [*of], np.array([*of.values()])) for qid, of in parts]
+            evaluator = Evaluator(measures, {q: judgments[q] for q in block}, complete=False)
+            for weights, found in values.items():
+                run = {}
+                for qid, docids, scores in scored:
+                    sums = (scores * weights).sum(1, np.longdouble).astype(float).tolist()
+                    kept = prune_hits(RankedList(qid, docids, sums, ()), depth)
+                    run[qid] = dict(ranking.final(best_first(kept.items())))
+                found += evaluator.evaluate("fusion", run).per_query[name].values()
+            progress.advance(len(block))
+    means = {weights: summarize(measures[0], found) for weights, found in values.items()}
+    order = sorted(means, key=lambda weights: (-means[weights], math.hypot(*weights)))
+    logger.info(f"{name} of {len(judged):,} queries with each of {len(order)} choices of weights:")
+    alone = [weights for weights in order[SHOWN:] if 1 in weights]
+    for weights in (*order[:SHOWN], *alone):
+        logger.info(f"  {means[weights]:.4f}  --weights {as_text(weights)}")
+    return order[0]
+
+
+def score_parts(runs: Sequence[Hits], fusion: FusionSettings) -> dict[str, list[float]]:
+    """Return what each run adds to the score of a passage, with weight 1, for one query.
 
     A run without a hit for the query adds nothing, whatever `missing` is.
     """
-    parts: dict[str, list[float]] = {docid: [] for hits in runs for docid, _ in hits}
-    for hits, weight in zip(runs, weights, strict=True):
-        if not hits:
-            continue
-        docids, scores = zip(*hits, strict=True)
-        own = dict(zip(docids, normalized(scores, normalization), strict=True))
-        lowest = missing is Missing.LOWEST and normalization is not Normalization.MIN_MAX
-        absent = min(own.values()) if lowest else 0.0
-        for docid, terms in parts.items():
-            terms.append(weight * own.get(docid, absent))
-    return {docid: math.fsum(terms) for docid, terms in parts.items()}
+    zmuv = fusion.normalization is Normalization.ZMUV
+    missing = fusion.missing or (Missing.LOWEST if zmuv else Missing.ZERO)
+    lowest = missing is Missing.LOWEST and fusion.normalization is not Normalization.MIN_MAX
+    columns: list[tuple[dict[str, float], float]] = []
+    for hits in runs:
+        own = {docid: 1 / (fusion.rrf_k + rank) for rank, (docid, _) in enumerate(hits, start=1)}
+        absent = 0.0
+        if hits and fusion.chosen is FusionMethod.LINEAR:
+            docids, scores = zip(*hits, strict=True)
+            own = dict(zip(docids, normalized(scores, fusion.normalization), strict=True))
+            absent = min(own.values()) if lowest else 0.0
+        columns.append((own, absent))
+    every = dict.fromkeys(docid for hits in runs for docid, _ in hits)
+    return {docid: [of.get(docid, absent) for of, absent in columns] for docid in every}
+
+
+def weighted(parts: Mapping[str, Sequence[float]], weights: Sequence[float]) -> dict[str, float]:
+    """Return the weighted sum of the parts of each passage's score."""
+    return {docid: math.fsum(map(mul, weights, own)) for docid, own in parts.items()}
 
 
 def normalized(scores: Sequence[float], normalization: Normalization) -> list[float]:

@@ -24,8 +24,9 @@ from denserk.index.searcher import Hits, Ranking
 from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import STREAM, some
-from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest
+from denserk.io.manifest import file_sha256
 from denserk.io.outputs import scratch_folder
+from denserk.io.provenance import describe_run, forget_run
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries
 from denserk.models.cross_encoder import PairScorer
@@ -92,7 +93,7 @@ def rerank(
             texts.find(read_passages(paths.corpus, corpus, text.get("fields")), paths.corpus)
             hint = "name the --corpus that the run was made from"
             texts.require_all(paths.corpus, "the run's hits", hint)
-            forget_manifest(paths.output)
+            forget_run(paths.output)
             with track("reranking", count, "pairs") as progress:
                 form, tag = settings.output_format, settings.tag
                 result.hits = write_run(paths.output, answers(texts), form, tag)
@@ -105,7 +106,7 @@ def rerank(
             "corpus": {"name": paths.corpus, **as_json(corpus)},
         }
         counts = {name: getattr(result, name) for name in ("queries", "pairs", "hits")}
-        describe_file(paths.output, Kind.RUN, as_json(settings), made_from, counts)
+        describe_run(paths.output, settings, made_from, counts)
     return result
 
 

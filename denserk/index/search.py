@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.encoding import Backend, ComputeSettings, Dtype
-from denserk.config.options import as_json
 from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.inputs import expanded
@@ -21,14 +20,8 @@ from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.searcher import Hits, Searcher
 from denserk.io.blocks import texts_sha256
 from denserk.io.files import some
-from denserk.io.manifest import (
-    Description,
-    Kind,
-    describe_file,
-    forget_manifest,
-    model_of,
-    refuse_other_model,
-)
+from denserk.io.manifest import Description, model_of, refuse_other_model
+from denserk.io.provenance import describe_run, forget_run
 from denserk.io.runs import write_run
 from denserk.io.topics import read_queries
 from denserk.io.vectors import INT8_WEIGHTS, read_vector_blocks, verify_folders
@@ -126,7 +119,7 @@ def search(
         "without_hits": len(result.without_hits),
         "seconds": {"encoding": result.encoding_seconds, "searching": result.searching_seconds},
     }
-    describe_file(paths.output, Kind.RUN, as_json(settings), made_from, contents)
+    describe_run(paths.output, settings, made_from, contents)
     return result
 
 
@@ -150,7 +143,7 @@ def _write_run(
                     result.without_hits.append(qid)
                 progress.advance()
 
-    forget_manifest(paths.output)
+    forget_run(paths.output)
     start = time.perf_counter()
     with track("searching", len(topics), "queries") as progress:
         form, tag = settings.output_format, settings.tag

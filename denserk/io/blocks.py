@@ -137,7 +137,7 @@ class Block:
     number: int
     count: int
     input_sha256: str
-    # SHA-256 of its files by suffix; empty in journals of older versions
+    # SHA-256 of its files by suffix, once they are written
     sha256: Mapping[str, str] = field(default_factory=dict, compare=False, kw_only=True)
 
     @property

@@ -16,9 +16,8 @@ from typing import Any
 import orjson
 
 from denserk import __version__
-from denserk.config.encoding import RepresentationSettings
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import as_json, from_json, select
+from denserk.config.options import from_json, select
 from denserk.config.retrieval import Engine, Metric
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.files import STREAM, read_errors, read_file, whole_binary, write_errors
@@ -28,8 +27,6 @@ DTYPES = ("float16", "float32")  # of stored vectors
 SHOWN = 60  # characters of a wrong value or name that an error shows
 
 Description = Mapping[str, Any]  # of a model, by `TextEncoder.description`
-# the values of settings that did not exist when a manifest was written
-DEFAULTS = as_json(RepresentationSettings())
 # settings of text that queries and passages must share, or that only passages use
 OF_PASSAGES = ("fields", "join", "passage_prefix")
 
@@ -252,7 +249,7 @@ def refuse_other_model(
         found.append("int8 calibrated on other texts")
     before, after = (
         {
-            "representation": DEFAULTS | dict(model.get("representation", {})),
+            "representation": model.get("representation", {}),
             "text": {name: model.get("text", {}).get(name) for name in OF_PASSAGES},
         }
         for model in (one, other)

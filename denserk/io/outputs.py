@@ -54,8 +54,8 @@ TRAINING_FILES = f"""
 """
 # patterns of folders below a model folder or the folder of a training run
 FOLDERS = """
-    checkpoints checkpoint-* best steps step-* start logs training-data dev-data scratch .saving
-    query document adapter [0-9]_*
+    checkpoints checkpoint-* best steps step-* start logs training-data dev-data guide-data
+    scratch .saving query document adapter [0-9]_*
 """
 # the file that marks a folder of denserk's -> keys of its JSON object, patterns of other files
 MARKS = {

@@ -31,7 +31,8 @@ STYLE: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), TEXT),
     **dict.fromkeys(("xtick.color", "ytick.color"), TEXT),
     "text.parse_math": False,  # names of models and runs may hold $
-    "svg.fonttype": "none",
+    "svg.fonttype": "none",  # text stays text
+    "pdf.fonttype": 42,
     "svg.hashsalt": "denserk",  # the same plot has the same bytes
 }
 
@@ -43,11 +44,12 @@ def style() -> AbstractContextManager[None]:
     return context
 
 
-def new_axes(width: float, height: float, rows: int = 1, *, sharey: bool = True) -> Any:
-    """Return the axes of a new figure of that size in inches; an array of them for several rows."""
+def new_axes(width: float, height: float, rows: int = 1, columns: int = 1, **shape: Any) -> Any:
+    """Return the axes of a new figure of that size in inches; an array of them if several."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height)).subplots(rows, sharex=True, sharey=sharey)
+    shape = {"sharex": True, "sharey": True, **shape}
+    return Figure(figsize=(width, height)).subplots(rows, columns, **shape)
 
 
 def look(number: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from math import isfinite, nan
@@ -107,6 +108,25 @@ def read_kept_scores(
     return run
 
 
+class RawHit(NamedTuple):
+    """A line of a run, as it stands in the file."""
+
+    docid: str
+    score: float
+    rank: int | None
+
+
+def read_raw_hits(path: str | Path, qid: str) -> Iterator[RawHit]:
+    """Yield the lines of a query in the order of the file, repeated passages included."""
+    scored, ranked = (_RunFile(path, None, by_rank).parts() for by_rank in (False, True))
+    hits = [hit for part in scored if part.qid == qid for hit in zip(*part[1:3], strict=True)]
+    ranks: list[int | None] = [None] * len(hits)
+    with suppress(InputError):  # a format without ranks
+        ranks = [int(-score) for part in ranked if part.qid == qid for score in part.scores]
+    for (docid, score), rank in zip(hits, ranks, strict=True):
+        yield RawHit(docid, score, rank)
+
+
 def read_run_tag(path: str | Path) -> str | None:
     """Return the tag of a run's last line; None without one, and for a stream or pipe."""
     tag = None
@@ -166,7 +186,7 @@ class _RunFile:
 
     def queries(self) -> Iterator[RankedList]:
         """Yield consecutive lines of one query, each passage once."""
-        for _, group in groupby(self._parts(), attrgetter("qid")):
+        for _, group in groupby(self.parts(), attrgetter("qid")):
             hits, *more = group
             for part in more:
                 docids, scores = hits.docids + part.docids, hits.scores + part.scores
@@ -179,7 +199,7 @@ class _RunFile:
                 raise InputError(self.path, hits.lines[0], found, expected, SCORE_HINT)
             yield hits
 
-    def _parts(self) -> Iterator[RankedList]:
+    def parts(self) -> Iterator[RankedList]:
         """Yield consecutive lines of one query; one that crosses blocks comes in several parts."""
         number = 1  # of the first line of a block
         with open_binary(self.path) as handle:

@@ -7,7 +7,7 @@ import ast
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -148,13 +148,15 @@ def read_topics_file(
         start, record = first_line(head).strip(), first_record(head)
         if not start:
             return
+        # a record for each query id, perhaps on several lines
+        keyed = start.startswith(b"{") and all(isinstance(v, dict) for v in (record or {}).values())
         guess = None
         rows: Iterable[Row]
         if record is None if form is None else form in COLUMNS:
             guess = form or _detect_columns(start.decode("utf-8", "replace"), path, textless)
             lines = read_text_lines(path, handle)
             rows = COLUMNS[guess]((each for each in lines if each[1].strip()), path)
-        elif form in (None, TopicsFormat.QA) and start.startswith(b"{") and _is_keyed(record):
+        elif keyed and form in (None, TopicsFormat.QA):
             guess, rows = TopicsFormat.QA, _keyed_rows(read_all(handle, path), path)
         else:
             rows = read_json(handle, start, path)
@@ -190,11 +192,6 @@ def _detect_columns(line: str, path: str | Path, textless: bool) -> TopicsFormat
         raise InputError(path, 1, found, "id and text, or question and answers")
     with_answers = len(parts) == 2 and (textless or is_answer_list(parts[1]))
     return TopicsFormat.DPR if with_answers else TopicsFormat.TSV
-
-
-def _is_keyed(record: Mapping[str, Any] | None) -> bool:
-    """Return whether a first object has a record for each query id, perhaps on several lines."""
-    return record is not None and all(isinstance(value, dict) for value in record.values())
 
 
 def _keyed_rows(data: bytes, path: str | Path) -> Iterator[Row]:

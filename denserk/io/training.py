@@ -144,7 +144,7 @@ class Columns(NamedTuple):
                 raise fields.error(f"the label {grade}", "1 of a positive or 0 of a negative")
             sides = {"pos" if grade else "neg": passages}
         if self.listed:
-            ids = (part.strip() for part in passages[0].split(","))
+            ids = (part.strip() for part in fields.text([*fields.record][1]).split(","))
             sides = {"neg": [docid for docid in ids if docid]}
         record = {self.keys.qid or self.keys.query: first, **sides}
         return self.keys.example(Fields(record, fields.path, fields.line))

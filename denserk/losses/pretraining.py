@@ -170,7 +170,7 @@ class Condenser(MaskedLanguageModel):
             raise ModelError(
                 f"the head cannot see layer {self.skip_from}: the backbone has layers 0 "
                 f"(embeddings) to {last}",
-                f"leave --set skip-from=out for {last // 2}",
+                f"leave --set skip-from out for {last // 2}",
             )
         self.heads["head"] = Bottleneck(backbone, settings.n_head_layers)
 

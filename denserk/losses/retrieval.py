@@ -48,6 +48,14 @@ def first_rows(keys: Tensor) -> Tensor:
     return first[inverse]
 
 
+def excluded_passages(keys: Tensor, masked: Tensor | None) -> Tensor:
+    """Return which rows are left out of softmaxes: a passage's further rows, padding, `masked`."""
+    excluded = (first_rows(keys) != torch.arange(len(keys), device=keys.device)) | (keys < 0)
+    return (
+        excluded if masked is None else F.pad(excluded, (0, masked.shape[1] - len(keys))) | masked
+    )
+
+
 def contrastive_loss(scores: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
     """Return the softmax cross-entropy over all passages of the batch. (B, P), (B,) -> scalar.
 
@@ -216,10 +224,7 @@ class RetrievalObjective:
         """
         first = first_rows(keys)
         groups = torch.where(groups < 0, groups, first[groups])
-        # rows left out of softmaxes: a passage's further rows, and padding
-        excluded = (first != torch.arange(len(keys), device=keys.device)) | (keys < 0)
-        if masked is not None:
-            excluded = F.pad(excluded, (0, masked.shape[1] - len(keys))) | masked
+        excluded = excluded_passages(keys, masked)
         terms = {}
         if weight := self.settings.weight_of_contrastive:
             contrast = self._contrast(queries, passages, groups[:, 0], excluded)
@@ -230,6 +235,14 @@ class RetrievalObjective:
             loss = DISTILLATIONS[self.settings.distillation]
             terms["distillation"] = loss(teacher, student / self.settings.temperature)
         return terms
+
+    def chance(self, keys: Tensor, masked: Tensor | None) -> dict[str, Tensor]:
+        """Return the loss of each part whose scores are all equal: log(candidates), weighted."""
+        if self.parts is None:
+            return {}
+        candidates = (~excluded_passages(keys, masked)[..., : len(keys)]).sum(-1)
+        loss = candidates.float().log().mean() * self.settings.weight_of_contrastive
+        return {"cls": self.settings.cls_weight * loss, "agg": self.settings.agg_weight * loss}
 
     def false_negatives(
         self, known: Positives, groups: Tensor, keys: Tensor, guided: Vectors | None = None

@@ -167,12 +167,6 @@ def words(text: str) -> list[str]:
     return WORD.findall(text.casefold())
 
 
-def _trigrams(found: Sequence[str]) -> frozenset[tuple[str, ...]]:
-    if len(found) < 3:
-        return frozenset([tuple(found)] if found else [])
-    return frozenset(zip(found, found[1:], found[2:], strict=False))
-
-
 def text_guard(
     positives: Sequence[str], settings: MiningSettings, *, known_by_text: bool = False
 ) -> Guard:
@@ -184,9 +178,7 @@ def text_guard(
     >>> guard("See: The old  river."), guard("old rivers")
     ('literal', None)
     """
-    own = [found for found in map(words, positives) if found]
-    texts = {f" {' '.join(found)} " for found in own}
-    trigrams = [_trigrams(found) for found in own]
+    texts = {f" {' '.join(found)} " for found in map(words, positives) if found}
 
     def guard(text: str) -> str | None:
         found = words(text)
@@ -195,10 +187,6 @@ def text_guard(
             return "positives"
         if settings.drop_literal and found and any(padded in t or t in padded for t in texts):
             return "literal"
-        if limit := settings.near_duplicate:
-            theirs = _trigrams(found)
-            if any(len(theirs & each) / len(theirs | each) >= limit for each in trigrams):
-                return "near-duplicate"
         return None
 
     return guard
@@ -290,14 +278,14 @@ class _Mining:
         default = AnswerBearing.DROP if paths.answers else AnswerBearing.KEEP
         self._bearing = settings.answer_bearing or default
         reads_answers = self._bearing is not AnswerBearing.KEEP
-        self._compares = self._without_ids or settings.drop_literal or bool(settings.near_duplicate)
+        self._compares = self._without_ids or settings.drop_literal
         if (self._compares or reads_answers or settings.teacher) and paths.corpus is None:
             positives = "positives have no ids"
             why = positives if self._without_ids else "a guard reads the texts of hits"
             raise UsageError(f"{why}, and there is no corpus", "add --corpus")
         if reads_answers and not self._answered:
             raise UsageError(
-                f"--answer-bearing {self._bearing}: no query has answers",
+                f"--set answer-bearing={self._bearing}: no query has answers",
                 "add --answers, a file of questions with their answers",
             )
 

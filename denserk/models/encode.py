@@ -159,7 +159,6 @@ def _encode(
     size = size or BLOCK_SIZES[choose_device(compute.device).type]
     start, stop = shard_bounds(count, size, settings.shard_id, settings.shard_num)
     if earlier is not None and compute.backend is Backend.AUTO:
-        # earlier versions, which recorded none, computed by torch
         backend = earlier.made_from["model"].get("backend", Backend.TORCH)
         compute = replace(compute, backend=Backend(backend))
     encoder = TextEncoder(settings.model, representation, text, compute)

@@ -107,7 +107,6 @@ class TextGenerator:
             do_sample=True,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
-            temperature=sampling.temperature,
             max_new_tokens=sampling.max_tokens,
             num_return_sequences=sampling.samples,
             pad_token_id=self._tokenizer.pad_token_id,

@@ -15,11 +15,12 @@ config.yaml         the resolved config, for --config
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
+import numpy as np
 import orjson
 import torch
 import transformers
@@ -31,7 +32,6 @@ from transformers.integrations.integration_utils import (
 )
 
 from denserk import __version__
-from denserk.config.options import REQUIRED, fields_of, plain
 from denserk.config.pretraining import PretrainRun, PretrainSettings
 from denserk.config.training import FinetuneRun, FinetuneSettings, ValidationSettings
 from denserk.errors import MismatchError, MissingExtraError, UsageError
@@ -55,6 +55,15 @@ FREE = {
     *("num_workers", "report_to", "gradient_checkpointing"),
 }
 NOT_COMPARED = ("preset", "versions", "processes", "data", "log")
+
+
+NEAR, FALLEN = 0.01, 0.95  # of the loss at chance; of another loss's first value
+# What to do about a part of a vector that learns nothing.
+DEAD = {
+    "agg": "start from weights with a trained masked-language-model head (denserk pretrain "
+    "--objective mlm, for longer), or give --mlm-head none",
+    "cls": "raise --lr, or train for longer",
+}
 
 
 @dataclass(frozen=True)
@@ -129,6 +138,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
             _write(output, {**record, "log": trainer.history})
             curves = partial(draw_curves, trainer.history)
             save_if_installed(curves, "training curves", output / CURVES)
+            warn_of_dead_parts(trainer.history)
         if speed := trainer.speed():
             logger.info(speed)
         loss = next(reversed(trainer.logged("loss")), None)
@@ -166,22 +176,11 @@ def refuse_changes(output: Path, record: Mapping[str, Any]) -> None:
 
 
 def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that decide the result.
-
-    Those that a record of an earlier version lacks are at their defaults.
-    """
-    hints = get_type_hints(FinetuneRun if "finetune" in record else PretrainRun)
-    compared: dict[str, Any] = {
-        name: {n: plain(f.default) for n, f in fields_of(kind).items() if f.default is not REQUIRED}
-        for name, kind in hints.items()
-        if is_dataclass(kind)
-    }
-    for name, part in record.items():
-        if name not in NOT_COMPARED and isinstance(part, Mapping):
-            compared[name] = compared.get(name, {}) | part
+    """Return the settings that decide the result."""
     return {
         name: {key: value for key, value in part.items() if key not in FREE}
-        for name, part in compared.items()
+        for name, part in record.items()
+        if name not in NOT_COMPARED and isinstance(part, Mapping)
     }
 
 
@@ -198,21 +197,50 @@ def _write_config(folder: Path, command: str, config: Mapping[str, Any]) -> None
     write_lines(folder / "config.yaml", text.splitlines(keepends=True), note)
 
 
+def warn_of_dead_parts(history: Sequence[Mapping[str, Any]]) -> None:
+    """Warn of parts whose loss is at chance in the last half of the log while another falls."""
+    entries = [entry for entry in history if "loss" in entry]
+    first, last = entries[:1], entries[len(entries) // 2 :]
+    for part, hint in DEAD.items() if last else ():
+        pairs = [(e.get(f"loss_{part}", 0), e.get(f"chance_{part}", 0)) for e in last]
+        stays = all(0 < abs(chance) * NEAR > abs(loss - chance) for loss, chance in pairs)
+        others = [n for n in last[-1] if n.startswith("loss") and n != f"loss_{part}"]
+        means = {name: np.mean([entry.get(name, 0) for entry in last]) for name in others}
+        if stays and any(means[n] < FALLEN * first[0].get(n, 0) for n in others):
+            logger.warning(
+                f"the {part} part has learned nothing: its loss stayed at chance (loss_{part} and "
+                f"chance_{part} in {RECORD}) while another fell; {hint}"
+            )
+
+
 def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
-    """Plot the log of a run, one quantity below the other: loss, learning rate, validation."""
+    """Draw the log of a run in panels over the steps: loss, learning rate, each validation.
+
+    Losses are smoothed over a tenth of the log, above the raw values in light colour.
+    """
     names = list(dict.fromkeys(name for entry in history for name in entry))
     parts = [name for name in names if name.startswith("loss_")]
     dev = [[name] for name in names if name.startswith("eval_")]
     rows = [["loss", *(parts if len(parts) > 1 else [])], ["learning_rate"], *dev]
-    grid = new_axes(7, 2.4 * len(rows), rows=len(rows), sharey=False)
+    heights = [2.4, *[1.1] * (len(rows) - 1)]
+    grid = new_axes(5.5, 0.5 + sum(heights), len(rows), sharey=False, height_ratios=heights)
     for axes, quantities in zip(grid, rows, strict=True):
         for number, name in enumerate(quantities):
-            points = [(entry["step"], entry[name]) for entry in history if name in entry]
-            label = name.removeprefix("loss_")
-            axes.plot(*zip(*points, strict=True), label=label, ms=4, markevery=0.05, **look(number))
+            steps, values = np.array([(e["step"], e[name]) for e in history if name in e]).T
+            style, label = look(number), name.removeprefix("loss_")
+            if axes is grid[0]:
+                axes.plot(steps, values, color=style["color"], lw=0.8, alpha=0.3)
+                window = np.ones(max(1, len(values) // 10))
+                counts = np.convolve(np.ones(len(values)), window, "same")
+                values = np.convolve(values, window, "same") / counts
+                label = "total" if label == "loss" else label
+            axes.plot(
+                steps, values, label=label, lw=1.4, ms=4, markevery=-(-len(steps) // 10), **style
+            )
         axes.set_ylabel(quantities[0].removeprefix("eval_").replace("_", " "))
+    grid[1].ticklabel_format(axis="y", scilimits=(0, 0))
     if len(rows[0]) > 1:
-        grid[0].figure.legend(handles=grid[0].lines, loc="outside upper left", ncols=4)
+        grid[0].legend(loc="upper right", ncols=2)
     grid[-1].set_xlabel("step")
     return grid[0]
 

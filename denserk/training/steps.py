@@ -187,7 +187,8 @@ def retrieval_step(
     """Train a retriever, directly or with the gradient cache.
 
     `across_devices`: the passages of other processes are negatives too. Where false negatives are
-    masked, "masked" is the share of scores that are.
+    masked, "masked" is the share of scores that are. "chance_X" is the loss of a part X whose
+    scores are all equal.
     """
     asked, place = group(batch.queries, update, Limits.of(cache, cache.q_chunk))
     read, places = group(batch.passages, update, Limits.of(cache, cache.p_chunk))
@@ -234,8 +235,10 @@ def retrieval_step(
         terms = {name: term / processes for name, term in terms.items()}
     update.backward(total(terms))
     found = {name: term.detach() for name, term in terms.items()}
+    share = 1 if across_devices else processes
+    found |= {f"chance_{n}": loss / share for n, loss in inner.chance(keys, masked).items()}
     if masked is not None:
-        found["masked"] = masked.float().mean() / (1 if across_devices else processes)
+        found["masked"] = masked.float().mean() / share
     return found if across_devices else summed(found)
 
 

@@ -27,7 +27,7 @@ from transformers import PreTrainedModel, get_scheduler, set_seed
 from denserk.config.encoding import Dtype
 from denserk.config.training import DevMetric, OptimizerSettings, ValidationSettings
 from denserk.data.batches import to_device
-from denserk.errors import DenserkError, MismatchError
+from denserk.errors import DenserkError
 from denserk.io.outputs import whole_folder
 from denserk.models.devices import DTYPES
 from denserk.models.distributed import gather, gather_objects, sum_gradients, world
@@ -232,9 +232,10 @@ class Trainer:
     def _log_losses(self) -> None:
         means = {name: float(total) / self._summed for name, total in self._sums.items()}
         masked = {name: means.pop(name) for name in ("masked",) if name in means}  # a share
+        chance = {name: means.pop(name) for name in list(means) if name.startswith("chance_")}
         loss = sum(means.values())
         values = {"loss": loss, "grad_norm": float(self._grad_norm), "learning_rate": self._rate}
-        self._log(values | masked | {f"loss_{name}": mean for name, mean in means.items()})
+        self._log(values | masked | chance | {f"loss_{name}": mean for name, mean in means.items()})
         self._sums, self._summed = {}, 0
         self._notes |= {"loss": loss} | masked | (means if len(means) > 1 else {})
 
@@ -310,11 +311,6 @@ class Trainer:
                 shutil.rmtree(path)
 
     def _load_checkpoint(self, path: Path) -> None:
-        if not (path / STATE).is_file():
-            raise MismatchError(
-                f"{path} was written by an earlier version of denserk and cannot be resumed",
-                "start again with --overwrite",
-            )
         log = json.loads((path / LOG).read_text())
         self.step_number = self.first_step = log["step"]
         self._stopped, self.history = log["stopped"], log["log_history"]

@@ -1,13 +1,13 @@
-"""Makes a collection of the documentation strings of Python's own standard library.
+"""Build a test collection from the docstrings of Python's standard library.
 
-`python docs/quickstart/collect.py FOLDER` writes `corpus.jsonl`, `queries.tsv` and `qrels.txt`, and
-`train-queries.tsv` and `train-qrels.txt`. The first line of an entry asks, the rest of it answers:
-the passage is the rest alone, without a title, since the name of a function often is its first line
-in other words (`shutil.rmtree`: "Recursively delete a directory tree."). The name is the passage's
-id. The questions of every third module are held apart for the test, those of the others train.
+`python docs/quickstart/collect.py FOLDER` writes `corpus.jsonl`, `queries.tsv` and `qrels.txt` for
+the test, `train-queries.tsv` and `train-qrels.txt` for training. The first line of a docstring is a
+query, the rest is its relevant passage, without a title, since a function's name often is the first
+line in other words (`shutil.rmtree`: "Recursively delete a directory tree."). The dotted name is
+the passage's id. The queries of every third module are for the test, the others for training.
 
-The sources are parsed and never imported, in the order of their names, so that one version of
-Python gives one collection.
+Sources are parsed in the order of their names and never imported, so that one version of Python
+gives one collection.
 """
 
 import ast
@@ -15,135 +15,91 @@ import json
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-LEFT_OUT = {"test", "tests", "site-packages", "dist-packages"}
-"""Folders that are not the library's own text."""
-SHORTEST_QUESTION = 4
-"""Words; "Return repr(self)." asks nothing."""
-SHORTEST_ANSWER = 8
-"""Words; "See PEP 302." answers nothing."""
-MOST_REPEATED = 0.75
-"""An entry whose answer has this share of its question's words repeats itself; it is left out."""
-
-HELD_APART = 3
-"""One module in so many has its questions in the test, and none in training."""
+SKIPPED = {"test", "tests", "site-packages", "dist-packages"}
+MIN_QUERY = 4  # words; "Return repr(self)." is no query
+MIN_PASSAGE = 8  # words; "See PEP 302." is no passage
+MAX_REPEATED = 0.75  # share of the query's words that the passage may repeat
+TEST_MODULES = 3  # one module in three is for the test
 
 
 class Entry(NamedTuple):
-    """One documentation string: the dotted name it stands under, its first line, and the rest."""
+    """The dotted name of a docstring, its first line, and the rest."""
 
     name: str
-    question: str
-    answer: str
+    query: str
+    passage: str
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters and digits, in lower case.
-
-    >>> words("Return True if x < y.")
-    ['return', 'true', 'if', 'x', 'y']
-    """
+    """Return the runs of letters and digits, in lower case."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
-def repeated(question: str, answer: str) -> float:
-    """The share of the question's different words that the answer has too.
-
-    >>> repeated("Rotate left by angle", "Rotate by so many degrees")
-    0.5
-    """
-    asked = set(words(question))
-    return len(asked & set(words(answer))) / len(asked)
-
-
-def documented(node: ast.Module | ast.stmt, name: str) -> Iterator[tuple[str, str]]:
-    """The name and documentation string of a module, and of its classes, functions and methods."""
+def docstrings(node: ast.Module | ast.stmt, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and docstrings of a module, and of its classes, functions and methods."""
     if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return
     text = ast.get_docstring(node)
     if text:
         yield name, text
     for child in node.body:
-        yield from documented(child, f"{name}.{getattr(child, 'name', '')}")
+        yield from docstrings(child, f"{name}.{getattr(child, 'name', '')}")
 
 
 def split(name: str, text: str) -> Entry | None:
-    """The question and the answer of an entry; None where it does not ask and answer."""
-    question, _, rest = text.partition("\n")
-    stands_alone = rest.startswith("\n") or question.rstrip().endswith((".", "?", "!"))
-    answer = rest.strip()
-    if not stands_alone or len(words(question)) < SHORTEST_QUESTION:
+    """Split a docstring into query and passage; None if it has no usable pair."""
+    query, _, rest = text.partition("\n")
+    is_sentence = rest.startswith("\n") or query.rstrip().endswith((".", "?", "!"))
+    passage = rest.strip()
+    asked, answer = words(query), words(passage)
+    if not is_sentence or len(asked) < MIN_QUERY or len(answer) < MIN_PASSAGE:
         return None
-    if len(words(answer)) < SHORTEST_ANSWER or repeated(question, answer) >= MOST_REPEATED:
+    if len({*asked} & {*answer}) >= MAX_REPEATED * len({*asked}):
         return None
-    return Entry(name, " ".join(question.split()), answer)
+    return Entry(name, " ".join(query.split()), passage)
 
 
 def entries(library: Path) -> Iterator[Entry]:
-    """The usable entries of a library, by file; of equal answers the first."""
+    """Yield the usable entries by file, each name and each passage once."""
     seen: set[str] = set()
     for source in sorted(library.rglob("*.py")):
         path = source.relative_to(library)
-        if LEFT_OUT.intersection(path.parts) or path.parts[0].startswith("config-"):
+        if SKIPPED.intersection(path.parts) or path.parts[0].startswith("config-"):
             continue
         module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-        for name, text in documented(ast.parse(source.read_bytes()), module):
+        for name, text in docstrings(ast.parse(source.read_bytes()), module):
             entry = split(name, text)
-            if entry and entry.name not in seen and entry.answer not in seen:
-                seen.update((entry.name, entry.answer))
+            if entry and entry.name not in seen and entry.passage not in seen:
+                seen.update((entry.name, entry.passage))
                 yield entry
 
 
-def held_apart(names: Iterable[str]) -> set[str]:
-    """The modules whose questions are for the test, of entries' names.
-
-    >>> sorted(held_apart(["ast.walk", "bisect.insort", "cmd.Cmd", "cmd.Cmd.do_help", "dis.dis"]))
-    ['ast', 'dis']
-    """
-    return set(sorted({name.split(".")[0] for name in names})[::HELD_APART])
-
-
-def collect(library: Path, folder: Path) -> tuple[int, int, int]:
-    """Writes the collection, each question once; returns how many passages, queries of each kind.
-
-    A question with a passage of a module that is held apart is for the test.
-    """
-    found = list(entries(library))
-    folder.mkdir(parents=True, exist_ok=True)
-    asked: dict[str, list[str]] = {}
-    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as corpus:
-        for entry in found:
-            asked.setdefault(entry.question, []).append(entry.name)
-            corpus.write(json.dumps({"_id": entry.name, "title": "", "text": entry.answer}) + "\n")
-    test = held_apart(entry.name for entry in found)
-    counts = {"": 0, "train-": 0}
-    with ExitStack() as files:
-        lines = {
-            (kind, name): files.enter_context(
-                (folder / f"{kind}{name}").open("w", encoding="utf-8")
-            )
-            for kind in counts
-            for name in ("queries.tsv", "qrels.txt")
-        }
-        for number, (question, names) in enumerate(asked.items(), 1):
-            kind = "" if test.intersection(name.split(".")[0] for name in names) else "train-"
-            counts[kind] += 1
-            lines[kind, "queries.tsv"].write(f"q{number}\t{question}\n")
-            lines[kind, "qrels.txt"].writelines(f"q{number} 0 {name} 1\n" for name in names)
-    return len(found), counts[""], counts["train-"]
-
-
 def main() -> None:
-    """Writes the collection of this Python's library into the folder named on the command line."""
-    passages, test, train = collect(Path(sysconfig.get_path("stdlib")), Path(sys.argv[1]))
-    version = ".".join(map(str, sys.version_info[:3]))
+    """Write the collection of this Python's library to the folder on the command line."""
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    queries: dict[str, list[str]] = {}  # the names of the passages of each query
+    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as corpus:
+        for entry in entries(Path(sysconfig.get_path("stdlib"))):
+            queries.setdefault(entry.query, []).append(entry.name)
+            corpus.write(json.dumps({"_id": entry.name, "title": "", "text": entry.passage}) + "\n")
+    modules = sorted({name.split(".")[0] for names in queries.values() for name in names})
+    test = set(modules[::TEST_MODULES])
+    lines: dict[str, list[str]] = {}
+    for number, (query, names) in enumerate(queries.items(), 1):
+        kind = "" if test.intersection(name.split(".")[0] for name in names) else "train-"
+        lines.setdefault(f"{kind}queries.tsv", []).append(f"q{number}\t{query}\n")
+        lines.setdefault(f"{kind}qrels.txt", []).extend(f"q{number} 0 {d} 1\n" for d in names)
+    for name, content in lines.items():
+        (folder / name).write_text("".join(content), "utf-8")
+    counts = [len(lines[f"{kind}queries.tsv"]) for kind in ("train-", "")]
     sys.stdout.write(
-        f"Python {version}: {passages:,} passages, {test:,} questions of the test, "
-        f"{train:,} of training\n"
+        f"Python {sys.version.split()[0]}: {sum(map(len, queries.values())):,} passages, "
+        f"{counts[0]:,} training queries, {counts[1]:,} test queries\n"
     )
 
 

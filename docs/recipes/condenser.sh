@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Condenser: pre-training; a round on BM25's negatives; a round on those and mined ones, from the pre-trained weights.
+# Condenser: pre-training; a round with BM25 negatives; a round with BM25 and mined negatives, from the pre-trained weights.
 # Luyu Gao and Jamie Callan, "Condenser: a Pre-training Architecture for Dense Retrieval", 2021.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -19,7 +19,7 @@ case $scale in
     ;;
 esac
 
-# low_data WEIGHTS PREFIX: the stages of few training queries.
+# low_data MODEL PREFIX: the stages with few training queries.
 low_data() {
   heading "Few training queries"
   train "$2few" --model "$1" --train-data "$own/data/bm25.jsonl" "${round[@]}" "${few[@]}"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# MASTER: expansion, pre-training, retriever 1, mining, retriever 2, mining, the reranker, its scores, the distilled
+# MASTER: query generation, pre-training, retriever 1, mining, retriever 2, mining, reranker, its scores, distilled
 # retriever. Every retriever starts from the pre-trained weights.
 # Kun Zhou et al., "MASTER: Multi-task Pre-trained Bottlenecked Masked Autoencoders are Better Dense Retrievers", 2023.
 #
-# At small scale, --queries-model and --continuation-model name the models that expand passages; without them MASTER
-# is pre-trained by the three tasks that need none.
+# At small scale, --queries-model and --continuation-model name the models that generate queries and continuations;
+# without them, MASTER is pre-trained with the three tasks that need no generated text.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 recipe_options master "$@"
@@ -35,10 +35,10 @@ case $scale in
     ;;
 esac
 
-# expand_passages: the queries and the continuation that two of MASTER's decoders recover.
+# expand_passages: generate the queries and the continuation that DOR and GOR predict.
 expand_passages() {
   local output=$own/data/expansions.jsonl from=()
-  heading "Expansion"
+  heading "Query and continuation generation"
   [[ -z $queries_model ]] || from+=(--queries-model "$queries_model")
   [[ -z $continuation_model ]] || from+=(--continuation-model "$continuation_model")
   if ((${#from[@]} < 4)); then
@@ -50,28 +50,28 @@ expand_passages() {
   expansions=(--expansions "$output")
 }
 
-# retrievers WEIGHTS FIRST SECOND: the first retriever, and the second on what the first one finds.
+# retrievers MODEL FIRST SECOND: the first retriever, and the second one with negatives mined by the first.
 retrievers() {
-  heading "$2: negatives of BM25"
+  heading "$2: BM25 negatives"
   train "$2" --model "$1" --train-data "$own/data/bm25.jsonl" "${retriever[@]}"
   retrieve "$2" train
-  heading "$3: negatives of $2, from the same weights as $2"
+  heading "$3: negatives mined with $2, from the same initial weights"
   mine "$2" "$2"
   train "$3" --model "$1" --train-data "$own/data/$2.jsonl" "${second[@]}"
   retrieve "$3" train
 }
 
-# mine_to_score: negatives of retriever2 again, as many as the teacher scores.
+# mine_to_score: mine negatives with retriever2 again, as many as the teacher scores.
 mine_to_score() {
   local mining=("${scoring[@]}")
   mine retriever2 distil
 }
 
-# otherwise NAME OPTIONS...: another pre-training, and its two retrievers.
+# otherwise NAME OPTIONS...: pre-train with other options, and train two retrievers.
 otherwise() {
   local name=$1
   shift
-  heading "Pre-training otherwise: $*"
+  heading "Pre-training with $*"
   pretrain "$name" --objective master --model "$model" --corpus "$text" "${expansions[@]}" "${pretraining[@]}" "$@"
   retrievers "$own/models/$name" "${name}1" "${name}2"
 }
@@ -83,7 +83,7 @@ heading "Pre-training"
 pretrain pretrained --objective master --model "$model" --corpus "$text" "${expansions[@]}" "${pretraining[@]}"
 retrievers "$own/models/pretrained" retriever1 retriever2
 
-heading "reranker: the teacher, on the negatives of retriever2"
+heading "reranker: the teacher, with negatives mined by retriever2"
 mine retriever2 retriever2
 train reranker --model "$teacher" --train-data "$own/data/retriever2.jsonl" "${reranker[@]}"
 run=$own/runs/reranker.test.trec
@@ -91,7 +91,7 @@ make "$run" denserk rerank --model "$own/models/reranker" --run "$own/runs/retri
   --corpus "$corpus" --depth "$depth" --output "$run" --tag reranker
 stages+=(reranker)
 
-heading "distil: from the pre-trained weights, with the teacher's scores"
+heading "distil: knowledge distillation from the reranker, from the pre-trained weights"
 mine_to_score
 make "$own/data/scored.jsonl" denserk convert "$own/data/distil.jsonl" "$own/data/scored.jsonl" --to tevatron \
   --teacher "$own/models/reranker"

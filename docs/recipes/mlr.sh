@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Multi-layer representations: one vector by the self-contrastive loss, in two stages on MS MARCO.
+# Multi-layer representations (MLR): single-vector models with the self-contrastive loss, in two rounds on MS MARCO.
 # Zhongbin Xie and Thomas Lukasiewicz, "Investigating Multi-layer Representations for Dense Passage Retrieval", 2025.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -21,10 +21,10 @@ case $scale in
 esac
 
 bm25
-heading "round1: negatives of BM25"
+heading "round1: BM25 negatives"
 train round1 --model "$model" --train-data "$own/data/bm25.jsonl" "${round[@]}"
 retrieve round1 train
-heading "round2: negatives of round1 alone, from the same weights as round1"
+heading "round2: negatives mined with round1 only, from the same initial weights"
 mine round1 round1
 train round2 --model "$model" --train-data "$own/data/round1.jsonl" "${again[@]}"
 retrieve round2

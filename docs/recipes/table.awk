@@ -1,4 +1,4 @@
-# A Markdown table of the stages in their order: what was measured, and what the paper prints.
+# Print a Markdown table of the stages in order, with measured values and the paper's.
 #
 #   awk -F '\t' -v recipe=NAME -v order="STAGE ..." -v names="MEASURE ..." -f table.awk paper.tsv results.tsv
 NR == FNR {

@@ -1,5 +1,4 @@
 import csv
-import json
 import time
 from math import sqrt
 
@@ -15,6 +14,7 @@ from denserk.errors import InputError
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage
 from tests.conftest import QUERIES
+from tests.data.conftest import jsonl
 
 PAIRS = [
     ("a cat sleeps", "the dog sleeps", 4.0),
@@ -61,9 +61,8 @@ def test_pairs(tiny, tmp_path, representation):
 
 def test_triplets(tiny, tmp_path):
     names = ("anchor", "positive", "negative")
-    rows = (json.dumps(dict(zip(names, texts, strict=True))) for texts in TRIPLETS)
-    (tmp_path / "triplets.jsonl").write_text("".join(f"{row}\n" for row in rows))
-    (found,) = measured(str(tmp_path / "triplets.jsonl"), tiny())
+    rows = (dict(zip(names, texts, strict=True)) for texts in TRIPLETS)
+    (found,) = measured(jsonl(tmp_path / "triplets.jsonl", rows), tiny())
     right = 0
     for texts in TRIPLETS:
         anchor, positive, negative = vectors_of(tiny(), texts)
@@ -150,14 +149,3 @@ def test_times_are_milliseconds(tiny, toy, timed, tmp_path, monkeypatch):
     given = ["m", str(tiny()), str(toy / "queries.tsv"), "3", "42", "0", "1", "cpu"]
     assert row[:11] == [*given, str(torch.get_num_threads()), "float32", "16"]
     assert list(map(float, row[11:])) == pytest.approx([1, 2, 4, 7 / 3], abs=1e-6)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_gpu_is_waited_for(tiny, timed, monkeypatch):
-    waited: list[None] = []
-    whole = torch.cuda.synchronize
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(whole(device)))
-    (found,) = timed(tiny(), compute=ComputeSettings(device="cuda"))
-    assert len(waited) == len(QUERIES)
-    assert found["device"] == f"cuda ({torch.cuda.get_device_name()})"

@@ -2,21 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from denserk.commands.app import run as command
 from denserk.commands.evaluate import benchmark
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.benchmarks import evaluate_benchmarks
 from denserk.io.manifest import Kind, read_manifest
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("DENSERK_CACHE", str(folder))
-    monkeypatch.chdir(tmp_path)
-    return folder
 
 
 def search(tiny, *names, model="bert", **settings):
@@ -78,25 +69,3 @@ def test_another_model_or_depth_is_rejected_without_overwrite(cache, tiny):
         search(tiny, "beir/scifact")
     search(tiny, "beir/scifact", overwrite=True, hits=3)
     assert len(Path("runs/scifact.trec").read_text().splitlines()) == 9
-
-
-def test_missing_data_is_reported_before_the_start(cache, tiny):
-    write_beir(cache, "scifact")
-    with pytest.raises(UsageError) as refused:
-        search(tiny, "beir/scifact", "beir/robust04", "msmarco-titled-dev")
-    assert str(cache / "beir" / "robust04") in refused.value.message
-    assert str(cache / "msmarco-titled" / "corpus.tsv") in refused.value.message
-    assert not Path("runs").exists()
-
-
-def test_the_command_prints_one_table(cache, tiny, capsys):
-    write_beir(cache, "scifact")
-    arguments = ["beir/scifact", "--model", str(tiny()), "--output", "runs", "--hits", "3"]
-    assert command(["benchmark", *arguments, "--device", "cpu", "--quiet"]) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert [line.split("\t")[:2] for line in out] == [
-        ["beir/scifact", "nDCG@10"],
-        ["beir/scifact", "R@100"],
-    ]
-    assert command(["benchmark", "beir/scifact", "--runs", "runs", "--quiet"]) == 0
-    assert capsys.readouterr().out.splitlines() == out

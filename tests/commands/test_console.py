@@ -1,11 +1,17 @@
+import errno
 import io
 import json
 import logging
 import re
+import signal
 import time
 
+import pytest
+
+from denserk import __version__
+from denserk.commands import app as module
 from denserk.commands.app import run
-from denserk.errors import InputError
+from denserk.errors import GateError, InputError, Interrupted, UsageError
 from denserk.reporting import ConsoleSettings, configure, show_error, track
 
 logger = logging.getLogger("denserk.test")
@@ -60,3 +66,47 @@ def test_wrong_usage_as_json_lines(capsys):
     assert run(["encode", "--no-such-option", "--log-json"]) == 2
     error = json.loads(capsys.readouterr().err)
     assert (error["level"], error["hint"]) == ("error", "see denserk encode --help")
+
+
+@pytest.fixture
+def failing(monkeypatch):
+
+    def fail_with(error):
+        def stand_in(**_):
+            raise error
+
+        monkeypatch.setattr(module, "app", stand_in)
+
+    return fail_with
+
+
+def test_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"denserk {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (UsageError("no"), 2, "error: no"),
+        (InputError("f", 1, "a", "b"), 1, "error: f, line 1: found a; expected b"),
+        (GateError("low"), 1, "error: low"),
+        (KeyboardInterrupt(), 130, "error: interrupted"),
+        (OSError(errno.ENOSPC, "No space left on device", "f"), 1, "f: No space left on device"),
+        (MemoryError(), 1, "error: out of memory"),
+        (ZeroDivisionError("oh"), 1, "error: internal error: ZeroDivisionError: oh"),
+    ],
+)
+def test_errors_leave_as_one_line(failing, capsys, error, status, said):
+    failing(error)
+    assert run([]) == status
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_an_error_that_a_library_makes_of_a_signal_is_the_signal(failing, capsys, monkeypatch):
+    monkeypatch.setattr(Interrupted, "received", Interrupted(signal.SIGTERM))
+    failing(RuntimeError("could not determine the shape of object"))
+    assert run([]) == 143
+    assert "interrupted by SIGTERM" in capsys.readouterr().err

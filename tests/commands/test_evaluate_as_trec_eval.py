@@ -1,5 +1,3 @@
-"""Run files, options and output of trec_eval."""
-
 import json
 from pathlib import Path
 
@@ -47,12 +45,6 @@ def test_lines_that_trec_eval_takes(changed, capsys):
     assert expected["AP"] == pytest.approx(((1 / 2 + 2 / 3) / 2 + 1 / 2) / 2, abs=1e-6)
     assert run(["fuse", "changed", "run", "--output", "fused", "--quiet"]) == 0
     assert {line.split()[0] for line in Path("fused").read_text().splitlines()} == {"q1", "q2"}
-
-
-def test_query_ids_that_begin_like_a_comment_are_not_lost(capsys):
-    Path("hash-run").write_text(RUN.replace("q", "#q"))
-    Path("hash-qrels").write_text(QRELS.replace("q", "#q"))
-    assert measured(capsys, "hash-run", "hash-qrels") == measured(capsys, "run", "qrels")
 
 
 def test_max_hits(capsys):
@@ -106,7 +98,7 @@ def test_ranks_that_order_nothing(text, message, capsys):
 
 
 def test_its_default_output(shared_data, capsys):
-    """Line for line, but for iprec_at_recall at two levels (see docs/eval.md)."""
+    """Line for line, but for iprec_at_recall at two levels (see docs/commands/eval.md)."""
     folder = shared_data / "trec-eval"
     files = [str(folder / "qrels.test"), str(folder / "results.test")]
     assert run(["eval", *files, "--format", "trec_eval", "--quiet"]) == 0

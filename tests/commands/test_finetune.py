@@ -1,9 +1,6 @@
-"""`denserk finetune` and `denserk pretrain`: option names and presets."""
-
 import pytest
 
 from denserk.commands.app import run
-from denserk.config.training import presets
 from denserk.training import finetune, pretrain
 from denserk.training.run_folder import TrainingResult
 
@@ -84,10 +81,3 @@ def test_other_processes_log_nothing(asked, capsys, monkeypatch):
     monkeypatch.delenv("RANK")
     assert run(BASIC) == 0  # and the next command of this process speaks again
     assert capsys.readouterr().err != ""
-
-
-def test_presets_are_listed(capsys):
-    assert run(["finetune", "--list-presets"]) == 0
-    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()][1:] == [
-        *presets()
-    ]

@@ -1,5 +1,3 @@
-"""The help of every command: short, with defaults and examples that work; shell completion."""
-
 import os
 import re
 import shlex

@@ -1,5 +1,3 @@
-"""Declared options through a command: spellings, types, rules, help; and as JSON."""
-
 import dataclasses
 from enum import StrEnum
 from typing import Annotated
@@ -8,7 +6,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from denserk.commands import data, evaluate
 from denserk.commands.options import command
 from denserk.config.options import REQUIRED, Given, Settings, as_json, from_json, option, setting
 from denserk.errors import UsageError
@@ -125,10 +122,3 @@ def test_json_mistakes_are_reported_together():
     assert "brush: found 3, expected a list" in caught.value.message
     assert "width is not a setting" in caught.value.message
     assert "depth: found True, expected a whole number" in caught.value.message
-
-
-def test_functions_of_commands_take_paths(toy):
-    assert data.convert(source=toy / "qrels.txt", target=toy / "qrels.tsv").count == 4
-    run_file = toy / "run.trec"
-    run_file.write_text("q1 Q0 d3 1 1 x\n")
-    evaluate.evaluate(files=[run_file, toy / "qrels.tsv"], measures=["RR@10"], min=["RR@10=0.3"])

@@ -1,5 +1,3 @@
-"""Outputs through commands: what is replaced, by whom, and what a signal leaves."""
-
 import contextlib
 import io
 import json
@@ -45,7 +43,6 @@ def made(tmp_path_factory, tiny, tiny_reranker):
 
 @pytest.fixture
 def at(tmp_path, made, monkeypatch):
-    """A copy of `made`, where the test works."""
     shutil.copytree(made, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "work"
@@ -128,13 +125,6 @@ def test_a_report_is_an_output_too(at):
     assert page.read_text() == "mine"
     assert run([*command, "--overwrite"]) == 0
     assert page.read_text() != "mine"
-
-
-def test_a_missing_input_leaves_the_old_output(at):
-    before = contents(at / "vectors")
-    command = ["encode", "--model", "model", "--corpus", "absent.jsonl", "--output", "vectors"]
-    assert run([*command, "--overwrite"]) == 2
-    assert contents(at / "vectors") == before
 
 
 def test_pipes_and_devices_stay_what_they_are(at):

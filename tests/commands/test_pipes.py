@@ -1,5 +1,3 @@
-"""Standard input and output of commands that read and write files."""
-
 import io
 import json
 import subprocess
@@ -55,21 +53,6 @@ def test_a_run_or_its_qrels(piped, toy, name):
     files = ["-" if each == name else each for each in ("run.trec", "qrels.txt")]
     out, _ = piped(f"eval {' '.join(files)} -m RR@10 --quiet", (toy / name).read_text())
     assert out == "RR@10\t0.3333\n"
-
-
-def test_from_passages_to_expansions_to_a_corpus_for_bm25(writer, toy, tmp_path, capfd):
-    made, corpus = tmp_path / "x.jsonl", str(toy / "corpus.jsonl")
-    words = ("--num-queries", "3", "--set", "query-max-tokens=6", "--device", "cpu")
-    generate = ["generate", "--corpus", corpus, "--queries-model", str(writer("t5")), *words]
-    assert run([*generate, "--output", str(made)]) == 0
-    expanded = tmp_path / "expanded.jsonl"
-    assert run(["convert", corpus, str(expanded), "--to", "beir", "--expansions", str(made)]) == 0
-    lines = (path.read_text().splitlines() for path in (expanded, made))
-    for line, own in zip(*lines, strict=True):
-        assert json.loads(line)["text"].endswith(" ".join(json.loads(own)["queries"]))
-    capfd.readouterr()
-    assert run([*generate, "--output", "-", "--quiet"]) == 0
-    assert capfd.readouterr() == (made.read_text(), "")
 
 
 def test_a_reader_that_leaves_early_is_no_failure(tmp_path):

@@ -1,12 +1,75 @@
-"""Queries of one split of BEIR."""
-
+import io
 import json
 from pathlib import Path
 
 import pytest
 
 from denserk.commands.app import run
+from denserk.io.runs import read_run_scores
+from tests.conftest import PASSAGES
+from tests.milvus import require_milvus
 from tests.suite_copies import write_beir
+
+
+@pytest.fixture
+def here(toy, tiny, monkeypatch):
+    monkeypatch.chdir(toy)
+    quiet(f"encode --model {tiny()} --corpus corpus.jsonl --output vectors")
+    quiet("index --type bm25 --corpus corpus.jsonl --output bm25")
+    return toy
+
+
+def quiet(line, *words, status=0):
+    assert run([*line.split(), *words, "--quiet"]) == status
+
+
+@pytest.mark.parametrize("engine", ["bm25", "vectors", "faiss", "milvus"])
+@pytest.mark.usefixtures("here")
+def test_every_engine_prints_the_passages_of_its_run(engine, capsys):
+    where, queries = f"--index {engine}", ("moon and star", "river boat")
+    if engine == "faiss":
+        quiet("index --factory HNSW8 --input vectors --output faiss")
+    if engine == "milvus":
+        require_milvus()
+        where = "--engine milvus --uri a.db --collection c"
+        quiet(f"index {where} --input vectors")
+    asked = [word for query in queries for word in ("--query", query)]
+    quiet(f"search {where} --hits 3 --output run", *asked)
+    lines, run_of = [], read_run_scores("run")
+    for qid, query in zip(("q1", "q2"), queries, strict=True):
+        lines.append(query)
+        for rank, (docid, score) in enumerate(run_of[qid].items(), 1):
+            title, text = PASSAGES[docid]
+            lines += [f"  {rank}  {score:.4f}  {docid}  {title}".rstrip(), f"     {text}"]
+        lines.append("")
+    capsys.readouterr()
+    quiet(f"search {where} --hits 3", *asked)
+    assert capsys.readouterr() == ("\n".join([*lines, ""]), "")
+
+
+@pytest.mark.usefixtures("here")
+def test_questions_from_standard_input_up_to_an_empty_line(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Moon?\nzebra\n\nboat\n")))
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", "44")
+    quiet("search --index bm25 --interactive")
+    query, head, first, second, *others = capsys.readouterr().out.splitlines()
+    assert query == "\x1b[1mMoon?\x1b[0m"
+    assert head.endswith("\x1b[36md4\x1b[0m  \x1b[1;33mMoon\x1b[0m")
+    assert first.rstrip() == "     the \x1b[1;33mmoon\x1b[0m rises in the night and the"
+    assert second.rstrip() == "     star falls"
+    assert others == ["", "\x1b[1mzebra\x1b[0m", "     no hits", ""]
+
+
+def test_the_corpus_is_found_or_named(here, capsys):
+    lines = (here / "corpus.jsonl").read_text().splitlines(keepends=True)
+    (here / "corpus.jsonl").unlink()
+    (here / "moved.jsonl").write_text("".join(lines[:4]))
+    for name in ("bm25", "vectors"):
+        quiet(f"search --query moon --index {name}", status=2)
+        assert f"{name} was made from corpus.jsonl, which is not there" in capsys.readouterr().err
+    quiet("search --query moon --index vectors --corpus moved.jsonl")
+    assert capsys.readouterr().out.count("(not in the corpus)") == 2
 
 
 @pytest.fixture

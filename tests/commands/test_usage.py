@@ -1,5 +1,3 @@
-"""Wrong usage and unreadable input: one error line with a hint, and nothing is written."""
-
 import shlex
 
 import pytest
@@ -19,6 +17,7 @@ def files(toy, monkeypatch):
     (toy / "good.trec").write_text("\n".join(lines))
     (toy / "answers.jsonl").write_text('{"_id": "q1", "question": "q", "answers": ["boat"]}\n')
     (toy / "no.tsv").write_text("x 0 d1 1\n")
+    (toy / "answers.txt").write_text("q1 boat\n")
     return toy
 
 
@@ -30,6 +29,11 @@ def files(toy, monkeypatch):
         ("convert - out", 2, "add --kind with one of corpus, queries"),
         ("convert corpus.jsonl -", 2, "add --to with one of anserini, beir, tevatron"),
         ("convert corpus.jsonl out --kind qrels --to trec", 1, "corpus.jsonl, line 1: found"),
+        ("eval good.trec", 2, "no qrels file given"),
+        ("eval qrels.txt", 2, "no run given beside the qrels qrels.txt"),
+        ("eval good.trec answers.txt", 1, "answers.txt, line 1: found 2 columns; expected a run"),
+        ("eval good.trec good.trec qrels.txt", 2, "good.trec: given twice"),
+        ("eval good.trec qrels.txt --qrels no.tsv", 2, "several qrels files given"),
         ("eval --run qrels.txt --qrels good.trec", 1, "good.trec, line 1: found 6 columns"),
         ("eval absent.trec qrels.txt", 2, "absent.trec: no such file"),
         ("eval corpus.jsonl qrels.txt", 1, "corpus.jsonl, line 1: found the keys"),

@@ -4,7 +4,7 @@ import ir_measures
 import pytest
 
 from denserk.commands.app import run
-from denserk.config.benchmarks import Group, benchmarks, find_benchmark, groups, groups_within
+from denserk.config.benchmarks import Group, benchmarks, find_benchmark, groups
 
 
 def test_every_benchmark_can_be_measured():
@@ -30,11 +30,6 @@ def test_every_ir_datasets_name_exists():
     assert len(known) > 5
     for name in known:
         assert package.registry[name]
-
-
-def test_a_group_reports_the_groups_within_it():
-    means = [group.name for group in groups_within(["beir-14"])]
-    assert means == ["beir/cqadupstack", "beir-14", "beir-small"]
 
 
 @pytest.mark.parametrize("number", [14, 15, 18])

@@ -1,5 +1,3 @@
-"""Presets, and runs resolved from a preset and from given options."""
-
 import pytest
 
 from denserk.config.formats import CorpusSettings
@@ -44,11 +42,6 @@ def test_a_given_option_disables_its_rival(name, given, value, gone):
     config = resolved(name, **{given.replace("-", "_"): value}).config()
     assert config[given] == value
     assert gone not in config
-
-
-def test_given_values_are_logged():
-    run = resolved("aggretriever-marco", lr=0.1, group_size=3, save_steps=7)
-    assert "  overridden: lr: 5.0e-06, group-size: 8" in run.notes
 
 
 def test_without_dev_data_a_preset_keeps_the_last_weights_and_says_so():

@@ -1,5 +1,3 @@
-"""Pre-training runs resolved from an objective's recipe and from given options."""
-
 import pytest
 
 from denserk.config.formats import CorpusSettings

@@ -21,9 +21,12 @@ def tokenizer() -> TextTokenizer:
 
 
 def jsonl(path: Path, objects: Iterable[Any]) -> str:
-    """Write a file of JSON lines; return its path."""
     path.write_bytes(b"".join(orjson.dumps(value) + b"\n" for value in objects))
     return str(path)
+
+
+def write_expansions(path: Path, expansions: Iterable[Any]) -> str:
+    return jsonl(path, (expansion._asdict() for expansion in expansions))
 
 
 @pytest.fixture
@@ -56,7 +59,6 @@ def inline(query: int, positives: int, negatives: int, scored: bool = False) -> 
 
 
 def pairs(count: int, label: float | None = None) -> list[dict[str, Any]]:
-    """Labelled sentence pairs."""
     return [
         {
             "sentence1": words(2 * number, 3 + number % 4),
@@ -68,7 +70,6 @@ def pairs(count: int, label: float | None = None) -> list[dict[str, Any]]:
 
 
 def triplets(count: int) -> list[dict[str, str]]:
-    """Sentence triplets."""
     names = ("anchor", "positive", "negative")
     return [
         {name: words(3 * number + place, 4) for place, name in enumerate(names)}

@@ -19,12 +19,10 @@ MLM, CONDENSER, COCONDENSER, MASTER, RETROMAE, DUPMAE = PretrainingObjective
 
 
 def ids_of(tokens):
-    """The ids of written-out tokens."""
     return [NAMES.index(token) for token in tokens.split()]
 
 
 def store_of(folder, records, objective=MASTER, max_length=40):
-    """Prepared text of records of token ids."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     source = jsonl(folder / "ids.jsonl", records)
@@ -33,7 +31,6 @@ def store_of(folder, records, objective=MASTER, max_length=40):
 
 
 def batches_of(store, objective=MASTER, max_length=40, batch_size=1, masking=None, **options):
-    """The batches of a run over prepared text."""
     settings = MaskingSettings(mlm_probability=0.3) if masking is None else masking
     return PretrainingBatches(
         store, TOKENIZER, objective, settings, max_length, batch_size, **options
@@ -41,7 +38,6 @@ def batches_of(store, objective=MASTER, max_length=40, batch_size=1, masking=Non
 
 
 def words_from(ids):
-    """The places of each word's tokens."""
     words: list[list[int]] = []
     inside = False
     for place, name in enumerate(NAMES[i] for i in ids):

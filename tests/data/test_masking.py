@@ -10,20 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.pretraining import KeywordWeight, MaskingSettings
-from denserk.data.masking import (
-    MISSING,
-    NO_WORD,
-    KeywordWeights,
-    SubwordTokens,
-    WordCounter,
-    corrupt,
-    words_of,
-)
+from denserk.data.masking import MISSING, NO_WORD, KeywordWeights, WordCounter, corrupt, words_of
 from denserk.data.pretraining_batches import Crops
-from denserk.errors import InputError, ModelError
-from tests.conftest import VOCABULARY
+from denserk.errors import InputError
 from tests.data.prepared_texts import ENTRIES, NAMES, ids_of, store_of, words_from
-from tests.tiny_models import tiny_tokenizer
 
 TEXTS = st.lists(st.integers(0, len(NAMES) - 1), max_size=40).map(
     lambda ids: np.array(ids, dtype=np.int64)
@@ -52,13 +42,6 @@ def test_eight_in_ten_one_in_ten_one_in_ten():
         assert abs(share - expected) < 5 * math.sqrt(expected * (1 - expected) / mask.sum())
     rest = np.setdiff1d(seen[mask], [ENTRIES.mask_id, 20])
     assert len(rest) == size - 2
-
-
-def test_a_vocabulary_without_a_mask_is_rejected():
-    tokenizer = tiny_tokenizer("bert", VOCABULARY)
-    tokenizer.mask_token = None
-    with pytest.raises(ModelError, match="the tokenizer has no mask_token, which masking needs"):
-        SubwordTokens.of(tokenizer)
 
 
 def names_of_words(ids):
@@ -106,7 +89,6 @@ def store(tmp_path):
 
 
 def weights_of(store, settings, row, start=0, end=None):
-    """The weights of the words of a text's part."""
     text, numbers = store.texts[row], store.word_numbers[row]
     crop = Crops([text], np.array([start]), np.array([len(text) if end is None else end]))
     weigh = KeywordWeights(store.words, len(store), settings)

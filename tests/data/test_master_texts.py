@@ -65,7 +65,6 @@ def assembled(store, masking, epoch=0, **options):
 
 
 def many(folder, record, masking, **options):
-    """A batch of one record many times over."""
     limits = {"max_length": options.get("max_length", 40)}
     return assembled(store_of(folder, [record] * DRAWS, **limits), masking, **options)[0]
 

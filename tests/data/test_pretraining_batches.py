@@ -1,5 +1,3 @@
-"""Batches of pre-training: functions of their step, whoever makes them."""
-
 import json
 import math
 import pickle

@@ -1,5 +1,3 @@
-"""Text -> prepared folders: blocks, spans and passages; what is broken or lacking."""
-
 import json
 import math
 from itertools import chain, pairwise
@@ -13,14 +11,12 @@ from transformers import PreTrainedTokenizerFast
 from denserk.config.pretraining import RawText, Spans, TextUnitSettings
 from denserk.data.masking import SubwordTokens, words_of
 from denserk.data.pretraining_data import FREQUENCIES, prepare, split_sentences, write_tokens
-from denserk.errors import DenserkError, InputError, MismatchError
-from denserk.io.manifest import Kind, Manifest, write_manifest
+from denserk.errors import InputError
 from denserk.io.pretraining_text import TOKENS, Expansion
 from tests.conftest import VOCABULARY
-from tests.data.conftest import jsonl
+from tests.data.conftest import jsonl, write_expansions
 from tests.data.prepared_texts import COCONDENSER, CONDENSER, MASTER, MLM, SEP, ids_of, store_of
 from tests.data.prepared_texts import TOKENIZER as MASTER_TOKENIZER
-from tests.expansions import write_expansions
 from tests.faults import contents
 from tests.reporters import Heard
 from tests.tiny_models import tiny_tokenizer
@@ -194,13 +190,6 @@ def test_ids_of_another_tokenizer(tmp_path):
     ) as error:
         prepared(source, tmp_path / "q", MLM, OTHER)
     assert "tokenizer" in str(error.value.hint)
-    folder = tmp_path / "tokens"
-    folder.mkdir()
-    jsonl(folder / "tokens.jsonl", [{"text": [7]}])
-    settings = {"tokenizer": "f00", "name": "that-model"}
-    write_manifest(folder, Manifest(Kind.TOKENS, complete=True, settings=settings))
-    with pytest.raises(MismatchError, match=r"token ids of another tokenizer \(that-model\)"):
-        prepared(str(folder), tmp_path / "p", MLM)
 
 
 @pytest.mark.parametrize(
@@ -305,19 +294,6 @@ def test_tokens_that_are_written_are_read_back(tmp_path, objective):
         for each in (store, again)
     )
     assert one == other
-
-
-def test_tokens_replace_those_of_another_text_alone(tmp_path):
-    folder = tmp_path / "tokens"
-    store = store_of(tmp_path / "a", RECORDS[MASTER])
-    write_tokens(store, folder, "a model", SEP)
-    write_tokens(store_of(tmp_path / "b", RECORDS[MASTER][:1]), folder, "a model", SEP)
-    assert lines(folder) == RECORDS[MASTER][:1]
-    (folder / "manifest.json").unlink()
-    before = contents(folder)
-    with pytest.raises(DenserkError):
-        write_tokens(store, folder, "a model", SEP)
-    assert contents(folder) == before
 
 
 @pytest.mark.parametrize(

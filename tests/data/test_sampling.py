@@ -1,5 +1,3 @@
-"""Random choices keep their laws, whatever the batch."""
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,8 +10,6 @@ from denserk.data.sampling import (
     choose_positive,
     choose_random_passages,
     choose_records,
-    generator,
-    keyed_uniform,
 )
 
 SEEDS = st.integers(1 - 2**31, 2**31 - 1)
@@ -77,20 +73,6 @@ def test_a_smaller_choice_lies_in_a_larger(small, more, seed):
     assert len(chosen) == min(small, len(items))
     assert set(chosen) <= set(larger) <= set(items.tolist())
     assert choose_records(iter(items.tolist()), small, seed) == chosen
-
-
-def test_keyed_numbers_depend_on_their_row_alone_and_are_uniform():
-    def numbers(rows, count, seed=0):
-        return keyed_uniform(generator(seed, 7), np.array(rows), count)
-
-    many = numbers(np.arange(1000), 100)
-    assert numbers([5, 900], 40).tolist() == many[[5, 900], :40].tolist()
-    assert len(np.unique(many)) == len(np.unique([many, numbers(np.arange(1000), 100, 1)])) // 2
-    assert 0 <= many.min() < many.max() < 1
-    shares = np.histogram(many, bins=10)[0] / many.size
-    assert np.abs(shares - 0.1).max() < 5 * np.sqrt(0.09 / many.size)
-    for one, other in ((many[:, :-1], many[:, 1:]), (many[:-1], many[1:])):
-        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 5 / np.sqrt(one.size)
 
 
 @given(st.integers(2, 12), st.data())

@@ -1,5 +1,3 @@
-"""Batches depend on data, settings and step alone: not on ranks, workers, or where a run began."""
-
 from itertools import chain
 from typing import Any
 
@@ -51,7 +49,6 @@ def lacking(write, tmp_path, tokenizer):
 
 
 def texts(batch: TokenBatch):
-    """The token ids of a batch without their padding."""
     rows = zip(batch.input_ids, batch.attention_mask, strict=True)
     return [ids[mask].tolist() for ids, mask in rows]
 

@@ -1,16 +1,13 @@
-"""Training data in every format, prepared: what is kept, rejected, left out, and used again."""
-
 import pickle
 from pathlib import Path
 
 import pytest
 
 from denserk.config.encoding import TextSettings
-from denserk.config.formats import TrainingFormat
 from denserk.data import training_data
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_data import SentenceStore, TrainingInputs, prepare, prepare_sentences
-from denserk.errors import InputError, MismatchError, OutputError, UsageError
+from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.training import read_training
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QUERIES, VOCABULARY
@@ -58,7 +55,6 @@ def expected(examples, tokenizer):
 
 
 def ids_of(query, positives, negatives):
-    """A query in Tevatron's format by id."""
     return {
         "query_id": query,
         "query_text": QUERIES[query],
@@ -69,7 +65,6 @@ def ids_of(query, positives, negatives):
 
 @pytest.fixture
 def made(tmp_path, tokenizer):
-    """`made(*files, ...)`: prepares them in the test's folder."""
 
     def call(*files, **options):
         inputs = TrainingInputs(files, **options)
@@ -80,7 +75,6 @@ def made(tmp_path, tokenizer):
 
 @pytest.fixture
 def sources(toy):
-    """The toy collection as options."""
     return {"corpus": str(toy / "corpus.jsonl"), "queries": str(toy / "queries.tsv")}
 
 
@@ -159,11 +153,6 @@ def test_what_cannot_be_prepared(write, made, tmp_path, line, message, hint):
     assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
 
 
-def test_an_empty_file_is_rejected(write, made):
-    with pytest.raises(InputError, match=r"empty\.jsonl: found no training"):
-        made(write([inline(0, 1, 1)]), write([], "empty.jsonl"), form=TrainingFormat.TEVATRON)
-
-
 @pytest.fixture
 def train(write):
     return write([inline(query, 1, 3, scored=True) for query in range(4)])
@@ -203,33 +192,6 @@ def test_what_differs_is_logged_and_prepared_again(train, tmp_path, tokenizer, c
     assert message in heard.notes[0]
     fresh = prepare(inputs, tmp_path / "fresh", tokenizer, changed)
     assert contents(again.folder) == contents(fresh.folder)
-
-
-def test_a_failure_leaves_what_was_there(train, made, tmp_path, monkeypatch):
-    before = contents(made(train).folder)
-    text = Path(train).read_text()
-    Path(train).write_text("nothing of the kind\n")
-    with pytest.raises(InputError):
-        made(train)
-    Path(train).write_text(text.replace("the", "and"))
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(training_data, "write_rows", full)
-    with pytest.raises(OutputError, match="No space left"):
-        made(train)
-    assert contents(tmp_path / "prepared") == before
-    assert {path.name for path in tmp_path.iterdir()} == {"prepared", "train.jsonl"}
-
-
-def test_other_folders_are_left_alone(train, made, tmp_path):
-    folder = tmp_path / "prepared"
-    folder.mkdir()
-    (folder / "notes.txt").write_text("dear diary")
-    with pytest.raises(UsageError, match="it is not training data that denserk wrote"):
-        made(train)
-    assert (folder / "notes.txt").read_text() == "dear diary"
 
 
 def test_standard_input_is_never_taken_for_the_same(train, made, monkeypatch):

@@ -39,7 +39,6 @@ def slow_tokens(text):
 
 
 def slow_match(answers, text):
-    """An answer's tokens are a contiguous part of the text's."""
     found = slow_tokens(text)
     for answer in filter(None, map(slow_tokens, answers)):
         for start in range(len(found) - len(answer) + 1):

@@ -23,12 +23,9 @@ RUN = "q1 Q0 d3 1 3 t\nq2 Q0 d1 1 3 t\nq2 Q0 d5 2 2 t\nq3 Q0 d1 1 3 t\nq3 Q0 d4 
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("DENSERK_CACHE", str(folder))
-    monkeypatch.chdir(tmp_path)
+def cache(cache):
     Path("run.trec").write_text(RUN)
-    return folder
+    return cache
 
 
 def made_for(suite, path="run.trec"):

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from denserk.commands.app import run
 from denserk.config.benchmarks import Paper
 from denserk.config.evaluation import (
     ComparisonSettings,
@@ -130,19 +129,6 @@ def test_a_page_of_hostile_texts_is_well_formed_and_needs_nothing_from_elsewhere
     assert "x x x..." in read.text["p"]  # texts are cut between words
 
 
-@pytest.mark.parametrize("folders", [["--index", "all"], ["--index", "one", "--index", "two"]])
-def test_passages_behind_folders_of_vectors(files: Path, tiny: Any, folders: list[str]) -> None:
-    model = ["--model", str(tiny()), "--backend", "torch", "--quiet"]
-    parts = {"all": [], "one": ["--shard-num", "2"], "two": ["--shard-num", "2", "--shard-id", "1"]}
-    for name, part in parts.items():
-        made = ["--corpus", "corpus.jsonl", "--output", name, "--block-size", "3", *part]
-        assert run(["encode", *model, *made]) == 0
-    asked = ["--topics", "queries.tsv", "--output", "own.trec"]
-    assert run(["search", *model, *folders, *asked]) == 0
-    assert run(["eval", "own.trec", "good.trec", "qrels.txt", "--report", "page"]) == 0
-    assert PASSAGES["d3"][1] in Path("page/index.html").read_text("utf-8")
-
-
 def test_texts_of_what_is_shown_and_of_nothing_else(result: EvaluationResult, files: Path) -> None:
     with (files / "corpus.jsonl").open("a") as out:
         out.write("not json\n")  # the corpus is read no further than needed
@@ -169,9 +155,7 @@ def test_manifests_know_texts(result: EvaluationResult, files: Path) -> None:
     assert "The texts of passages are not known" in page
 
 
-def test_where_a_page_cannot_be(files: Path) -> None:
-    with pytest.raises(UsageError, match="a folder is expected"):
-        page_in(PageSettings(report="qrels.txt"))
+def test_standard_input_gives_no_page() -> None:
     with pytest.raises(UsageError, match="standard input can be read only once"):
         page_in(PageSettings(report="page"), ["a.trec", "-"])
 

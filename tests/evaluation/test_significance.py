@@ -1,5 +1,3 @@
-"""Paired tests against scipy's, corrections against their definitions."""
-
 import itertools
 import math
 from dataclasses import replace

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from denserk.commands.evaluate import show
-from denserk.config.benchmarks import find_benchmarks
 from denserk.config.evaluation import OutputFormat, ReportSettings
 from denserk.errors import UsageError
 from denserk.evaluation.benchmarks import BenchmarksResult
@@ -98,25 +97,14 @@ def test_json_holds_full_precision_and_what_was_missing() -> None:
     assert per_query["runs"][0]["queries"] == {"q1": {"RR@10": 1.0}, "q2": {"RR@10": 0.5}}
 
 
-def one(measures: str = "P@1", **found: int) -> EvaluationResult:
+def one(**found: int) -> EvaluationResult:
     """Runs that find the relevant passage of none, one or both of two queries."""
-    evaluator = Evaluator(parse_measures([measures]).measures, {"q1": {"a": 1}, "q2": {"a": 1}})
+    evaluator = Evaluator(parse_measures(["P@1"]).measures, {"q1": {"a": 1}, "q2": {"a": 1}})
     runs = []
     for run, right in found.items():
         hits = {f"q{n}": {"a" if right >= n else "x": 2.0} for n in (1, 2)}
         runs.append(evaluator.evaluate(run, hits))
     return evaluator.result(runs)
-
-
-def test_the_mean_is_of_benchmarks_not_of_queries() -> None:
-    sets = {benchmark.name: one(mine=1) for benchmark in find_benchmarks(["beir-small"])}
-    sets["beir/scifact"] = one("P@1 RR@10", mine=2)
-    found = BenchmarksResult(("mine",), sets)
-    assert found.values("beir-small", "mine") == pytest.approx({"P@1": (4 * 0.5 + 1) / 5})
-    (table,) = tables(found, ReportSettings(places=2))
-    assert [cell.text for cell in table.rows[-1]] == ["beir-small", "0.60", ""]  # not all have RR
-    del sets["beir/fiqa"]
-    assert [name for name, _ in BenchmarksResult(("mine",), sets).rows()] == list(sets)
 
 
 def test_several_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,3 @@
-"""The numbers that trec_eval printed, to its four places."""
-
 import gzip
 from pathlib import Path
 

@@ -59,12 +59,10 @@ def index(output, *inputs, settings=None, factory=None, **paths: Any) -> IndexRe
 
 
 def names_of(ids):
-    """What a searcher asks for the ids of passages."""
     return lambda passages: [ids[passage] for passage in passages.tolist()]
 
 
 def found(searcher, qids, queries):
-    """The (id, score) pairs of each query."""
     return dict(searcher.search(qids, queries))
 
 
@@ -78,5 +76,4 @@ def best(ids, vectors, query, hits, *, size=1, metric=Metric.INNER):
 
 
 def bytes_of(folder: Path, *names: str) -> list[bytes]:
-    """The bytes of files of a folder."""
     return [(folder / name).read_bytes() for name in names]

@@ -125,12 +125,9 @@ def test_a_finished_index_is_left_alone(vectors, tmp_path):
 
 
 def test_inputs_and_outputs_that_are_rejected(vectors, tmp_path):
-    model, output = {"name": "n", "fingerprint": "2"}, str(tmp_path / "i")
-    other = vector_folder(tmp_path / "other", ["x"], VECTORS[:1], model=model)
+    output = str(tmp_path / "i")
     with pytest.raises(UsageError, match="both input and output"):
         index(vectors, vectors, overwrite=True)
-    with pytest.raises(MismatchError, match="other weights: m and n"):
-        index(output, vectors, other)
     with pytest.raises(UsageError, match="--type bm25 takes no --input"):
         build_index(IndexPaths(input=(vectors,), output=output), BM25)
     with pytest.raises(UsageError, match="--type flat takes no --corpus"):

@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from denserk.config.retrieval import Metric
 from denserk.index import exact
 from denserk.index.exact import ExactIndex
-from denserk.index.searcher import in_order
 from tests.index.folders import whole_numbers
 
 MANY = 2600  # rows: more than a block, and no whole number of them
@@ -31,7 +28,6 @@ def reference(vectors, queries, depth, metric=Metric.INNER, size=1):
 
 
 def collection(kind, rows=MANY, dimension=24):
-    """Vectors and queries of a kind; clusters follow one another."""
     draw = np.random.default_rng(5)
     vectors = draw.normal(size=(rows, dimension))
     queries = draw.normal(size=(40, dimension))
@@ -149,15 +145,3 @@ def test_the_error_bound_is_kept_and_needed(monkeypatch, kind, bound):
     if bound:
         assert (np.sort(rows) == np.sort(right[1])).all()
     assert scans == [40] if bound else scans[1] > 5
-
-
-SCORES = st.floats(width=32, allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0, np.inf, -np.inf])
-
-
-@given(st.lists(st.tuples(SCORES, st.integers(0, 2**32 - 2)), max_size=20))
-def test_hits_in_order(pairs):
-    scores = np.array([s for s, _ in pairs], np.float32)
-    rows = np.array([r for _, r in pairs], np.int64)
-    right = sorted(zip(scores.tolist(), rows.tolist(), strict=True), key=lambda h: (-h[0], h[1]))
-    found = [part[0].tolist() for part in in_order(scores[None], rows[None])]
-    assert list(zip(*found, strict=True)) == right

@@ -1,5 +1,3 @@
-"""Indexes of faiss: types, training, memory, breadth, recall, and the BLAS kernels it loads."""
-
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ RECALLS = {"hnsw": 0.95, "ivf": 0.2, "pq": 0.2, "hnswpq": 0.1, "sq8": 0.9, "sqfp
 
 
 def built(path, vectors=VECTORS, **settings):
-    """Build an index; return the file."""
     chosen = IndexSettings(**settings)
     count, dimension = vectors.shape
     build(vectors, path, chosen, *empty_index(count, dimension, chosen))

@@ -1,5 +1,3 @@
-"""Template indexes and merged indexes find what one build finds."""
-
 import json
 import shutil
 from itertools import pairwise
@@ -29,7 +27,6 @@ QUERIES = np.random.default_rng(4).normal(size=(20, 8)).astype(np.float32)
 
 
 def hits(folder, **settings):
-    """Scores and rows of QUERIES."""
     found = FaissIndex(Path(folder) / "index", SearchSettings(**settings)).search(QUERIES, 50)
     return [part.tolist() for part in found]
 
@@ -59,7 +56,6 @@ def write_parts(folder, factory="IVF9,SQ8", size=1, metric=Metric.INNER):
 
 
 def change(folder, **fields):
-    """Change fields of a manifest."""
     path = folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
@@ -135,22 +131,6 @@ def test_a_merged_index_finds_what_one_build_finds(tmp_path, request, metric, si
     index(tmp_path / "merged", tmp_path / "parts" / "*", overwrite=True)
 
 
-@pytest.mark.parametrize("memory", [None, "on_disk"])
-def test_merged_indexes_are_merged_again_and_templates(tmp_path, request, memory):
-    parts = write_parts(tmp_path)
-    index(tmp_path / "whole", *parts)
-    if memory:
-        request.getfixturevalue(memory)
-    index(tmp_path / "half", *parts[:2])
-    (tmp_path / "half").rename(tmp_path / "moved")
-    index(tmp_path / "again", tmp_path / "moved", parts[2])
-    assert hits(tmp_path / "again") == hits(tmp_path / "whole")
-    index(tmp_path / "turned", parts[2], parts[0])  # in the order given
-    shards = [tmp_path / "shards" / name for name in ("2", "0")]
-    index(tmp_path / "one", *shards, trained_as=str(tmp_path / "moved"))
-    assert hits(tmp_path / "turned") == hits(tmp_path / "one")
-
-
 @pytest.mark.parametrize("factory", [*LISTS, *OTHERS])
 def test_a_template_gives_the_bytes_of_its_index_again(tmp_path, factory):
     assert (mergeable_ivf(faiss.index_factory(8, factory)) is not None) == (factory in LISTS)
@@ -173,14 +153,11 @@ def test_templates_options_and_vectors_that_do_not_fit(tmp_path):
     write_parts(tmp_path)
     index(tmp_path / "graph", tmp_path / "shards/0", factory="HNSW4,Flat")
     vector_folder(tmp_path / "narrow", ["a"], VECTORS[:1, :4])
-    other = {"name": "n", "fingerprint": "2"}
-    vector_folder(tmp_path / "foreign", ["a"], VECTORS[:1], model=other)
     for source, template, given, message in (
         ("shards/1", "parts/0", {"factory": "IVF8,SQ8"}, "IVF8,SQ8: .* was trained as IVF9,SQ8"),
         ("shards/1", "parts/0", {"metric": Metric.L2}, "--metric l2: .* with metric inner"),
         ("shards/1", "parts/0", {"engine": Engine.TORCH}, "--engine torch supports"),
         ("narrow", "parts/0", {}, "of 8 dimensions, and the input has 4"),
-        ("foreign", "parts/0", {}, "other weights: m and n"),
         ("parts/0", "parts/0", {}, r"--trained-as .*parts/0 is for vectors"),
         ("shards/1", "graph", {}, "graph is HNSW4,Flat, which has no training"),
         ("shards/1", "shards/0", {}, "holds vectors, not index"),
@@ -192,15 +169,6 @@ def test_templates_options_and_vectors_that_do_not_fit(tmp_path):
             with pytest.raises(DenserkError, match=message):
                 index(tmp_path / "i", tmp_path / "parts/*", settings=settings)
     assert not (tmp_path / "i").exists()
-
-
-def test_a_part_that_is_cut_short(tmp_path):
-    parts = write_parts(tmp_path)
-    path = forget_checks(parts[2]) / "index"
-    for left in (0.9, 0.3):
-        path.write_bytes(path.read_bytes()[: int(left * path.stat().st_size)])
-        with pytest.raises(InputError, match="index: found"):
-            index(tmp_path / "whole", *parts, overwrite=True)
 
 
 def test_lists_that_are_cut_short_or_missing_or_do_not_fit(tmp_path, on_disk, monkeypatch):
@@ -233,19 +201,6 @@ def test_what_a_killed_build_left_goes_when_it_is_resumed(tmp_path, on_disk, mon
     index(tmp_path / "killed", shard, factory="IVF9,PQ4x4", resume=True)
     assert hits(tmp_path / "killed") == hits(tmp_path / "whole")
     assert set(contents(tmp_path / "killed")) == set(contents(tmp_path / "whole"))
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_an_id_that_occurs_twice(tmp_path, size):
-    parts = write_parts(tmp_path, size=size)
-    lines = (forget_checks(parts[2]) / "docid").read_text().splitlines()
-    lines[4 * size : 5 * size] = ["d3#0", "d3#1"] if size > 1 else ["d3"]
-    (parts[2] / "docid").write_text("".join(f"{line}\n" for line in lines))
-    before = 510 // size
-    found = f"{parts[2]}: found the id d3 twice: passages 4 and {before + 5}, the first in "
-    with pytest.raises(InputError, match=found + str(parts[0])):
-        index(tmp_path / "whole", *parts)
-    assert [item.name for item in (tmp_path / "whole").iterdir()] == ["manifest.json"]
 
 
 def test_parts_that_cannot_be_merged(tmp_path):

@@ -1,5 +1,3 @@
-"""Pseudo-relevance feedback: what a second search with the moved query must find."""
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,5 @@
-"""Fusion against sums written out, laws that hold for any runs, files, and Pyserini's fusion."""
-
 import random
 import re
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.commands.app import run
+from denserk.config.evaluation import EvaluationSettings
 from denserk.config.formats import RunFormat
 from denserk.config.retrieval import (
     FusionMethod,
@@ -20,7 +19,8 @@ from denserk.config.retrieval import (
     Ties,
 )
 from denserk.errors import InputError, UsageError
-from denserk.index.fusion import fuse, reciprocal_ranks, weighted_scores
+from denserk.evaluation.evaluator import evaluate
+from denserk.index.fusion import fuse, score_parts, weight_grid, weighted
 from denserk.index.searcher import Ranking
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.runs import read_run_scores, write_run
@@ -28,18 +28,20 @@ from denserk.records import best_first
 from tests.peers import run_pyserini
 from tests.reporters import Heard
 
+LINEAR: dict[str, Any] = {"method": FusionMethod.LINEAR}
 TERMS = [("d1", 12.0), ("d2", 8.0), ("d3", 4.0)]
 DENSE = [("d3", 0.75), ("d1", 0.5), ("d4", 0.25)]
 
 
 def test_reciprocal_ranks():
-    assert reciprocal_ranks([TERMS, DENSE], [1, 1]) == {
+    assert weighted(score_parts([TERMS, DENSE], FusionSettings()), [1, 1]) == {
         "d1": 1 / (60 + 1) + 1 / (60 + 2),
         "d2": 1 / (60 + 2),
         "d3": 1 / (60 + 3) + 1 / (60 + 1),
         "d4": 1 / (60 + 3),
     }
-    assert reciprocal_ranks([TERMS, DENSE], [0.5, 2], k=0)["d3"] == 0.5 / 3 + 2 / 1
+    parts = score_parts([TERMS, DENSE], FusionSettings(rrf_k=0))
+    assert weighted(parts, [0.5, 2])["d3"] == 0.5 / 3 + 2 / 1
 
 
 @pytest.mark.parametrize(
@@ -53,8 +55,12 @@ def test_reciprocal_ranks():
     ],
 )
 def test_weighted_scores(normalization, missing, expected):
-    how = Normalization(normalization), Missing(missing)
-    fused = weighted_scores([TERMS, DENSE], [0.25, 1], *how)
+    how: dict[str, Any] = {
+        "normalization": Normalization(normalization),
+        "missing": Missing(missing),
+    }
+    parts = score_parts([TERMS, DENSE], FusionSettings(**LINEAR, **how))
+    fused = weighted(parts, [0.25, 1])
     assert [fused[f"d{n}"] for n in range(1, 5)] == pytest.approx(expected, abs=1e-12)
 
 
@@ -69,10 +75,10 @@ RUNS = st.lists(
 def test_the_order_of_the_runs_changes_nothing(runs, random):
     pairs = [(best_first(run.items()), weight) for weight, run in enumerate(runs, start=1)]
     shuffled = random.sample(pairs, len(pairs))
-    for combine in (reciprocal_ranks, weighted_scores):
+    for method in FusionMethod:
         one, other = (
-            combine([hits for hits, _ in order], [weight for _, weight in order])
-            for order in (pairs, shuffled)
+            weighted(score_parts(hits, FusionSettings(method=method)), weights)
+            for hits, weights in (zip(*order, strict=True) for order in (pairs, shuffled))
         )
         assert one == other
 
@@ -150,12 +156,8 @@ def test_the_manifest_and_the_queries_that_a_run_lacks(fused, tmp_path):
 
 
 def test_refused(fused, tmp_path):
-    with pytest.raises(UsageError, match="two runs or more"):
-        fused(WORDS)
     with pytest.raises(UsageError, match="only one of the runs"):
         fused("-", "-")
-    with pytest.raises(UsageError, match="3 weights for 2 runs"):
-        fused(WORDS, VECTORS, weights=(1, 2, 3))
     with pytest.raises(InputError, match="an empty run"):
         fused(WORDS, {})
     ranks = write(tmp_path / "ranks", VECTORS, RunFormat.MSMARCO)
@@ -163,8 +165,68 @@ def test_refused(fused, tmp_path):
         fused(WORDS, ranks, method=FusionMethod.LINEAR)
 
 
+@pytest.mark.parametrize(
+    ("count", "measure", "fusion"),
+    [
+        (2, "nDCG@10", {}),
+        (2, "R@3", {"normalization": "zmuv", "depth": 7}),
+        (2, "AP", {"method": "rrf", "rrf-k": 1}),
+        (3, "RR@10", {"normalization": "none", "missing": "lowest"}),
+    ],
+)
+def test_tuned_weights_are_the_best_of_fuse_and_eval(count, measure, fusion, tmp_path, capsys):
+    chance = random.Random(count)
+    runs = [made(seed, 12, 15) for seed in range(count)]
+    runs[0].pop("3")
+    names = [write(tmp_path / f"{n}.trec", run) for n, run in enumerate(runs)]
+    # "unasked" is judged but in no run, and two queries of the runs are not judged
+    judged = {qid: chance.sample(range(30), 4) for qid in ("unasked", *map(str, range(10)))}
+    qrels = str(tmp_path / "qrels")
+    lines = [f"{qid} 0 d{docid} 1\n" for qid, docids in judged.items() for docid in docids]
+    Path(qrels).write_text("".join(lines))
+    given = [part for name, value in fusion.items() for part in (f"--{name}", str(value))]
+
+    def measured(*options):
+        out = str(tmp_path / "oracle")
+        assert run(["fuse", *names, "--output", out, "--overwrite", "--quiet", *options]) == 0
+        settings = EvaluationSettings(measures=(measure,), complete=False)
+        return evaluate([out], qrels, settings).runs[0].summary[measure]
+
+    method = [] if "method" in fusion else ["--method", "linear"]
+    values = {
+        weights: measured(*given, *method, "--weights", ",".join(map(str, weights)))
+        for weights in weight_grid(count)
+    }
+    heard = Heard()
+    tuned = [*names, "--tune", qrels, "-m", measure, *given]
+    assert run(["fuse", *tuned]) == 0
+    line = capsys.readouterr().out.strip()
+    weights = tuple(map(float, line.split("--weights ")[1].split(",")))
+    assert values[weights] == max(values.values())
+    assert len(set(values.values())) > 3
+    assert measured(*line.split()) == values[weights]
+    assert any(f"{values[weights]:.4f}  --weights" in each for each in heard.notes)
+    assert measured(*tuned[count:]) == values[weights]
+    found = read_manifest(tmp_path / "oracle", Kind.RUN).settings["fusion"]
+    assert (found["tune"], tuple(found["weights"])) == (qrels, weights)
+
+
+def test_tuning_needs_common_queries_one_measure_and_an_output_or_qrels(tmp_path, capsys):
+    names = [write(tmp_path / f"{n}", run) for n, run in enumerate((WORDS, VECTORS))]
+    (tmp_path / "qrels").write_text("q9 0 d1 1\n")
+    for options, said in {
+        "--tune qrels": "the runs answer 'q1', 'q2', 'q3', ..., the qrels judge 'q9'",
+        "--tune qrels -m nDCG@10,AP": "one measure is expected",
+        "--tune qrels --alpha 0.5": "exclude each other",
+        "-m AP --output out": "--measure needs --tune",
+        "": "give --output, or --tune",
+    }.items():
+        given = options.replace("qrels", str(tmp_path / "qrels")).split()
+        assert run(["fuse", *names, *given, "--quiet"]) in (1, 2)
+        assert said in capsys.readouterr().err
+
+
 def made(seed, queries, depth):
-    """A run without ties, its queries shuffled."""
     chance = random.Random(seed)
     return {
         str(qid): {
@@ -173,22 +235,6 @@ def made(seed, queries, depth):
         }
         for qid in chance.sample(range(queries), queries)
     }
-
-
-@pytest.mark.slow
-def test_memory_is_a_query_at_a_time(tmp_path):
-    tracemalloc.start()
-    runs = [made(seed, 1800, 100) for seed in (1, 2)]
-    whole = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    names = [write(tmp_path / f"{n}", run) for n, run in enumerate(runs)]
-    del runs
-    fuse(names, str(tmp_path / "first"))  # imports pyarrow, whose code would be counted
-    tracemalloc.start()
-    fuse(names, str(tmp_path / "out"))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < whole / 4
 
 
 PYSERINI = """
@@ -207,7 +253,6 @@ fused = {
 for name, run in fused.items():
     run.save_to_txt(f"{folder}/{name}", tag="pyserini")
 """
-LINEAR: dict[str, Any] = {"method": FusionMethod.LINEAR}
 NONE: dict[str, Any] = {**LINEAR, "normalization": Normalization.NONE}
 AS_PYSERINI: dict[str, dict[str, Any]] = {
     "rrf": {"depth": 30},

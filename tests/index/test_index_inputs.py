@@ -1,5 +1,3 @@
-"""What an index is made of: inputs that stand one after another, and those that do not fit."""
-
 import numpy as np
 import pytest
 

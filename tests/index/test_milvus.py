@@ -1,5 +1,3 @@
-"""Milvus against exact search, in a local file: searching, loading, faults, errors in one line."""
-
 import fcntl
 import json
 import re
@@ -57,7 +55,6 @@ def database(tmp_path_factory):
 
 
 def searching(database, name, rules=SearchSettings(hits=10), **settings):  # noqa: B008
-    """An open collection, to be closed."""
     return closing(MilvusIndex(collection(database, name, **settings), rules))
 
 

@@ -1,5 +1,3 @@
-"""Other toolkits on what denserk wrote: Pyserini opens its index, Anserini its vectors."""
-
 import json
 import random
 
@@ -17,7 +15,6 @@ FORMATS = {"parquet": "ParquetDenseVectorCollection", "json": "JsonDenseVectorCo
 
 
 def denserk(*words):
-    """One command, which must succeed."""
     assert run([str(word) for word in words]) == 0
 
 

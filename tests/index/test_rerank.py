@@ -1,5 +1,4 @@
 import io
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -7,11 +6,12 @@ import pytest
 from denserk.commands.retrieve import rerank
 from denserk.config.encoding import ComputeSettings
 from denserk.errors import InputError
-from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
+from denserk.io.manifest import Kind, file_sha256, read_manifest
 from denserk.io.runs import read_run_scores, write_run
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QUERIES
+from tests.data.conftest import jsonl
 
 CPU = ComputeSettings(device="cpu")
 FILES = {"run": "in.trec", "topics": "queries.tsv", "corpus": "corpus.jsonl", "output": "out.trec"}
@@ -25,7 +25,6 @@ def write(path, run):
 
 
 def by_hand(model, run, **text):
-    """Every pair scored for itself, then sorted."""
     scorer = PairScorer(str(model), text, compute=CPU)
     expected = {}
     for qid, docids in run.items():
@@ -40,7 +39,6 @@ def by_hand(model, run, **text):
 
 @pytest.fixture
 def asked(toy, tiny_reranker):
-    """`asked(depth=2, run=...)`: the reranked run."""
 
     def reranked(**options):
         if "run" not in options:
@@ -98,24 +96,9 @@ def test_runs_that_cannot_be_reranked(asked, toy, run, message):
     assert not (toy / "out.trec").exists()
 
 
-def test_an_old_run_stays_until_the_new_one_is_whole(asked, toy, monkeypatch):
-    asked()
-    before = (toy / "out.trec").read_bytes()
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(PairScorer, "score", stop)
-    with pytest.raises(KeyboardInterrupt):
-        asked()
-    assert (toy / "out.trec").read_bytes() == before
-    assert not beside(toy / "out.trec").exists()
-
-
 def test_the_query_itself_is_left_out(asked, toy):
     corpus = [{"_id": docid, "title": t, "text": x} for docid, (t, x) in PASSAGES.items()]
     corpus.append({"_id": "q1", "text": QUERIES["q1"]})
-    (toy / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in corpus))
     run = write(toy / "in.trec", {"q1": ["q1", "d3", "d2"]})
-    found = asked(remove_query=True, depth=2, run=run)
+    found = asked(remove_query=True, depth=2, run=run, corpus=jsonl(toy / "c.jsonl", corpus))
     assert sorted(docid for docid, _ in found["q1"]) == ["d2", "d3"]

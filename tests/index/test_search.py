@@ -34,12 +34,10 @@ def bm25_of(toy):
 
 @pytest.fixture
 def made(toy, model):
-    """A flat index of the toy corpus."""
     return index_of(toy, vectors_of(toy, model, "v"))
 
 
 def ranked(toy, folder, **options):
-    """The run: query -> (passage, score), in its order."""
     if "encoded_queries" not in options:
         options.setdefault("topics", str(toy / "queries.tsv"))
     given: dict[str, Any] = {"hits": 4, "overwrite": True, "device": "cpu", **options}

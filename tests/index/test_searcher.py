@@ -1,5 +1,3 @@
-"""Ties by id at every depth, filters, and scores that no reader can take for equal."""
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -92,13 +90,3 @@ def test_lowered_scores_keep_their_order_in_float32(scores):
     assert (lowered[1:] < lowered[:-1]).all()
     assert (lowered <= scores).all()
     assert lowered[0] == scores[0]
-
-
-def test_no_hits():
-    class Empty(Counting):
-        def search(self, queries, depth):
-            return np.full((1, depth), -np.inf, "f4"), np.full((1, depth), -1)
-
-    for index in (Empty(np.ones((9, 1), "f4")), ExactIndex(np.empty((0, 1), np.float32))):
-        searcher = Searcher(index, names_of("abcdefghi"), SearchSettings(hits=2))
-        assert found(searcher, ["q"], np.ones((1, 1), "f4")) == {"q": []}

@@ -1,5 +1,3 @@
-"""Shards together are one index of everything; what does not belong together is reported."""
-
 from functools import partial
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""`index --target-recall`: the type and search parameters that reach a recall."""
-
 import faiss
 import numpy as np
 import pytest
@@ -8,7 +6,7 @@ from scipy.stats import binomtest
 from denserk.commands.app import run
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import Engine, IndexSettings, IndexType, Metric, SearchSettings
-from denserk.errors import MismatchError, UsageError
+from denserk.errors import UsageError
 from denserk.index import tuning
 from denserk.index.exact import ExactIndex
 from denserk.index.opening import open_index
@@ -104,10 +102,6 @@ def test_what_is_rejected(build, inputs, tmp_path):
         queries = vector_folder(tmp_path / str(vectors.shape), IDS[: len(vectors)], vectors)
         with pytest.raises(UsageError, match="20 or more of 16 dimensions are needed"):
             build(queries=queries)
-    model = {"name": "n", "fingerprint": "2"}
-    other = vector_folder(tmp_path / "other", IDS[:20], VECTORS[:20], model=model)
-    with pytest.raises(MismatchError, match="other weights"):
-        build(queries=other)
     several = vector_folder(tmp_path / "several", IDS[:9], VECTORS[:18], size=2)
     index(tmp_path / "ivf", inputs[0], factory="IVF4,Flat")
     tuned = {"target_recall": 0.9, "encoded_queries": inputs[1]}

@@ -1,5 +1,3 @@
-"""Models of denserk evaluated by mteb, and mteb's predictions by denserk: the same figures."""
-
 import pytest
 from datasets import Dataset
 
@@ -11,7 +9,6 @@ pytestmark = pytest.mark.peer
 
 
 def toy_task(mteb):
-    """The toy collection as a retrieval task."""
     texts = [{"id": d, "title": title, "text": text} for d, (title, text) in PASSAGES.items()]
     test = {
         "corpus": Dataset.from_list(texts),

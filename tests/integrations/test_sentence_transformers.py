@@ -1,5 +1,3 @@
-"""Folders saved by denserk, opened by sentence-transformers: equal embeddings or a clear error."""
-
 import json
 import pickle
 
@@ -8,6 +6,7 @@ import pytest
 
 from denserk.commands.app import run
 from denserk.errors import ModelError, UsageError
+from tests.data.conftest import jsonl
 from tests.training.finetuning import write_examples
 
 SHORT = slice(4)
@@ -19,20 +18,17 @@ pytestmark = pytest.mark.peer
 
 @pytest.fixture(scope="module")
 def opened():
-    """`opened(folder, **named)`: a SentenceTransformer on the CPU."""
     st = pytest.importorskip("sentence_transformers", minversion="6.0")
     return lambda folder, **named: st.SentenceTransformer(str(folder), device="cpu", **named)
 
 
 def converted(source, target, *options):
-    """A model folder made by `denserk convert`."""
     words = ("convert", source, target, "--kind", "model", "--to", "denserk", *options)
     assert run([str(word) for word in words]) == 0
     return target
 
 
 def finetuned(source, target, tmp_path, *options):
-    """A model folder made by `denserk finetune`, two steps long."""
     data = write_examples(tmp_path / "train.jsonl", range(8))
     words = ("finetune", "--model", source, "--train-data", data, "--output", target, *options)
     usual = ("--max-steps", "2", "--batch-size", "4", "--group-size", "2", "--device", "cpu")
@@ -41,10 +37,8 @@ def finetuned(source, target, tmp_path, *options):
 
 
 def encoded(folder, tmp_path, source="--corpus"):
-    """What `denserk encode` makes of `TEXTS`."""
     texts, vectors = tmp_path / "texts.jsonl", tmp_path / "vectors.jsonl"
-    lines = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(TEXTS)]
-    texts.write_text("\n".join(lines) + "\n")
+    jsonl(texts, ({"_id": str(i), "text": text} for i, text in enumerate(TEXTS)))
     words = ("encode", "--model", folder, source, texts, "--output", vectors, "--overwrite")
     assert run([str(word) for word in (*words, "--output-format", "jsonl")]) == 0
     records = [json.loads(line) for line in vectors.read_text().splitlines()]

@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +10,6 @@ import pytest
 from denserk.commands.app import run
 from tests.conftest import write_toy
 
-# a regular file that gives an input/output error from its first byte on, also to root
-UNREADABLE = Path("/proc/self/mem")
 NULL = object()  # a field that is removed
 
 
@@ -35,7 +32,6 @@ def made(tiny, tmp_path_factory):
 
 @pytest.fixture
 def own(made, tmp_path):
-    """A copy of one of the folders."""
     return lambda name: shutil.copytree(made / name, tmp_path / name)
 
 
@@ -122,12 +118,6 @@ def test_a_manifest(own, rejected, name, field, value):
     assert field in line
 
 
-def test_counts_that_disagree(own, rejected):
-    folder = forget_checksums(own("v"))
-    change(folder / "manifest.json", "contents.count", 7)
-    assert "holds 6 passages by its journal, 7 by its manifest" in rejected(folder)
-
-
 def array(header):
     """A .npy file with such a header."""
     text = header.encode() + b"\n"
@@ -148,11 +138,6 @@ def halves():
         ("manifest.json", b"[]", ": found []; expected a JSON object"),
         ("block-00001.npy", array("("), ": found a broken file"),
         ("block-00001.npy", array("9" * 400), ": found a broken file"),
-        (
-            "block-00001.npy",
-            array("{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 16), }"),
-            ": found a broken file",
-        ),
         ("block-00001.npy", halves(), ": found float16 (2, 16); expected float32 (2, 16)"),
     ],
 )
@@ -160,12 +145,6 @@ def test_a_file_that_is_broken(own, rejected, file, data, found):
     folder = forget_checksums(own("v"))
     (folder / file).write_bytes(data)
     assert f"{file}{found}" in rejected(folder)
-
-
-def test_ids_of_vectors(own, rejected):
-    folder = own("v")
-    (folder / "block-00001.docid").write_text("d3\n")
-    assert "block-00001.docid: found bytes that differ from the checksum" in rejected(folder)
 
 
 @pytest.mark.parametrize("name", ["flat", "hnsw"])
@@ -234,14 +213,3 @@ def test_indexes_of_faiss_that_are_broken(own, search, rejected, name):
     for size in (0, 40, len(data) // 2):
         whole.write_bytes(data[:size])
         assert "index" in rejected(folder)
-
-
-@pytest.mark.skipif(not UNREADABLE.exists(), reason="Linux has such a file")
-@pytest.mark.parametrize("file", ["block-00001.npy", "block-00001.docid", "blocks.jsonl"])
-def test_a_file_that_cannot_be_read(own, rejected, file):
-    folder = own("v")
-    (folder / file).unlink()
-    (folder / file).symlink_to(UNREADABLE)
-    line = rejected(folder)
-    assert f"{file}: found" in line
-    assert "cannot be written" not in line

@@ -19,7 +19,6 @@ NAME = "denserk-toy/test"
 
 @pytest.fixture
 def toy_irds(toy, tmp_path, monkeypatch):
-    """The toy collection as a data set of ir_datasets."""
     package = pytest.importorskip("ir_datasets")
     corpus = tmp_path / "corpus.tsv"
     corpus.write_text("d1\tthe old river\nd3\tthe cat sleeps\n")
@@ -60,23 +59,15 @@ def test_unknown_and_broken_data_sets_are_reported(tmp_path):
         list(data_sets.irds_passages(NAME))
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working folder, with a cache of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path / "cache"))
-    return tmp_path
-
-
 @pytest.mark.parametrize("name", ["../secret", "a/../../secret", "..", "a\\b", ""])
-def test_a_name_of_beir_leads_nowhere_else(here, name):
-    (here / "cache" / "secret").mkdir(parents=True)
-    (here / "secret").mkdir()
+def test_a_name_of_beir_leads_nowhere_else(cache, name):
+    (cache / "secret").mkdir(parents=True)
+    Path("secret").mkdir()
     with pytest.raises(UsageError, match="is no name of a dataset"):
         data_sets.beir_folder(name)
 
 
-def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch):
+def test_a_beir_archive_is_fetched_into_the_cache(cache, monkeypatch):
     def download_and_unzip(url, folder):
         archive = Path(url).stem
         if archive == "none":
@@ -85,7 +76,7 @@ def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch):
 
     util = SimpleNamespace(download_and_unzip=download_and_unzip)
     monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
-    kept = here / "cache" / "beir"
+    kept = cache / "beir"
     for name, found in [
         ("none", "beir:none cannot be fetched: no route"),
         ("cake", "the archive of cake holds no such dataset"),
@@ -101,8 +92,7 @@ def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch):
 DEV = benchmarks()["msmarco-dev"]
 
 
-def test_parts_of_benchmarks_are_found_or_listed_all_at_once(here, monkeypatch):
-    cache = here / "cache"
+def test_parts_of_benchmarks_are_found_or_listed_all_at_once(cache, monkeypatch):
     monkeypatch.setattr(data_sets, "installed", lambda module: True)
     name = "irds:msmarco-passage/dev/small"
     parts = {"corpus": "irds:msmarco-passage", "topics": name, "qrels": name}
@@ -150,8 +140,8 @@ def test_real_topics(shared_data):
         assert (len(queries), sum(bool(query.answers) for query in queries)) == counts
 
 
-def test_a_beir_folder_and_its_name(here, toy):
-    folder = here / "datasets" / "toy"
+def test_a_beir_folder_and_its_name(cache, toy):
+    folder = Path("datasets/toy").absolute()
     (folder / "qrels").mkdir(parents=True)
     (toy / "corpus.jsonl").rename(folder / "corpus.jsonl")
     queries = [Query(qid, text) for qid, text in QUERIES.items()]

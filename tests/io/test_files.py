@@ -1,11 +1,6 @@
-import csv
 import gzip
-import io
-from contextlib import closing
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from denserk.errors import InputError, OutputError, UsageError
 from denserk.io import files
@@ -33,14 +28,6 @@ def test_inputs_that_are_no_text(tmp_path):
     for path, message in [(tmp_path / "none", "no such file"), (tmp_path, "is a folder")]:
         with pytest.raises(UsageError, match=message):
             list(files.read_text_lines(path))
-
-
-@pytest.mark.parametrize("size", [1, 100])
-def test_looking_ahead_loses_nothing(tmp_path, size):
-    (tmp_path / "f").write_bytes(b"one\ntwo\n")
-    with files.open_ahead(tmp_path / "f", size) as (head, handle):
-        assert head == b"one\ntwo\n"[:size]
-        assert handle.read() == b"one\ntwo\n"
 
 
 @pytest.mark.parametrize("name", ["deep/er/f.txt", "f.txt.gz"])
@@ -77,21 +64,3 @@ def test_outputs_that_cannot_be_written(tmp_path):
         files.write_lines(tmp_path / "f" / "g", ["x"])
     with pytest.raises(BrokenPipeError), files.write_errors("-"):
         raise BrokenPipeError
-
-
-@given(st.text(st.sampled_from("ab\" \t\n\r'")))
-def test_a_csv_reader_and_unquote_agree_on_a_quoted_column(text):
-    field = files.one_line(text)
-    quoted = files.quote(field)
-    assert files.unquote(quoted) == field
-    assert next(csv.reader(io.StringIO(f"{quoted}\tx"), delimiter="\t"))[0] == field
-
-
-@given(written=st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 99)), max_size=20))
-def test_every_record_is_read_back_also_between_writes(written, tmp_path_factory):
-    path = tmp_path_factory.mktemp("scratch") / "records"
-    with closing(files.ScratchRecords(path)) as records:
-        for number, (record, asked) in enumerate(written):
-            assert records.append(record) == number
-            assert records[asked % (number + 1)] == written[asked % (number + 1)][0]
-        assert [records[n] for n in range(len(records))] == [record for record, _ in written]

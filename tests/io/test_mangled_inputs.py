@@ -1,6 +1,5 @@
 """No file, however broken, draws anything but one of denserk's own errors out of a reader."""
 
-import gzip
 import warnings
 from collections import deque
 from functools import partial
@@ -95,20 +94,4 @@ def drain(reader, path):
 def test_mangled_bytes(tmp_path, reader, data):
     path = tmp_path / "file"
     path.write_bytes(data)
-    drain(reader, path)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
-@given(
-    reader=st.sampled_from(READERS),
-    data=st.sampled_from(SAMPLES),
-    cut=st.integers(1, 60),
-    flip=st.integers(0, 60),
-)
-def test_mangled_gzip(tmp_path, reader, data, cut, flip):
-    packed = bytearray(gzip.compress(data)[:-cut])
-    if flip < len(packed):
-        packed[flip] ^= 0x55
-    path = tmp_path / "file.gz"
-    path.write_bytes(packed)
     drain(reader, path)

@@ -1,7 +1,4 @@
-"""Text to pre-train on, in every format."""
-
 import gzip
-import json
 
 import pytest
 
@@ -16,17 +13,12 @@ from denserk.io.pretraining_text import (
     read_expansions,
 )
 from denserk.records import Passage
-from tests.expansions import write_expansions
+from tests.data.conftest import jsonl, write_expansions
 from tests.reporters import Heard
 
 ONE, TWO, BOTH = (("one.",), ("two.",), ("one.\ntwo.",))
 IDS = {"text": [5, 6], "queries": [[7], [8, 9]], "next": [[3]]}
 TITLED = {"_id": "1", "title": " T ", "text": "a text", "url": "u"}
-
-
-def jsonl(path, *records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +53,7 @@ def test_plain_text(tmp_path, text, raw_text, documents, kind):
     ],
 )
 def test_records(tmp_path, record, document):
-    (found,) = read_documents(jsonl(tmp_path / "c.jsonl", record), fields=("text", "url"))
+    (found,) = read_documents(jsonl(tmp_path / "c.jsonl", [record]), fields=("text", "url"))
     assert found[:-1] == document[:-1]
 
 
@@ -69,25 +61,19 @@ def test_records(tmp_path, record, document):
     "record", [{"text": "words"}, {"text": [1.5]}, {"text": [True]}, {"text": [1], "next": [1]}, {}]
 )
 def test_what_are_no_token_ids(tmp_path, record):
-    source = jsonl(tmp_path / "c.jsonl", {"text": [1]}, record)
+    source = jsonl(tmp_path / "c.jsonl", [{"text": [1]}, record])
     with pytest.raises(InputError, match=r"c.jsonl, line 2: "):
         list(read_documents(source))
 
 
 def test_a_folder_is_its_files_by_name(tmp_path):
     (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(b"d10\tone.\nd2\ttwo.\n"))
-    jsonl(tmp_path / "a.jsonl", {"_id": "1", "text": "one."})
+    jsonl(tmp_path / "a.jsonl", [{"_id": "1", "text": "one."}])
     for name in (".hidden.tsv", "manifest.json", "notes.md"):
         (tmp_path / name).write_text("{}")
     assert [passage.docid for passage in read_passages(str(tmp_path))] == ["1", "d10", "d2"]
     (tmp_path / "c.txt").write_text("two.\n")
     assert [document.parts for document in read_documents(str(tmp_path))] == [ONE, ONE, TWO, TWO]
-
-
-MADE = [
-    Expansion("d1", ("who runs?", "moon \u2013 sun"), ("and then\nit fell",)),
-    Expansion("d2", (), ()),
-]
 
 
 @pytest.mark.parametrize(
@@ -97,18 +83,6 @@ def test_broken_expansions_are_named(tmp_path, line):
     (tmp_path / "x.jsonl").write_text('{"docid": "0"}\n' + line + "\n")
     with pytest.raises(InputError, match="line 2: "):
         list(read_expansions(tmp_path / "x.jsonl"))
-
-
-def test_queries_are_appended_to_the_text_of_their_passage(tmp_path):
-    made = [MADE[0], Expansion("d3", ("who?",), ())]
-    write_expansions(tmp_path / "x", made)
-    assert list(read_expansions(tmp_path / "x")) == made
-    passages = [Passage("d1", "it runs", "Moon"), Passage("d2", "b"), Passage("d3", "")]
-    assert list(append_queries(passages, tmp_path / "x")) == [
-        Passage("d1", "it runs who runs? moon \u2013 sun", "Moon"),
-        Passage("d2", "b"),
-        Passage("d3", "who?"),
-    ]
 
 
 @pytest.mark.parametrize("ids", [["d1", "d9"], ["d2", "d1"]])

@@ -1,5 +1,3 @@
-"""Parquet, and datasets of the hub, whose repositories are folders here."""
-
 import json
 from typing import Any
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from denserk.config.formats import TopicsFormat
 from denserk.errors import InputError
-from denserk.io import topics
 from denserk.io.topics import (
     WRITTEN,
     contexts_writer,
@@ -108,12 +107,6 @@ def test_written_queries_read_back(tmp_path, form, queries):
     if form is TopicsFormat.DPR:
         queries = [query._replace(qid=str(i)) for i, query in enumerate(queries)]
     assert list(read_topics_file(tmp_path / "q", form)) == queries
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
-def test_any_answers_survive_their_literal(answers):
-    doubled = repr(answers).replace('"', '""')
-    assert topics.parse_answers(f'"{doubled}"') == topics.parse_answers(repr(answers)) == answers
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,7 @@ def test_two_formats_lose_nothing(form, name, tmp_path):
         ("st-triplet", b"q\tpositive\tscore\n1\t2\t3\n", "found the column score"),
         ("st-triplet", b'{"a": "q"}', "line 1: found 1 column"),
         ("negatives", b"1\t2\t3\n", "found 3 columns; expected 2"),
+        ("negatives", b'{"id": "1", "negatives": [2]}', "found list as negatives"),
         ("tevatron", b'{}\n{"query_id": "a b"}', "line 2: found the query_id id"),
         ("tevatron", b'{"negative_passages": ["x"]}', "found str in negative_pass"),
         ("tevatron", b'{"negative_passages": [{"text": 3}]}', "found int as text"),

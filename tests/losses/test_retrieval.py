@@ -64,12 +64,10 @@ def vectors():
 
 
 def sizes(key):
-    """How many vectors a passage has."""
     return 2 if key == 3 else 3
 
 
 def best(query, passages, key):
-    """A passage's best score."""
     return max(torch.dot(query, passages[ROW[key], place]) for place in range(sizes(key)))
 
 
@@ -137,7 +135,6 @@ def aggretriever(queries, passages, masked=nothing):
 
 
 def students(queries, passages):
-    """Each query's scores of its own passages."""
     for query, own in zip(queries, OWN, strict=True):
         yield torch.stack([best(query, passages, key) for key in own]) / TEMPERATURE
 

@@ -92,23 +92,10 @@ WORDS = st.lists(st.sampled_from(["the", "old", "river", "runs", "south"]), max_
 )
 
 
-def slow_jaccard(one, other):
-    sets = []
-    for text in (one, other):
-        words = text.split()
-        count = max(1, len(words) - 2)
-        sets.append({tuple(words[at : at + 3]) for at in range(count)} if words else set())
-    union = sets[0] | sets[1]
-    return len(sets[0] & sets[1]) / len(union) if union else 0.0
-
-
-@given(WORDS, WORDS, st.sampled_from([0.1, 0.5, 1.0]))
-def test_guards_of_texts(one, other, share):
-    """A literal match is a contiguous part; a near-duplicate shares trigrams of words."""
+@given(WORDS, WORDS)
+def test_guards_of_texts(one, other):
+    """A literal match is a contiguous part."""
     padded = f" {one} ", f" {other} "
     literal = bool(one and other) and (padded[0] in padded[1] or padded[1] in padded[0])
     guard = text_guard([one], MiningSettings(drop_literal=True))
     assert guard(other) == ("literal" if literal else None)
-    near = slow_jaccard(one, other) >= share
-    guard = text_guard(["", one], MiningSettings(near_duplicate=share))
-    assert guard(other) == ("near-duplicate" if near else None)

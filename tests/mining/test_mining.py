@@ -1,22 +1,24 @@
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 
 from denserk.config.encoding import ComputeSettings
-from denserk.config.formats import TrainingFormat
+from denserk.config.formats import ConversionSettings, TrainingFormat
 from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, resolve_mining
+from denserk.conversion import convert
 from denserk.errors import InputError
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.io.training import read_training
-from denserk.mining.mining import mine_negatives
+from denserk.mining.mining import mine_negatives, scored
 from denserk.models.cross_encoder import PairScorer
-from denserk.records import Passage, Query
+from denserk.records import Candidate, Passage, Query, TrainingExample
 from tests.conftest import PASSAGES, QRELS, QUERIES
-from tests.data.conftest import jsonl
+from tests.data.conftest import inline, jsonl
 from tests.mining.conftest import RUN, ids, negatives, run_text
 from tests.reporters import Heard
 
@@ -148,14 +150,12 @@ def test_likeness_to_a_positive(mine, toy):
         return ids(examples["q1"].negatives), +result.dropped
 
     assert left(drop_literal=True) == (["d1", "d2"], {"positives": 1, "literal": 1})
-    assert left(near_duplicate=0.37) == (["d2"], {"positives": 1, "near-duplicate": 2})
-    assert left(near_duplicate=0.6) == (["d1", "d2"], {"positives": 1, "near-duplicate": 1})
 
 
 def test_a_teachers_scores_stand_in_for_the_runs(mine, tiny_reranker):
-    model, compute = str(tiny_reranker()), ComputeSettings(device="cpu")
+    model = str(tiny_reranker())
     _, every = mine(MiningSettings(num_negatives=9, teacher=model))
-    teacher = PairScorer(model, compute=compute)
+    teacher = PairScorer(model, compute=CPU)
     limits = {}
     for qid, example in every.items():
         for candidate in (*example.positives, *example.negatives):
@@ -283,3 +283,40 @@ def test_nothing_to_mine_is_rejected(name, text, message, mine, toy):
     assert str(refusal.value).startswith(message)
     assert (toy / "mined.jsonl").read_bytes() == before
     assert beside(toy / "mined.jsonl").exists()
+
+
+CPU = ComputeSettings(device="cpu")
+
+
+def example(query, *texts):
+    positive, *negatives = (Candidate(f"1-{text}", text, score=7.0) for text in texts)
+    return TrainingExample("1", query, (positive,), tuple(negatives))
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "hint"),
+    [
+        (example("", "c"), "query 1 without its text", "--queries"),
+        (example("q", "c", ""), "passage 1- of query 1 without its text", "--corpus"),
+        (example("q", "c", "d"), "the score nan for passage 1-d of query 1", "broken"),
+    ],
+)
+def test_what_a_teacher_cannot_score(given, words, hint):
+    with pytest.raises(InputError, match=words) as refusal:
+        list(scored([given], lambda *_: np.array([1, np.nan], dtype=np.float32), "train"))
+    assert hint in str(refusal.value.hint)
+
+
+@pytest.mark.parametrize("form", ["tevatron", "flag"])
+def test_convert_writes_a_cross_encoder_s_scores(tmp_path, tiny_reranker, form):
+    train = jsonl(tmp_path / "train.jsonl", [inline(1, 1, 2), inline(2, 2, 1)])
+    target, model = tmp_path / "scored.json", str(tiny_reranker())
+    settings = ConversionSettings(to_format=form, teacher=model)
+    assert convert(train, str(target), settings, compute=CPU).count == 2
+    scorer = PairScorer(model, compute=CPU)
+    for found in read_training(target, TrainingFormat(form)):
+        candidates = (*found.positives, *found.negatives)
+        passages = [Passage(c.docid, c.text) for c in candidates]
+        expected = scorer.score([Query(found.qid, found.query)] * 3, passages)
+        got = [c.score for c in candidates if c.score is not None]
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)

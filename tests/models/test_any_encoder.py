@@ -1,5 +1,3 @@
-"""Encoders and decoders that transformers' AutoModel loads, through encode, training and saving."""
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Broken and crafted model folders, through the command that people use first."""
-
 import json
 import pickle
 import shutil
@@ -74,20 +72,6 @@ def test_a_config_chooses_no_attention(model, tiny, name):
         for folder in (model, tiny("bert"))
     )
     assert np.array_equal(found, expected)
-
-
-INDEXES = [
-    ({}, "no weight_map"),
-    ({"weight_map": {"a": 1}}, "weight_map.a that is 1"),
-    ({"weight_map": {"a": "absent.safetensors"}}, "absent.safetensors cannot be read"),
-]
-
-
-@pytest.mark.parametrize(("index", "named"), INDEXES, ids=str)
-def test_a_broken_index_of_weights(model, refused, index, named):
-    (model / "model.safetensors").unlink()
-    (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert named in refused()
 
 
 class _Evil:

@@ -1,5 +1,3 @@
-"""Models by name: folders, short names, and the hub's cache."""
-
 import pytest
 from huggingface_hub import constants
 
@@ -16,7 +14,6 @@ def offline(monkeypatch, tmp_path):
 
 
 def cached(tmp_path, name, *files):
-    """A snapshot in the hub's cache."""
     root = tmp_path / f"models--{name.replace('/', '--')}"
     snapshot = root / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)

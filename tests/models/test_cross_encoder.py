@@ -1,4 +1,3 @@
-import json
 from typing import Any
 
 import numpy as np
@@ -145,19 +144,6 @@ def test_what_is_no_reranker_and_no_retriever(tiny, tiny_reranker, tmp_path):
     saved(tmp_path / "r", tiny())
     with pytest.raises(ModelError, match="a cross-encoder makes no vectors"):
         TextEncoder(str(tmp_path / "r"), compute=CPU)
-
-
-def test_the_fingerprint_is_of_weights_and_settings(tiny, tmp_path):
-    def fingerprint(name):
-        return PairScorer(str(tmp_path / name), compute=CPU).fingerprint
-
-    stored = saved(tmp_path / "a", tiny())
-    stored.save(tmp_path / "b")
-    assert fingerprint("a") == fingerprint("b")
-    values = json.loads((tmp_path / "b" / "denserk.json").read_text())
-    values["pairs"]["max_length"] = 40
-    (tmp_path / "b" / "denserk.json").write_text(json.dumps(values))
-    assert fingerprint("a") != fingerprint("b")
 
 
 @pytest.mark.parametrize("kind", RERANKERS)

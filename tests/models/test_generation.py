@@ -1,9 +1,8 @@
-"""Generated texts: seeds, lengths, special tokens and models that are rejected."""
-
 import io
 import json
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from denserk.io.manifest import Kind, read_manifest
 from denserk.io.pretraining_text import read_expansions
 from denserk.models.generation import CONTINUATIONS, QUERIES, TextGenerator, generate
 from tests.conftest import WORDS
+from tests.data.conftest import jsonl
 from tests.faults import NAMING, Stopped, contents, stopped_at
 from tests.tiny_models import POSITIONS
 
@@ -113,13 +113,10 @@ COUNT = 11
 @pytest.fixture
 def corpus(tmp_path):
     draw = random.Random(3)
-    path = tmp_path / "corpus.jsonl"
-    with path.open("w") as out:
-        for n in range(COUNT):
-            words = " ".join(draw.choices(WORDS, k=draw.randint(1, 20)))
-            record = {"_id": f"d{n}", "title": "", "text": "" if n == 4 else words}
-            out.write(json.dumps(record) + "\n")
-    return path
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 20))) for _ in range(COUNT)]
+    texts[4] = ""
+    records = ({"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(texts))
+    return Path(jsonl(tmp_path / "corpus.jsonl", records))
 
 
 class StandIn(TextGenerator):
@@ -216,12 +213,23 @@ def test_resume_after_a_change(stand_in, corpus, tmp_path, finished):
         with pytest.raises(MismatchError, match=said):
             run(tmp_path / "x", corpus, resume=True, **change)
     lines = corpus.read_text().splitlines(keepends=True)
-    other = [lines[0], lines[1].replace('"text": "', '"text": "new '), *lines[2:]]
+    other = [lines[0], lines[1].replace('"text":"', '"text":"new '), *lines[2:]]
     for changed in (lines[:3], other):
         corpus.write_text("".join(changed))
         with pytest.raises(MismatchError, match="other passages than"):
             run(tmp_path / "x", corpus, resume=True)
     assert run(tmp_path / "x", corpus, overwrite=True).generated == len(lines)
+
+
+def test_overwriting_keeps_the_old_file_until_the_end(stand_in, corpus, tmp_path):
+    run(tmp_path / "x", corpus)
+    before = (tmp_path / "x").read_bytes()
+    with stopped_at(6, [(StandIn, "generate")]), pytest.raises(Stopped):
+        run(tmp_path / "x", corpus, num_queries=3, overwrite=True)
+    assert (tmp_path / "x").read_bytes() == before
+    run(tmp_path / "x", corpus, num_queries=3, resume=True)
+    assert (tmp_path / "x").read_bytes() != before
+    assert contents(tmp_path).keys() == {"corpus.jsonl", "x", "x.manifest.json"}
 
 
 def test_streams_in_and_out(stand_in, corpus, tmp_path, monkeypatch, capfdbinary):

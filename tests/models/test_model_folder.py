@@ -1,5 +1,3 @@
-"""Saved and converted folders, opened by denserk, transformers and Pyserini."""
-
 import json
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The OpenVINO backend against torch: equal vectors, fallback, and the certificate of int8."""
-
 import itertools
 import subprocess
 import sys

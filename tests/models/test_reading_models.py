@@ -1,7 +1,4 @@
-"""Reading folders of every layout; weights to train from are kept, and missing ones initialised."""
-
 import dataclasses
-import json
 import shutil
 
 import pytest
@@ -18,7 +15,7 @@ from denserk.config.encoding import (
 from denserk.data.batches import pad
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import DenserkError, ModelError
-from denserk.models.model_folder import StoredEncoder, read_model_folder, save_model
+from denserk.models.model_folder import read_model_folder, save_model
 from denserk.models.representation import Retriever
 from tests.reporters import Heard
 from tests.tiny_models import BACKBONES, HIDDEN, WITH_HEADS
@@ -37,14 +34,12 @@ def vectors(folder, settings=None):
 
 
 def tensors_of(folder):
-    """The transformer's tensors of a folder, and the representation's own."""
     tensors = load_file(folder / "model.safetensors")
     heads = {n: tensors.pop(n) for n in list(tensors) if n.startswith(("tok_", "cls_proj"))}
     return tensors, heads
 
 
 def rewrite(source, target, tensors, *, pickled=False, leave=()):
-    """A copy of a folder with other weights."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.bin", *leave))
     if pickled:
         torch.save(tensors, target / "pytorch_model.bin")
@@ -151,17 +146,6 @@ def test_missing_unexpected_and_misshapen_tensors_are_all_named(tiny, tmp_path):
     assert "classifier" not in caught.value.message
 
 
-def test_weights_in_several_files(tiny, tmp_path):
-    tensors, _ = tensors_of(tiny("bert"))
-    folder = rewrite(tiny("bert"), tmp_path / "m", tensors)
-    (folder / "model.safetensors").unlink()
-    where = {n: f"model-{i % 2}.safetensors" for i, n in enumerate(sorted(tensors))}
-    for file in set(where.values()):
-        save_file({n: t.clone() for n, t in tensors.items() if where[n] == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
-    assert vectors(folder)[0].equal(vectors(tiny("bert"))[0])
-
-
 def test_a_fingerprint_is_of_content_not_of_place(tiny, tmp_path):
     copy = shutil.copytree(tiny("bert"), tmp_path / "copy")
     mark = read_model_folder(tiny("bert")).fingerprint()
@@ -188,7 +172,6 @@ def test_folders_that_are_no_models(tmp_path, name, content, words):
 
 
 def to_train(folder, settings, *, untie=False, seed=0):
-    """A retriever to train, and what was logged."""
     torch.manual_seed(seed)
     heard = Heard()
     sides = read_model_folder(folder).build(settings, train=True, untie=untie)
@@ -223,14 +206,6 @@ def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(tiny, kind, h
     assert notes[0] == "randomly initialised: the masked-language-model head"
 
 
-def test_untied_sides_start_equal_and_share_no_memory(tiny):
-    model, _ = to_train(tiny("bert"), AGG, untie=True)
-    query, passage = model.query.state_dict(), model.passage.state_dict()
-    assert all(torch.equal(query[name], passage[name]) for name in query)
-    addresses = [{p.data_ptr() for p in side.parameters()} for side in (model.query, model.passage)]
-    assert not addresses[0] & addresses[1]
-
-
 @pytest.mark.parametrize("settings", [AGG, FRESH, MIX], ids=["agg", "fresh", "scalar-mix"])
 @pytest.mark.parametrize("untie", [False, True])
 def test_training_is_resumed_from_a_saved_folder(tiny, tmp_path, settings, untie):
@@ -246,15 +221,3 @@ def test_training_is_resumed_from_a_saved_folder(tiny, tmp_path, settings, untie
     assert again.state_dict().keys() == expected.keys()
     for name, tensor in again.state_dict().items():
         assert torch.equal(tensor, expected[name]), name
-
-
-def test_training_starts_with_what_the_backbone_can_do(tiny):
-    for kind, settings, message in (
-        ("t5", AGG, "which a t5 backbone does not have"),
-        ("bert", dataclasses.replace(MIX, layers=(2, 5)), "the backbone has the layers 0 to 2"),
-    ):
-        with pytest.raises(ModelError, match=message):
-            to_train(tiny(kind), settings)
-    for kind, lacks in (("t5", "CLS"), ("electra", "masked-language-model")):
-        with pytest.raises(ModelError, match=f"{kind} cannot be pre-trained.* has no .*{lacks}"):
-            StoredEncoder.read(tiny(kind)).masked_lm()

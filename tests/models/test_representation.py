@@ -29,7 +29,6 @@ from denserk.models.representation import (
     first_tokens,
     max_similarity,
     pool_mean,
-    storage_order,
     vector_scores,
 )
 from tests import oracles
@@ -186,14 +185,6 @@ def test_me_bert_repeats_the_first_vector_of_a_short_passage_and_colbert_average
     torch.testing.assert_close(found[1], hidden[1][[0, 1, 2, 0]])
     for row, real in enumerate(BATCH.attention_mask):
         torch.testing.assert_close(averaged[row, 0], hidden[row][real].mean(0))
-
-
-def test_storage_order():
-    for layers, order in (([], (12, 11)), ([12], (12,)), ([0, 6, 12], (12, 6, 0))):
-        assert storage_order(layers, 12) == order
-    for impossible in ([10, 11], [12, 13], [12, 12]):
-        with pytest.raises(ModelError, match="--layers"):
-            storage_order(impossible, 12)
 
 
 @pytest.fixture

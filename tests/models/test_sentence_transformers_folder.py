@@ -1,5 +1,3 @@
-"""Folders of sentence-transformers, read; and those that denserk writes for it."""
-
 import json
 import shutil
 
@@ -100,7 +98,6 @@ def test_prompts_become_prefixes(tiny, tmp_path, prompts, query, passage):
 
 
 def saved(source, target, *options):
-    """What `denserk convert` writes."""
     words = ("convert", source, target, "--kind", "model", "--to", "denserk", *options)
     assert run([str(word) for word in words]) == 0
     return target

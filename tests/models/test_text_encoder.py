@@ -1,5 +1,3 @@
-"""Vectors do not depend on the batch, stay near in low precision, and equal another library's."""
-
 import numpy as np
 import pytest
 import torch

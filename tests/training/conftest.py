@@ -1,5 +1,3 @@
-"""Fixtures of all training tests."""
-
 import re
 
 import pytest
@@ -19,14 +17,12 @@ def plain(request, monkeypatch):
 
 @pytest.fixture(scope="session")
 def train(tmp_path_factory):
-    """24 queries with the scores of a teacher."""
     path = tmp_path_factory.mktemp("data") / "train.jsonl"
     return write_examples(path, range(24), scored=True)
 
 
 @pytest.fixture(scope="session")
 def dev(tmp_path_factory):
-    """Six held-out queries."""
     return write_examples(tmp_path_factory.mktemp("data") / "dev.jsonl", range(30, 36))
 
 

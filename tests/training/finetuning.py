@@ -26,7 +26,6 @@ AGG: dict[str, Any] = {"representation": Representation.AGG, "agg_dim": 20, "cls
 
 
 def write_examples(path: Path, queries: Iterable[int], *, scored: bool = False) -> str:
-    """A training file: queries with one or two positives and three negatives, texts inline."""
     return jsonl(path, (inline(number, 1 + number % 2, 3, scored=scored) for number in queries))
 
 
@@ -38,16 +37,13 @@ def run_of(output: Path, model: Path | str, train: str | Path, **options: Any) -
 
 
 def tune(output: Path, model: Path | str, train: str | Path, **options: Any) -> TrainingResult:
-    """Runs it in silence."""
     return finetune(run_of(output, model, train, **options))
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:
-    """The log of a run."""
     log: list[dict[str, Any]] = json.loads((folder / "training.json").read_text())["log"]
     return log
 
 
 def weights(folder: Path) -> bytes:
-    """The bytes of the model that came out."""
     return (folder / "model.safetensors").read_bytes()

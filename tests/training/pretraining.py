@@ -75,5 +75,4 @@ def run_of(
 
 
 def train(output: Path, *arguments: Any, **options: Any) -> TrainingResult:
-    """Runs it in silence."""
     return pretrain(run_of(output, *arguments, **options))

@@ -51,7 +51,6 @@ LOSSES = {
 def retriever(
     folder: Path, name: str, *, untie: bool = False, dropout: float | None = None
 ) -> Retriever:
-    """A retriever to train from a tiny folder; `dropout` replaces the model's own rate."""
     torch.manual_seed(11)
     sides = read_model_folder(folder).build(REPRESENTATIONS[name], train=True, untie=untie)
     made = Retriever(*sides).double()
@@ -68,7 +67,6 @@ def retriever(
 def objective(
     model: Retriever, name: str, loss: str = "in-batch"
 ) -> RetrievalObjective | Matryoshka:
-    """What `finetune` would train it with."""
     finetune = FinetuneSettings(model="m", train_data=("t",), output="o")
     run = FinetuneRun(finetune, objective=LOSSES[loss])
     return objective_of(run, REPRESENTATIONS[name], model)
@@ -102,7 +100,6 @@ def uneven_batch() -> TrainingBatch:
 
 
 def part_of(batch: TrainingBatch, rank: int, size: int) -> TrainingBatch:
-    """One process's share of a batch."""
     queries = len(batch.items) // size
     rows = slice(rank * queries, (rank + 1) * queries)
     groups = batch.groups[rows]
@@ -119,7 +116,6 @@ def part_of(batch: TrainingBatch, rank: int, size: int) -> TrainingBatch:
 
 
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The gradients of all weights that have one, by name."""
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 

@@ -1,5 +1,3 @@
-"""Fine-tuning by low-rank adapters: what is trained, frozen, saved and resumed."""
-
 import sys
 from typing import Any
 

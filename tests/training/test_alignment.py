@@ -1,5 +1,3 @@
-"""A student of a teacher's query vectors: for the teacher's index, from queries alone."""
-
 from typing import Any
 
 import numpy as np
@@ -41,7 +39,6 @@ def queries(tmp_path):
 
 @pytest.fixture
 def teacher(tiny, tiny_agg, tmp_path):
-    """`teacher("mlr")`: a model of that representation."""
 
     def folder(made="mean"):
         source = str(tiny_agg() if made == "agg" else tiny())

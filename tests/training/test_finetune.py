@@ -1,31 +1,42 @@
-"""What comes out of a run: the folder, its settings, its log, its curves."""
-
 import dataclasses
 import json
+import re
+import shlex
+from math import log
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
+import denserk
+from denserk.commands.app import run
 from denserk.config.encoding import (
+    AggKind,
     ComputeSettings,
     Dtype,
     EncodeSettings,
     MlmHead,
     ModelLayout,
+    PairSettings,
     Reduction,
     Representation,
 )
 from denserk.config.formats import CorpusSettings
+from denserk.io.runs import read_run
 from denserk.io.vectors import open_vectors
+from denserk.models.cross_encoder import read_reranker
 from denserk.models.encode import encode
 from denserk.models.model_folder import convert_model, read_model_folder
-from tests.training.finetuning import AGG, log_of, tune
+from denserk.training.finetune import what_is_trained
+from tests.conftest import QUERIES
+from tests.reporters import Heard
+from tests.training.finetuning import AGG, log_of, run_of, tune
 
 
 def encoded(folder, toy):
-    """The toy corpus through `encode`, which gets nothing but the folder."""
     files: dict[str, Any] = {"output": str(toy / "vectors"), "corpus": str(toy / "corpus.jsonl")}
     settings = EncodeSettings(model=str(folder), **files)
     encode(settings, CorpusSettings(), {}, {}, ComputeSettings(device="cpu"))
@@ -95,6 +106,21 @@ def test_settings_versions_log_and_curves_are_kept(tiny, train, dev, tmp_path):
     assert [entry["epoch"] for entry in losses] == [pytest.approx(n / 6) for n in (2, 4, 6, 8, 10)]
 
 
+@pytest.mark.parametrize("dead", [True, False])
+def test_a_part_that_learns_nothing_is_warned_of_once(dead, tiny, train, tmp_path):
+    heard = Heard()
+    options: dict[str, Any] = {"agg_weight": 0.3, "mask_false_negatives": True, "max_steps": 16}
+    options |= {} if dead else {"agg_kind": AggKind.AVERAGE}
+    tune(tmp_path / "out", tiny("bert"), train, **AGG, **options)
+    found = [text for text in heard.warnings if "has learned nothing" in text]
+    assert len(found) == dead
+    assert all("the agg part" in text and "--mlm-head none" in text for text in found)
+    for entry in (entries := log_of(tmp_path / "out")):
+        assert entry["chance_cls"] == pytest.approx(entry["chance_agg"] / 0.3 * 0.5)
+        assert entry["chance_agg"] <= 0.3 * log(12) + 1e-6  # 4 queries with 3 passages each
+    assert (entries[-1]["loss_agg"] == pytest.approx(entries[-1]["chance_agg"], rel=1e-2)) is dead
+
+
 def test_matryoshka(tiny, train, toy, tmp_path):
     output, options = tmp_path / "out", {"l2_norm": True, "temperature": 0.1, "distillation": "kl"}
     tune(output, tiny("bert"), train, **options, dimensions=(16, 4), grad_cache=True)
@@ -137,3 +163,55 @@ def test_accumulated_batches_are_one_step(tiny, train, tmp_path):
     assert {path.name for path in (tmp_path / "out" / "checkpoints").iterdir()} == {"checkpoint-9"}
     assert any((tmp_path / "out" / "logs").iterdir())
     assert tune(tmp_path / "half", tiny("bert"), train, **options | {"max_steps": 4}).steps == 4
+
+
+SETTINGS = {"pair_max_length": 24, "query_max_length": 8, "lr": 3e-3}
+CROSS_ENCODER = {"representation": "cross-encoder", **SETTINGS}
+
+
+def test_a_run_learns_validates_and_saves_what_search_takes(tiny, train, tmp_path):
+    more = {"max_steps": 60, "r_drop": 0.5, "dev_data": train, "eval_steps": 20, "group_size": 4}
+    assert tune(tmp_path / "r", tiny("electra"), train, **CROSS_ENCODER, **more).steps == 60
+    stored = read_reranker(tmp_path / "r")
+    assert stored.pairs == PairSettings(max_length=24)
+    assert stored.text.query_max_length == 8
+    history = log_of(tmp_path / "r")
+    measured = [entry["eval_dev-loss"] for entry in history if "eval_dev-loss" in entry]
+    assert len(measured) == 3
+    assert measured[-1] < 0.7 * log(4)  # log 4 is chance
+    assert any({"loss_listwise", "loss_agreement"} <= entry.keys() for entry in history)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_a_published_reranker_is_trained_on(tiny_reranker, train, tmp_path, kind):
+    assert what_is_trained(run_of(tmp_path, tiny_reranker(kind), train)) == "cross-encoder"
+    tune(tmp_path / "r", tiny_reranker(kind), train, **SETTINGS, max_steps=2)
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (tiny_reranker(kind), tmp_path / "r")
+    )
+    assert before.keys() == after.keys()
+    assert not after["classifier.weight"].equal(before["classifier.weight"])
+    assert read_reranker(tmp_path / "r").pairs.token_types == (kind == "bert")
+
+
+def test_a_card_reports_the_run_and_its_examples_work(tiny, toy, monkeypatch):
+    monkeypatch.chdir(toy)
+    odd = "a|`b`: #*c*.jsonl"  # to Markdown and YAML
+    rows = [{"query": q, "pos": ["the cat"], "neg": ["a boat"]} for q in QUERIES.values()]
+    Path(odd).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"batch_size": 1, "max_steps": 3, "seed": 9, "lr": 1e-3, "representation": "mean"}
+    choice = {"dev_data": odd, "eval_steps": 1, "best_by": "RR@10", "device": "cpu"}
+    denserk.finetune(tiny(), odd, "PATH", **options, **choice)
+    card = ModelCard.load("PATH/README.md")
+    log = json.loads(Path("PATH/training.json").read_text())["log"]
+    best = max(entry["eval_RR@10"] for entry in log if "eval_RR@10" in entry)
+    results = {e.metric_type: e.metric_value for e in card.data.eval_results}
+    assert results["RR@10"] == pytest.approx(best, abs=1e-4)
+    found = dict(re.findall(r"^\| ([^|]+) \| (.*) \|$", card.text, re.MULTILINE))
+    assert found["Training data"] == r'`"a\|\u0060b\u0060: #*c*.jsonl"`'
+    made = [found[name] for name in ("Contents", "Learning rate", "Steps", "Seed")]
+    assert made == ["3 examples, 2 passages", "0.001", "3", "9"]
+    commands, code = re.findall(r"```(?:bash|python)\n(.*?)```", card.text, re.DOTALL)[:2]
+    assert all(run(shlex.split(line)[1:]) == 0 for line in commands.splitlines())
+    assert [hits.qid for hits in read_run("run.trec")] == list(QUERIES)
+    exec(code)

@@ -1,5 +1,3 @@
-"""Bad settings, bad data and full disks: one clear error each, and no checkpoint lost."""
-
 import re
 import subprocess
 import sys
@@ -15,7 +13,6 @@ PAIRS = {"objective": "cosine-mse", "group_size": None}
 
 @pytest.fixture
 def command(denserk, tiny, tmp_path):
-    """Run the command over eight examples; options replace or add to the usual ones."""
     train = write_examples(tmp_path / "train.jsonl", range(8), scored=True)
     files = {"model": tiny("bert"), "train-data": train, "output": tmp_path / "out"}
     small = {"batch-size": 4, "group-size": 3, "max-steps": 2, "device": "cpu"}

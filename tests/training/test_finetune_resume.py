@@ -1,5 +1,3 @@
-"""A stopped run resumes to the weights of one that was not, bit for bit."""
-
 import shutil
 from typing import Any
 
@@ -22,7 +20,6 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def stopped_in_step(step):
-    """Stops a run inside a training step, counted from 0."""
     return stopped_at(step, [(Trainer, "training_step")])
 
 
@@ -53,6 +50,7 @@ def test_the_share_that_a_guide_masks_is_logged_and_its_weights_are_compared(tin
     shutil.copytree(tiny("distilbert"), guide, dirs_exist_ok=True)
     with pytest.raises(MismatchError, match=r"guide\.fingerprint was"):
         tune(tmp_path / "out", tiny("bert"), train, **options, resume=True)
+    tune(tmp_path / "out", tiny(), train, **options, overwrite=True)  # all there is its own
 
 
 def test_with_the_best_kept_and_an_early_end(tiny, train, dev, tmp_path):

@@ -1,5 +1,3 @@
-"""Steps whose loss is a mean over items: of a cross-encoder, and of pairs and triplets."""
-
 import math
 from functools import partial
 from itertools import product
@@ -30,7 +28,6 @@ OBJECTIVES = {
 
 
 def update(step, model, batch):
-    """The loss's terms and the gradients of one step."""
     model.zero_grad()
     terms = step(batch, Update())
     assert not any(term.requires_grad for term in terms.values())
@@ -131,14 +128,12 @@ def examples(size):
 
 
 def learn(folder, name, size, cache=WHOLE):
-    """The loss's terms, the gradients, the encoder."""
     encoder = retriever(folder, name, dropout=0.0).passage
     step = partial(sentence_step, encoder, OBJECTIVES[size], cache)
     return *update(step, encoder, examples(size)), encoder
 
 
 def literal_loss(vectors, size):
-    """One example at a time."""
     losses = []
     examples = zip(vectors.split(size), LABELS, TARGETS, strict=True)
     for (first, *others), label, target in examples:

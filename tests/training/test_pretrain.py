@@ -1,5 +1,3 @@
-"""`denserk pretrain`: what each objective trains, and that what comes out is used by others."""
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -35,12 +33,10 @@ def data(corpus, tmp_path_factory):
 
 
 def options_of(data, objective, **options):
-    """What the objective needs beside its model."""
     return ({"expansions": data["expansions"]} if objective == "master" else {}) | options
 
 
 def losses(output):
-    """The terms of each step's loss."""
     entries = [entry for entry in log_of(output) if "loss" in entry]
     return [
         {name[5:]: value for name, value in entry.items() if name.startswith("loss_")}
@@ -137,7 +133,6 @@ def test_kept_steps_are_models(tiny, data, tmp_path):
 
 
 def logged(output, corpus, objective, model, **options):
-    """Return the log of a run whose one step moves no weight visibly."""
     heard = Heard()
     train(output, corpus, objective, model, **{"lr": 1e-12, "max_steps": 1, **options})
     return heard

@@ -1,5 +1,3 @@
-"""Bad models, bad text and bad luck: one clear error each, the right status, nothing lost."""
-
 import io
 import sys
 from pathlib import Path
@@ -16,7 +14,6 @@ from tests.tiny_models import write_tiny
 
 @pytest.fixture
 def command(denserk, tiny, corpus, tmp_path):
-    """Run the command; options replace or add to the usual ones."""
     small = {"batch-size": 4, "max-length": 16, "max-steps": 2, "device": "cpu"}
     usual = {"model": tiny(), "corpus": corpus, "output": tmp_path / "out", **small}
 

@@ -1,19 +1,16 @@
-"""What a pre-training run starts from, and that a stopped one resumes to the same weights."""
-
 import json
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from denserk.config.pretraining import Architecture, KeywordWeight
-from denserk.errors import InputError, MismatchError, UsageError
+from denserk.config.pretraining import Architecture
+from denserk.errors import InputError, UsageError
 from denserk.training.pretrain import start_folder, train_vocabulary
 from denserk.training.trainer import Trainer
 from tests.conftest import PASSAGES, SPECIALS
 from tests.faults import Stopped, contents, stopped_at
 from tests.reporters import Heard
-from tests.training.finetuning import weights
 from tests.training.pretraining import run_of, train, write_expansions
 
 KINDS = {
@@ -24,7 +21,6 @@ KINDS = {
 
 
 def all_weights(folder):
-    """Backbone and heads."""
     return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
 
 
@@ -43,15 +39,6 @@ def test_resumed_is_uninterrupted(tiny, corpus, tmp_path, kind):
     assert all_weights(tmp_path / "cut") == all_weights(tmp_path / "whole")
 
 
-def test_another_setting_is_rejected_and_nothing_lost(tiny, corpus, tmp_path):
-    train(tmp_path / "out", corpus, "mlm", tiny(), max_steps=2)
-    before, prepared = weights(tmp_path / "out"), contents(tmp_path / "out" / "training-data")
-    with pytest.raises(MismatchError, match=r"units\.max_length was 16, now 12"):
-        train(tmp_path / "out", corpus, "mlm", tiny(), max_steps=2, resume=True, max_length=12)
-    assert weights(tmp_path / "out") == before
-    assert contents(tmp_path / "out" / "training-data") == prepared
-
-
 NEW: dict[str, Any] = {"architecture": Architecture.TINY, "vocabulary_size": 200}
 
 
@@ -65,25 +52,6 @@ def test_from_nothing_resumes_with_its_vocabulary(corpus, tmp_path):
     assert not [note for note in heard.notes if "a vocabulary" in note or "again" in note]
     assert contents(tmp_path / "cut" / "start") == start
     assert all_weights(tmp_path / "cut") == all_weights(tmp_path / "whole")
-
-
-def test_a_changed_frequency_dict_is_rejected(corpus, tmp_path):
-    table = tmp_path / "counts.json"
-    options: dict[str, Any] = {
-        "keyword_weight": KeywordWeight.INVERSE_FREQUENCY,
-        "frequency_dict": str(table),
-        "tasks": ("mkp",),
-        "max_steps": 2,
-        **NEW,
-    }
-    table.write_text(json.dumps({"cat": 3}))
-    train(tmp_path / "out", corpus, "master", **options)
-    before = all_weights(tmp_path / "out")
-    train(tmp_path / "out", corpus, "master", **options, resume=True)
-    table.write_text(json.dumps({"cat": 4}))
-    with pytest.raises(MismatchError, match=r"masking.frequency_dict_sha256 was"):
-        train(tmp_path / "out", corpus, "master", **options, resume=True)
-    assert all_weights(tmp_path / "out") == before
 
 
 def test_the_vocabulary_is_a_tokenizer_of_transformers(tmp_path):
@@ -105,17 +73,8 @@ def test_the_vocabulary_is_a_tokenizer_of_transformers(tmp_path):
 
 
 def started(tmp_path, corpus, name="start", **options):
-    """A start folder's path."""
     run = run_of(tmp_path / "out", corpus, **{**NEW, **options})
     return start_folder(run, tmp_path / name)
-
-
-def test_the_same_twice(tmp_path, corpus):
-    first, second = (contents(started(tmp_path, corpus, name)) for name in ("a", "b"))
-    assert first == second
-    other = contents(started(tmp_path, corpus, "c", seed=7))
-    assert other["tokenizer.json"] == first["tokenizer.json"]
-    assert other["model.safetensors"] != first["model.safetensors"]
 
 
 def test_a_given_tokenizer_is_taken_over(tiny, tmp_path):

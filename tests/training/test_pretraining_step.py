@@ -32,7 +32,6 @@ def batch():
 
 
 def gradients(model, batch, limits=UNLIMITED, **settings):
-    """Gradients and terms of one update."""
     model.zero_grad()
     torch.manual_seed(3)
     terms = pretraining_step(model, batch, Update(), limits=limits, **settings)

@@ -1,5 +1,3 @@
-"""Both commands under torchrun: as one process does, and resumed after a killed rank."""
-
 import json
 import os
 import signal
@@ -44,7 +42,6 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """A folder with data, and a model without dropout."""
     folder = tmp_path_factory.mktemp("start")
     write_examples(folder / "train.jsonl", range(24))
     write_examples(folder / "dev.jsonl", range(30, 36))

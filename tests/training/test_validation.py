@@ -41,7 +41,6 @@ def scores_by_hand(model):
 
 
 def measured_by_hand(scores, batch, temperature):
-    """Loss, rank and reciprocal rank as their definitions have them."""
     losses, positions, reciprocal = [], [], []
     for number, row in enumerate(scores):
         start = number // batch * batch

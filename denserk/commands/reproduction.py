@@ -1,0 +1,438 @@
+"""Re-making of a run from what its manifests record, compared with what was made before.
+
+A run's manifest names what it was made from, and the manifests of that name theirs: run <- index
+<- vectors <- model <- training data. `reproduce` follows this chain back, compares each input with
+its recorded checksum, makes the steps asked for again in a folder, each from the re-made result of
+the one before it, and compares the results.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from denserk.config import encoding, retrieval
+from denserk.config.analysis import Step
+from denserk.config.encoding import RepresentationSettings, TextSettings
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import from_json, read_yaml, select
+from denserk.errors import DenserkError
+from denserk.io.blocks import texts_sha256
+from denserk.io.corpus import read_passages
+from denserk.io.files import read_file
+from denserk.io.manifest import Kind, Manifest, beside, decoded, file_sha256, read_manifest
+from denserk.io.runs import read_run_scores
+from denserk.io.topics import read_queries
+from denserk.io.vectors import open_vectors, read_vector_blocks, verify_folders
+
+ORDER = list(Step)
+SAME = "equal bytes"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One step of a chain."""
+
+    step: Step
+    path: str
+    changed: tuple[str, ...]  # files and inputs that are not as recorded
+    remade: str = "-"  # how the re-made result compares
+    equal: bool = True  # within the tolerance, or not re-made
+
+
+@dataclass
+class Reproduction:
+    """The steps of a run, walked from its inputs on; each is made again in `work` from `first` on.
+
+    `tolerance` is the largest difference of scores, of vectors' values and of weights that counts
+    as equal.
+    """
+
+    work: Path
+    first: Step = Step.RUN
+    tolerance: float = 1e-5
+    outcomes: list[Outcome] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)  # path -> re-made path, or the path itself
+
+    def run(self, path: str) -> str:
+        """Walk a run that search, rerank or fuse wrote; return what later steps are to read."""
+        if path in self.places:
+            return self.places[path]
+        manifest = read_manifest(path, Kind.RUN)
+        made = manifest.made_from
+        changed = [*changed_file(path, manifest.contents.get("sha256"))]
+        if topics := made.get("topics"):
+            changed += changed_topics(topics, made.get("qrels"))
+        model = self.model(made.get("model"), changed)
+        runs = [*made.get("runs", ()), *filter(None, [made.get("run")])]
+        for each in runs:
+            changed += changed_file(each["name"], each["sha256"])
+            self.run(each["name"])
+        indexes = made.get("index", [])
+        for each in indexes if isinstance(indexes, list) else [indexes]:
+            self.folder(each["name"], each.get("sha256"))
+        if made.get("encoded_queries"):
+            self.folder(made["encoded_queries"])
+
+        def remake(output: str) -> None:
+            one = fuse if "runs" in made else rerank if runs else search
+            one(manifest, model, self.places, output)
+
+        return self.take(Step.RUN, path, changed, remake, self.compare_runs)
+
+    def folder(self, path: str, recorded: Any = None) -> str:
+        """Walk an index or a folder of vectors."""
+        if path in self.places:
+            return self.places[path]
+        if not beside(path).is_file():
+            return self.take(Step.INDEX, path, [f"{path} is absent"], None, None)
+        manifest = decoded(read_file(beside(path)), beside(path))
+        changed = [*raised(lambda: verify_folders([path]))]
+        if manifest.kind is Kind.VECTORS:
+            return self.vectors(path, manifest, changed)
+        if recorded is not None and recorded != manifest.contents.get("sha256"):
+            changed.append(f"{path} was rebuilt after the run")
+        made, settings = manifest.made_from, manifest.settings
+        inputs = [self.folder(each) for each in made.get("vectors", ())]
+        changed += changed_terms(manifest)
+
+        def build(output: str) -> None:
+            from denserk.index.build import build_index
+
+            chosen = from_json(retrieval.IndexSettings, select(settings, retrieval.IndexSettings))
+            bm25 = from_json(retrieval.Bm25Settings, settings.get("bm25", {}))
+            paths = retrieval.IndexPaths(
+                input=tuple(inputs), corpus=made.get("texts"), output=output
+            )
+            build_index(paths, chosen, bm25, corpus_of(settings.get("corpus", {})))
+
+        known = inputs or made.get("texts")
+        return self.take(Step.INDEX, path, changed, build if known else None, self.compare_indexes)
+
+    def vectors(self, path: str, manifest: Manifest, changed: list[str]) -> str:
+        """Walk a folder of vectors."""
+        made, settings = manifest.made_from, manifest.settings
+        model = self.model(made.get("model"), changed)
+        changed += changed_texts(path, manifest)
+
+        def encode(output: str) -> None:
+            from denserk.models.encode import encode as task
+
+            source = {"corpus" if settings["side"] == "passage" else "topics": made["texts"]}
+            names = ("vector_dtype", "shard_id", "shard_num", "block_size")
+            chosen = {name: settings[name] for name in names}
+            asked = {"model": model, "output": output, "qrels": settings.get("qrels"), **source}
+            task(
+                from_json(encoding.EncodeSettings, {**chosen, **asked}),
+                corpus_of(settings),
+                *overrides(made),
+                compute_of(made, settings),
+            )
+
+        known = "texts" in made and made.get("model")
+        return self.take(
+            Step.VECTORS, path, changed, encode if known else None, self.compare_vectors
+        )
+
+    def model(self, description: Mapping[str, Any] | None, changed: list[str]) -> str:
+        """Walk a model; add to `changed` if it is not the one described."""
+        if description is None:
+            return ""
+        name = description["name"]
+        if name not in self.places:
+            self.take_model(name)
+        now = fingerprint_of(name)
+        if now != description["fingerprint"]:
+            changed.append(f"{name} is {'another model' if now else 'absent'}")
+        return self.places[name]
+
+    def take_model(self, name: str) -> None:
+        """Walk a model that denserk trained, and what it started from; others stay as they are."""
+        record_path = Path(name) / "training.json"
+        if not record_path.is_file():
+            self.places[name] = name
+            return
+        from denserk.models.checkpoints import read_json
+
+        record = read_json(record_path)
+        command = "finetune" if "finetune" in record else "pretrain"
+        changed: list[str] = []
+        for made in record.get("data", {}).values():
+            for source in made.values():
+                if isinstance(source, dict) and source.get("sha256"):
+                    changed += changed_file(source["name"], source["sha256"])
+        start = record[command].get("model")
+        if start is not None and start not in self.places:
+            self.take_model(start)
+
+        def train(output: str) -> None:
+            from denserk.commands import train as commands
+
+            given = {
+                key.replace("-", "_"): v for key, v in read_yaml(f"{name}/config.yaml").items()
+            }
+            given |= {"output": output} | ({"model": self.places[start]} if start else {})
+            getattr(commands, command)(**given)
+
+        self.take(Step.MODEL, name, changed, train, self.compare_models)
+
+    def take(
+        self,
+        step: Step,
+        path: str,
+        changed: Iterable[str],
+        remake: Callable[[str], None] | None,
+        compare: Callable[[str, str], tuple[str, bool]] | None,
+    ) -> str:
+        """Make a step again, if asked for, and compare; return the path for later steps."""
+        result, said, equal = path, "-", True
+        if ORDER.index(step) >= ORDER.index(self.first):
+            if remake is None or compare is None:
+                said = "its making is not recorded"
+            else:
+                result = str(self.work / f"{len(self.outcomes) + 1}-{Path(path).name}")
+                try:
+                    remake(result)
+                    said, equal = compare(path, result) if Path(path).exists() else ("absent", True)
+                except DenserkError as error:
+                    said, equal, result = f"failed: {error}", False, path
+        self.outcomes.append(Outcome(step, path, tuple(changed), said, equal))
+        self.places[path] = result
+        return result
+
+    def verdict(self, largest: float) -> tuple[str, bool]:
+        """Describe the largest difference of numbers."""
+        equal = largest <= self.tolerance
+        return f"{'equal within' if equal else 'differs by'} {largest:.2g}", equal
+
+    def compare_runs(self, old: str, new: str) -> tuple[str, bool]:
+        """Compare the bytes of runs, else scores: a passage that one lacks counts by its score."""
+        if file_sha256(old) == file_sha256(new):
+            return SAME, True
+        before, after = read_run_scores(old), read_run_scores(new)
+        if before.keys() != after.keys():
+            return f"other queries: {len(before):,}, now {len(after):,}", False
+        worst, where = 0.0, ""
+        for qid, hits in before.items():
+            found = after[qid]
+            lowest = max(min(hits.values()), min(found.values()))
+            for docid in hits.keys() | found.keys():
+                apart = abs(hits.get(docid, lowest) - found.get(docid, lowest))
+                if apart > worst:
+                    worst, where = apart, f", first seen at query {qid}, passage {docid}"
+        said, equal = self.verdict(worst)
+        return f"{said}{'' if equal else where}", equal
+
+    def compare_vectors(self, old: str, new: str) -> tuple[str, bool]:
+        """Compare ids, and the values of vectors, block by block."""
+        if all((Path(each) / "blocks.jsonl").exists() for each in (old, new)):
+            journals = {file_sha256(Path(each) / "blocks.jsonl") for each in (old, new)}
+            if len(journals) == 1:
+                return SAME, True
+        worst, count = 0.0, 0
+        pairs = (read_vector_blocks(each).blocks() for each in (old, new))
+        for before, after in zip_longest(*pairs):
+            if before is None or after is None or list(before.ids) != list(after.ids):
+                return f"other ids after vector {count:,}", False
+            count += len(before.ids)
+            apart = np.abs(np.asarray(before.vectors, np.float32) - after.vectors)
+            worst = max(worst, float(apart.max(initial=0)))
+        return self.verdict(worst)
+
+    def compare_indexes(self, old: str, new: str) -> tuple[str, bool]:
+        """Compare the files of indexes, else the vectors of flat ones."""
+        before, after = (read_manifest(each, Kind.INDEX) for each in (old, new))
+        if before.contents["sha256"] == after.contents["sha256"]:
+            return SAME, True
+        if before.settings.get("type") == "flat":
+            return self.compare_vectors(old, new)
+        return "other bytes", before.settings.get("type") != "bm25"
+
+    def compare_models(self, old: str, new: str) -> tuple[str, bool]:
+        """Compare the weights of models."""
+        from safetensors.numpy import load_file
+
+        if fingerprint_of(old) == fingerprint_of(new):
+            return SAME, True
+        worst = 0.0
+        for path in sorted(Path(old).rglob("model.safetensors")):
+            name = path.relative_to(old)
+            if name.parts[0] in ("checkpoints", "best", "steps", "start"):
+                continue
+            before, after = load_file(path), load_file(Path(new) / name)
+            if before.keys() != after.keys():
+                return f"{name} has other tensors", False
+            for key, values in before.items():
+                worst = max(worst, float(np.abs(values - after[key]).max(initial=0)))
+        return self.verdict(worst)
+
+
+def fuse(manifest: Manifest, model: str, places: Mapping[str, str], output: str) -> None:
+    """Fuse the runs of a manifest again."""
+    from denserk.index.fusion import fuse as task
+
+    settings = manifest.settings
+    runs = [places[each["name"]] for each in manifest.made_from["runs"]]
+    fusion = from_json(retrieval.FusionSettings, {**settings["fusion"], "tune": None})
+    ranking = select(settings, retrieval.RankingSettings)
+    task(runs, output, fusion, from_json(retrieval.RankingSettings, ranking))
+
+
+def rerank(manifest: Manifest, model: str, places: Mapping[str, str], output: str) -> None:
+    """Rerank the run of a manifest again."""
+    from denserk.index.rerank import rerank as task
+
+    made = manifest.made_from
+    corpus, run = made["corpus"], places[made["run"]["name"]]
+    sources = {"topics": made["topics"]["name"], "corpus": corpus["name"]}
+    paths = retrieval.RerankPaths(model=model, run=run, output=output, **sources)
+    settings = from_json(retrieval.RerankSettings, manifest.settings)
+    text = from_json(TextSettings, made["model"]["text"])
+    task(paths, settings, vars(text), compute_of(made, {}), corpus_of(corpus))
+
+
+def search(manifest: Manifest, model: str, places: Mapping[str, str], output: str) -> None:
+    """Search the indexes of a manifest again."""
+    from denserk.index.search import search as task
+
+    made, indexes = manifest.made_from, manifest.made_from["index"]
+    indexes = indexes if isinstance(indexes, list) else [indexes]
+    encoded = made.get("encoded_queries")
+    paths = retrieval.SearchPaths(
+        index=tuple(places[each["name"]] for each in indexes),
+        topics=(made.get("topics") or {}).get("name"),
+        qrels=made.get("qrels"),
+        model=model if model and encoded is None else None,
+        encoded_queries=encoded and places[encoded],
+        output=output,
+    )
+    settings = from_json(retrieval.SearchSettings, manifest.settings)
+    task(paths, settings, *overrides(made), compute_of(made, {}), own_precision=True)
+
+
+def raised(check: Callable[[], object]) -> Iterator[str]:
+    """Yield the message of the error that a check raises."""
+    try:
+        check()
+    except (DenserkError, OSError) as error:
+        yield str(error)
+
+
+def changed_file(name: str, sha256: str | None) -> Iterator[str]:
+    """Yield a phrase if a file is not the recorded one."""
+    if sha256 is None:
+        yield f"{name} has no recorded checksum"
+    elif not Path(name).is_file():
+        yield f"{name} is absent"
+    elif file_sha256(name) != sha256:
+        yield f"{name} has changed"
+
+
+def changed_topics(topics: Mapping[str, Any], qrels: str | None) -> Iterator[str]:
+    """Yield a phrase if the ids or texts of queries are not the recorded ones."""
+    found: list[str] = []
+
+    def read() -> None:
+        queries = read_queries(topics["name"], None, qrels)
+        found.append(texts_sha256(query[:2] for query in queries))
+
+    yield from raised(read)
+    if found and found[0] != topics["sha256"]:
+        yield f"{topics['name']} has changed"
+
+
+def changed_texts(path: str, manifest: Manifest) -> Iterator[str]:
+    """Yield a phrase if a corpus has other texts than the blocks of its vectors were made from."""
+    name, made = manifest.made_from.get("texts"), manifest.made_from.get("model")
+    if name is None or made is None or manifest.settings["side"] != "passage":
+        return
+    fields = made["text"]["fields"]
+    found: list[str] = []
+
+    def read() -> None:
+        finished = open_vectors(path).finished
+        passages = read_passages(name, corpus_of(manifest.settings), fields)
+        passages = islice(passages, finished[0].number * manifest.settings["block_size"], None)
+        for block in finished:
+            texts = ([p.docid, *map(p.field, fields)] for p in islice(passages, block.count))
+            if texts_sha256(texts) != block.input_sha256:
+                found.append(f"{name} has changed: first in the passages of {block.name}")
+                return
+
+    yield from raised(read)
+    yield from found
+
+
+def changed_terms(manifest: Manifest) -> Iterator[str]:
+    """Yield a phrase if a corpus has other texts than a BM25 index was built from."""
+    from denserk.index.build import bm25_texts
+
+    name, digest = manifest.made_from.get("texts"), sha256()
+    if name is None or "texts_sha256" not in manifest.contents:
+        return
+    settings = manifest.settings
+    bm25 = from_json(retrieval.Bm25Settings, settings["bm25"])
+
+    def read() -> None:
+        for _ in bm25_texts(name, bm25, corpus_of(settings["corpus"]), digest):
+            pass
+
+    if wrong := [*raised(read)]:
+        yield from wrong
+    elif digest.hexdigest() != manifest.contents["texts_sha256"]:
+        yield f"{name} has changed"
+
+
+def corpus_of(recorded: Mapping[str, Any]) -> CorpusSettings:
+    """Return how a corpus was read."""
+    return from_json(CorpusSettings, select(recorded, CorpusSettings))
+
+
+def compute_of(made: Mapping[str, Any], settings: Mapping[str, Any]) -> encoding.ComputeSettings:
+    """Return precision, backend and batches of a step."""
+    model = made.get("model") or {}
+    asked = {name: model[name] for name in ("dtype", "head_dtype", "backend") if model.get(name)}
+    asked |= {k: settings[k] for k in ("batch_size", "batch_tokens", "threads") if k in settings}
+    return from_json(encoding.ComputeSettings, asked)
+
+
+def overrides(made: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of representation and text that a model was used with."""
+    model = made.get("model")
+    if model is None:
+        return {}, {}
+    settings = from_json(RepresentationSettings, model["representation"])
+    return dict(vars(settings)), dict(vars(from_json(TextSettings, model["text"])))
+
+
+def fingerprint_of(name: str) -> str | None:
+    """Return the fingerprint of a model; None if it is absent."""
+    from denserk.models.checkpoints import find_model
+    from denserk.models.model_folder import read_model_folder
+
+    try:
+        return read_model_folder(find_model(name)[1]).fingerprint()
+    except DenserkError:
+        return None
+
+
+def reproduce(run: str, work: Path, first: Step, tolerance: float) -> list[Outcome]:
+    """Follow a run's manifests back; make the steps from `first` on again in a folder.
+
+    Args:
+        run: a run file with its manifest beside it; paths in manifests are relative to the working
+            directory, as they were given.
+        work: an existing folder for the results.
+        first: the earliest step that is made again.
+        tolerance: the largest difference of scores, vectors' values and weights that is equal.
+
+    Returns:
+        The steps, inputs before what is made from them.
+    """
+    walked = Reproduction(work, first, tolerance)
+    walked.run(run)
+    return walked.outcomes

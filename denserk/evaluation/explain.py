@@ -1,0 +1,187 @@
+"""One query as different evaluators see it: the order of its hits, the values, and why they differ.
+
+Evaluators disagree by how they order a query's hits, not by their formulas: scores as float32 or
+float64, equal scores by passage id or by the file, ranks in place of scores, passages with the
+query's own id, repeated passages, hits beyond a depth. Each one's rules are a `Reading`; a rule
+that moves a value is found by changing trec_eval's reading in it alone.
+"""
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings
+from denserk.errors import UsageError
+from denserk.evaluation.evaluator import Evaluator
+from denserk.evaluation.measures import Measure, parse_measures
+from denserk.io.qrels import read_qrels_map
+from denserk.io.runs import RawHit, read_raw_hits
+
+DESCENDING, ASCENDING, FILE, RANK = "ids descending", "ids ascending", "order of the file", "ranks"
+SHOWN = 5  # hits of an order
+SAME = 1e-9  # smaller differences are rounding
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How an evaluator reads the hits of a query."""
+
+    ties: str = DESCENDING  # the order of equal scores; RANK ignores scores
+    float32: bool = True  # scores are compared as float32
+    own_id: bool = True  # a passage with the query's own id counts
+    depth: int | None = None  # hits that count
+    graded: bool = True  # a passage judged as irrelevant is not relevant
+
+    def order(self, qid: str, hits: Sequence[RawHit]) -> list[str]:
+        """Return the passages of a query, best first; of a repeated one the last line counts."""
+        last = {hit.docid: hit for hit in hits if self.own_id or hit.docid != qid}
+        kept = [*last.values()]
+        if self.ties == RANK:  # a rank is a place, and places may be empty
+            at = {hit.rank or 0: hit.docid for hit in kept}
+            places = range(1, (self.depth or max(at, default=0)) + 1)
+            return [at.get(place, f"(no rank {place})") for place in places]
+        if self.ties in (DESCENDING, ASCENDING):
+            kept.sort(key=lambda hit: hit.docid, reverse=self.ties == DESCENDING)
+        kept.sort(key=lambda hit: self._key(hit.score), reverse=True)
+        return [hit.docid for hit in kept][: self.depth]
+
+    def _key(self, score: float) -> float:
+        return array("f", [score])[0] if self.float32 else score
+
+    def value(
+        self, measure: Measure, qid: str, hits: Sequence[RawHit], grades: Mapping[str, int]
+    ) -> float:
+        """Return the value of a measure for the passages in this order."""
+        order = self.order(qid, hits)
+        if not order:
+            return 0.0
+        judged = grades if self.graded else dict.fromkeys(grades, 1)
+        run = {"q": {docid: -float(place) for place, docid in enumerate(order)}}
+        return Evaluator([measure], {"q": judged}).evaluate("run", run).summary[str(measure)]
+
+
+TREC_EVAL = Reading()
+RULES = {
+    "ties": "ties by {}",
+    "float32": "scores compared as float64",
+    "own_id": "the passage with the query's own id is dropped",
+    "depth": "only the first {} hits count",
+    "graded": "every judged passage is relevant, whatever its grade",
+}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An evaluator: how it reads a query for its measures, and what it does with other cases."""
+
+    name: str
+    reading: Reading
+    measures: str  # names of ir-measures, separated by spaces; empty: all
+    missing: str  # what a judged query without hits counts
+    repeated: bool = False  # a repeated passage is accepted
+    unjudged: str = "left out"  # what a query without judgments counts
+    capped: bool = False  # has a capped recall, R_cap
+
+    def computes(self, measure: Measure) -> bool:
+        """Return whether it computes a measure."""
+        return not self.measures or measure.NAME in self.measures.split()
+
+
+LEFT_OUT, FAILS = "left out", "stops with a KeyError"
+IN_C = "nDCG AP R P Success Rprec Bpref IPrec"
+PEERS = (
+    Peer("trec_eval", TREC_EVAL, "", f"{LEFT_OUT} (0 with -c)"),
+    Peer("pytrec_eval", TREC_EVAL, "", LEFT_OUT),
+    Peer("ir_measures", TREC_EVAL, IN_C, "0", repeated=True),
+    Peer("ir_measures RR@k", Reading(ASCENDING, float32=False), "RR", "0", repeated=True),
+    Peer("BEIR", Reading(own_id=False), "nDCG AP R P", LEFT_OUT, repeated=True, capped=True),
+    Peer("BEIR MRR", Reading(FILE, False, False), "RR", "0", repeated=True, unjudged=FAILS),
+    Peer("MTEB", TREC_EVAL, "nDCG AP R P Success", LEFT_OUT, repeated=True, capped=True),
+    Peer("MTEB MRR", Reading(float32=False), "RR", LEFT_OUT, repeated=True, unjudged=FAILS),
+    Peer("MS MARCO script", Reading(RANK, depth=10, graded=False), "RR", "0"),
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """What one evaluator makes of a query."""
+
+    name: str
+    order: tuple[str, ...]  # the first passages, each with its grade
+    values: Mapping[str, float | str]  # measure -> value, or what happens in place of one
+    moved_by: tuple[str, ...]  # rules by which its values differ from trec_eval's
+
+
+def explain(
+    run: str, qrels: str, qid: str, settings: EvaluationSettings | None = None
+) -> tuple[View, ...]:
+    """Return a query of a run as each evaluator sees it.
+
+    Raises:
+        UsageError: neither the run nor the qrels have the query.
+    """
+    settings = settings or EvaluationSettings()
+    asked = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
+    grades, hits = read_qrels_map(qrels).get(qid), [*read_raw_hits(run, qid)]
+    if grades is None and not hits:
+        raise UsageError(f"--explain {qid}: neither {run} nor {qrels} has this query")
+    return tuple(_view(peer, qid, hits, grades, asked.measures) for peer in PEERS)
+
+
+def _view(
+    peer: Peer,
+    qid: str,
+    hits: Sequence[RawHit],
+    grades: Mapping[str, int] | None,
+    measures: Sequence[Measure],
+) -> View:
+    mine = [measure for measure in measures if peer.computes(measure)]
+    repeated = len({hit.docid for hit in hits}) < len(hits)
+    instead = None
+    if grades is None:
+        instead = peer.unjudged
+    elif not hits:
+        instead = peer.missing
+    elif repeated and not peer.repeated:
+        instead = "stops: a passage twice"
+    elif peer.reading.ties == RANK and any(hit.rank is None for hit in hits):
+        instead = "needs ranks"
+    if instead is not None or grades is None:
+        return View(peer.name, (), {str(m): instead or "" for m in mine}, ())
+    order = peer.reading.order(qid, hits)
+    shown = tuple(f"{docid} ({grades.get(docid, '-')})" for docid in order[:SHOWN])
+    values: dict[str, float | str] = {
+        str(m): peer.reading.value(m, qid, hits, grades) for m in mine
+    }
+    rules = dict.fromkeys(
+        rule for m in mine for rule in _moved_by(m, peer.reading, qid, hits, grades)
+    )
+    if repeated:
+        rules["of a repeated passage the last line counts"] = None
+    for measure in mine if peer.capped else ():
+        if measure.NAME == "R":
+            depth = measure["cutoff"]
+            relevant = [d for d, grade in grades.items() if grade > 0]
+            capped = len(set(order[:depth]) & set(relevant)) / (min(depth, len(relevant)) or 1)
+            values[f"R_cap@{depth}"] = capped
+    return View(peer.name, shown, values, tuple(rules))
+
+
+def _moved_by(
+    measure: Measure, reading: Reading, qid: str, hits: Sequence[RawHit], grades: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield the rules of a reading that change trec_eval's value."""
+
+    def value(one: Reading) -> float:
+        return one.value(measure, qid, hits, grades)
+
+    usual = value(TREC_EVAL)
+    if abs(value(reading) - usual) < SAME:
+        return
+    changed = {each.name: getattr(reading, each.name) for each in fields(reading)}
+    changed = {name: to for name, to in changed.items() if to != getattr(TREC_EVAL, name)}
+    one_by_one = {name: replace(TREC_EVAL, **{name: to}) for name, to in changed.items()}
+    alone = [name for name, one in one_by_one.items() if abs(value(one) - usual) > SAME]
+    for name in alone or changed:
+        to = changed[name]
+        yield "ranks in place of scores" if to == RANK else RULES[name].format(to)

@@ -1,0 +1,121 @@
+"""Runs made again from their manifests."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from denserk.commands.inspect import reproduce as command
+from denserk.commands.reproduction import SAME, reproduce
+from denserk.commands.retrieve import encode, fuse, index, rerank, search
+from denserk.commands.train import finetune
+from denserk.config.analysis import Step
+from denserk.errors import GateError
+from denserk.io.manifest import file_sha256
+from tests.conftest import PASSAGES, QRELS, QUERIES, write_toy
+
+RUNS = ("dense", "approximate", "bm25", "fused", "reranked")
+
+
+@pytest.fixture(scope="module")
+def made(tiny, tiny_reranker, tmp_path_factory):
+    """A folder with five runs, and all that they are made from."""
+    folder = write_toy(tmp_path_factory.mktemp("made") / "toy")
+    with (folder / "train.jsonl").open("w") as out:
+        for qid, text in QUERIES.items():
+            good = [" ".join(PASSAGES[docid]) for docid in QRELS[qid]]
+            line = {"query": text, "positive": good[0], "negative": PASSAGES["d10"][1]}
+            out.write(json.dumps(line) + "\n")
+    before = Path.cwd()
+    os.chdir(folder)
+    trained = {"batch_size": 3, "group_size": 2, "max_steps": 2, "lr": 1e-3, "device": "cpu"}
+    finetune(model=str(tiny()), train_data="train.jsonl", output="model", **trained)
+    encode(model="model", corpus="corpus.jsonl", output="vectors", device="cpu")
+    encode(model="model", topics="queries.tsv", output="encoded", device="cpu")
+    index(input="vectors", output="flat")
+    index(input="vectors", output="hnsw", type="hnsw")
+    index(corpus="corpus.jsonl", output="terms", type="bm25")
+    topics = {"topics": "queries.tsv"}
+    search(index="flat", output="dense", **topics, query_prefix="the")
+    search(index="hnsw", encoded_queries="encoded", hits=4, prf="rocchio", output="approximate")
+    search(index="terms", output="bm25", **topics)
+    fuse(runs=["bm25", "dense"], method="linear", weights=(0.2, 0.8), output="fused")
+    scorer = str(tiny_reranker())
+    rerank(model=scorer, run="dense", corpus="corpus.jsonl", output="reranked", depth=3, **topics)
+    os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def there(made, monkeypatch):
+    """The folder is the working directory; files that a test changes are restored."""
+    monkeypatch.chdir(made)
+    kept = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    yield made
+    for path, data in kept.items():
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_every_step_is_made_again_to_equal_bytes(there, run, tmp_path):
+    steps = reproduce(run, tmp_path, Step.MODEL, 0.0)
+    assert {step.remade for step in steps} == {SAME}
+    assert not [change for step in steps for change in step.changed]
+    assert steps[-1].path == run
+    trained = [step.path for step in steps if step.step is Step.MODEL]
+    assert trained == ([] if run == "bm25" else ["model"])
+
+
+@pytest.mark.parametrize(
+    ("file", "run", "step"),
+    [
+        ("corpus.jsonl", "dense", "vectors"),
+        ("corpus.jsonl", "bm25", "terms"),
+        ("queries.tsv", "reranked", "reranked"),
+        ("train.jsonl", "approximate", "model"),
+        ("model/model.safetensors", "dense", "vectors"),
+        ("flat/index", "dense", "flat"),
+        ("bm25", "fused", "bm25"),
+    ],
+)
+def test_a_changed_file_is_named(there, file, run, step, tmp_path, capsys):
+    path, changed = there / file, file.partition("/")[0]
+    data = bytearray(path.read_bytes())
+    place = data.rindex(b"a") if path.suffix in (".jsonl", ".tsv") else len(data) - 2
+    data[place] ^= 1
+    path.write_bytes(data)
+    steps = reproduce(run, tmp_path, Step.NONE, 0.0)
+    assert step in {s.path for s in steps if any(changed in what for what in s.changed)}
+    with pytest.raises(GateError, match=rf"step \d.*{changed}"):
+        command(run=run)
+
+
+def test_small_differences_are_within_the_tolerance(there, tmp_path):
+    path = there / "dense"
+    lines = path.read_text().splitlines()
+    columns = lines[0].split()
+    columns[4] = str(float(columns[4]) + 3e-6)
+    path.write_text("\n".join([" ".join(columns), *lines[1:]]) + "\n")
+    *_, within = reproduce("dense", tmp_path, Step.RUN, 1e-5)
+    *_, beyond = reproduce("dense", tmp_path / "again", Step.RUN, 1e-7)
+    assert within.equal
+    assert not beyond.equal
+    assert f"query {columns[0]}" in beyond.remade
+
+
+def test_other_vectors_differ_by_their_largest_value(there, tmp_path):
+    path = there / "vectors" / "block-00000.npy"
+    vectors = np.load(path)
+    before = file_sha256(path)
+    vectors[2, 1] += 0.25
+    np.save(path, vectors)
+    journal = there / "vectors" / "blocks.jsonl"
+    digest = file_sha256(journal)
+    journal.write_text(journal.read_text().replace(before, file_sha256(path)))
+    manifest = there / "vectors" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(digest, file_sha256(journal)))
+    found = {s.path: s for s in reproduce("dense", tmp_path, Step.VECTORS, 1e-5)}
+    assert found["vectors"].remade == "differs by 0.25"
+    assert found["flat"].remade == SAME  # it was built from the vectors of before

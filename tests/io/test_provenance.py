@@ -1,0 +1,86 @@
+"""ir_metadata of runs."""
+
+import numpy as np
+import pytest
+import yaml
+
+from denserk.commands.retrieve import fuse, index, search
+from denserk.errors import UsageError
+from denserk.io.runs import read_run_scores
+
+# the scalars of ir-metadata.org's checklists (version 0.1) that denserk writes, by their place
+CHECKLIST = {
+    "schema-version": float,
+    "run-version": float,
+    "tag": str,
+    "platform/hardware/cpu/architecture": str,
+    "platform/hardware/cpu/number of cores": int,
+    "platform/hardware/ram": str,
+    "platform/operating system/kernel": str,
+    "platform/software/libraries/python": list,
+    "platform/software/retrieval toolkit": list,
+    "implementation/executable/cmd": str,
+    "implementation/source/lang": list,
+    "method/automatic": bool,
+    "method/score ties": str,
+    "method/indexing/tokenizer": str,
+    "method/indexing/stemmer": str,
+    "method/indexing/stopwords": str,
+    "method/retrieval": list,
+    "data/test collection/source": str,
+    "data/test collection/topics": str,
+}
+
+
+def places(value, path=""):
+    """Yield the path and the value of everything that is not a mapping."""
+    if not isinstance(value, dict):
+        yield path.removeprefix("/"), value
+        return
+    for name, inner in value.items():
+        yield from places(inner, f"{path}/{name}")
+
+
+@pytest.fixture
+def runs(toy, tmp_path, monkeypatch):
+    """Two runs in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    index(corpus=toy / "corpus.jsonl", type="bm25", output="bm25")
+    for name, hits in {"a": 2, "b": 5}.items():
+        search(index="bm25", topics=toy / "queries.tsv", hits=hits, output=name)
+    return tmp_path
+
+
+def test_a_run_has_a_file_that_follows_the_schema(runs):
+    lines = (runs / "a.ir_metadata.yaml").read_text().splitlines()
+    assert (lines[0], lines[-1]) == ("ir_metadata.start", "ir_metadata.end")
+    found = dict(places(yaml.safe_load("\n".join(lines[1:-1]))))
+    assert {name: type(value) for name, value in found.items()} == CHECKLIST
+    (stage,) = found["method/retrieval"]
+    assert stage == {"name": "a", "method": "BM25", "k1": 0.9, "b": 0.4}
+
+
+def test_comments_stand_before_the_hits(runs):
+    fuse(runs=["a", "b"], method="linear", weights=(0.25, 0.75), output="c")
+    fuse(runs=["a", "b"], method="linear", weights=(0.25, 0.75), output="d", ir_metadata="comments")
+    assert not (runs / "d.ir_metadata.yaml").exists()
+    text = (runs / "d").read_text()
+    comments = [line[2:] for line in text.splitlines() if line.startswith("# ")]
+    assert (
+        text.removeprefix("".join(f"# {line}\n" for line in comments)) == (runs / "c").read_text()
+    )
+    assert read_run_scores("d") == read_run_scores("c")
+    (*stages, last) = yaml.safe_load("\n".join(comments[1:-1]))["method"]["retrieval"]
+    assert [stage["name"] for stage in stages] == last["interpolates"] == ["a", "b"]
+    assert np.allclose(last["weight"], [0.25, 0.75])
+
+
+def test_metadata_of_a_run_that_is_replaced_goes(runs):
+    fuse(runs=["a", "b"], output="c")
+    fuse(runs=["a", "b"], output="c", overwrite=True, ir_metadata="none")
+    assert not (runs / "c.ir_metadata.yaml").exists()
+
+
+def test_only_a_trec_run_has_comments(runs):
+    with pytest.raises(UsageError, match="comments"):
+        fuse(runs=["a", "b"], output="c", output_format="jsonl", ir_metadata="comments")
