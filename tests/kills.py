@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from tests.conftest import VOCABULARY, write_toy
 from tests.tiny_models import write_tiny
 from tests.training.finetuning import write_examples
@@ -116,6 +118,11 @@ def state(work: Path, output: str | None = None) -> dict[str, Any]:
         name, data = name.replace(str(of), "OUT"), path.read_bytes()
         data = data.replace(str(of).encode(), b"OUT")
         found[name] = None if path.suffix in (".pt", ".pth") else data  # zip files hold times
+        if name.endswith(".ir_metadata.yaml"):
+            found[name] = yaml.safe_load(
+                data.replace(b"ir_metadata.start", b"").rsplit(b"\n", 2)[0]
+            )
+            del found[name]["implementation"]["executable"]  # with or without --overwrite
         if name.endswith("manifest.json"):
             found[name] = json.loads(data)
             found[name].get("contents", {}).pop("seconds", None)

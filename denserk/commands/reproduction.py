@@ -24,7 +24,17 @@ from denserk.errors import DenserkError
 from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import read_passages
 from denserk.io.files import read_file
-from denserk.io.manifest import Kind, Manifest, beside, decoded, file_sha256, read_manifest
+from denserk.io.manifest import (
+    Kind,
+    Manifest,
+    beside,
+    decoded,
+    file_sha256,
+    indexes_of,
+    read_manifest,
+    runs_of,
+    training_files,
+)
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries
 from denserk.io.vectors import open_vectors, read_vector_blocks, verify_folders
@@ -68,12 +78,11 @@ class Reproduction:
         if topics := made.get("topics"):
             changed += changed_topics(topics, made.get("qrels"))
         model = self.model(made.get("model"), changed)
-        runs = [*made.get("runs", ()), *filter(None, [made.get("run")])]
+        runs = runs_of(made)
         for each in runs:
             changed += changed_file(each["name"], each["sha256"])
             self.run(each["name"])
-        indexes = made.get("index", [])
-        for each in indexes if isinstance(indexes, list) else [indexes]:
+        for each in indexes_of(made):
             self.folder(each["name"], each.get("sha256"))
         if made.get("encoded_queries"):
             self.folder(made["encoded_queries"])
@@ -161,10 +170,9 @@ class Reproduction:
         record = read_json(record_path)
         command = "finetune" if "finetune" in record else "pretrain"
         changed: list[str] = []
-        for made in record.get("data", {}).values():
-            for source in made.values():
-                if isinstance(source, dict) and source.get("sha256"):
-                    changed += changed_file(source["name"], source["sha256"])
+        for source in training_files(record):
+            if source.get("sha256"):
+                changed += changed_file(source["name"], source["sha256"])
         start = record[command].get("model")
         if start is not None and start not in self.places:
             self.take_model(start)
@@ -299,11 +307,10 @@ def search(manifest: Manifest, model: str, places: Mapping[str, str], output: st
     """Search the indexes of a manifest again."""
     from denserk.index.search import search as task
 
-    made, indexes = manifest.made_from, manifest.made_from["index"]
-    indexes = indexes if isinstance(indexes, list) else [indexes]
+    made = manifest.made_from
     encoded = made.get("encoded_queries")
     paths = retrieval.SearchPaths(
-        index=tuple(places[each["name"]] for each in indexes),
+        index=tuple(places[each["name"]] for each in indexes_of(made)),
         topics=(made.get("topics") or {}).get("name"),
         qrels=made.get("qrels"),
         model=model if model and encoded is None else None,

@@ -32,7 +32,15 @@ from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
 from denserk.io.files import STREAM, read_file, whole_text, write_errors
-from denserk.io.manifest import Kind, Manifest, beside, corpora_of, decoded, read_manifest
+from denserk.io.manifest import (
+    Kind,
+    Manifest,
+    beside,
+    corpora_of,
+    decoded,
+    indexes_of,
+    read_manifest,
+)
 from denserk.io.plots import INKS, as_image, draw_lines, new_axes, style
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
@@ -206,7 +214,7 @@ def _completed(sources: ReportSources, manifests: Iterable[Manifest]) -> ReportS
     corpora: list[str | None] = []
     for manifest in manifests:
         topics.append((manifest.made_from.get("topics") or {}).get("name"))
-        for index in _indexes(manifest):
+        for index in indexes_of(manifest.made_from):
             if (where := beside(index["name"])).is_file():
                 corpora += [name for name, _ in corpora_of(decoded(read_file(where), where))]
     found = [
@@ -214,12 +222,6 @@ def _completed(sources: ReportSources, manifests: Iterable[Manifest]) -> ReportS
         for names in (topics, corpora)
     ]
     return replace(sources, topics=sources.topics or found[0], corpus=sources.corpus or found[1])
-
-
-def _indexes(manifest: Manifest) -> list[Mapping[str, Any]]:
-    """Return the indexes of a run, and the folders of vectors that were searched."""
-    found = manifest.made_from.get("index") or []
-    return found if isinstance(found, list) else [found]
 
 
 def _recall(profiles: Sequence[Mapping[str, Any]], level: int) -> Iterator[Figure]:
@@ -245,7 +247,9 @@ def _costs(
     sizes, times = {}, {}
     for run, manifest in zip(result.runs, manifests, strict=True):
         if manifest is not None:
-            sizes[run.name] = sum(index.get("bytes") or 0 for index in _indexes(manifest))
+            sizes[run.name] = sum(
+                index.get("bytes") or 0 for index in indexes_of(manifest.made_from)
+            )
             seconds, queries = manifest.contents.get("seconds"), manifest.contents.get("queries")
             times[run.name] = sum(seconds.values()) / queries if seconds and queries else None
     for title, unit, costs in (("index size", "B", sizes), ("latency of a query", "s", times)):

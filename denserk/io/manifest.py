@@ -233,6 +233,23 @@ def corpora_of(manifest: Manifest | None) -> Iterator[tuple[str, CorpusSettings]
             yield from corpora_of(read_manifest(name, Kind.VECTORS))
 
 
+def indexes_of(made_from: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the indexes, or the folders of vectors, that a run searched."""
+    found = made_from.get("index") or []
+    return found if isinstance(found, list) else [found]
+
+
+def runs_of(made_from: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the runs that a run was fused or reranked from."""
+    return [*made_from.get("runs", ()), *filter(None, [made_from.get("run")])]
+
+
+def training_files(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield name and checksum of each file that a training.json names."""
+    for files in record.get("data", {}).values():
+        yield from (file for file in files.values() if isinstance(file, dict))
+
+
 def refuse_other_model(
     one: Description | None, other: Description | None, what: str, hint: str
 ) -> None:

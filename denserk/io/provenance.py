@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
+import orjson
 
 from denserk import __version__
 from denserk.config.options import as_json
@@ -25,10 +25,16 @@ from denserk.io.files import open_binary, read_file, whole_binary, write_errors
 from denserk.io.manifest import (
     Kind,
     Manifest,
+    beside,
+    corpora_of,
+    decoded,
     file_sha256,
     forget_manifest,
     has_manifest,
+    indexes_of,
     read_manifest,
+    runs_of,
+    training_files,
     write_manifest,
 )
 
@@ -50,6 +56,8 @@ def describe_run(
         return
     manifest = Manifest(Kind.RUN, True, {**as_json(settings), **more}, made_from, contents)
     if settings.ir_metadata is not IrMetadata.NONE:
+        import yaml
+
         text = yaml.safe_dump(ir_metadata(output, manifest), sort_keys=False)
         lines = [START, *text.splitlines(), END]
         if settings.ir_metadata is IrMetadata.COMMENTS:
@@ -112,7 +120,7 @@ def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
 def _stages(name: str, manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Yield the stages of retrieval that made a run, the first one first."""
     made, model = manifest.made_from, manifest.made_from.get("model") or {}
-    earlier = [*made.get("runs", ()), *filter(None, [made.get("run")])]
+    earlier = runs_of(made)
     for run in earlier:
         try:
             before = read_manifest(run["name"], Kind.RUN)
@@ -137,14 +145,16 @@ def _stages(name: str, manifest: Manifest) -> Iterator[dict[str, Any]]:
 
 def _retriever(made: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stage of a search."""
-    indexes = made.get("index") or []
-    first = (indexes if isinstance(indexes, list) else [indexes])[:1]
-    try:
-        index = read_manifest(first[0]["name"], Kind.INDEX) if first else None
-    except DenserkError:
-        index = None
-    settings = index.settings if index else {}
-    corpus = index.made_from.get("texts") if index else None
+    settings: Mapping[str, Any] = {}
+    corpus = None
+    for each in indexes_of(made)[:1]:
+        where = beside(each["name"])
+        try:
+            index = decoded(read_file(where), where)
+            corpus = next((name for name, _ in corpora_of(index)), None)
+        except DenserkError:  # gone, or of another version
+            continue
+        settings = index.settings
     if bm25 := settings.get("bm25"):
         analysis = {name: bm25[name] for name in ("stemmer", "stopwords")}
         analysis = {"tokenizer": settings["engine"], **analysis}
@@ -163,9 +173,7 @@ def _training_data(model: str | None) -> Iterator[Mapping[str, str]]:
     """Yield the training files of a model that denserk trained."""
     path = Path(model or "") / "training.json"
     if model and path.is_file():
-        record = yaml.safe_load(read_file(path))
-        for files in record.get("data", {}).values():
-            yield from (file for file in files.values() if isinstance(file, dict))
+        yield from training_files(orjson.loads(read_file(path)))
 
 
 def _platform() -> dict[str, Any]:

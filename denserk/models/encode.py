@@ -159,6 +159,7 @@ def _encode(
     size = size or BLOCK_SIZES[choose_device(compute.device).type]
     start, stop = shard_bounds(count, size, settings.shard_id, settings.shard_num)
     if earlier is not None and compute.backend is Backend.AUTO:
+        # absent where the vectors were encoded before manifests recorded it: by torch
         backend = earlier.made_from["model"].get("backend", Backend.TORCH)
         compute = replace(compute, backend=Backend(backend))
     encoder = TextEncoder(settings.model, representation, text, compute)

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import yaml
 
-from denserk.commands.retrieve import fuse, index, search
+from denserk.commands.retrieve import encode, fuse, index, search
 from denserk.errors import UsageError
 from denserk.io.runs import read_run_scores
+from tests.conftest import VOCABULARY
+from tests.tiny_models import write_tiny
 
 # the scalars of ir-metadata.org's checklists (version 0.1) that denserk writes, by their place
 CHECKLIST = {
@@ -84,3 +86,16 @@ def test_metadata_of_a_run_that_is_replaced_goes(runs):
 def test_only_a_trec_run_has_comments(runs):
     with pytest.raises(UsageError, match="comments"):
         fuse(runs=["a", "b"], output="c", output_format="jsonl", ir_metadata="comments")
+
+
+def test_metadata_of_a_dense_run_name_the_corpus_behind_its_index(toy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_tiny(tmp_path / "model", "bert", VOCABULARY)
+    encode(model="model", corpus=toy / "corpus.jsonl", output="vectors")
+    index(input="vectors", type="flat", output="index")
+    for name in ("vectors", "index"):
+        search(index=name, model="model", topics=toy / "queries.tsv", output=f"{name}.trec")
+        lines = (tmp_path / f"{name}.trec.ir_metadata.yaml").read_text().splitlines()
+        found = yaml.safe_load("\n".join(lines[1:-1]))
+        assert found["data"]["test collection"]["source"] == str(toy / "corpus.jsonl")
+        assert found["method"]["retrieval"][0]["index"] == "flat"
