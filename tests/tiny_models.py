@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from denserk.config.encoding import RepresentationSettings, TextSettings
@@ -178,14 +177,12 @@ def write_tiny_aggretriever(
     plain: Path,
     settings: RepresentationSettings,
     text: Mapping[str, Any] | None = None,
-    heads: dict[str, Tensor] | None = None,
 ) -> Path:
     """denserk's folder of an Aggretriever model on a plain folder's backbone, its heads random."""
     stored = read_model_folder(plain).passage
-    if heads is None:  # about half of the term weights are negative
-        drawn = torch.Generator().manual_seed(3)
-        empty = Aggretriever(settings, stored.config.hidden_size, stored.config.vocab_size)
-        heads = {n: torch.randn(t.shape, generator=drawn) for n, t in empty.state_dict().items()}
+    drawn = torch.Generator().manual_seed(3)  # about half of the term weights are negative
+    empty = Aggretriever(settings, stored.config.hidden_size, stored.config.vocab_size)
+    heads = {n: torch.randn(t.shape, generator=drawn) for n, t in empty.state_dict().items()}
     encoder = dataclasses.replace(stored, heads=heads).build(settings)
     save_model(folder, encoder, load_tokenizer(plain), TextSettings(**(text or {})))
     return folder

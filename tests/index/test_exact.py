@@ -110,38 +110,3 @@ def test_equal_vectors_score_alike_wherever_they_are():
             for line in rows:
                 first = int(np.flatnonzero(line == 3)[0])
                 assert (line[first : first + 6] == same).all()
-
-
-@pytest.mark.parametrize(
-    ("kind", "bound"),
-    [("random", True), ("far", True), ("negative", True), ("cancelling", 0), ("cancelling", 1)],
-)
-def test_the_error_bound_is_kept_and_needed(monkeypatch, kind, bound):
-    """With floors that the right rows just reach, a row that is lost is a second scan."""
-    vectors, queries = collection(kind)
-    right = reference(vectors, queries, 300)
-    rounding = 1e-6 * np.linalg.norm(queries, axis=1) * np.linalg.norm(vectors, axis=1).max()
-    floors = right[0][:, -1] - rounding.astype(np.float32)
-    sampled, bounds = ExactIndex._floors, ExactIndex._bounds
-
-    def just_reached(self, asked, depth):
-        sampled(self, asked, depth)
-        return floors.copy()
-
-    def unbounded(self, asked):
-        low, _, slopes = bounds(self, asked)
-        return low, (asked.double() @ self._mean.double()).numpy(), 0 * slopes
-
-    monkeypatch.setattr(ExactIndex, "_floors", just_reached)
-    monkeypatch.setattr(ExactIndex, "_bounds", bounds if bound else unbounded)
-    scan, scans = ExactIndex._scan, []
-
-    def counted(self, asked, *arguments):
-        scans.append(len(asked))
-        return scan(self, asked, *arguments)
-
-    monkeypatch.setattr(ExactIndex, "_scan", counted)
-    _, rows = ExactIndex(vectors, bfloat16=True).search(queries, 300)
-    if bound:
-        assert (np.sort(rows) == np.sort(right[1])).all()
-    assert scans == [40] if bound else scans[1] > 5

@@ -8,9 +8,8 @@ from denserk.config.retrieval import IndexSettings, IndexType, Metric, SearchSet
 from denserk.errors import UsageError
 from denserk.index import faiss_building
 from denserk.index.build import measure_recall
-from denserk.index.faiss_building import available_bytes, build, check_memory, empty_index
+from denserk.index.faiss_building import available_bytes, build, empty_index
 from denserk.index.faiss_index import FaissIndex
-from tests.reporters import Heard
 
 faiss = pytest.importorskip("faiss")
 VECTORS = np.random.default_rng(0).normal(size=(700, 16)).astype(np.float32)
@@ -91,26 +90,6 @@ def test_too_few_vectors_to_train(tmp_path, factory):
     with pytest.raises(UsageError, match=r"training points \(200\) should be at least .*(256|300)"):
         built(tmp_path / "i", VECTORS[:200], factory=factory)
     assert not list(tmp_path.iterdir())
-
-
-MILLION = 1_000_000
-LISTS = "402.7 MB of memory (training 134.2 MB, centroids 0.0 MB, inverted lists 268.4 MB)"
-
-
-@pytest.mark.parametrize(
-    ("factory", "count", "total"),
-    [
-        ("HNSW8,Flat", MILLION, "664.0 MB of memory (the index 664.0 MB)"),
-        ("PCA32,PQ8", MILLION, "150.2 MB of memory (training 134.2 MB, the index 16.0 MB)"),
-        ("IVF16,PQ8", 100 * MILLION, LISTS),
-        ("IVF16,PQ8", 1000 * MILLION, LISTS),
-    ],
-)
-def test_the_memory_that_an_index_needs(factory, count, total, monkeypatch):
-    monkeypatch.setattr(faiss_building, "available_bytes", lambda: 1 << 30)
-    heard, settings = Heard(), IndexSettings(factory=factory)
-    check_memory(*empty_index(count, 64, settings), count, settings)
-    assert heard.notes[-1] == f"building {factory} needs {total}"
 
 
 @pytest.mark.parametrize("limit", ["400000\n", "max\n", None])

@@ -48,30 +48,6 @@ def test_every_option_ranks_as_by_hand(tmp_path, options, metric):
         assert hits[qid] == by_hand(ids, vectors, query, settings, metric, qid)
 
 
-class Counting(ExactIndex):
-    """Remembers how deep it was searched."""
-
-    def __init__(self, vectors):
-        super().__init__(vectors)
-        self.depths: list[tuple[int, int]] = []
-
-    def search(self, queries, depth):
-        self.depths.append((len(queries), depth))
-        return super().search(queries, depth)
-
-
-def test_only_a_tie_at_the_cut_is_searched_deeper():
-    vectors = np.zeros((500, 2), np.float32)
-    vectors[:, 0] = np.arange(500)
-    index = Counting(vectors)
-    ids = names_of([f"d{999 - n}" for n in range(500)])
-    queries = np.array([[1, 0], [0, 1]], np.float32)  # no two equal; all equal
-    hits = found(Searcher(index, ids, SearchSettings(hits=3)), ["a", "b"], queries)
-    assert [docid for docid, _ in hits["a"]] == ["d500", "d501", "d502"]
-    assert [docid for docid, _ in hits["b"]] == ["d999", "d998", "d997"]
-    assert index.depths == [(2, 11), (1, 44), (1, 176), (1, 500)]
-
-
 def test_scores_of_ties():
     vectors = np.ones((3, 1), np.float32)
     searcher = Searcher(ExactIndex(vectors), names_of(["b", "a", "c"]), SearchSettings(hits=3))
