@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from denserk.config.encoding import ComputeSettings, ModelLayout, VectorFormat
+from denserk.config.encoding import DEFAULTS, ModelLayout, ModelOptions, VectorFormat
 from denserk.config.formats import (
     ConversionSettings,
     CorpusFormat,
@@ -46,7 +46,6 @@ from denserk.reporting import Progress, track
 
 logger = logging.getLogger(__name__)
 
-NOTHING: Mapping[str, Any] = {}
 WITH_SCORES = (TrainingFormat.TEVATRON, TrainingFormat.DPR, TrainingFormat.FLAG)
 T = TypeVar("T")
 R = TypeVar("R", Query, Passage)
@@ -69,9 +68,7 @@ class _Job(NamedTuple):
     source: str
     target: str
     settings: ConversionSettings
-    representation: Mapping[str, Any]
-    text: Mapping[str, Any]
-    compute: ComputeSettings
+    options: ModelOptions
     from_format: Any
     to_format: Any
     progress: Progress
@@ -84,7 +81,7 @@ class _Job(NamedTuple):
 
 def _corpus(job: _Job) -> int:
     settings = CorpusSettings(corpus_format=job.from_format)
-    passages = corpus.read_passages(job.source, settings, job.text.get("fields"))
+    passages = corpus.read_passages(job.source, settings, job.options.text.get("fields"))
     if job.settings.expansions is not None:
         passages = append_queries(passages, job.settings.expansions)
     return corpus.write_passages(job.target, job.counted(passages), job.to_format)
@@ -119,7 +116,7 @@ def _training(job: _Job) -> int:
         from denserk.mining.mining import scored
         from denserk.models.cross_encoder import PairScorer  # torch is for models alone
 
-        teacher = PairScorer(settings.teacher, job.text, None, job.compute)
+        teacher = PairScorer(settings.teacher, job.options.text, None, job.options.compute)
         examples = scored(examples, teacher.score, job.source)
     return training.write_training(job.target, job.counted(examples), job.to_format)
 
@@ -211,8 +208,8 @@ def _model(job: _Job) -> int:
     if job.target == STREAM:
         raise UsageError(f"{STREAM}: a folder is expected, not a stream")
     with whole_folder(job.target, overwrite=job.settings.overwrite, export=True) as folder:
-        settings = job.representation, job.text
-        convert_model(job.source, folder, job.to_format, *settings, job.settings.average)
+        options = job.options.representation, job.options.text
+        convert_model(job.source, folder, job.to_format, *options, job.settings.average)
     return 1
 
 
@@ -229,19 +226,13 @@ CONVERSIONS: dict[Kind, tuple[tuple[StrEnum, ...], str, Callable[[_Job], int]]] 
 
 
 def convert(
-    source: str,
-    target: str,
-    settings: ConversionSettings,
-    representation: Mapping[str, Any] = NOTHING,
-    text: Mapping[str, Any] = NOTHING,
-    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    source: str, target: str, settings: ConversionSettings, options: ModelOptions = DEFAULTS
 ) -> ConversionResult:
     """Convert a file or folder into another format of its kind.
 
     `source` and `target` may be "-"; kind and formats in `settings` are needed where content and
-    names do not decide them. `representation` has fields of RepresentationSettings that a model
-    folder lacks, `text` the same of TextSettings, the `fields` inside Anserini's `contents`, or
-    what replaces the settings of a teacher, which scores with `compute`.
+    names do not decide them. `options` have what a model folder lacks, the `fields` inside
+    Anserini's `contents`, or what replaces the settings of a teacher.
     """
     if STREAM not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise UsageError(f"{source} is both source and target", "choose another target")
@@ -261,9 +252,10 @@ def convert(
     from_format = None
     if settings.from_format is not None:
         from_format = _named(settings.from_format, type(to_format), "--from")
-    given = source, target, settings, representation, text, compute
     with track("converting", None, unit) as progress:
-        count = convert_kind(_Job(*given, from_format, to_format, progress))
+        count = convert_kind(
+            _Job(source, target, settings, options, from_format, to_format, progress)
+        )
     return ConversionResult(kind, to_format.value, count, unit)
 
 

@@ -8,7 +8,7 @@ is nearer to the anchor than the negative, by Euclidean distance. Axes: B exampl
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from typing import Any
 
@@ -17,14 +17,13 @@ import torch
 from numpy.typing import NDArray
 
 from denserk.config.analysis import QueryLatencySettings, SentenceSimilaritySettings, SeveralModels
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import DEFAULTS, ModelOptions
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError
 from denserk.io.files import write_rows
 from denserk.io.plots import new_axes, save_if_installed
 from denserk.io.topics import read_queries
 from denserk.io.training import read_sentences
-from denserk.models.model_folder import NOTHING
 from denserk.models.text_encoder import TextEncoder, load_models
 from denserk.reporting import track
 
@@ -52,10 +51,7 @@ def save(found: Sequence[Row], draw: Callable[[], Any], settings: SeveralModels)
 
 
 def sentence_similarity(
-    settings: SentenceSimilaritySettings,
-    representation: Mapping[str, Any] = NOTHING,
-    text: Mapping[str, Any] = NOTHING,
-    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    settings: SentenceSimilaritySettings, options: ModelOptions = DEFAULTS
 ) -> list[Row]:
     """Measure models on pairs or triplets of sentences; write the table if asked to.
 
@@ -63,7 +59,7 @@ def sentence_similarity(
     """
     found = []
     for name in settings.model:
-        encoder = TextEncoder(name, representation, text, compute)
+        encoder = TextEncoder(name, *options)
         found.append(_measure_similarity(name, encoder, settings.data))
     if settings.output is not None:
         write_rows(settings.output, as_table(found))
@@ -128,20 +124,15 @@ def _measure_similarity(name: str, encoder: TextEncoder, data: str) -> Row:
     return row | {"measure": measure, "value": value}
 
 
-def query_latency(
-    settings: QueryLatencySettings,
-    representation: Mapping[str, Any] = NOTHING,
-    text: Mapping[str, Any] = NOTHING,
-    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
-) -> list[Row]:
+def query_latency(settings: QueryLatencySettings, options: ModelOptions = DEFAULTS) -> list[Row]:
     """Measure models on the same queries, one model after the other; write table and plot.
 
     A time runs from the text of a query to its embedding in CPU memory, tokenization included.
     Without a batch size, queries are encoded one at a time.
     """
-    models = load_models(settings.labelled, representation, text, compute)
+    models = load_models(settings.labelled, options)
     queries = choose_records(read_queries(settings.topics), settings.sample, settings.seed)
-    size = compute.batch_size or 1
+    size = options.compute.batch_size or 1
     # an incomplete last batch counts only if it is the only one
     full = range(0, len(queries) - size + 1, size)
     batches = [queries[first : first + size] for first in full] or [queries]
@@ -165,7 +156,7 @@ def query_latency(
         row: Row = {"label": label, "model": model, "topics": settings.topics}
         row |= {"queries": len(batches) * len(batches[0]), "seed": settings.seed}
         row |= {"warm_up": settings.warm_up, "batch_size": size, "device": device}
-        row |= {"threads": encoder.threads_for(len(batches[0])), "dtype": compute.precision}
+        row |= {"threads": encoder.threads_for(len(batches[0])), "dtype": options.compute.precision}
         row |= {"dimension": encoder.dimension}
         for percent in PERCENTILES:  # by nearest rank: each was measured
             value = np.percentile(milliseconds, percent, method="inverted_cdf")

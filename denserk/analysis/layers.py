@@ -23,7 +23,14 @@ from torch import Tensor
 
 from denserk.analysis.encoders import Row, save
 from denserk.config.analysis import AttentionEntropySettings, WinningVectorSettings
-from denserk.config.encoding import Backend, ComputeSettings, Reduction, Representation
+from denserk.config.encoding import (
+    DEFAULTS,
+    Backend,
+    ComputeSettings,
+    ModelOptions,
+    Reduction,
+    Representation,
+)
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.data.batches import TokenBatch, plan, to_device
 from denserk.data.sampling import choose_records
@@ -35,7 +42,6 @@ from denserk.io.qrels import read_qrels
 from denserk.io.runs import read_run
 from denserk.io.topics import read_queries
 from denserk.models.backbone import Backbone
-from denserk.models.model_folder import NOTHING
 from denserk.models.representation import MultiVector, PassageVectors
 from denserk.models.text_encoder import TextEncoder, load_models
 from denserk.records import Passage, Query, best_first
@@ -66,7 +72,7 @@ def attention_entropy(
     text |= {"join": settings.join} if settings.join is not None else {}
     pooling = {"representation": Representation.MEAN}  # any: no embeddings are made
     compute = replace(compute, backend=Backend.TORCH)  # whose attention weights can be read
-    models = load_models(settings.labelled, pooling, text, compute)
+    models = load_models(settings.labelled, ModelOptions(pooling, text, compute))
     passages = _sample(settings, corpus)
     source = {"corpus": settings.corpus, "passages": len(passages), "seed": settings.seed}
     source |= {"max_length": settings.max_length}
@@ -176,9 +182,7 @@ def _entropies(
 
 def winning_vectors(
     settings: WinningVectorSettings,
-    representation: Mapping[str, Any] = NOTHING,
-    text: Mapping[str, Any] = NOTHING,
-    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    options: ModelOptions = DEFAULTS,
     corpus: CorpusSettings = DETECTED,
 ) -> list[Row]:
     """Count which vector wins, for models on the same pairs; write table and plot.
@@ -186,8 +190,8 @@ def winning_vectors(
     A row is a layer or token: in how many pairs its vector won. Memory grows with the pairs, not
     with the corpus. A model must give a passage several vectors.
     """
-    models = load_models(settings.labelled, representation, text, compute)
-    pairs = choose_pairs(settings, text.get("fields"), corpus)
+    models = load_models(settings.labelled, options)
+    pairs = choose_pairs(settings, options.text.get("fields"), corpus)
     found = [row for one in models for row in _count_wins(*one, pairs)]
     save(found, lambda: plot_shares(found), settings)
     return found

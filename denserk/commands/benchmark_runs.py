@@ -50,20 +50,17 @@ def _origin(benchmark: Benchmark) -> dict[str, str]:
 
 
 class RunMaker:
-    """Makes the runs of one model; `representation` and `text` override the model's settings."""
+    """Makes the runs of one model."""
 
     def __init__(
         self,
         paths: benchmarks.BenchmarkPaths,
         choice: benchmarks.MakeSettings,
-        representation: Mapping[str, Any],
-        text: Mapping[str, Any],
+        options: encoding.ModelOptions,
         corpus: CorpusSettings,
-        compute: encoding.ComputeSettings,
     ) -> None:
         self.output, self.choice = Path(paths.output or ""), choice
-        self.representation, self.text = representation, text
-        self.corpus, self.compute = corpus, compute
+        self.options, self.corpus = options, corpus
         self.model, folder = find_model(paths.model or "")
         self.stored = read_model_folder(folder)
         self.search = retrieval.SearchSettings(hits=choice.hits, index_device=choice.index_device)
@@ -102,7 +99,7 @@ class RunMaker:
         lengths = {name: min(getattr(corpus, name), longest) for name in LENGTHS}
         published = encoding.PUBLISHED_TEXT.get(self.model, {})
         states_join = self.stored.has_settings or "join" in published
-        return {**lengths, **({} if states_join else {"join": corpus.join}), **self.text}
+        return {**lengths, **({} if states_join else {"join": corpus.join}), **self.options.text}
 
     def _is_finished(self, benchmark: Benchmark) -> bool:
         """Return whether the run of a benchmark is complete and unchanged."""
@@ -118,9 +115,9 @@ class RunMaker:
         """Write the unfinished manifest and return it; other settings are an error."""
         settings = {
             "search": as_json(self.search),
-            "representation": {name: plain(value) for name, value in self.representation.items()},
-            "text": {name: plain(value) for name, value in self.text.items()},
-            "dtype": self.compute.dtype.value,
+            "representation": {n: plain(value) for n, value in self.options.representation.items()},
+            "text": {name: plain(value) for name, value in self.options.text.items()},
+            "dtype": self.options.compute.dtype.value,
             **as_json(self.corpus),
         }
         model = {"name": self.model, "fingerprint": self.stored.fingerprint()}
@@ -154,7 +151,7 @@ class RunMaker:
         paths = retrieval.SearchPaths(
             index=(str(index),), topics=parts["topics"], model=self.model, output=run
         )
-        search(paths, rules, self.representation, text, self.compute, own_precision=True)
+        search(paths, rules, *self.options._replace(text=text), own_precision=True)
         made = read_manifest(run, Kind.RUN)
         made_from = {**made.made_from, "suite": _origin(benchmark)}
         write_manifest(run, replace(made, made_from=made_from))
@@ -168,7 +165,7 @@ class RunMaker:
         paths = encoding.EncodeSettings(
             model=self.model, corpus=source, output=str(vectors), resume=vectors.is_dir()
         )
-        encode(paths, self.corpus, self.representation, text, self.compute)
+        encode(paths, self.corpus, self.options._replace(text=text))
         inputs = retrieval.IndexPaths(input=(str(vectors),), output=str(index), resume=True)
         build_index(inputs, retrieval.IndexSettings())
         return index

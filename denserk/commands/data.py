@@ -7,10 +7,9 @@ import typer
 
 from denserk.commands.app import app
 from denserk.commands.options import command
-from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.formats import ConversionSettings, CorpusSettings
 from denserk.config.generate import GenerateSettings
-from denserk.config.options import Given
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +25,7 @@ def convert(
     source: Annotated[str, typer.Argument(help="File, folder, or - for standard input.")],
     target: Annotated[str, typer.Argument(help="File, folder, or - for standard output.")],
     conversion: ConversionSettings,
-    representation: Annotated[Given, RepresentationSettings],
-    text: Annotated[Given, TextSettings],
-    compute: ComputeSettings,
+    options: ModelOptions,
 ) -> Any:
     """Convert data between formats.
 
@@ -37,7 +34,7 @@ def convert(
     """
     from denserk.conversion import convert as task
 
-    result = task(source, target, conversion, representation, text, compute)
+    result = task(source, target, conversion, options)
     logger.info(f"{target}: {result.count:,} {result.unit} in format {result.format}")
     return result
 
@@ -61,6 +58,6 @@ def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: Comput
     logger.info(
         f"{settings.output}: {result.count:,} passages; {result.generated:,} processed in this run "
         f"({result.queries:,} queries, {result.continuations:,} continuations; {result.empty:,} "
-        f"without text), {result.per_second:,.1f} per second"
+        f"without text), {result.generated / (result.seconds or 1):,.1f} per second"
     )
     return result

@@ -13,10 +13,11 @@ import typer
 
 from denserk.commands.app import app
 from denserk.commands.options import command
-from denserk.config import benchmarks, encoding
+from denserk.config import benchmarks
 from denserk.config import evaluation as config
+from denserk.config.encoding import ModelOptions
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import Given, OverwriteSettings, fields_of, reject_given
+from denserk.config.options import OverwriteSettings, fields_of, reject_given
 from denserk.errors import InputError, UsageError
 from denserk.io.data_sets import BEIR, IRDS, knows_irds
 from denserk.io.files import STREAM, read_text_lines
@@ -101,10 +102,8 @@ def benchmark(
     paths: benchmarks.BenchmarkPaths,
     settings: config.EvalSettings,
     make: benchmarks.MakeSettings,
-    representation: Annotated[Given, encoding.RepresentationSettings],
-    text: Annotated[Given, encoding.TextSettings],
+    options: ModelOptions,
     corpus: CorpusSettings,
-    compute: encoding.ComputeSettings,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks or groups (see --list).")
     ] = None,
@@ -133,11 +132,11 @@ def benchmark(
     if paths.model is not None:
         from denserk.commands.benchmark_runs import RunMaker
 
-        RunMaker(paths, make, representation, text, corpus, compute).make(asked)
+        RunMaker(paths, make, options, corpus).make(asked)
     else:
         why, hint = "only with --model", "add --model and --output"
-        reject_given(replace(make, overwrite=False), corpus, compute, why=why, hint=hint)
-        for name in (*representation, *text):
+        reject_given(replace(make, overwrite=False), corpus, options.compute, why=why, hint=hint)
+        for name in (*options.representation, *options.text):
             raise UsageError(f"{name.replace('_', '-')}: {why}", hint)
     if not several:
         _evaluate_one(runs, asked[0], settings, paths.against)

@@ -15,9 +15,8 @@ from denserk import __version__
 from denserk.commands.app import app
 from denserk.commands.options import command
 from denserk.config import analysis
-from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import Given
 from denserk.errors import GateError, MissingExtraError
 from denserk.extras import installed
 from denserk.io.outputs import prepare_folder, scratch_folder
@@ -50,10 +49,7 @@ def _print(output: str | None, table: Sequence[Sequence[str]]) -> None:
     "dtype batch_size overwrite",
 )
 def sentence_similarity(
-    settings: analysis.SentenceSimilaritySettings,
-    representation: Annotated[Given, RepresentationSettings],
-    text: Annotated[Given, TextSettings],
-    compute: ComputeSettings,
+    settings: analysis.SentenceSimilaritySettings, options: ModelOptions
 ) -> None:
     """Evaluate embeddings on labelled sentence pairs or on triplets.
 
@@ -62,7 +58,7 @@ def sentence_similarity(
     """
     from denserk.analysis import encoders
 
-    found = encoders.sentence_similarity(settings, representation, text, compute)
+    found = encoders.sentence_similarity(settings, options)
     _print(settings.output, encoders.as_table(found, digits=4))
 
 
@@ -95,11 +91,7 @@ def attention_entropy(
     "query_prefix device dtype threads overwrite",
 )
 def query_latency(
-    settings: analysis.QueryLatencySettings,
-    representation: Annotated[Given, RepresentationSettings],
-    text: Annotated[Given, TextSettings],
-    compute: ComputeSettings,
-    more: MoreModels = None,
+    settings: analysis.QueryLatencySettings, options: ModelOptions, more: MoreModels = None
 ) -> None:
     """Measure the latency of query encoding, one query at a time.
 
@@ -108,7 +100,7 @@ def query_latency(
     """
     from denserk.analysis import encoders
 
-    found = encoders.query_latency(_with(settings, more), representation, text, compute)
+    found = encoders.query_latency(_with(settings, more), options)
     columns = ("label", "device", "threads", "p1_ms", "p50_ms", "p99_ms")
     _print(settings.output, encoders.as_table(found, columns, digits=2))
 
@@ -121,10 +113,8 @@ def query_latency(
 )
 def winning_vectors(
     settings: analysis.WinningVectorSettings,
-    representation: Annotated[Given, RepresentationSettings],
-    text: Annotated[Given, TextSettings],
+    options: ModelOptions,
     corpus: CorpusSettings,
-    compute: ComputeSettings,
     more: MoreModels = None,
 ) -> None:
     """Count which vector of a passage scores best (for mlr: which layer).
@@ -134,8 +124,7 @@ def winning_vectors(
     """
     from denserk.analysis import encoders, layers
 
-    several = _with(settings, more)
-    found = layers.winning_vectors(several, representation, text, compute, corpus)
+    found = layers.winning_vectors(_with(settings, more), options, corpus)
     columns = ("label", "passages", "pairs", "kind", "vector", "wins", "share")
     _print(settings.output, encoders.as_table(found, columns, digits=4))
 

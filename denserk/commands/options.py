@@ -21,6 +21,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from denserk.config.encoding import ModelOptions
 from denserk.config.options import (
     REQUIRED,
     build,
@@ -241,20 +242,28 @@ def _texts(value: Any) -> Any:
 
 
 class _Parsed:
-    """Parameters of a command function: settings classes as groups, others unchanged."""
+    """Parameters of a command function: settings classes as groups, others unchanged.
+
+    The fields of a parameter that is a `ModelOptions` are groups, too.
+    """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._source, self._function = f"denserk {name}", function
         self._groups: dict[str, tuple[list[type[Any]], bool]] = {}
         self.plain: list[inspect.Parameter] = []
-        hints = get_type_hints(function, include_extras=True)
-        for parameter in inspect.signature(function).parameters.values():
-            hint = hints[parameter.name]
+        parameters = inspect.signature(function).parameters
+        signature = get_type_hints(function, include_extras=True)
+        self._of_models = [name for name, hint in signature.items() if hint is ModelOptions]
+        hints: dict[str, Any] = {}
+        for name, hint in signature.items():
+            inner = name in self._of_models
+            hints |= get_type_hints(hint, include_extras=True) if inner else {name: hint}
+        for name, hint in hints.items():
             given = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, type)]
             if given or dataclasses.is_dataclass(hint):
-                self._groups[parameter.name] = given or [hint], bool(given)
-            else:
-                self.plain.append(parameter.replace(annotation=hint))
+                self._groups[name] = given or [hint], bool(given)
+            elif name in parameters:
+                self.plain.append(parameters[name].replace(annotation=hint))
         groups = [(cls, unset) for classes, unset in self._groups.values() for cls in classes]
         self._classes = [cls for cls, _ in groups]
         self.options = [_Option(cls, n, is_unset=u) for cls, u in groups for n in fields_of(cls)]
@@ -273,6 +282,8 @@ class _Parsed:
             built[name] = select(typed, *classes) if is_unset else build(classes[0], typed)
             files |= built[name] if is_unset else vars(built[name])
             files |= {"picture": built[name].picture} if hasattr(built[name], "picture") else {}
+        for name in self._of_models:
+            built[name] = ModelOptions(*map(built.pop, ModelOptions._fields))
         with _guard_files(files):
             return self._function(**built, **plain)
 

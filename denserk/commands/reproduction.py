@@ -138,8 +138,7 @@ class Reproduction:
             task(
                 from_json(encoding.EncodeSettings, {**chosen, **asked}),
                 corpus_of(settings),
-                *overrides(made),
-                compute_of(made, settings),
+                encoding.ModelOptions(*overrides(made), compute_of(made, settings)),
             )
 
         known = "texts" in made and made.get("model")

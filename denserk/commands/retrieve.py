@@ -28,11 +28,7 @@ PRINTED_HITS = 10  # of a query, by default
     "batch_size",
 )
 def encode(
-    settings: encoding.EncodeSettings,
-    corpus: CorpusSettings,
-    representation: Annotated[Given, encoding.RepresentationSettings],
-    text: Annotated[Given, encoding.TextSettings],
-    compute: encoding.ComputeSettings,
+    settings: encoding.EncodeSettings, corpus: CorpusSettings, options: encoding.ModelOptions
 ) -> Any:
     """Encode passages or queries into vectors.
 
@@ -42,16 +38,16 @@ def encode(
     from denserk.models.encode import encode as task
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the number of threads is --workers
-    result = task(settings, corpus, representation, text, compute)
+    result = task(settings, corpus, options)
     copied = f"{result.copied:,} copied from {settings.update}, " if settings.update else ""
+    rate = per_second(result.encoded / (result.seconds or 1))
     logger.info(
         f"{settings.output}: {result.count:,} vectors of {result.dimension} dimensions; {copied}"
-        f"{result.encoded:,} encoded in this run, {per_second(result.per_second)} per second"
+        f"{result.encoded:,} encoded in this run, {rate} per second"
     )
     if result.encoded:
-        logger.info(
-            f"{result.tokens_per_second:,.0f} tokens per second, {result.padding:.1%} padding"
-        )
+        speed, padding = result.tokens / result.seconds, 1 - result.tokens / result.positions
+        logger.info(f"{speed:,.0f} tokens per second, {padding:.1%} padding")
     return result
 
 

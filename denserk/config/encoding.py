@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, NamedTuple
 
 from denserk.config.formats import TopicsSettings
 from denserk.config.options import (
+    NOTHING,
     REQUIRED,
     DeviceSettings,
+    Given,
     ResumeSettings,
     Settings,
     ShardSettings,
@@ -237,6 +240,17 @@ class ComputeSettings(DeviceSettings, PrecisionSettings):
     def tokens_on(self, device: str) -> int:
         """Return the tokens per batch for encoding on a device type."""
         return self.batch_tokens or (CPU_BATCH_TOKENS if device == "cpu" else BATCH_TOKENS)
+
+
+class ModelOptions(NamedTuple):
+    """Options of a model: given ones that replace its own settings, and of its computation."""
+
+    representation: Annotated[Given, RepresentationSettings] = NOTHING
+    text: Annotated[Given, TextSettings] = NOTHING
+    compute: ComputeSettings = ComputeSettings()
+
+
+DEFAULTS = ModelOptions()
 
 
 class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings, kw_only=True):

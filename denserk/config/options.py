@@ -51,6 +51,7 @@ BOUNDS = {
 T = TypeVar("T")
 # Given options by field name; a model or a preset has the values of the others.
 Given = Mapping[str, Any]
+NOTHING: Given = {}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.config.options import as_json
+from denserk.config.options import NOTHING, as_json
 from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError
 from denserk.index.searcher import Hits, Ranking
@@ -30,7 +30,6 @@ from denserk.io.provenance import describe_run, forget_run
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries
 from denserk.models.cross_encoder import PairScorer
-from denserk.models.model_folder import NOTHING
 from denserk.records import Query, best_first
 from denserk.reporting import track
 

@@ -25,7 +25,7 @@ from denserk.config.encoding import (
     RepresentationSettings,
     TextSettings,
 )
-from denserk.config.options import as_json
+from denserk.config.options import NOTHING, as_json
 from denserk.data.batches import Pair, PairBatch, PairJoiner, by_length, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import ModelError
@@ -43,7 +43,6 @@ from denserk.models.checkpoints import (
 from denserk.models.devices import at_least_float32, choose_dtype, prepare_device
 from denserk.models.model_folder import (
     DENSERK_FILE,
-    NOTHING,
     fit_lengths,
     read_model_folder,
     read_own_file,

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from denserk.config.encoding import (
     Backend,
-    ComputeSettings,
     EncodeSettings,
+    ModelOptions,
     TextSettings,
     VectorFormat,
 )
@@ -87,57 +87,27 @@ class EncodeResult:
     tokens: int = 0
     positions: int = 0
 
-    @property
-    def per_second(self) -> float:
-        """Texts encoded per second."""
-        return self.encoded / self.seconds if self.seconds else 0.0
 
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens encoded per second."""
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    @property
-    def padding(self) -> float:
-        """Share of the positions that was padding."""
-        return 1 - self.tokens / self.positions if self.positions else 0.0
-
-
-def encode(
-    settings: EncodeSettings,
-    corpus: CorpusSettings,
-    representation: Mapping[str, Any],
-    text: Mapping[str, Any],
-    compute: ComputeSettings,
-) -> EncodeResult:
-    """Encode passages or queries.
-
-    `representation` and `text` are fields of RepresentationSettings and of TextSettings that
-    override the model's own.
-    """
+def encode(settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptions) -> EncodeResult:
+    """Encode passages or queries."""
     streams = settings.source == STREAM or settings.output_format is not VectorFormat.NPY
     if launched() and streams:
         raise UsageError(
             "several processes cannot read a stream, or write other than --output-format npy",
             "start encode without torchrun, or use denserk convert afterwards",
         )
-    device = device_of_rank(compute.device)
-    with process_group(device):
-        return _encode(settings, corpus, representation, text, replace(compute, device=device))
+    compute = replace(options.compute, device=device_of_rank(options.compute.device))
+    with process_group(compute.device):
+        return _encode(settings, corpus, options._replace(compute=compute))
 
 
 def _encode(
-    settings: EncodeSettings,
-    corpus: CorpusSettings,
-    representation: Mapping[str, Any],
-    text: Mapping[str, Any],
-    compute: ComputeSettings,
+    settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptions
 ) -> EncodeResult:
-    source = settings.source
+    source, compute = settings.source, options.compute
     if settings.topics is None:
-        texts = Texts(
-            source, "passages", partial(read_passages, source, corpus, text.get("fields"))
-        )
+        fields = options.text.get("fields")
+        texts = Texts(source, "passages", partial(read_passages, source, corpus, fields))
     else:
         read = partial(read_queries, source, settings.topics_format, settings.qrels)
         texts = Texts(source, "queries", read)
@@ -162,7 +132,7 @@ def _encode(
         # absent where the vectors were encoded before manifests recorded it: by torch
         backend = earlier.made_from["model"].get("backend", Backend.TORCH)
         compute = replace(compute, backend=Backend(backend))
-    encoder = TextEncoder(settings.model, representation, text, compute)
+    encoder = TextEncoder(settings.model, *options._replace(compute=compute))
     if encoder.queries_of and settings.topics is None:
         hint = f"encode the corpus with --model {encoder.queries_of['name']}"
         raise UsageError(f"{encoder.name} is an encoder of queries alone", hint)

@@ -165,11 +165,6 @@ class GenerateResult:
     empty: int = 0
     seconds: float = 0.0
 
-    @property
-    def per_second(self) -> float:
-        """Passages processed per second."""
-        return self.generated / self.seconds if self.seconds else 0.0
-
 
 def generate(
     settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings

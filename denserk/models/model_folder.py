@@ -30,7 +30,7 @@ from denserk.config.encoding import (
     TermWeight,
     TextSettings,
 )
-from denserk.config.options import as_json, as_type, from_json
+from denserk.config.options import NOTHING, as_json, as_type, from_json
 from denserk.data.tokenization import PAIR, TextTokenizer, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.io.files import whole_text, write_errors
@@ -54,7 +54,6 @@ from denserk.models.static import STATIC
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S")
-NOTHING: Mapping[str, Any] = {}
 
 # first parts of the names of a representation's own tensors
 HEADS = ("tok_proj.", "cls_proj.", "agg_proj.", "scalar_mix.", "projection.")

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denserk.config.encoding import PUBLISHED_TEXT, Backend, ComputeSettings, Dtype
-from denserk.config.options import as_json
+from denserk.config.encoding import PUBLISHED_TEXT, Backend, ComputeSettings, Dtype, ModelOptions
+from denserk.config.options import NOTHING, as_json
 from denserk.data.batches import PlannedTexts, TokenBatch, plan, to_device
 from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
 from denserk.errors import ModelError, UsageError
@@ -21,7 +21,7 @@ from denserk.io.outputs import scratch_folder
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
 from denserk.models.checkpoints import find_model
 from denserk.models.devices import Compiled, certify, choose_dtype, on_threads, prepare_device
-from denserk.models.model_folder import NOTHING, fit_lengths, override, read_model_folder
+from denserk.models.model_folder import fit_lengths, override, read_model_folder
 from denserk.models.representation import Encoder
 from denserk.models.static import STATIC
 from denserk.records import Passage, Query
@@ -252,15 +252,9 @@ class TextEncoder:
 
 
 def load_models(
-    labelled: Sequence[tuple[str, str]],
-    representation: Mapping[str, Any],
-    text: Mapping[str, Any],
-    compute: ComputeSettings,
+    labelled: Sequence[tuple[str, str]], options: ModelOptions
 ) -> Iterator[tuple[str, str, TextEncoder]]:
     """Return (label, model, encoder) one by one; all are found before the first is loaded."""
     for _, model in labelled:
         find_model(model)
-    return (
-        (label, model, TextEncoder(model, representation, text, compute))
-        for label, model in labelled
-    )
+    return ((label, model, TextEncoder(model, *options)) for label, model in labelled)

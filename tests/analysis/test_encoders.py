@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 
 from denserk.analysis.encoders import query_latency, sentence_similarity
 from denserk.config.analysis import QueryLatencySettings, SentenceSimilaritySettings
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.errors import InputError
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage
@@ -42,7 +42,7 @@ def vectors_of(folder, texts, **representation):
 
 def measured(data, *models, output=None, **more):
     settings = SentenceSimilaritySettings(model=tuple(map(str, models)), data=data, output=output)
-    return sentence_similarity(settings, **more)
+    return sentence_similarity(settings, ModelOptions(**more))
 
 
 @pytest.mark.parametrize("representation", ["cls", "mean"])
@@ -98,7 +98,9 @@ def timed(toy, tmp_path):
         chosen = {"warm_up": 0, "output": str(tmp_path / "l.csv"), **more}
         models = tuple(map(str, models))
         settings = QueryLatencySettings(model=models, topics=str(toy / "queries.tsv"), **chosen)
-        return query_latency(settings, compute=compute or ComputeSettings(device="cpu"))
+        return query_latency(
+            settings, ModelOptions(compute=compute or ComputeSettings(device="cpu"))
+        )
 
     return latency
 

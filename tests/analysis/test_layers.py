@@ -18,7 +18,13 @@ from denserk.analysis.layers import (
 )
 from denserk.commands.app import run
 from denserk.config.analysis import AttentionEntropySettings, WinningVectorSettings
-from denserk.config.encoding import Backend, ComputeSettings, RepresentationSettings, TextSettings
+from denserk.config.encoding import (
+    Backend,
+    ComputeSettings,
+    ModelOptions,
+    RepresentationSettings,
+    TextSettings,
+)
 from denserk.config.formats import DETECTED
 from denserk.data.batches import pad
 from denserk.data.tokenization import load_tokenizer
@@ -157,7 +163,9 @@ def counted(toy, *models, representation=MLR, compute=None, **more):
     given = {"topics": str(toy / "queries.tsv"), "corpus": str(toy / "corpus.jsonl"), **chosen}
     settings = WinningVectorSettings(model=tuple(map(str, models)), **given)
     compute = compute or ComputeSettings(device="cpu")
-    return winning_vectors(settings, representation, {"passage_max_length": 64}, compute)
+    return winning_vectors(
+        settings, ModelOptions(representation, {"passage_max_length": 64}, compute)
+    )
 
 
 def literal(folder, representation, pairs, names):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from denserk.commands.app import run
-from denserk.config.encoding import ComputeSettings, EncodeSettings
+from denserk.config.encoding import ComputeSettings, EncodeSettings, ModelOptions
 from denserk.config.formats import CorpusSettings
 from denserk.config.retrieval import (
     CollectionSettings,
@@ -214,7 +214,7 @@ def error_of(capsys, *line):
 def test_the_run_is_that_of_a_folder(toy, tiny, capsys):
     model, vectors = tiny("bert"), str(toy / "v")
     settings = EncodeSettings(model=str(model), corpus=str(toy / "corpus.jsonl"), output=vectors)
-    encode(settings, CorpusSettings(), {}, {}, ComputeSettings(device="cpu"))
+    encode(settings, CorpusSettings(), ModelOptions(compute=ComputeSettings(device="cpu")))
     place = ["--engine", "milvus", "--uri", str(toy / "new/a.db"), "--collection", "passages"]
     topics = ["--topics", str(toy / "queries.tsv"), "--hits", "4"]
     assert run(["index", "--input", vectors, *place]) == 0

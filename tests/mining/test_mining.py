@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.formats import ConversionSettings, TrainingFormat
 from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, resolve_mining
 from denserk.conversion import convert
@@ -312,7 +312,7 @@ def test_convert_writes_a_cross_encoder_s_scores(tmp_path, tiny_reranker, form):
     train = jsonl(tmp_path / "train.jsonl", [inline(1, 1, 2), inline(2, 2, 1)])
     target, model = tmp_path / "scored.json", str(tiny_reranker())
     settings = ConversionSettings(to_format=form, teacher=model)
-    assert convert(train, str(target), settings, compute=CPU).count == 2
+    assert convert(train, str(target), settings, ModelOptions(compute=CPU)).count == 2
     scorer = PairScorer(model, compute=CPU)
     for found in read_training(target, TrainingFormat(form)):
         candidates = (*found.positives, *found.negatives)

@@ -14,7 +14,13 @@ import pytest
 import torch
 
 from denserk.commands.app import run as denserk
-from denserk.config.encoding import ComputeSettings, EncodeSettings, TextSettings, VectorFormat
+from denserk.config.encoding import (
+    ComputeSettings,
+    EncodeSettings,
+    ModelOptions,
+    TextSettings,
+    VectorFormat,
+)
 from denserk.config.formats import CorpusSettings
 from denserk.data.batches import plan
 from denserk.errors import InputError, MismatchError, UsageError
@@ -70,7 +76,7 @@ def run(output, source=None, *, model="m", compute=None, **settings):
     if source is not None:
         settings["corpus"] = str(source)
     asked = EncodeSettings(model=model, output=str(output), **{"block_size": 4, **settings})
-    return encode(asked, CorpusSettings(), {}, {}, compute or ComputeSettings())
+    return encode(asked, CorpusSettings(), ModelOptions(compute=compute or ComputeSettings()))
 
 
 def test_blocks_are_written_in_corpus_order(corpus, tmp_path):
@@ -84,7 +90,7 @@ def test_blocks_are_written_in_corpus_order(corpus, tmp_path):
         alone = encoder.encode_planned("passage", encoder.plan("passage", block))
         np.testing.assert_array_equal(vectors, alone)
     assert (result.count, result.dimension, result.encoded) == (23, 4, 23)
-    assert (result.tokens, result.positions, result.padding) == (92, 92, 0.0)
+    assert (result.tokens, result.positions) == (92, 92)
     assert folder.manifest.made_from["model"]["fingerprint"] == "m"
 
 
@@ -259,7 +265,7 @@ def test_what_only_one_process_can_do(monkeypatch, settings):
     monkeypatch.setattr(encode_module, "launched", lambda: True)
     settings = EncodeSettings(**{"model": "m", "corpus": "c", "output": "o", **settings})
     with pytest.raises(UsageError, match="several processes cannot"):
-        encode(settings, CorpusSettings(), {}, {}, ComputeSettings())
+        encode(settings, CorpusSettings(), ModelOptions(compute=ComputeSettings()))
 
 
 OPTIONS = ("--corpus", "corpus.jsonl", "--block-size", "3", "--threads", "1")

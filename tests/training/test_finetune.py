@@ -20,6 +20,7 @@ from denserk.config.encoding import (
     EncodeSettings,
     MlmHead,
     ModelLayout,
+    ModelOptions,
     PairSettings,
     Reduction,
     Representation,
@@ -39,7 +40,7 @@ from tests.training.finetuning import AGG, log_of, run_of, tune
 def encoded(folder, toy):
     files: dict[str, Any] = {"output": str(toy / "vectors"), "corpus": str(toy / "corpus.jsonl")}
     settings = EncodeSettings(model=str(folder), **files)
-    encode(settings, CorpusSettings(), {}, {}, ComputeSettings(device="cpu"))
+    encode(settings, CorpusSettings(), ModelOptions(compute=ComputeSettings(device="cpu")))
     return open_vectors(toy / "vectors")
 
 
