@@ -29,24 +29,6 @@ def measured(capsys, *arguments):
     return {name: float(value) for name, value in (line.split("\t") for line in lines)}
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        pytest.param(RUN.replace(" t\n", " t and text\n"), id="text after the tag"),
-        pytest.param(RUN.replace("q2", " # half way\nq2", 1) + "# end", id="comments between"),
-        pytest.param(f"# of 2024 3 5 columns\n{RUN}", id="a comment of six words"),
-    ],
-)
-def test_lines_that_trec_eval_takes(changed, capsys):
-    Path("changed").write_text(changed)
-    asked = ["qrels", "-m", "map nDCG@10 RR@10 num_ret"]
-    expected = measured(capsys, "run", *asked)
-    assert measured(capsys, "changed", *asked) == expected
-    assert expected["AP"] == pytest.approx(((1 / 2 + 2 / 3) / 2 + 1 / 2) / 2, abs=1e-6)
-    assert run(["fuse", "changed", "run", "--output", "fused", "--quiet"]) == 0
-    assert {line.split()[0] for line in Path("fused").read_text().splitlines()} == {"q1", "q2"}
-
-
 def test_max_hits(capsys):
     asked = ["run", "qrels", "-m", "recip_rank map num_ret R@100"]
     first_two = measured(capsys, *asked, "-M", "2")

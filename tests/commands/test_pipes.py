@@ -48,6 +48,27 @@ def test_a_run_to_mine_from(piped):
     assert out == "q1\td10\nq2\td2\nq3\td1\n"
 
 
+def test_json_lines_carry_the_model_from_encode_to_search(piped, tiny, toy):
+    encode = f"encode --model {tiny()} --corpus corpus.jsonl --output"
+    search = "search --topics queries.tsv --output - --index"
+    lines, _ = piped(f"{encode} - --output-format jsonl", "")
+    for line in ("index --input - --output piped", f"{encode} v", "index --input v --output made"):
+        piped(line, lines)
+    (found, _), (expected, _) = piped(f"{search} piped", ""), piped(f"{search} made", "")
+    assert found == expected
+    assert len(piped("eval --qrels qrels.txt --run - --format tsv", found)[0].splitlines()) == 3
+    piped("convert - npy --kind vectors --to npy", lines)
+    for text in (lines, piped("convert npy - --to jsonl", "")[0]):
+        records = [json.loads(line) for line in text.splitlines()]
+        assert [record.pop("id") for record in records] == [*PASSAGES]
+        made_from = records[0].pop("denserk_manifest")["made_from"]
+        assert made_from["model"]["name"] == str(tiny())
+        assert {tuple(record) for record in records} == {("contents", "vector")}
+    (toy / "broken").write_text(lines.replace('"vectors"', '"cake"', 1))
+    assert run(["index", "--input", "broken", "--output", "none"]) == 1
+    assert not (toy / "none").exists()
+
+
 @pytest.mark.parametrize("name", ["run.trec", "qrels.txt"])
 def test_a_run_or_its_qrels(piped, toy, name):
     files = ["-" if each == name else each for each in ("run.trec", "qrels.txt")]

@@ -68,12 +68,17 @@ def files(toy, monkeypatch):
         (f"{SEARCH} --query moon", 2, "--query and --encoded-queries exclude each other"),
         ("search --index i --topics queries.tsv", 2, "--output must be given"),
         ("search --index i --query moon --tag t", 2, "--tag: only for --output"),
+        ("encode --model m --corpus c --topics t --output o", 2, "--corpus and --topics exclude"),
+        ("encode --model m --output o", 2, "give --corpus or --topics"),
         # values
         ("eval good.trec qrels.txt -m 'ndcg@10 R'", 2, "ndcg@10 is not a measure of ir-measures"),
         (f"eval good.trec qrels.txt -m nDCG@{9**20}", 2, f"cutoff {9**20} is above 2147483647"),
         (f"eval good.trec qrels.txt -m 'P(rel={9**20})@5'", 2, f"rel {9**20} is above"),
         (f"{ANSWERED} --set topk={9**20}", 2, f"topk={9**20}: at most 2147483647"),
         ("eval good.trec qrels.txt --min RR@10", 2, "--min RR@10"),
+        (f"{SEARCH} --hits 0", 2, "--hits 0: at least 1 is expected"),
+        (f"{TRAIN} --lr nan", 2, "--lr nan: a finite number"),
+        ("fuse good.trec qrels.txt --alpha 1.5 --output out", 2, "--alpha 1.5: at"),
         ("fuse good.trec qrels.txt --weights 1,x --output out", 2, "weights: found 'x', expect"),
     ],
 )

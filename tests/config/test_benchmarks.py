@@ -3,7 +3,6 @@ import csv
 import ir_measures
 import pytest
 
-from denserk.commands.app import run
 from denserk.config.benchmarks import Group, benchmarks, find_benchmark, groups
 
 
@@ -48,10 +47,3 @@ def test_a_papers_mean_is_the_mean_of_its_own_sets(number, specs):
     for system in systems:
         own = {r["dataset"]: float(r["value"]) for r in rows if (r["row"], r["system"]) == system}
         assert own[label] == pytest.approx(sum(own[m] for m in members) / number, abs=0.0011)
-
-
-def test_the_listing_has_every_benchmark_and_its_papers(capsys):
-    assert run(["benchmark", "--list"]) == 0
-    header, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert header == ["name", "title", "source", "measures", "papers"]
-    assert [line[0] for line in lines] == [*benchmarks(), *groups()]

@@ -9,7 +9,7 @@ from denserk.config.encoding import (
 )
 from denserk.config.generate import GenerateSettings
 from denserk.config.mining import MiningPaths, MiningSettings
-from denserk.config.options import from_json
+from denserk.config.options import as_json, from_json
 from denserk.config.retrieval import (
     CollectionSettings,
     FusionSettings,
@@ -96,3 +96,19 @@ def test_models_are_called_by_label_or_folder(models, names):
     assert [label for label, _ in labelled] == names
     for model, (label, folder) in zip(models, labelled, strict=True):
         assert model in (folder, f"{label}={folder}")
+
+
+def test_values_from_text_yaml_and_python_are_read_back_from_json():
+    for given in ("0.5, 2", [0.5, 2], ("0.5", "2")):
+        settings = from_json(FusionSettings, {"weights": given, "method": "linear"})
+        assert list(settings.weights or ()) == [0.5, 2]
+        assert from_json(FusionSettings, as_json(settings)) == settings
+    with pytest.raises(UsageError) as caught:  # of all mistakes together
+        from_json(FusionSettings, {"method": "sum", "width": 2, "rrf_k": True, "weights": 3})
+    for said in (
+        "method: found 'sum', expected rrf or linear",
+        "weights: found 3, expected a list",
+        "width is not a setting",
+        "rrf_k: found True, expected a whole number",
+    ):
+        assert said in caught.value.message

@@ -144,7 +144,12 @@ LINE = "q1 Q0 d1 1 2.5 t\n"
 
 
 @pytest.mark.parametrize(
-    "text", [LINE + "q2 Q0 d1 1 1 t\nq1 Q0 d2 2 2 t\n", '{"qid":"q1","docid":"d1","score":1}\n']
+    "text",
+    [
+        LINE + "q2 Q0 d1 1 1 t\nq1 Q0 d2 2 2 t\n",
+        f"# of 2024 3 5 columns\n{LINE} # half way\nq1 Q0 d2 2 2 t and more\n",
+        '{"qid":"q1","docid":"d1","score":1}\n',
+    ],
 )
 def test_any_run_is_evaluated(tmp_path: Path, text: str) -> None:
     _, qrels = write(tmp_path, {}, {"q1": {"d1": 0, "d2": 1}})

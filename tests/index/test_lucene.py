@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from denserk.config.formats import ConversionSettings
 from denserk.config.retrieval import (
     Bm25Settings,
     Engine,
@@ -15,6 +16,7 @@ from denserk.config.retrieval import (
     SearchSettings,
     StopWords,
 )
+from denserk.conversion import convert
 from denserk.errors import InputError, MissingExtraError
 from denserk.index import bm25
 from denserk.index.bm25 import LuceneIndex, build_lucene
@@ -23,7 +25,7 @@ from denserk.index.search import search
 from denserk.io.runs import read_run_scores
 from tests.conftest import PASSAGES
 from tests.index.test_bm25 import TEXTS, by_hand
-from tests.peers import java_home, run_pyserini
+from tests.peers import java_home, run_anserini, run_pyserini
 
 LUCENE = IndexSettings(type=IndexType.BM25, engine=Engine.LUCENE, threads=1)
 
@@ -122,3 +124,23 @@ def test_other_tools_open_the_folder_and_theirs_is_opened(toy, with_java):
     next(index.glob("*.doc")).unlink()
     with pytest.raises(InputError, match="an index and queries for Lucene"):
         run_of(toy)
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_an_index_of_anserini_is_searched_as_by_anserini(toy, with_java):
+    (toy / "texts").mkdir()
+    source, target = str(toy / "corpus.jsonl"), str(toy / "texts/corpus.jsonl")
+    convert(source, target, ConversionSettings(to_format="anserini"))
+    run_anserini(
+        *("index.IndexCollection", "-collection", "JsonCollection", "-input", toy / "texts"),
+        *("-index", toy / "index", "-threads", "1", "-optimize"),
+        folder=toy,
+    )
+    run_anserini(
+        *("search.SearchCollection", "-index", toy / "index", "-topics", toy / "queries.tsv"),
+        *("-topicReader", "TsvString", "-output", toy / "theirs", "-bm25", "-hits", "1000"),
+        folder=toy,
+    )
+    own, theirs = run_of(toy), read_run_scores(toy / "theirs")
+    assert {q: [*hits] for q, hits in own.items()} == {q: [*hits] for q, hits in theirs.items()}

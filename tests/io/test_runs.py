@@ -42,7 +42,7 @@ def queries(path, *given):
         ),
         ("q Q0 a 0 1 t\nq Q0 b - 2 t", RunFormat.TREC, {"q": {"a": 1, "b": 2}}),
         (
-            "# k1 = 9\n#1 Q0 a 1 2 t\n#1 Q0 b 2 1 t and more\n",
+            "# of 2024 3 5 columns\n#1 Q0 a 1 2 t\n # half way\n#1 Q0 b 2 1 t and more\n# end",
             RunFormat.TREC,
             {"#1": {"a": 2, "b": 1}},
         ),
