@@ -45,7 +45,7 @@ END
 }
 
 environment() {
-  local extras=$1 venv=$repository/.venv constraints=$repository/tests/constraints.txt files stamp python torch
+  local extras=$1 venv=$(realpath -m "$repository/.venv") constraints=$repository/tests/constraints.txt files stamp python torch
   shift
   if [ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2>/dev/null && ! in_range "$venv/bin/python"; then
     echo "error: $venv is of $("$venv/bin/python" -V), and 3.11, 3.12 or 3.13 is needed; remove it" >&2

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# The tables of docs/results.md on eight small collections; what is there is not made again.
+#
+#   bash docs/results.sh --data DIR --runs DIR [COLLECTION/SYSTEM ...]   makes runs (default: all), writes the tables
+#   bash docs/results.sh --data DIR --runs DIR --check                   compares the tables with the runs
+#
+# DATA has a folder in BEIR layout for each collection. Models, vectors and runs go to RUNS.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../tests/environment.sh"
+
+data= runs= check= cells=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --data) data=$(realpath "$2") && shift ;;
+    --runs) runs=$(realpath "$2") && shift ;;
+    --check) check=yes ;;
+    */*) cells+=("$1") ;;
+    *) echo "error: $1 is no option, and no COLLECTION/SYSTEM such as squad/bm25" >&2 && exit 2 ;;
+  esac
+  shift
+done
+if [ -z "$data" ] || [ -z "$runs" ]; then
+  echo "error: --data and --runs are needed: bash docs/results.sh --data DIR --runs DIR" >&2
+  exit 2
+fi
+environment cpu,bm25,demo,report
+cd "$repository"
+export HF_HUB_OFFLINE=1
+if [ -n "$check" ]; then
+  exec python docs/results.py check "$data" "$runs"
+fi
+
+denserk() {
+  echo "\$ denserk $*" >&2
+  command denserk "$@" --overwrite --quiet
+}
+
+find_hits() {  # INDEX RUN: hits of the test queries
+  denserk search --index "$1" --topics "$topics" --qrels "$at/qrels.txt" --hits 100 --output "$2"
+}
+
+train_data() {  # MiniLM's own best wrong passages
+  [ -e "$at/train.jsonl" ] && return
+  make "$collection/minilm"
+  denserk search --index "$at/minilm" --topics "$topics" --qrels "$at/train-qrels.txt" --hits 50 --output "$at/train.trec"
+  denserk mine-negatives --topics "$topics" --qrels "$at/train-qrels.txt" --run "$at/train.trec" --corpus "$corpus" \
+    --depth 30 --num-negatives 4 --output "$at/train.jsonl"
+}
+
+trained() {  # SYSTEM OPTION...: fine-tunes MiniLM for 48 steps, encodes, searches
+  local name=$1 && shift
+  train_data
+  [ -e "$at/$name.model/model.safetensors" ] ||
+    denserk finetune --model "$minilm" --train-data "$at/train.jsonl" --batch-size 32 --group-size 2 --max-steps 48 --bf16 \
+      --query-max-length 32 --passage-max-length 96 "$@" --output "$at/$name.model"
+  denserk encode --model "$at/$name.model" --corpus "$corpus" --passage-max-length 256 --output "$at/$name"
+  find_hits "$at/$name" "$at/$name.trec"
+}
+
+bm25() {
+  denserk index --type bm25 --corpus "$corpus" --output "$at/bm25"
+  find_hits "$at/bm25" "$at/bm25.trec"
+}
+
+minilm() {
+  denserk encode --model "$minilm" --corpus "$corpus" --output "$at/minilm"
+  find_hits "$at/minilm" "$at/minilm.trec"
+}
+
+hybrid() {
+  make "$collection/bm25" "$collection/minilm"
+  denserk fuse "$at/bm25.trec" "$at/minilm.trec" --method linear --weights 0.3,0.7 --output "$at/hybrid.trec"
+}
+
+finetuned() { trained finetuned --representation mean --temperature 0.05 --lr 5e-5; }
+cls() { trained cls --representation cls --no-l2-norm --lr 1e-4; }
+agg() { trained agg --representation agg --set mlm-head=none --cls-dim 128 --agg-dim 256 --no-l2-norm --lr 1e-4; }
+mlr() { trained mlr --representation mlr --reduction self-contrastive --no-l2-norm --lr 1e-4; }
+
+rerank() {
+  train_data
+  [ -e "$at/rerank.model/model.safetensors" ] ||
+    denserk finetune --model "$minilm" --representation cross-encoder --train-data "$at/train.jsonl" --batch-size 16 --group-size 4 \
+      --max-steps 96 --lr 1e-4 --max-length 128 --bf16 --output "$at/rerank.model"
+  denserk rerank --model "$at/rerank.model" --run "$at/minilm.trec" --topics "$topics" --corpus "$corpus" --depth 20 \
+    --output "$at/rerank.trec"
+}
+
+make() {  # COLLECTION/SYSTEM...: their runs, unless they are there
+  local cell collection system at topics corpus
+  for cell in "$@"; do
+    collection=${cell%/*} system=${cell#*/}
+    at=$runs/$collection corpus=$(echo "$runs/$collection"/corpus*) topics=$(echo "$runs/$collection"/queries*)
+    [ -e "$at/$system.trec" ] || "$system"
+  done
+}
+
+SECONDS=0
+minilm=$runs/all-MiniLM-L6-v2
+ln -sfn "$(python docs/quickstart/model.py)" "$minilm"
+python docs/results.py prepare "$data" "$runs"
+[ ${#cells[@]} -gt 0 ] || mapfile -t cells < <(python docs/results.py cells)
+make "${cells[@]}"
+python docs/results.py write "$data" "$runs"
+echo "Done in $SECONDS s." >&2
