@@ -215,9 +215,9 @@ def with_baseline(
 ) -> tuple[config.EvalSettings, list[str]]:
     """Put the run that --baseline names, a file or a run's name in tables, among the runs."""
     name = settings.baseline
-    if name is None or name in runs or (name == config.PREVIOUS and not Path(name).exists()):
+    if name is None or name in runs or (name == config.PREVIOUS and not Path(name).is_file()):
         return settings, runs
-    if name == STREAM or Path(name).exists():
+    if name == STREAM or (Path(name).exists() and not Path(name).is_dir()):
         return settings, [name, *runs]
     from denserk.evaluation.evaluator import short_names
 

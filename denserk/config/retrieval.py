@@ -326,6 +326,10 @@ class FusionSettings(Settings):
         super().__post_init__()
         if self.weights is not None and not any(self.weights):
             raise UsageError("--weights: one must be above 0")
+        given = (self.normalization is not Normalization.MIN_MAX, self.missing is not None)
+        if any(given) and self.chosen is FusionMethod.RRF:
+            flag = "--normalization" if given[0] else "--missing"
+            raise UsageError(f"{flag} is for scores; rrf uses ranks alone", "add --method linear")
 
     def weights_of(self, count: int) -> tuple[float, ...]:
         """Return the weight of each of `count` runs; other numbers of weights are a UsageError."""

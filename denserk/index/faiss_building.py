@@ -153,8 +153,11 @@ def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[st
 
 def _rejected(factory: str, reason: str) -> UsageError:
     few = "use --type flat, a smaller --nlist or --set pq-nbits, or a larger --set train-size"
-    guide = "see faiss's guide to factory strings"
-    hint = few if "training points" in reason else guide
+    hint = "see faiss's guide to factory strings"
+    if "training points" in reason:
+        hint = few
+    elif "subquantizers" in reason:
+        hint = "give --set pq-m=N, a divisor of the vectors' dimension"
     return UsageError(f"faiss rejects {factory}: {reason}", hint)
 
 

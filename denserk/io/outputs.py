@@ -135,7 +135,7 @@ def _refuse_occupied_file(output: Path, *, overwrite: bool, resume: bool) -> Non
     if (unfinished := unfinished_folder(output)).exists():
         raise UsageError(f"{output} was started and not finished (it is in {unfinished})", TAKEN)
     if output.exists():
-        raise UsageError(f"{output} exists", TAKEN)
+        raise UsageError(f"{output} exists", "add --overwrite, or choose another output")
 
 
 def _clear(folder: Path) -> None:

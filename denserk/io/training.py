@@ -252,7 +252,8 @@ def _known(
     form: TrainingFormat | None, source: str | Path, record: Mapping[str, Any] | None
 ) -> TrainingFormat:
     if form is None:
-        expected, hint = f"one of {', '.join(TrainingFormat)}", "name its format if it is one"
+        expected = f"one of {', '.join(TrainingFormat)}"
+        hint = "denserk mine-negatives makes it of topics, qrels and runs"
         found = "no training data of a known format"
         if record:
             keys = dict.fromkeys(f"{keys.query} with {keys.positives}" for keys in KEYS.values())

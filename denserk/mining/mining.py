@@ -29,7 +29,7 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
 from denserk.config.options import as_json
-from denserk.errors import InputError, UsageError
+from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.answers import match_answers
 from denserk.io import training
 from denserk.io.corpus import PassageTexts, read_passages
@@ -458,6 +458,12 @@ class _Mining:
                 result.negatives += len(places)
                 result.short += len(places) < self._settings.num_negatives
                 yield example._replace(negatives=tuple(example.negatives[p] for p in places))
+        if not result.queries and len(self._shard):
+            result.log(self._settings.num_negatives)
+            raise MismatchError(
+                "no query has a negative left: nothing is written",
+                "mine at greater --depth, or with fewer guards",
+            )
 
 
 def _merged(one: TrainingExample, other: TrainingExample) -> TrainingExample:

@@ -73,6 +73,7 @@ def test_the_lines_are_those_of_ir_measures_own_command(shared_data, capsys):
 def test_a_baseline_by_the_name_in_the_table(name, capsys):
     Path("out").mkdir()
     Path("bad.trec").rename("out/bad.trec")
+    Path("bad").mkdir()  # an index of that name is no run
     asked = ["good.trec", "out/bad.trec", "qrels.txt", "-m", "RR@10", "--quiet", "-o", "table"]
     assert run(["eval", *asked, "--baseline", name]) == 0
     out = capsys.readouterr().out

@@ -163,6 +163,8 @@ def test_refused(fused, tmp_path):
     ranks = write(tmp_path / "ranks", VECTORS, RunFormat.MSMARCO)
     with pytest.raises(InputError, match="ranks, no scores"):
         fused(WORDS, ranks, method=FusionMethod.LINEAR)
+    with pytest.raises(UsageError, match="rrf uses ranks alone"):
+        fused(WORDS, VECTORS, normalization="zmuv")
 
 
 @pytest.mark.parametrize(

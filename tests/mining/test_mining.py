@@ -11,7 +11,7 @@ from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.formats import ConversionSettings, TrainingFormat
 from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, resolve_mining
 from denserk.conversion import convert
-from denserk.errors import InputError
+from denserk.errors import InputError, MismatchError
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.io.training import read_training
 from denserk.mining.mining import mine_negatives, scored
@@ -283,6 +283,13 @@ def test_nothing_to_mine_is_rejected(name, text, message, mine, toy):
     assert str(refusal.value).startswith(message)
     assert (toy / "mined.jsonl").read_bytes() == before
     assert beside(toy / "mined.jsonl").exists()
+
+
+def test_no_negatives_are_no_training_data(mine, toy):
+    (toy / "run.trec").write_text("q1 Q0 d3 1 1 t\n")
+    with pytest.raises(MismatchError, match="no query has a negative left"):
+        mine(MiningSettings(skip_missing=True))
+    assert not (toy / "mined.jsonl").exists()
 
 
 CPU = ComputeSettings(device="cpu")
