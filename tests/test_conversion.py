@@ -1,4 +1,3 @@
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from denserk.io.manifest import Manifest, write_manifest
 from denserk.io.pretraining_text import Expansion
 from denserk.io.runs import read_run
 from denserk.io.training import read_training
-from denserk.io.vectors import open_vectors, read_vector_blocks
+from denserk.io.vectors import open_vectors
 from denserk.models.checkpoints import read_weights
 from denserk.models.model_folder import WEIGHTS_FILE, read_model_folder
 from denserk.records import Candidate
@@ -118,18 +117,6 @@ def vectors(tmp_path: Path) -> Path:
     return tmp_path / "v.jsonl"
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [*itertools.pairwise([*WITHOUT_TEXTS, WITHOUT_TEXTS[0]])]
-)
-def test_vectors(first, second, vectors, tmp_path):
-    turn(vectors, tmp_path / "a", first)
-    result = turn(tmp_path / "a", tmp_path / "b", second, allow_pickle=True)
-    assert (result.format, result.count, result.unit) == (second, 9, "vectors")
-    ((ids, found, _),) = read_vector_blocks(str(tmp_path / "b"), allow_pickle=True).blocks()
-    assert ids == [f"d{i}" for i in range(9)]
-    np.testing.assert_array_equal(found, VECTORS)
-
-
 def test_a_folder_of_vectors_has_blocks_and_keeps_what_made_it(vectors, tmp_path, monkeypatch):
     monkeypatch.setattr("denserk.io.vector_formats.ROWS", 4)
     turn(vectors, tmp_path / "a", "npy")
@@ -215,25 +202,3 @@ def test_contents_and_names_decide_the_kind(kind, data, tmp_path):
     (tmp_path / name).write_bytes(data)
     of_folder = data in (b"{}", b"")
     assert detect_kind(str(tmp_path if of_folder else tmp_path / name), "target") is kind
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "settings", "message", "hint"),
-    [
-        ("two", "t", {}, "could hold corpus or queries", "--kind with one of corpus, queries"),
-        ("three", "t", {}, "could hold qrels", "--kind with one of qrels, run, training"),
-        ("-", "corpus.jsonl", {}, "standard input", "add --kind with one of corpus, queries, q"),
-        ("two", "corpus.jsonl", {"to_format": "trec"}, "--to trec: no such", "one of anserini"),
-        ("two", "c.jsonl", {"kind": Kind.CORPUS}, "any of several formats", "one of anserini, b"),
-        ("two", "two", {}, "both source and target", "another target"),
-    ],
-)
-def test_open_choices_are_answered_with_the_possible_ones(
-    source, target, settings, message, hint, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    Path("two").write_text("1\tone two\n")
-    Path("three").write_text("1\t2\t3\n")
-    with pytest.raises(UsageError, match=message) as caught:
-        convert(source, target, ConversionSettings(**settings))
-    assert hint in str(caught.value.hint)

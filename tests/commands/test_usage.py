@@ -18,6 +18,8 @@ def files(toy, monkeypatch):
     (toy / "answers.jsonl").write_text('{"_id": "q1", "question": "q", "answers": ["boat"]}\n')
     (toy / "no.tsv").write_text("x 0 d1 1\n")
     (toy / "answers.txt").write_text("q1 boat\n")
+    (toy / "two").write_text("1\tone two\n")
+    (toy / "three").write_text("1\t2\t3\n")
     return toy
 
 
@@ -28,6 +30,11 @@ def files(toy, monkeypatch):
         ("convert nothing.tsv out", 2, "nothing.tsv: no such file"),
         ("convert - out", 2, "add --kind with one of corpus, queries"),
         ("convert corpus.jsonl -", 2, "add --to with one of anserini, beir, tevatron"),
+        ("convert two out", 2, "could hold corpus or queries"),
+        ("convert three out", 2, "add --kind with one of qrels, run, training"),
+        ("convert two out --kind corpus --to trec", 2, "--to trec: no such"),
+        ("convert two c.jsonl --kind corpus", 2, "any of several formats"),
+        ("convert two two", 2, "two is both input and output"),
         ("convert corpus.jsonl out --kind qrels --to trec", 1, "corpus.jsonl, line 1: found"),
         ("eval good.trec", 2, "no qrels file given"),
         ("eval qrels.txt", 2, "no run given beside the qrels qrels.txt"),

@@ -141,8 +141,11 @@ def test_queries_that_do_not_fit(toy, tiny, model, made):
     other, lines = str(tiny("bert", seed=8)), str(toy / "q.jsonl")
     with pytest.raises(MismatchError, match="other weights"):
         ranked(toy, made, model=other)
-    with pytest.raises(MismatchError, match="representation was 'cls', now 'mean'"):
-        ranked(toy, made, model=str(model), representation="mean")
+    for name, given, was in (("representation", "mean", "cls"), ("join", "sep", " ")):
+        with pytest.raises(MismatchError, match=f"{name} was '{was}', now '{given}'"):
+            ranked(toy, made, model=str(model), **{name: given})
+    assert len(ranked(toy, made, model=str(model), query_max_length=20)) == 3
+    (toy / "run.trec").unlink()
     with pytest.raises(MismatchError, match="other weights"):
         ranked(toy, made, encoded_queries=vectors_of(toy, other, "q", "topics"))
     (toy / "q.jsonl").write_text('{"qid": "q1", "vector": [1, 2]}\n' * 2)

@@ -113,25 +113,11 @@ def test_parts_of_benchmarks_are_found_or_listed_all_at_once(cache, monkeypatch)
     assert "pip install ir_datasets beir" in str(caught.value.hint)
 
 
-COUNTS = {
-    "squad": (2067, 9249, {"train": 8172, "dev": 1077}),
-    "scifact": (5183, 1109, {"train": 919, "test": 339}),
-}
 TOPICS = {
     "msmarco-dev.queries.tsv.gz": (6980, 0),
     "nq-test.dpr.tsv.gz": (3610, 3610),
     "curated-test.dpr.jsonl.gz": (694, 694),
 }
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_real_collections(shared_data, name):
-    folder = str(shared_data / name)
-    passages, queries, judgments = COUNTS[name]
-    assert sum(1 for _ in read_passages(folder)) == passages
-    assert sum(1 for _ in read_queries(folder)) == queries
-    for split, count in judgments.items():
-        assert sum(1 for _ in read_qrels(f"{folder}/qrels/{split}.tsv")) == count
 
 
 def test_real_topics(shared_data):

@@ -135,21 +135,12 @@ def test_passages_with_an_answer_become_positives(mine, toy):
 
 
 def test_likeness_to_a_positive(mine, toy):
-    texts = {
-        "d3": "the cat sleeps in the house",
-        "d10": "Here: the cat sleeps in the house. Really.",
-        "d1": "the cat sleeps in the houses of the south",
-        "d2": "money",
-    }
-    jsonl(toy / "alike.jsonl", ({"_id": docid, "text": text} for docid, text in texts.items()))
-    (toy / "run.trec").write_text(run_text({"q1": RUN["q1"]}))
-    (toy / "qrels.txt").write_text("q1 0 d3 1\n")
-
-    def left(**given):
-        result, examples = mine(MiningSettings(**given), corpus="alike.jsonl")
-        return ids(examples["q1"].negatives), +result.dropped
-
-    assert left(drop_literal=True) == (["d1", "d2"], {"positives": 1, "literal": 1})
+    alike = {docid: text for docid, (_, text) in PASSAGES.items()} | {"d10": "Here: money."}
+    alike["d3"] = "money"
+    jsonl(toy / "alike.jsonl", ({"_id": docid, "text": text} for docid, text in alike.items()))
+    result, examples = mine(MiningSettings(drop_literal=True), corpus="alike.jsonl")
+    assert ids(examples["q1"].negatives) == ["d1"]
+    assert result.dropped["literal"] == 2
 
 
 def test_a_teachers_scores_stand_in_for_the_runs(mine, tiny_reranker):

@@ -163,14 +163,3 @@ def test_scores_are_those_of_transformers_whatever_the_batch(tiny_reranker, kind
         got = PairScorer(str(folder), compute=compute).score(ASKED, GIVEN)
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.peer
-def test_scores_are_those_of_sentence_transformers(tiny_reranker):
-    st = pytest.importorskip("sentence_transformers")
-    theirs = st.CrossEncoder(str(tiny_reranker()), device="cpu")
-    texts = [f"{passage.title} {passage.text}".strip() for passage in GIVEN]
-    pairs = list(zip([query.text for query in ASKED], texts, strict=True))
-    expected = theirs.predict(pairs, activation_fn=torch.nn.Identity())
-    got = PairScorer(str(tiny_reranker()), compute=CPU).score(ASKED, GIVEN)
-    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)

@@ -5,7 +5,6 @@ import random
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from denserk.config.encoding import AggKind, AggLayout, TermWeight
 from denserk.models import lexical
@@ -83,35 +82,6 @@ def test_logits_far_from_zero_and_low_precision():
     assert found.dtype is torch.float32
     assert not torch.equal(found, expected)
     torch.testing.assert_close(found, expected, rtol=0.1, atol=0.01)
-
-
-class _Largest(TorchDispatchMode):
-    """Records the number of elements of the largest tensor that an operator returned."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for each in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(each, torch.Tensor) and "expand" not in func.__name__:
-                self.elements = max(self.elements, each.numel())
-        return made
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_memory_does_not_grow_with_positions_times_vocabulary(training, monkeypatch):
-    monkeypatch.setattr(lexical, "COLUMNS", 64)
-    monkeypatch.setattr(lexical, "ROWS", {"cpu": 16})
-    vocabulary, hidden = 4000, 4
-    layout = SliceLayout.build(vocabulary, 8, STAR, STRIDED, 0)
-    states = torch.randn(8, 64, hidden, requires_grad=training)
-    mask, weights = torch.ones(8, 64, dtype=torch.bool), torch.rand(8, 64)
-    decoder = torch.randn(vocabulary, hidden, requires_grad=training)
-    with torch.set_grad_enabled(training), _Largest() as largest:
-        found = blockwise(states, weights, mask, decoder, torch.zeros(vocabulary), layout, False)
-        if training:
-            found.sum().backward()
-    assert largest.elements <= vocabulary * hidden  # the decoder's gradient; logits: 2,048,000
 
 
 def test_every_probe_of_the_released_layouts(specs):

@@ -1,15 +1,12 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 
 from denserk.commands.app import run
-from denserk.config.encoding import ComputeSettings, Representation
+from denserk.config.encoding import Representation
 from denserk.errors import ModelError
 from denserk.models.model_folder import read_model_folder
-from denserk.models.text_encoder import TextEncoder
-from denserk.records import Passage, Query
 
 ST, LENGTHS = "sentence_transformers.models.", "sentence_bert_config.json"
 POOLING, PROMPTS = "1_Pooling/config.json", "config_sentence_transformers.json"
@@ -125,21 +122,3 @@ def test_a_transformer_in_a_folder_of_its_own(tiny, tmp_path):
     (folder / "1_Pooling").mkdir()
     (folder / POOLING).write_text('{"pooling_mode": "cls"}')
     assert read_model_folder(folder).representation.representation is Representation.CLS
-
-
-@pytest.mark.peer
-def test_vectors_are_those_of_sentence_transformers(tiny, tmp_path):
-    st = pytest.importorskip("sentence_transformers")
-    pooling = {"embedding_dimension": 16, "pooling_mode": "mean"}
-    prompts = {"prompts": {"query": "the ", "document": "a "}}
-    folder = make(tiny(head=False), tmp_path / "m", **{POOLING: pooling, PROMPTS: prompts})
-    texts = ["river boat", "", "moon " * 50, "the old cat sleeps"]
-    ours = TextEncoder(str(folder), compute=ComputeSettings(device="cpu"))
-    theirs = st.SentenceTransformer(str(folder), device="cpu")
-    passages = ours.encode_passages([Passage("d", t) for t in texts])
-    np.testing.assert_allclose(passages, theirs.encode_document(texts), rtol=0, atol=1e-5)
-    queries = ours.encode_queries([Query("q", t) for t in texts])
-    np.testing.assert_allclose(queries, theirs.encode_query(texts), rtol=0, atol=1e-5)
-    saved(folder, tmp_path / "saved")
-    again = TextEncoder(str(tmp_path / "saved"), compute=ComputeSettings(device="cpu"))
-    assert (again.text, again.representation) == (ours.text, ours.representation)

@@ -14,7 +14,8 @@ from tests.training.finetuning import AGG, log_of, tune, weights, write_examples
 MEAN = {"representation": Representation.MEAN}
 KINDS: dict[str, dict[str, Any]] = {
     "agg-cached-guided": AGG | {"grad_cache": True, "q_chunk": 2},
-    "cross-encoder": {"representation": Representation.CROSS_ENCODER},
+    "cross-encoder": {"representation": Representation.CROSS_ENCODER, "logging_steps": 3},
+    "accumulating": MEAN | {"gradient_accumulation_steps": 2},
     "mlr-untied": {"representation": Representation.MLR, "untie": True, "warmup_steps": 3},
 }
 

@@ -1,7 +1,3 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -10,7 +6,6 @@ from torch.utils.data import Dataset
 from denserk.config.training import DevMetric, OptimizerSettings, ValidationSettings
 from denserk.errors import DenserkError
 from denserk.training.trainer import Trainer, Training
-from tests.faults import Stopped
 
 LOSS, RR = DevMetric.LOSS, DevMetric.RR_10
 
@@ -35,14 +30,12 @@ def new_model():
 
 
 class Fit:
-    """Mean squared error in two terms; stops or breaks on demand."""
+    """Mean squared error in two terms; breaks on demand."""
 
-    def __init__(self, model, stop_at=None, nan_at=None):
-        self.model, self.stop_at, self.nan_at, self.done = model, stop_at, nan_at, 0
+    def __init__(self, model, nan_at=None):
+        self.model, self.nan_at, self.done = model, nan_at, 0
 
     def __call__(self, batch, update):
-        if self.done == self.stop_at:
-            raise Stopped
         with update.autocast():
             error = (self.model(batch[0]) - batch[1]).pow(2).mean() / 2
         if self.done == self.nan_at:
@@ -66,7 +59,7 @@ def trainer(folder, *, steps=10, values=None, **options):
     def load_weights(where):
         model.load_state_dict(torch.load(where / "weights.pt", weights_only=True))
 
-    step = Fit(model, **taken("stop_at", "nan_at"))
+    step = Fit(model, **taken("nan_at"))
     validation = taken("best_by", "eval_steps", "early_stopping")
     name, measured = validation.get("best_by", RR).value, iter(values or [])
     given = {"lr": 0.05, "save_steps": 4, "logging_steps": 1, "keep_checkpoints": 0, **options}
@@ -114,39 +107,6 @@ def test_an_update_is_adamw_s(tmp_path, accumulated):
     assert [entry["learning_rate"] for entry in made.history] == pytest.approx(rates)
     epochs = [accumulated * number / 5 for number in (1, 2, 3, 4)]
     assert [entry["epoch"] for entry in made.history] == pytest.approx(epochs)
-
-
-def stop_and_resume(tmp_path, stop_at, options):
-    whole = trainer(tmp_path / "whole", **options)
-    whole.run(resume=False)
-    stopped = trainer(tmp_path / "stopped", stop_at=stop_at, **options)
-    with pytest.raises(Stopped):
-        stopped.run(resume=True)
-    resumed = trainer(tmp_path / "stopped", **options | {"num_workers": 0})
-    per_update = options.get("gradient_accumulation_steps", 1)
-    resumed.run(resume=True)
-    assert resumed.first_step == stop_at // 4 * 4 // per_update
-    assert torch.equal(weights(resumed.model), weights(whole.model))
-    assert resumed.history == whole.history
-
-
-ACCUMULATING = {"gradient_accumulation_steps": 2, "save_steps": 2}
-
-
-@pytest.mark.parametrize("stop_at", [3, 9])
-@pytest.mark.parametrize("options", [{}, {"logging_steps": 3}, ACCUMULATING], ids=str)
-def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, stop_at, options):
-    stop_and_resume(tmp_path, stop_at, options)
-
-
-@pytest.mark.slow
-def test_so_does_one_whose_batches_a_process_prepares(tmp_path):
-    """In a process of its own: a fork of this one would inherit the threads of other tests."""
-    code = (
-        "from pathlib import Path; from tests.training.test_trainer import stop_and_resume\n"
-        f"stop_and_resume(Path({str(tmp_path)!r}), 9, {{'num_workers': 1}})"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
