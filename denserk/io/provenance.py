@@ -1,7 +1,7 @@
 """ir_metadata of a run: platform, implementation, method and data, by PRIMAD, in YAML.
 
 The schema is version 0.1 of ir-metadata.org. It is derived from the run's manifest and those that
-it names; what they do not hold (actor, research goal, qrels) is left out.
+it names; what they do not hold (actor, research goal, qrels) is empty or left out.
 """
 
 import os
@@ -81,10 +81,10 @@ def forget_run(output: str) -> None:
 def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
     """Return the metadata of a run."""
     stages = [*_stages(Path(output).name, manifest)]
-    indexing = next((stage.pop("indexing") for stage in stages if "indexing" in stage), None)
-    made = manifest.made_from
-    topics = (made.get("topics") or {}).get("name")
-    corpus = next((stage.pop("corpus") for stage in stages if stage.get("corpus")), None)
+    indexing, topics, corpus = (
+        next(filter(None, [stage.pop(name, None) for stage in stages]), None)
+        for name in ("indexing", "topics", "corpus")
+    )
     trained = {
         source["name"]: {"name": Path(source["name"]).name, "source": source["name"]}
         for stage in stages
@@ -95,6 +95,7 @@ def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
         "run-version": 1.0,
         "tag": manifest.settings.get("tag", ""),
         "platform": _platform(),
+        "research goal": {},  # readers expect all six components
         "implementation": {
             "executable": {"cmd": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])},
             "source": {"lang": ["python"]},
@@ -107,6 +108,7 @@ def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
             **({"indexing": indexing} if indexing else {}),
             "retrieval": [{k: v for k, v in s.items() if v is not None} for s in stages],
         },
+        "actor": {},
         "data": {
             "test collection": {
                 **({"source": corpus} if corpus else {}),
@@ -140,7 +142,8 @@ def _stages(name: str, manifest: Manifest) -> Iterator[dict[str, Any]]:
     elif earlier:
         yield {"name": name, "method": "cross-encoder", "model": model["name"], "reranks": names[0]}
     else:
-        yield {"name": name, **_retriever(made, model)}
+        topics = (made.get("topics") or {}).get("name")
+        yield {"name": name, "topics": topics, **_retriever(made, model)}
 
 
 def _retriever(made: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:

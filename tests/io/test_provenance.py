@@ -1,5 +1,9 @@
 """ir_metadata of runs."""
 
+import shutil
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 import yaml
@@ -81,6 +85,26 @@ def test_metadata_of_a_run_that_is_replaced_goes(runs):
     fuse(runs=["a", "b"], output="c")
     fuse(runs=["a", "b"], output="c", overwrite=True, ir_metadata="none")
     assert not (runs / "c.ir_metadata.yaml").exists()
+
+
+@pytest.mark.peer
+def test_repro_eval_reads_the_comments(runs, toy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pkg_resources", ModuleType("pkg_resources"))
+    metadata = pytest.importorskip("repro_eval.metadata")
+    options = {"ir_metadata": "comments", "hits": 5, "topics": toy / "queries.tsv"}
+    (runs / "all").mkdir()
+    for name in ("first", "again"):
+        search(index="bm25", output=name, **options)
+        shutil.copy(name, "all")  # alone: manifests are no runs
+    fuse(runs=["a", "b"], output="fused", ir_metadata="comments")
+    shutil.copy("fused", "all")
+    handler = metadata.MetadataHandler("all/first")
+    assert handler.get_metadata()["method"]["retrieval"][0]["method"] == "BM25"
+    assert handler.strip_metadata("all/first") == read_run_scores("all/first")
+    found = metadata.MetadataAnalyzer("all/first").analyze_directory("all")
+    assert {kind: sorted(files) for kind, files in found.items()} == {  # other methods alone
+        "priMad": ["all/again", "all/fused"]
+    }
 
 
 def test_only_a_trec_run_has_comments(runs):
