@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +46,13 @@ def limit_file_size(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     # Python before 3.14 keeps bytecode that was cut off at the limit, and every later import fails
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+
+def denserk(*words: Any, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Run a command in a process of its own; what it prints is text."""
+    command = [sys.executable, "-m", "denserk", *words]
+    given = {"capture_output": True, "text": True, **options}
+    return subprocess.run(command, check=False, **given)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,5 +1,6 @@
 """Records what denserk logs while a test runs."""
 
+import io
 import logging
 
 from denserk.reporting import show_progress
@@ -18,6 +19,11 @@ class Heard(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         kept = self.notes if record.levelno <= logging.INFO else self.warnings
         kept.append(record.getMessage())
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def forget() -> None:

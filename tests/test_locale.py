@@ -1,16 +1,15 @@
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests import faults
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def denserk(*arguments, **variables):
     """A command in its own process; what it prints, as bytes."""
-    command = [sys.executable, "-m", "denserk", *arguments]
-    return subprocess.run(command, env=os.environ | variables, capture_output=True, check=False)
+    return faults.denserk(*arguments, env=os.environ | variables, text=False)
 
 
 def test_results_and_messages_are_utf8_in_an_ascii_locale(tmp_path):

@@ -95,18 +95,6 @@ def test_every_command_is_accepted(name, idle, capsys):
             run(arguments)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_stage_stands_beside_the_paper(name):
-    stages = {
-        arguments[arguments.index("--tag") + 1]
-        for scale in ("small", "full")
-        for arguments in commands(name, scale)
-        if "--tag" in arguments
-    }
-    assert stages == {row[1] for row in FIGURES if row[0] == name}
-    assert {len(row) for row in FIGURES} == {6}
-
-
 @pytest.mark.parametrize(
     "row", [row for row in FIGURES if row[3] != "-"], ids=lambda row: "-".join(row[:2])
 )

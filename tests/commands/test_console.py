@@ -1,5 +1,4 @@
 import errno
-import io
 import json
 import logging
 import re
@@ -8,11 +7,11 @@ import time
 
 import pytest
 
-from denserk import __version__
 from denserk.commands import app as module
 from denserk.commands.app import run
 from denserk.errors import GateError, InputError, Interrupted, UsageError
 from denserk.reporting import ConsoleSettings, configure, show_error, track
+from tests.reporters import Terminal
 
 logger = logging.getLogger("denserk.test")
 
@@ -44,11 +43,6 @@ def test_progress_in_lines_has_the_rate_and_the_time_left(capsys, monkeypatch):
     assert re.fullmatch(r"encoding: 20 of 40 passages, \d+ per second, 0 s left", line)
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 def test_a_terminal_gets_a_bar_with_the_note_below(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
@@ -78,11 +72,6 @@ def failing(monkeypatch):
         monkeypatch.setattr(module, "app", stand_in)
 
     return fail_with
-
-
-def test_version(capsys):
-    assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"denserk {__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -164,20 +164,6 @@ with claim([sys.argv[1]]):
     assert not list(at.glob(".*"))
 
 
-@pytest.mark.slow
-def test_of_ten_writers_one_output_stays_whole(at):
-    """Half of them have other settings; the output is that of one of them."""
-    command, hits = FILES["search"], ("3", "4")
-    for depth in hits:
-        assert run([*command, depth, "--hits", depth]) == 0
-    lines = [[*DENSERK, *command, "out", "--hits", hits[number % 2]] for number in range(10)]
-    started = [subprocess.Popen(line, stderr=subprocess.PIPE, text=True) for line in lines]
-    errors = [each.communicate()[1] for each in started]
-    assert {0} <= {each.returncode for each in started} <= {0, 1, 2}, errors
-    assert Path("out").read_bytes() in [Path(depth).read_bytes() for depth in hits]
-    assert not list(at.glob(".out*"))
-
-
 @pytest.mark.parametrize(
     ("signum", "status", "name", "form"),
     [

@@ -8,6 +8,7 @@ import pytest
 import pytrec_eval
 
 from denserk.commands.evaluate import evaluate
+from denserk.config.evaluation import EvaluationSettings
 from denserk.evaluation.explain import explain
 from denserk.io.runs import read_run_scores
 
@@ -42,13 +43,7 @@ def files(folder, lines, grades):
 
 
 def views(run, qrels):
-    return {v.name: v.values for v in explain(run, qrels, "7", settings(MEASURES))}
-
-
-def settings(measures):
-    from denserk.config.evaluation import EvaluationSettings
-
-    return EvaluationSettings(measures)
+    return {v.name: v.values for v in explain(run, qrels, "7", EvaluationSettings(MEASURES))}
 
 
 def lines_of(path):
@@ -186,7 +181,7 @@ def test_mteb_has_the_same_values(case):
 )
 def test_the_rule_that_moves_a_value_is_named(name, evaluator, rule, tmp_path):
     run, qrels = files(tmp_path, *CASES[name])
-    found = explain(run, qrels, "7", settings(MEASURES))
+    found = explain(run, qrels, "7", EvaluationSettings(MEASURES))
     assert {v.name: v.moved_by for v in found}[evaluator] == (rule,)
     assert not {v.name: v.moved_by for v in found}["pytrec_eval"]
 

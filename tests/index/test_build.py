@@ -3,8 +3,6 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,7 @@ from denserk.index import faiss_building
 from denserk.index.build import build_index
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.vectors import VectorFolder
-from tests.faults import Stopped, contents, limit_file_size, stopped_at
+from tests.faults import Stopped, contents, denserk, limit_file_size, stopped_at
 from tests.index.folders import MODEL, index, vector_folder
 from tests.milvus import write_vectors
 from tests.reporters import Heard
@@ -166,13 +164,8 @@ def test_a_full_disk_leaves_no_index(vectors, tmp_path, kind, limit):
         corpus.write_text("".join(f"{n}\tword{n} is word{n // 2}\n" for n in range(900)))
         source = ["--corpus", corpus]
     output = tmp_path / "i"
-    done = subprocess.run(
-        [sys.executable, "-m", "denserk", "index", *source, "--type", kind, "--output", output],
-        preexec_fn=partial(limit_file_size, limit),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["index", *source, "--type", kind, "--output", output]
+    done = denserk(*command, preexec_fn=partial(limit_file_size, limit))
     assert done.returncode == 1, done.stderr
     assert re.search(f"error: {output}.* cannot be written: ", done.stderr)
     assert not re.search("manifest.json cannot|Traceback", done.stderr)

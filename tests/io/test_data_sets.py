@@ -113,19 +113,6 @@ def test_parts_of_benchmarks_are_found_or_listed_all_at_once(cache, monkeypatch)
     assert "pip install ir_datasets beir" in str(caught.value.hint)
 
 
-TOPICS = {
-    "msmarco-dev.queries.tsv.gz": (6980, 0),
-    "nq-test.dpr.tsv.gz": (3610, 3610),
-    "curated-test.dpr.jsonl.gz": (694, 694),
-}
-
-
-def test_real_topics(shared_data):
-    for name, counts in TOPICS.items():
-        queries = list(read_queries(str(shared_data / "topics" / name)))
-        assert (len(queries), sum(bool(query.answers) for query in queries)) == counts
-
-
 def test_a_beir_folder_and_its_name(cache, toy):
     folder = Path("datasets/toy").absolute()
     (folder / "qrels").mkdir(parents=True)

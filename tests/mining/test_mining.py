@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.formats import ConversionSettings, TrainingFormat
-from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, resolve_mining
+from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings
 from denserk.conversion import convert
 from denserk.errors import InputError, MismatchError
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
@@ -54,12 +54,6 @@ def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine):
     assert manifest.contents["dropped"] == {"positives": 4, "max-score": 1}
     assert manifest.contents["sha256"] == file_sha256("mined.jsonl")
     assert "hits dropped: positives: 4, max-score: 1" in heard.notes
-
-
-def test_a_preset_and_an_option_over_it():
-    settings = resolve_mining("nv-retriever", {"num_negatives": 9})
-    assert (settings.relative_margin, settings.sampling_strategy) == (0.05, "top")
-    assert (settings.num_negatives, resolve_mining("nv-retriever", {}).num_negatives) == (9, 4)
 
 
 def test_texts_of_queries_known_by_id_and_judgments_beside_training_data(mine, toy):

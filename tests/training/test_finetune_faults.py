@@ -1,10 +1,8 @@
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.faults import limit_file_size
+from tests.faults import denserk, limit_file_size
 from tests.training.finetuning import write_examples
 
 CROSS_ENCODER = {"representation": "cross-encoder"}
@@ -89,13 +87,7 @@ def test_files_that_may_not_grow(tiny, tmp_path, size, what):
         *("--batch-size", "4", "--group-size", "3", "--save-steps", "2", "--device", "cpu"),
         *("--output", str(tmp_path / "out"), "--max-steps", "6"),
     ]
-    failed = subprocess.run(
-        [sys.executable, "-m", "denserk", "finetune", *options],
-        preexec_fn=lambda: limit_file_size(size),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    failed = denserk("finetune", *options, preexec_fn=lambda: limit_file_size(size))
     assert failed.returncode == 1
     assert re.search(rf"^error: .*{what}.* cannot be written", failed.stderr, re.MULTILINE)
     assert "Traceback" not in failed.stderr

@@ -25,7 +25,7 @@ FINETUNE = "finetune --model model --train-data train.jsonl --group-size 3 --rep
 PRETRAIN = "pretrain --corpus corpus.jsonl --max-length 16 --objective"
 RUNS = {
     "agg": f"{FINETUNE} agg --agg-dim 20 --cls-dim 6 --dev-data dev.jsonl --best-by avg-rank "
-    "--eval-steps 4",
+    "--eval-steps 4 --num-workers 1",
     "mlr": f"{FINETUNE} mlr --untie --grad-cache --set q-chunk=1 --set p-chunk=2 "
     "--gradient-accumulation-steps 2 --guide model",
     "cross-encoder": f"{FINETUNE} cross-encoder --pair-max-length 24 --query-max-length 8 "
