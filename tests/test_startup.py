@@ -42,6 +42,7 @@ def test_vectors_and_models_alone_load_torch(toy, monkeypatch):
     monkeypatch.chdir(toy)
     rows = (f'{{"id": "{name}", "vector": [1, 2]}}\n' for name in "abc")
     (toy / "v.jsonl").write_text("".join(rows))
+    (toy / "judged").write_text("q1 0 d10 1\nq2 0 d10 1\nq3 0 d10 1\n")
     assert run(["index", "--input", "v.jsonl", "--factory", "HNSW8", "--output", "hnsw"]) == 0
     lines = (
         "index --type bm25 --corpus corpus.jsonl --output bm25",
@@ -51,7 +52,7 @@ def test_vectors_and_models_alone_load_torch(toy, monkeypatch):
         "search --index hnsw --encoded-queries v.jsonl --output c",
         "fuse a b --output fused",
         "convert fused fused.tsv --to msmarco",
-        "mine-negatives --run fused --topics queries.tsv --qrels qrels.txt --corpus corpus.jsonl "
+        "mine-negatives --run fused --topics queries.tsv --qrels judged --corpus corpus.jsonl "
         "--output train.jsonl",
         "eval fused qrels.txt",
     )
