@@ -96,7 +96,7 @@ def match_answers(
     if strict and unusable:
         return [True] * len(texts), unusable
     # a passage without an answer's longest token need not be tokenized
-    sought = [(_joined(t), _folded(max(t, key=len))) for t in sequences.values() if t]
+    sought = [(_joined(t), max(t, key=len).casefold()) for t in sequences.values() if t]
     return [_holds(text, sought) for text in normal], unusable
 
 
@@ -108,7 +108,7 @@ def _pattern(answer: str) -> re.Pattern[str] | None:
 
 
 def _holds(text: str, sought: Iterable[tuple[str, str]]) -> bool:
-    folded = _folded(text)
+    folded = text.casefold()
     possible = [sequence for sequence, longest in sought if longest in folded]
     joined = _joined(tokens_of(text)) if possible else ""
     return any(sequence in joined for sequence in possible)
@@ -116,11 +116,6 @@ def _holds(text: str, sought: Iterable[tuple[str, str]]) -> bool:
 
 def _joined(tokens: Iterable[str]) -> str:
     return f"{_SPLIT}{_SPLIT.join(tokens)}{_SPLIT}"
-
-
-def _folded(normal: str) -> str:
-    """Lower-case a text; the two small sigmas, of which lower-casing chooses one, are one here."""
-    return normal.lower().replace("ς", "σ")
 
 
 Texts = Sequence[Sequence[str]]  # of each question

@@ -10,6 +10,7 @@ import logging
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunOrder, parse_bound
-from denserk.errors import GateError, MismatchError
+from denserk.errors import GateError, InputError, MismatchError
 from denserk.evaluation.measures import (
     COUNTED,
     Judgments,
@@ -32,7 +33,7 @@ from denserk.evaluation.measures import (
 )
 from denserk.io.files import STREAM, some
 from denserk.io.qrels import read_qrels_map
-from denserk.io.runs import RankedList, read_kept_scores, read_run_scores, read_run_tag
+from denserk.io.runs import RankedList, read_run, read_run_scores, read_run_tag
 
 if TYPE_CHECKING:
     from denserk.evaluation.benchmarks import PublishedRow
@@ -118,9 +119,8 @@ def read_hits(
     by_rank = settings.order is RunOrder.RANK
     changed = by_rank or settings.remove_query or settings.max_hits is not None
     if keep is not None and not changed and Path(path).is_file():
-        kept = read_kept_scores(path, keep)
-        if kept is not None:
-            return kept
+        with suppress(InputError):  # lines of a query apart, or an error that is raised below
+            return {hits.qid: keep(hits) for hits in read_run(path)}
     run = read_run_scores(path, by_rank=by_rank)
     if settings.remove_query:
         run = {qid: {d: s for d, s in hits.items() if d != qid} for qid, hits in run.items()}

@@ -42,11 +42,9 @@ class Reading:
             return [at.get(place, f"(no rank {place})") for place in places]
         if self.ties in (DESCENDING, ASCENDING):
             kept.sort(key=lambda hit: hit.docid, reverse=self.ties == DESCENDING)
-        kept.sort(key=lambda hit: self._key(hit.score), reverse=True)
+        kind = "f" if self.float32 else "d"
+        kept.sort(key=lambda hit: array(kind, [hit.score]), reverse=True)
         return [hit.docid for hit in kept][: self.depth]
-
-    def _key(self, score: float) -> float:
-        return array("f", [score])[0] if self.float32 else score
 
     def value(
         self, measure: Measure, qid: str, hits: Sequence[RawHit], grades: Mapping[str, int]
@@ -82,10 +80,6 @@ class Peer:
     unjudged: str = "left out"  # what a query without judgments counts
     capped: bool = False  # has a capped recall, R_cap
 
-    def computes(self, measure: Measure) -> bool:
-        """Return whether it computes a measure."""
-        return not self.measures or measure.NAME in self.measures.split()
-
 
 LEFT_OUT, FAILS = "left out", "stops with a KeyError"
 IN_C = "nDCG AP R P Success Rprec Bpref IPrec"
@@ -115,11 +109,7 @@ class View:
 def explain(
     run: str, qrels: str, qid: str, settings: EvaluationSettings | None = None
 ) -> tuple[View, ...]:
-    """Return a query of a run as each evaluator sees it.
-
-    Raises:
-        UsageError: neither the run nor the qrels have the query.
-    """
+    """Return a query of a run as each evaluator sees it."""
     settings = settings or EvaluationSettings()
     asked = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
     grades, hits = read_qrels_map(qrels).get(qid), [*read_raw_hits(run, qid)]
@@ -135,7 +125,7 @@ def _view(
     grades: Mapping[str, int] | None,
     measures: Sequence[Measure],
 ) -> View:
-    mine = [measure for measure in measures if peer.computes(measure)]
+    mine = [m for m in measures if not peer.measures or m.NAME in peer.measures.split()]
     repeated = len({hit.docid for hit in hits}) < len(hits)
     instead = None
     if grades is None:

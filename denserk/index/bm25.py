@@ -61,6 +61,7 @@ TERM = regex.compile(
 ASCII_TERM = regex.compile(
     r"\w+(?:(?:(?<=[a-z])['.:](?=[a-z])|(?<=\d)[.,;'](?=\d))\w+)*", regex.ASCII
 )
+POSSESSIVE = regex.compile("['’＇]s$")
 # what makes the measure of a stem, as Porter defines it, more than 0
 VOWEL_CONSONANT = regex.compile("(?:[aeiou]|(?<=[^aeiou])y)(?:[^aeiouy]|(?<=[aeiou])y)")
 
@@ -91,16 +92,12 @@ class Analyzer:
         for word in (ASCII_TERM if lowered.isascii() else TERM).findall(lowered):
             term = terms.get(word)
             if term is None:
-                term = terms[word] = self._term(word)
+                bare = POSSESSIVE.sub("", word)
+                is_stop = bare in self._stop or not bare.strip("_")
+                term = terms[word] = "" if is_stop else self._stem(bare)
             if term:
                 found.append(term)
         return found
-
-    def _term(self, word: str) -> str:
-        """Return the term of a lower-case word, or "" for a stop word."""
-        if word[-1] == "s" and word[-2:-1] in ("'", "’", "＇"):
-            word = word[:-2]
-        return "" if word in self._stop or not word.strip("_") else self._stem(word)
 
 
 def _stemmer(name: str) -> Callable[[str], str]:

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.config.retrieval import Metric
-from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
+from denserk.index.folder import ChainedVectors
+from denserk.index.searcher import Rows, Scores, Vectors, padding
 from denserk.models.devices import on_threads
 
 BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
@@ -59,7 +60,7 @@ class ExactIndex:
 
     def __init__(
         self,
-        vectors: StoredVectors,
+        vectors: NDArray[Any] | ChainedVectors,
         metric: Metric = Metric.INNER,
         device: str = "cpu",
         vectors_per_passage: int = 1,

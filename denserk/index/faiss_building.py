@@ -31,7 +31,7 @@ from denserk.index.faiss_index import (
 )
 from denserk.index.folder import DOCID, INDEX, part_names, passage_of
 from denserk.index.inputs import require_same
-from denserk.index.searcher import StoredVectors
+from denserk.index.searcher import Vectors
 from denserk.io.corpus import IdLedger
 from denserk.io.files import read_text_lines, temporary_beside, whole_binary, whole_text
 from denserk.io.manifest import Kind, Manifest, read_manifest, vectors_per_passage
@@ -173,9 +173,7 @@ def mergeable_ivf(index: Any) -> Any:
     return None if nested else index
 
 
-def build(
-    vectors: StoredVectors, path: Path, settings: IndexSettings, factory: str, index: Any
-) -> None:
+def build(vectors: Vectors, path: Path, settings: IndexSettings, factory: str, index: Any) -> None:
     """Train, fill and write an index of (N, D) vectors, which are added in blocks."""
     faiss, count = load_faiss(), len(vectors)
     spilled: list[Path] = []

@@ -61,8 +61,12 @@ def rerank(
     scorer = PairScorer(paths.model, text, settings.pair_max_length, compute)
     result, ranking = RerankResult(), Ranking(settings)
     with scratch_folder("rerank") as scratch:
-        topics, run = (_on_disk(source, scratch) for source in (paths.topics, paths.run))
-        queries = {query.qid: query for query in read_queries(topics, paths.topics_format)}
+        queries = {query.qid: query for query in read_queries(paths.topics, paths.topics_format)}
+        run = paths.run
+        if run == STREAM:  # it is read twice
+            run = str(scratch / "standard-input")
+            with Path(run).open("wb") as out:
+                shutil.copyfileobj(sys.stdin.buffer, out)
 
         def groups() -> Iterator[Group]:
             for hits in read_run(run):
@@ -107,16 +111,6 @@ def rerank(
         counts = {name: getattr(result, name) for name in ("queries", "pairs", "hits")}
         describe_run(paths.output, settings, made_from, counts)
     return result
-
-
-def _on_disk(source: str, scratch: Path) -> str:
-    """Return a path that can be read twice: standard input is written to a file first."""
-    if source != STREAM:
-        return source
-    target = scratch / "standard-input"
-    with target.open("wb") as out:
-        shutil.copyfileobj(sys.stdin.buffer, out)
-    return str(target)
 
 
 def _refer(

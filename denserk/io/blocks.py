@@ -237,10 +237,6 @@ class ResumableLines(BlockFolder):
             folder.mkdir(parents=True, exist_ok=True)
         super().__init__(folder, manifest)
 
-    def write(self, block: Block, lines: bytes) -> None:
-        """Add a block."""
-        self.write_files(block, {"jsonl": lines})
-
     def finish(self, contents: Mapping[str, Any]) -> None:
         """Write the file, and its manifest beside it."""
         with whole_binary(self._output) as out:

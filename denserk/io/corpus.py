@@ -5,6 +5,7 @@ A corpus is JSON lines or an array, a tab-separated file, Parquet, a folder, or 
 
 import logging
 from array import array
+from bisect import bisect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -242,10 +243,8 @@ class IdLedger:
         _, firsts = np.unique(hashes, return_index=True)
         second = int(np.delete(np.arange(len(hashes)), firsts)[0])
         first = int((hashes == hashes[second]).argmax())
-        one, other = (
-            next(name for start, name in reversed(self._sources) if start <= position)
-            for position in (first, second)
-        )
+        starts, names = zip(*self._sources, strict=True)
+        one, other = (names[bisect(starts, position) - 1] for position in (first, second))
         name = "an id" if again is None else f"the id {next(islice(again(), second, None))}"
         found = f"{name} twice: {unit} {first + 1:,} and {second + 1:,}"
         if one != other:

@@ -6,14 +6,14 @@ A rank stands for its negative as score, so that higher is better in every forma
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from math import isfinite, nan
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -90,21 +90,6 @@ def read_run_scores(
             if docid in known:
                 raise _twice(hits.qid, docid, path, line)
             known[docid] = score
-    return run
-
-
-def read_kept_scores(
-    path: str | Path, keep: Callable[[RankedList], dict[str, float]]
-) -> dict[str, dict[str, float]] | None:
-    """Read the hits of a run that `keep` returns of each query.
-
-    None where the lines of a query are not consecutive: which hits to keep is unknown.
-    """
-    run: dict[str, dict[str, float]] = {}
-    for hits in _RunFile(path).queries():
-        if hits.qid in run:
-            return None
-        run[hits.qid] = keep(hits)
     return run
 
 
@@ -201,21 +186,14 @@ class _RunFile:
 
     def parts(self) -> Iterator[RankedList]:
         """Yield consecutive lines of one query; one that crosses blocks comes in several parts."""
-        number = 1  # of the first line of a block
-        with open_binary(self.path) as handle:
-            for block in self._blocks(handle):
+        number, mark = 1, BOM  # of the first line of a block; before the first block
+        with open_binary(self.path) as handle, read_errors(self.path):
+            while block := handle.read(BLOCK) + handle.readline():
+                block, mark = block.removeprefix(mark).replace(b"\r\n", b"\n"), b""
                 self.format = self.format or self._detect(block, number)
                 if self.format is not None:
                     yield from self._split(block, number) or self._parse(block, number)
                 number += block.count(b"\n")
-
-    def _blocks(self, handle: BinaryIO) -> Iterator[bytes]:
-        """Yield blocks of whole lines with Unix line ends."""
-        mark = BOM
-        with read_errors(self.path):
-            while block := handle.read(BLOCK) + handle.readline():
-                block, mark = block.removeprefix(mark), b""
-                yield block.replace(b"\r\n", b"\n")
 
     def _detect(self, block: bytes, number: int) -> RunFormat | None:
         """Return the format by the first lines; None if they are blank."""

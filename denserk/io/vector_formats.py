@@ -234,13 +234,6 @@ NO_RESERVE = 0x4000  # Linux's MAP_NORESERVE, which Python names from 3.12 on
 MAGIC = {Metric.INNER: b"IxFI", Metric.L2: b"IxF2"}
 
 
-def flat_header(metric: Metric, dimension: int, count: int) -> bytes:
-    """Return the header of an index of `count` vectors."""
-    number = list(MAGIC).index(metric)
-    sizes = dimension, count, FILLER, FILLER, True, number, count * dimension
-    return HEADER.pack(MAGIC[metric], *sizes)
-
-
 def write_flat(
     path: Path, metric: Metric, blocks: Iterable[tuple[Iterable[str], NDArray[np.floating]]]
 ) -> tuple[int, int]:
@@ -252,8 +245,9 @@ def write_flat(
             count, dimension = count + len(vectors), vectors.shape[1]
             rows.write(np.ascontiguousarray(vectors, dtype="<f4").data)
             lines.writelines(f"{docid}\n" for docid in ids)
+        sizes = dimension, count, FILLER, FILLER, True, [*MAGIC].index(metric), count * dimension
         rows.seek(0)
-        rows.write(flat_header(metric, dimension, count))
+        rows.write(HEADER.pack(MAGIC[metric], *sizes))
     return count, dimension
 
 

@@ -134,11 +134,6 @@ class VectorFolder:
     finished: tuple[Block, ...]
 
     @property
-    def count(self) -> int:
-        """Number of vectors."""
-        return sum(block.count for block in self.finished) * self.vectors_per_passage
-
-    @property
     def dimension(self) -> int:
         """D."""
         return int(self.manifest.contents["dimension"])

@@ -240,7 +240,7 @@ def generate(
                     for passage, own, following in zip(passages, *made.values(), strict=True)
                 )
                 if writer is not None:
-                    writer.write(block, lines)
+                    writer.write_files(block, {"jsonl": lines})
                 else:
                     with whole_binary(STREAM) as out:
                         out.write(lines)
