@@ -20,6 +20,8 @@ PAGE, CELLS = ROOT / "docs/results.md", ROOT / "docs/results.csv"
 def results(tmp_path, toy, monkeypatch):
     """The script for the toy collection alone, which is prepared and searched; runs; its page."""
     spec = importlib.util.spec_from_file_location("results", ROOT / "docs/results.py")
+    assert spec
+    assert spec.loader
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     source = tmp_path / "data" / "toy"
