@@ -106,7 +106,7 @@ def scores_of(text, weights, rule=TermWeight.CLAMP):
 
 
 def folded(scores, kind=AggKind.STAR, layout=AggLayout.STRIDED):
-    return SliceLayout.build(10, 5, kind, layout, 0).fold(scores)[0].tolist()
+    return SliceLayout(10, 5, kind, layout, 0).fold(scores)[0].tolist()
 
 
 @pytest.mark.parametrize("name", ["q", "p"])

@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 
 from denserk.data.batches import TokenBatch, pad
 from denserk.errors import ModelError
-from denserk.models.devices import Compiled, compile_module
+from denserk.models.devices import Compiled, Traced, compile_module
 
 
 @dataclass(frozen=True)
@@ -104,19 +104,6 @@ def longest_input(config: PretrainedConfig) -> int | None:
     return int(count) - first_position(config) if count and count > 0 else None
 
 
-class _States(nn.Module):
-    """States of a backbone as OpenVINO computes them: of every layer, or of the last."""
-
-    def __init__(self, backbone: "Backbone", every_layer: bool) -> None:
-        super().__init__()
-        self.backbone, self.every_layer = backbone, every_layer
-
-    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        batch = TokenBatch(ids, mask.bool())
-        every_layer = self.every_layer
-        return tuple(self.backbone.hidden_states(batch)) if every_layer else (self.backbone(batch),)
-
-
 class Backbone(nn.Module):
     """A transformer: a bare encoder, or a masked-language model."""
 
@@ -124,17 +111,9 @@ class Backbone(nn.Module):
         super().__init__()
         self.model: Any = model
         self.new_heads = new_heads  # first parts of the names of randomly initialised layers
+        self.config: Any = model.config
+        self.architecture = architecture_of(model.config)
         self.compiled: Compiled | None = None
-
-    @property
-    def config(self) -> Any:
-        """The configuration."""
-        return self.model.config
-
-    @property
-    def architecture(self) -> Architecture:
-        """The row of the table of architectures."""
-        return architecture_of(self.config)
 
     @property
     def encoder(self) -> Any:
@@ -181,7 +160,12 @@ class Backbone(nn.Module):
         sizes, vocabulary = (8, 5), self.config.vocab_size  # all models have eight positions
         texts = [[(7 + 97 * i) % vocabulary for i in range(size)] for size in sizes]
         ids, mask = pad(texts, int(self.config.pad_token_id or 0))
-        self.compiled = compile_module(_States(self, every_layer), (ids, mask.long()), dtype)
+
+        def states(ids: Tensor, mask: Tensor) -> list[Tensor]:
+            batch = TokenBatch(ids, mask.bool())
+            return self.hidden_states(batch) if every_layer else [self(batch)]
+
+        self.compiled = compile_module(Traced(self, states), (ids, mask.long()), dtype)
 
     def attention_maps(self, batch: TokenBatch) -> list[Tensor]:
         """Return attention weights: (B, T) ids -> L times (B, A, T, T), A the heads.

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -161,6 +161,18 @@ class Compiled:
     def read(cls, path: Path) -> "Compiled":
         """Read what `save` wrote."""
         return cls(_core().read_model(path), torch.float32)
+
+
+class Traced(nn.Module):
+    """A function as a module that OpenVINO can convert; `owner` has the weights that it reads."""
+
+    def __init__(self, owner: nn.Module, function: Callable[..., Iterable[Tensor]]) -> None:
+        super().__init__()
+        self.owner, self.function = owner, function
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the function's results."""
+        return tuple(self.function(*inputs))
 
 
 def compile_module(module: nn.Module, example: tuple[Tensor, ...], dtype: torch.dtype) -> Compiled:

@@ -20,12 +20,11 @@ modulus, or V), `N` positions that are projected.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, reduce
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from denserk.config.encoding import AggKind, AggLayout, TermWeight
@@ -51,54 +50,31 @@ WEIGHT_RULES: dict[TermWeight, Callable[[Tensor], Tensor]] = {
 }
 
 
-@dataclass(frozen=True)
 class SliceLayout:
-    """One division of `vocabulary` ids into `dimension` slices.
+    """One division of `vocabulary` ids into `dimension` slices; the rest as in the released code.
 
     Column `u` of the divided vector holds id `order[u + dropped]` (`order` is the identity but for
     `random`); `appended` columns of zeros follow, so that the columns divide into rows of
     `modulus`. With `signed_pairs`, columns 2n and 2n+1 of a row are the plus and minus halves of
     slice n; without, column n is slice n.
+
+    >>> SliceLayout(30522, 640, AggKind.STAR, AggLayout.STRIDED, 42).appended
+    198
+    >>> SliceLayout(30522, 640, AggKind.PLUS, AggLayout.STRIDED, 42).dropped
+    442
     """
 
-    vocabulary: int
-    dimension: int
-    kind: AggKind
-    modulus: int
-    dropped: int
-    appended: int
-    seed: int | None = None
-
-    @classmethod
-    def build(
-        cls, vocabulary: int, dimension: int, kind: AggKind, layout: AggLayout, seed: int
-    ) -> "SliceLayout":
-        """Return the layout for a vocabulary, the remainder treated as in the released code.
-
-        >>> SliceLayout.build(30522, 640, AggKind.STAR, AggLayout.STRIDED, 42).appended
-        198
-        >>> SliceLayout.build(30522, 640, AggKind.PLUS, AggLayout.STRIDED, 42).dropped
-        442
-        """
-        single = kind is AggKind.PLUS and layout is AggLayout.STRIDED
-        modulus = dimension if single else 2 * dimension
-        rest = vocabulary % modulus
+    def __init__(
+        self, vocabulary: int, dimension: int, kind: AggKind, layout: AggLayout, seed: int
+    ) -> None:
+        self.vocabulary, self.dimension, self.kind = vocabulary, dimension, kind
+        self.signed_pairs = kind is not AggKind.PLUS or layout is not AggLayout.STRIDED
+        self.modulus = dimension * (1 + self.signed_pairs)
+        random, rest = layout is AggLayout.RANDOM, vocabulary % self.modulus
         drops = vocabulary == BERT_VOCABULARY and rest <= DROPPABLE and rest < vocabulary
-        random = layout is AggLayout.RANDOM
-        dropped = rest if drops and not random else 0
-        appended = 0 if dropped else -rest % modulus
-        own = seed if random else None
-        return cls(vocabulary, dimension, kind, modulus, dropped, appended, own)
-
-    @property
-    def signed_pairs(self) -> bool:
-        """True if a slice has two halves."""
-        return self.modulus == 2 * self.dimension
-
-    @property
-    def order(self) -> tuple[int, ...] | None:
-        """The ids in the order of the columns, or None for their own order."""
-        return None if self.seed is None else shuffled_ids(self.vocabulary, self.seed)
+        self.dropped = rest if drops and not random else 0
+        self.appended = 0 if self.dropped else -rest % self.modulus
+        self.order = shuffled_ids(vocabulary, seed) if random else None
 
     def fold(self, scores: Tensor) -> Tensor:
         """Vocabulary-wide scores (..., V) -> (..., D), by the maximum of each slice.
@@ -186,18 +162,6 @@ class VocabularyHead:
             logits = logits * signs
         result: Tensor = logits - torch.stack([log_sum for _, log_sum in parts]).logsumexp(0)
         return result
-
-
-class TracedHead(nn.Module):
-    """A head as OpenVINO computes it, without signs; `owner` has the weights of its transform."""
-
-    def __init__(self, head: VocabularyHead, owner: nn.Module) -> None:
-        super().__init__()
-        self.head, self.owner = head, owner
-
-    def forward(self, states: Tensor) -> tuple[Tensor]:
-        """(N, H) -> (N, M)."""
-        return (self.head(states),)
 
 
 def _reduced(

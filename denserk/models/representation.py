@@ -30,11 +30,10 @@ from denserk.config.encoding import (
 from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError, UsageError
 from denserk.models.backbone import Architecture, Backbone
-from denserk.models.devices import at_least_float32, compile_module
+from denserk.models.devices import Traced, at_least_float32, compile_module
 from denserk.models.lexical import (
     WEIGHT_RULES,
     SliceLayout,
-    TracedHead,
     VocabularyHead,
     aggregate,
     aggregate_tokens,
@@ -164,7 +163,7 @@ class Aggretriever(Pooled):
         self._head: VocabularyHead | None = None
         self.layout: SliceLayout | None = None
         if self.agg_dim and kind in (AggKind.STAR, AggKind.PLUS):
-            self.layout = SliceLayout.build(
+            self.layout = SliceLayout(
                 vocabulary, self.agg_dim, kind, settings.agg_layout, settings.agg_seed
             )
         self.cls_proj = nn.Linear(hidden_size, self.cls_dim) if self.cls_dim else None
@@ -195,12 +194,12 @@ class Aggretriever(Pooled):
         dtype = torch.float32 if compiled else head_dtype
         decoder = backbone.decoder
         weight, bias = decoder.weight.detach().to(dtype), decoder.bias.detach().to(dtype)
-        self._head = VocabularyHead(backbone.transform, weight, bias, self.layout)
+        self._head = head = VocabularyHead(backbone.transform, weight, bias, self.layout)
         if compiled:
             seeded = torch.Generator().manual_seed(1)
             example = torch.randn(7, backbone.config.hidden_size, generator=seeded)
-            traced = TracedHead(self._head, backbone.model)
-            self._head.compiled = compile_module(traced, (example,), head_dtype)
+            traced = Traced(backbone.model, lambda states: [head(states)])
+            head.compiled = compile_module(traced, (example,), head_dtype)
 
     def lexical_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """The lexical part: (B, T, H) -> (B, agg_dim), without position 0, with [SEP]."""

@@ -15,13 +15,21 @@ HIDDEN, VOCABULARY = 16, 75
 MASK = torch.arange(9) < torch.tensor([[9], [1], [4], [6], [3]])
 STAR, PLUS = AggKind.STAR, AggKind.PLUS
 STRIDED, PAIRED, RANDOM = AggLayout.STRIDED, AggLayout.PAIRED, AggLayout.RANDOM
+
+
+def dropping():
+    layout = SliceLayout(VOCABULARY, 10, STAR, STRIDED, 0)
+    layout.dropped, layout.appended = 15, 0
+    return layout
+
+
 LAYOUTS = {
     "none": None,
-    "star": SliceLayout.build(VOCABULARY, 10, STAR, STRIDED, 0),
-    "plus": SliceLayout.build(VOCABULARY, 10, PLUS, STRIDED, 0),
-    "random": SliceLayout.build(VOCABULARY, 10, STAR, RANDOM, 5),
-    "dropped": SliceLayout(VOCABULARY, 10, STAR, 20, dropped=15, appended=0),
-    "wide": SliceLayout.build(VOCABULARY, 40, STAR, STRIDED, 0),
+    "star": SliceLayout(VOCABULARY, 10, STAR, STRIDED, 0),
+    "plus": SliceLayout(VOCABULARY, 10, PLUS, STRIDED, 0),
+    "random": SliceLayout(VOCABULARY, 10, STAR, RANDOM, 5),
+    "dropped": dropping(),
+    "wide": SliceLayout(VOCABULARY, 40, STAR, STRIDED, 0),
 }
 
 
@@ -89,7 +97,7 @@ def test_every_probe_of_the_released_layouts(specs):
     for probe in probes:
         size, dimension = probe["vocab_size"], probe["agg_dim"]
         kind = {"agg_star": STAR, "agg_plus": PLUS}[probe["kind"]]
-        layout = SliceLayout.build(size, dimension, kind, STRIDED, 0)
+        layout = SliceLayout(size, dimension, kind, STRIDED, 0)
         expected = (probe["modulus"], probe["dropped_ids"], probe["padded_columns"])
         assert (layout.modulus, layout.dropped, layout.appended) == expected
         for item in probe["ids"]:
@@ -105,7 +113,7 @@ def test_every_probe_of_the_released_layouts(specs):
 @pytest.mark.parametrize("kind", [STAR, PLUS])
 def test_folding_is_what_the_paper_says(kind, layout, size):
     vocabulary, dimension = size
-    made = SliceLayout.build(vocabulary, dimension, kind, layout, 5)
+    made = SliceLayout(vocabulary, dimension, kind, layout, 5)
     numbers = random.Random(1)
     for offset in (0, 0.5):  # signed term weights make negative scores
         scores = [numbers.random() - offset for _ in range(vocabulary)]
@@ -114,9 +122,9 @@ def test_folding_is_what_the_paper_says(kind, layout, size):
 
 
 def test_ties_zeros_and_the_seed_of_the_random_layout():
-    values = SliceLayout.build(4, 2, STAR, STRIDED, 0).fold(torch.tensor([0.5, 0.5, 0.0, 0.0]))
+    values = SliceLayout(4, 2, STAR, STRIDED, 0).fold(torch.tensor([0.5, 0.5, 0.0, 0.0]))
     assert values.tolist() == [-0.5, 0.0]
     assert not values.signbit()[1]
-    layout = SliceLayout.build(10, 5, STAR, RANDOM, 42)
+    layout = SliceLayout(10, 5, STAR, RANDOM, 42)
     assert layout.order == (1, 0, 6, 4, 7, 9, 5, 8, 3, 2)
     assert layout.fold(torch.arange(10.0)).tolist() == [1.0, 6.0, -9.0, -8.0, 3.0]

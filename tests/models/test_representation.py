@@ -71,7 +71,7 @@ def literal(folder, settings, heads, ids):
     elif settings.agg_kind is AggKind.AVERAGE:
         agg = linear("agg_proj", hidden[1:].mean(dim=0))
     else:
-        layout = SliceLayout.build(
+        layout = SliceLayout(
             vocabulary, settings.agg_dim, settings.agg_kind, settings.agg_layout, settings.agg_seed
         )
         agg = oracles.folded(v, layout)
