@@ -18,10 +18,10 @@ from torch import Tensor
 
 from denserk.config.pretraining import (
     Masking,
-    MaskingSettings,
     MasterTask,
     NprKind,
     PretrainingObjective,
+    PretrainRun,
 )
 from denserk.data import masking
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, pad
@@ -139,33 +139,23 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
     """The batches of a run over text prepared for its objective, with the same tokenizer.
 
     Within a process's part, texts are ordered by length, the longest first; the two spans of a
-    document stay together. `batch_size` counts texts over all processes; for cocondenser documents,
-    of two spans each. `tasks` are master's.
+    document stay together.
     """
 
     def __init__(
-        self,
-        store: PretrainingStore,
-        tokenizer: Any,
-        objective: PretrainingObjective,
-        masking: MaskingSettings,
-        max_length: int,
-        batch_size: int,
-        *,
-        tasks: frozenset[MasterTask] = frozenset(MasterTask),
-        **options: Any,
+        self, run: PretrainRun, store: PretrainingStore, tokenizer: Any, **options: Any
     ) -> None:
-        super().__init__(store, np.arange(len(store)), batch_size, masking.seed, **options)
-        self.store, self.objective, self.settings = store, objective, masking
-        self.tasks, self.limit = tasks, max_length - SPECIAL_TOKENS
+        items, masking, size = np.arange(len(store)), run.masking, run.optimizer.batch_size
+        super().__init__(store, items, size, masking.seed, **options)
+        self.store, self.objective, self.settings = store, run.pretrain.objective, masking
+        self.tasks = frozenset(run.objective.tasks)
+        self.limit = run.units.max_length - SPECIAL_TOKENS
         self.vocabulary = SubwordTokens.of(tokenizer)
         if masking.masking is Masking.TOKEN:
             self.vocabulary = self.vocabulary.singly()
-        of_decoders = dict.fromkeys((Stage.DOR, Stage.GOR), masking.decoder_mlm_probability)
-        self.rates = {
-            Stage.CMP_PASS: masking.cmp_encoder_rate or masking.mlm_probability
-        } | of_decoders
-        if objective is PretrainingObjective.MASTER:
+        self.rates = dict.fromkeys((Stage.DOR, Stage.GOR), masking.decoder_mlm_probability)
+        self.rates[Stage.CMP_PASS] = masking.cmp_encoder_rate or masking.mlm_probability
+        if self.objective is PretrainingObjective.MASTER:
             self.npr = self._npr()
             self.weights = KeywordWeights(store.words, len(store), masking)
 

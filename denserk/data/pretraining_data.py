@@ -11,7 +11,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, islice, pairwise, repeat
 from pathlib import Path
@@ -23,9 +22,8 @@ from datasets import Features, List, Value
 from numpy.typing import NDArray
 
 from denserk.config.encoding import TextSettings
-from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.options import as_json
-from denserk.config.pretraining import PretrainingObjective, Spans, TextUnitSettings
+from denserk.config.pretraining import PretrainingObjective, PretrainRun, Spans
 from denserk.data.masking import WORDS, SubwordTokens, WordCounter, entries_of
 from denserk.data.prepared import (
     FORMAT,
@@ -131,35 +129,24 @@ def neighbours(documents: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def prepare(
-    sources: Sequence[str],
-    folder: Path,
-    tokenizer: Any,
-    objective: PretrainingObjective,
-    *,
-    units: TextUnitSettings | None = None,
-    corpus_settings: CorpusSettings = DETECTED,
-    expansions: str | None = None,
-    seed: int = 42,
-    again: bool = True,
+    run: PretrainRun, folder: Path, tokenizer: Any, *, again: bool = True
 ) -> PretrainingStore:
     """Prepare text, or open what an earlier call prepared from the same inputs.
 
     Documents without text, or of one span where the objective needs two, are left out and counted.
     Outdated data is prepared again; without `again` it is a MismatchError. `tokenizer` is a fast
-    tokenizer of transformers; `expansions` is a file of generated queries and continuations, in the
-    order of the passages; `seed` is that of the blocks' limits.
+    tokenizer of transformers.
     """
-    layout, units = LAYOUTS.get(objective, Layout.BLOCKS), units or TextUnitSettings()
-    unused = "spans" if layout is Layout.BLOCKS else "short_blocks"
-    settings = {"format": FORMAT, "layout": layout, "corpus": as_json(corpus_settings)}
-    settings |= {name: value for name, value in as_json(units).items() if name != unused}
-    if layout is Layout.BLOCKS:
-        settings["seed"] = seed
-    elif layout is Layout.PASSAGES and units.spans is None:
+    work = _Preparation(run, tokenizer)
+    unused = "spans" if work.layout is Layout.BLOCKS else "short_blocks"
+    settings = {"format": FORMAT, "layout": work.layout, "corpus": as_json(run.corpus)}
+    settings |= {name: value for name, value in as_json(run.units).items() if name != unused}
+    if work.layout is Layout.BLOCKS:
+        settings["seed"] = run.masking.seed
+    elif work.layout is Layout.PASSAGES and run.units.spans is None:
         del settings["max_length"]
-    work = _Preparation(sources, expansions, corpus_settings, units, layout, seed, tokenizer)
     settings["tokenizer"] = work.text_tokenizer.fingerprint()
-    inputs = {"corpus": sources, "expansions": expansions}
+    inputs = {"corpus": work.sources, "expansions": work.expansions}
     plan = plan_of(settings, inputs, Kind.PRETRAINING)
     prepare_folder(folder, plan, work.write, again=again)
     store = PretrainingStore(folder)
@@ -167,22 +154,21 @@ def prepare(
     return store
 
 
-@dataclass
+def documents_of(run: PretrainRun, source: str) -> Iterator[Document]:
+    """Read the documents of one of the run's sources."""
+    return read_documents(source, run.corpus, run.units.fields, run.units.raw_text)
+
+
 class _Preparation:
     """One pass over all documents: cut, tokenised, grouped into blocks, spans or passages."""
 
-    sources: Sequence[str]
-    expansions: str | None
-    corpus: CorpusSettings
-    units: TextUnitSettings
-    layout: Layout
-    seed: int
-    tokenizer: Any
-
-    def __post_init__(self) -> None:
-        self.text_tokenizer = TextTokenizer(self.tokenizer, TextSettings())
-        self.vocabulary = SubwordTokens.of(self.tokenizer)
-        self.words = WordCounter(self.vocabulary, entries_of(self.tokenizer))
+    def __init__(self, run: PretrainRun, tokenizer: Any) -> None:
+        self.run, self.units = run, run.units
+        self.sources, self.expansions = run.pretrain.corpus, run.pretrain.expansions
+        self.layout = LAYOUTS.get(run.pretrain.objective, Layout.BLOCKS)
+        self.text_tokenizer = TextTokenizer(tokenizer, TextSettings())
+        self.vocabulary = SubwordTokens.of(tokenizer)
+        self.words = WordCounter(self.vocabulary, entries_of(tokenizer))
         self.room = self.units.max_length - SPECIAL_TOKENS
         self.found: Counter[str] = Counter()
         self.document = -1
@@ -203,15 +189,12 @@ class _Preparation:
         texts = write_rows(folder / "texts.arrow", Features(features), self._rows())
         found = self.found
         if not len(texts):
-            raise InputError(
-                names,
-                None,
-                f"{found['documents']:,} documents, {found['empty']:,} of them without text"
-                + f" and {found['short']:,} of fewer than two spans of {self.room} tokens"
-                * bool(found["short"]),
-                "some text",
-                "give longer documents, or a smaller --max-length" if found["short"] else None,
-            )
+            hint, what = None, f"{found['documents']:,} documents"
+            what += f", {found['empty']:,} of them without text"
+            if found["short"]:
+                what += f" and {found['short']:,} of fewer than two spans of {self.room} tokens"
+                hint = "give longer documents, or a smaller --max-length"
+            raise InputError(names, None, what, "some text", hint)
         if self.expansion is not None:
             problem = f"an expansion of {self.expansion.docid}, which {names} does not have there"
             hint = "make them of this corpus, with denserk generate"
@@ -227,7 +210,6 @@ class _Preparation:
         return counts
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        units = self.units
         with track("tokenising", None, "documents") as progress:
             for source in self.sources:
                 if (Path(source) / NAME).is_file():
@@ -237,7 +219,7 @@ class _Preparation:
                             f"{source} holds token ids of another tokenizer ({made['name']})",
                             "give the text itself as --corpus, or the model that made the ids",
                         )
-                for document in read_documents(source, self.corpus, units.fields, units.raw_text):
+                for document in documents_of(self.run, source):
                     progress.advance()
                     texts = self._texts(document)
                     self.found["documents"] += 1
@@ -256,7 +238,7 @@ class _Preparation:
             return [text for text in document.tokens if text]
         parts = document.parts
         if self.layout is Layout.BLOCKS:
-            rng = generator(self.seed, Purpose.BLOCK, self.found["documents"])
+            rng = generator(self.run.masking.seed, Purpose.BLOCK, self.found["documents"])
             limits = block_limits(rng, self.room, self.units.short_blocks)
             return pack(self._ids(_sentences(parts)), limits)
         if document.cut:

@@ -66,12 +66,7 @@ def query_input(query: Query, settings: TextSettings) -> str:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a folder.
-
-    Raises:
-        ModelError: the folder has none, one without a fast version, or one with ids beyond the
-            vocabulary that config.json names.
-    """
+    """Load a folder's tokenizer; a ModelError without a fast one, or for ids beyond the model's."""
     if not any((folder / name).is_file() for name in VOCABULARY_FILES):
         raise ModelError(
             f"{folder} has no tokenizer", f"one of these is expected: {', '.join(VOCABULARY_FILES)}"

@@ -12,21 +12,14 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, set_seed
 
 from denserk.config.options import as_json
-from denserk.config.pretraining import (
-    SIZES,
-    Architecture,
-    LossAverage,
-    PretrainingObjective,
-    PretrainRun,
-)
+from denserk.config.pretraining import SIZES, Architecture, PretrainingObjective, PretrainRun
 from denserk.data.prepared import checksum, plan_of, prepare_folder
 from denserk.data.pretraining_batches import DRAWS, PretrainingBatches, refuse_generated
-from denserk.data.pretraining_data import prepare, write_tokens
+from denserk.data.pretraining_data import documents_of, prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import STREAM, open_binary, write_errors
 from denserk.io.manifest import Kind
-from denserk.io.pretraining_text import Document, read_documents
 from denserk.losses.pretraining import Condenser, DupMae, MaskedLanguageModel, Master, RetroMae
 from denserk.models.checkpoints import find_model
 from denserk.models.distributed import main_process_first
@@ -40,7 +33,7 @@ from denserk.training.run_folder import (
     share_of_batches,
     train,
 )
-from denserk.training.steps import Limits, pretraining_step
+from denserk.training.steps import pretraining_step
 from denserk.training.trainer import Training
 
 logger = logging.getLogger(__name__)
@@ -83,30 +76,11 @@ def training_of(run: PretrainRun, output: Path) -> Training:
         objective.load_heads(folder)
 
     def prepare_batches(output: Path) -> tuple[PretrainingBatches, None]:
-        store = prepare(
-            settings.corpus,
-            output / DATA,
-            tokenizer,
-            settings.objective,
-            units=run.units,
-            corpus_settings=run.corpus,
-            expansions=settings.expansions,
-            seed=run.masking.seed,
-            again=not is_resumable(output),
-        )
+        store = prepare(run, output / DATA, tokenizer, again=not is_resumable(output))
         if settings.tokenize_to is not None:
             name = settings.model or settings.tokenizer or str(output / START)
             write_tokens(store, Path(settings.tokenize_to), name, tokenizer.sep_token_id)
-        batches = PretrainingBatches(
-            store,
-            tokenizer,
-            settings.objective,
-            run.masking,
-            run.units.max_length,
-            optimizer.batch_size,
-            tasks=frozenset(run.objective.tasks),
-            **share_of_batches(run),
-        )
+        batches = PretrainingBatches(run, store, tokenizer, **share_of_batches(run))
         logger.info(
             f"{store.contents['tokens']:,} tokens in {len(store):,} {store.unit}: "
             f"{len(batches):,} batches of {optimizer.batch_size:,}, "
@@ -114,14 +88,7 @@ def training_of(run: PretrainRun, output: Path) -> Training:
         )
         return batches, None
 
-    step = partial(
-        pretraining_step,
-        objective,
-        limits=Limits(optimizer.cache_chunk_size, optimizer.chunk_tokens),
-        contrast=settings.objective is PretrainingObjective.COCONDENSER,
-        lm_scale=run.objective.lm_scale,
-        by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
-    )
+    step = partial(pretraining_step, objective, run)
     masking = as_json(run.masking) | {"draws": DRAWS}
     if run.masking.frequency_dict is not None:
         masking["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
@@ -174,11 +141,6 @@ def check_inputs(run: PretrainRun) -> None:
     master = settings.objective is PretrainingObjective.MASTER
     if master and settings.expansions is None and not generated:
         refuse_generated(frozenset(run.objective.tasks))
-
-
-def documents_of(run: PretrainRun, source: str) -> Iterator[Document]:
-    """Read the documents of one of the run's sources."""
-    return read_documents(source, run.corpus, run.units.fields, run.units.raw_text)
 
 
 def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:

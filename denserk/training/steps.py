@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from denserk.config.pretraining import LossAverage, PretrainingObjective, PretrainRun
 from denserk.config.training import CacheSettings, ObjectiveSettings, RerankingSettings
 from denserk.data.batches import (
     MaskedTexts,
@@ -328,30 +329,25 @@ def sentence_step(
 
 
 def pretraining_step(
-    objective: MaskedLanguageModel,
-    batch: PretrainingBatch,
-    update: Update,
-    *,
-    limits: Limits = UNLIMITED,
-    contrast: bool = False,
-    lm_scale: float = 1.0,
-    by_micro_batch: bool = False,
+    objective: MaskedLanguageModel, run: PretrainRun, batch: PretrainingBatch, update: Update
 ) -> Terms:
     """Train a pre-training objective in chunks, with or without the contrast of spans.
 
     Token losses are averaged over all labelled tokens of an update, which are counted before the
-    first pass, so that chunks and processes do not change the loss; `by_micro_batch` averages the
-    tokens of each chunk, then the chunks (the released code). `lm_scale` weighs them.
+    first pass, so that chunks and processes do not change the loss; --set loss-average=micro-batch
+    averages the tokens of each chunk, then the chunks (the released code).
 
-    Under `contrast` texts are pairs of spans, which must find each other (coCondenser). That needs
-    the [CLS] states of the whole batch, and uses the gradient cache (Gao and Callan, 2022, 3.3).
+    For coCondenser texts are pairs of spans, which must find each other. That needs the [CLS]
+    states of the whole batch, and uses the gradient cache (Gao and Callan, 2022, 3.3).
     """
+    limits = Limits(run.optimizer.cache_chunk_size, run.optimizer.chunk_tokens)
+    by_micro_batch = run.objective.loss_average is LossAverage.MICRO_BATCH
     rows, chunks = zip(*cut(batch, update, limits, split=not by_micro_batch), strict=True)
     counts = None if by_micro_batch else summed(objective.counts(batch))
 
     def weigh(name: str, loss: TokenLoss) -> Tensor:
         share = loss.count * len(chunks) * world()[1] if counts is None else counts[name]
-        return lm_scale * loss.total / share.clamp(min=1)
+        return run.objective.lm_scale * loss.total / share.clamp(min=1)
 
     def forward(chunk: PretrainingBatch) -> tuple[Tensor, Terms]:
         """Return the [CLS] states of a chunk, and its share of the token losses."""
@@ -359,7 +355,7 @@ def pretraining_step(
             cls, losses = objective(chunk)
             return cls, {name: weigh(name, loss) for name, loss in losses.items()}
 
-    if not contrast:
+    if run.pretrain.objective is not PretrainingObjective.COCONDENSER:
         return add_up((forward(chunk)[1] for chunk in chunks), update, {})
     # each chunk's activations are computed again in the backward pass
     passed = [checkpoint(forward, chunk, use_reentrant=False) for chunk in chunks]

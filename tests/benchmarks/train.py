@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import DistilBertConfig, DistilBertForMaskedLM
 
 from denserk.config.encoding import Representation, RepresentationSettings
+from denserk.config.pretraining import PretrainingObjective, PretrainRun, PretrainSettings
 from denserk.config.training import CacheSettings, ObjectiveSettings
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, TrainingBatch, pad
 from denserk.data.masking import IGNORED
@@ -120,7 +121,13 @@ def masked(made: Backbone, batch: PretrainingBatch) -> Steps:
         loss.backward()
         return loss.detach()
 
-    return usual, lambda: pretraining_step(objective, batch, Update(autocast=autocast))["mlm"]
+    run = PretrainRun(
+        PretrainSettings(
+            objective=PretrainingObjective.MLM, model="model", corpus=("-",), output="out"
+        )
+    )
+    update = Update(autocast=autocast)
+    return usual, lambda: pretraining_step(objective, run, batch, update)["mlm"]
 
 
 def speeds(goals: Goals, rounds: int) -> None:

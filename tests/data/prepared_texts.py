@@ -2,7 +2,16 @@
 
 from pathlib import Path
 
-from denserk.config.pretraining import MaskingSettings, PretrainingObjective, TextUnitSettings
+from denserk.config.pretraining import (
+    MaskingSettings,
+    MasterTask,
+    PretrainingObjective,
+    PretrainingObjectiveSettings,
+    PretrainOptimizerSettings,
+    PretrainRun,
+    PretrainSettings,
+    TextUnitSettings,
+)
 from denserk.data.masking import IGNORED, SubwordTokens, entries_of
 from denserk.data.pretraining_batches import PretrainingBatches
 from denserk.data.pretraining_data import prepare
@@ -27,14 +36,27 @@ def store_of(folder, records, objective=MASTER, max_length=40):
     folder.mkdir(parents=True, exist_ok=True)
     source = jsonl(folder / "ids.jsonl", records)
     units = TextUnitSettings(max_length=max_length, short_blocks=0.0)
-    return prepare([source], folder / "prepared", TOKENIZER, objective, units=units)
+    return prepare(run_of([source], objective, units=units), folder / "prepared", TOKENIZER)
 
 
-def batches_of(store, objective=MASTER, max_length=40, batch_size=1, masking=None, **options):
-    settings = MaskingSettings(mlm_probability=0.3) if masking is None else masking
-    return PretrainingBatches(
-        store, TOKENIZER, objective, settings, max_length, batch_size, **options
+def run_of(sources, kind, expansions=None, **sections):
+    """A pre-training run of an objective, with `sections` of its settings."""
+    files = {"corpus": tuple(sources), "expansions": expansions, "output": "out"}
+    return PretrainRun(PretrainSettings(objective=kind, model="model", **files), **sections)
+
+
+def batches_of(
+    store, objective=MASTER, max_length=40, batch_size=1, masking=None, tasks=MasterTask, **options
+):
+    run = run_of(
+        ["corpus.jsonl"],
+        objective,
+        units=TextUnitSettings(max_length=max_length),
+        masking=masking or MaskingSettings(mlm_probability=0.3),
+        objective=PretrainingObjectiveSettings(tasks=tuple(tasks)),
+        optimizer=PretrainOptimizerSettings(batch_size=batch_size),
     )
+    return PretrainingBatches(run, store, TOKENIZER, **options)
 
 
 def words_from(ids):

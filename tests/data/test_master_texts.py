@@ -22,6 +22,7 @@ from tests.data.prepared_texts import (
     is_whole,
     keeps_uniform_law,
     readings,
+    run_of,
     store_of,
     words_from,
 )
@@ -171,7 +172,7 @@ def test_queries_of_the_example(tmp_path, example):
 def test_neighbours_are_the_passages_of_ones_document(tmp_path):
     texts = [("d#0", "moon"), ("d#1", "sun"), ("e#0", "star"), ("d#2", "night")]
     corpus = jsonl(tmp_path / "corpus.jsonl", ({"_id": i, "text": t} for i, t in texts))
-    store = prepare([corpus], tmp_path / "prepared", TOKENIZER, MASTER)
+    store = prepare(run_of([corpus], MASTER), tmp_path / "prepared", TOKENIZER)
     batch, _ = assembled(store, PAPER, tasks=frozenset({MasterTask.NPR}))
     said = [ids for ids, _ in readings(batch.decoders["npr"])]
     assert said == [ids_of("sun"), ids_of("moon"), [], []]

@@ -15,7 +15,16 @@ from denserk.errors import InputError
 from denserk.io.pretraining_text import TOKENS, Expansion
 from tests.conftest import VOCABULARY
 from tests.data.conftest import jsonl, write_expansions
-from tests.data.prepared_texts import COCONDENSER, CONDENSER, MASTER, MLM, SEP, ids_of, store_of
+from tests.data.prepared_texts import (
+    COCONDENSER,
+    CONDENSER,
+    MASTER,
+    MLM,
+    SEP,
+    ids_of,
+    run_of,
+    store_of,
+)
 from tests.data.prepared_texts import TOKENIZER as MASTER_TOKENIZER
 from tests.faults import contents
 from tests.reporters import Heard
@@ -50,7 +59,8 @@ def prepared(corpus, folder, objective, tokenizer=TOKENIZER, **options):
     units = {name: options.pop(name) for name in names if name in options}
     settings = TextUnitSettings(**{"max_length": 12, "short_blocks": 0.0, **units})
     sources = [corpus] if isinstance(corpus, str) else corpus
-    return prepare(sources, folder, tokenizer, objective, units=settings, **options)
+    run = run_of(sources, objective, units=settings, **options)
+    return prepare(run, folder, tokenizer)
 
 
 def packed(sentences, room):
@@ -174,7 +184,7 @@ def test_byte_level_tokens_begin_words_at_a_sentences_start(tmp_path):
         tokenizer_object=backend, **{f"{role}_token": name for role, name in roles.items()}
     )
     source = jsonl(tmp_path / "c.jsonl", [{"_id": "1", "text": "Go on. It is so! No."}])
-    store = prepare([source], tmp_path / "p", tokenizer, CONDENSER)
+    store = prepare(run_of([source], CONDENSER), tmp_path / "p", tokenizer)
     assert tokenizer.decode(store.texts[0]) == "Go on. It is so! No."
     [words] = words_of(store.texts[0][None], SubwordTokens.of(tokenizer))
     assert np.bincount(words).tolist() == [

@@ -1,7 +1,15 @@
 import pytest
 import torch
 
-from denserk.config.pretraining import MasterTask, PretrainingObjectiveSettings
+from denserk.config.pretraining import (
+    LossAverage,
+    MasterTask,
+    PretrainingObjective,
+    PretrainingObjectiveSettings,
+    PretrainOptimizerSettings,
+    PretrainRun,
+    PretrainSettings,
+)
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.losses.pretraining import Condenser, DupMae, Master
 from denserk.losses.retrieval import span_contrast_loss
@@ -31,10 +39,18 @@ def batch():
     return PretrainingBatch(random_texts([9] * 6), {}, {})
 
 
-def gradients(model, batch, limits=UNLIMITED, **settings):
+def gradients(model, batch, limits=UNLIMITED, kind="mlm", **settings):
+    objective = PretrainingObjective(kind)
+    run = PretrainRun(
+        PretrainSettings(objective=objective, model="model", corpus=("-",), output="out"),
+        objective=PretrainingObjectiveSettings(**settings),
+        optimizer=PretrainOptimizerSettings(
+            cache_chunk_size=limits.texts, chunk_tokens=limits.tokens
+        ),
+    )
     model.zero_grad()
     torch.manual_seed(3)
-    terms = pretraining_step(model, batch, Update(), limits=limits, **settings)
+    terms = pretraining_step(model, run, batch, Update())
     return gradients_of(model), {name: term.item() for name, term in terms.items()}
 
 
@@ -51,7 +67,7 @@ def test_chunks_leave_the_update_as_it_is_and_every_token_weighs_the_same(model,
 
 def test_the_released_average_weighs_chunks_the_same(model, batch):
     model.eval()
-    _, terms = gradients(model, batch, Limits(2), by_micro_batch=True)
+    _, terms = gradients(model, batch, Limits(2), loss_average=LossAverage.MICRO_BATCH)
     parts = [model(chunk)[1]["late"] for _, chunk in cut(batch, Update(), Limits(2))]
     expected = sum(p.total.item() / p.count.item() for p in parts) / len(parts)
     assert terms["late"] == pytest.approx(expected)
@@ -62,7 +78,7 @@ def test_the_released_average_weighs_chunks_the_same(model, batch):
 def test_cached_contrast_is_direct_dropout_included(model, batch, chunk, lm_scale):
     """Against the graph of all chunks kept."""
     model.train()
-    cached, terms = gradients(model, batch, Limits(chunk), contrast=True, lm_scale=lm_scale)
+    cached, terms = gradients(model, batch, Limits(chunk), kind="cocondenser", lm_scale=lm_scale)
     model.zero_grad()
     torch.manual_seed(3)
     counts = model.counts(batch)
@@ -87,7 +103,7 @@ def test_spans_go_by_length_whatever_their_documents(model, monkeypatch, limits)
     (span_contrast_loss(cls) + rest).backward()
     expected = gradients_of(model)
     monkeypatch.setitem(steps.ENOUGH, "cpu", 16)
-    found, terms = gradients(model, unequal, limits, contrast=True)
+    found, terms = gradients(model, unequal, limits, kind="cocondenser")
     assert_same(found, expected, 1e-10)
     assert terms["spans"] == pytest.approx(span_contrast_loss(cls).item())
 
