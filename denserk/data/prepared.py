@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 3  # version of prepared folders; data of another version is prepared again
 BATCH = 512  # rows that are written at once
+# files, folders and names of datasets by their use; several of one use are numbered
+Inputs = Mapping[str, str | Sequence[str] | None]
 
 
 def write_rows(
@@ -75,15 +77,8 @@ def token_lists(vocabulary_size: int) -> datasets.List:
     return datasets.List(datasets.Value("uint16" if vocabulary_size <= 1 << 16 else "int32"))
 
 
-def plan_of(
-    settings: Mapping[str, Any],
-    inputs: Mapping[str, str | Sequence[str] | None],
-    kind: Kind = Kind.TRAINING,
-) -> Manifest:
-    """Return the manifest of prepared data as far as it is known beforehand.
-
-    `inputs` are files, folders and names of datasets by their use; several of one use are numbered.
-    """
+def plan_of(settings: Mapping[str, Any], inputs: Inputs, kind: Kind = Kind.TRAINING) -> Manifest:
+    """Return the manifest of prepared data as far as it is known beforehand."""
     named: dict[str, str] = {}
     for use, given in inputs.items():
         if isinstance(given, str):

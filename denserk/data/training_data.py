@@ -9,7 +9,7 @@ manifest.json      what it was made from, and what was left out
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from denserk.config.formats import DETECTED, CorpusSettings, TrainingFormat
 from denserk.config.options import as_json
 from denserk.data.prepared import (
     FORMAT,
+    Inputs,
     Store,
     list_lengths,
     open_rows,
@@ -296,7 +297,7 @@ class SentenceStore(Store):
         return len(self.sentences) // self.size
 
 
-def prepare_sentences(
+def tokenize_sentences(
     sources: Sequence[str],
     folder: Path,
     tokenizer: TextTokenizer,
@@ -307,8 +308,6 @@ def prepare_sentences(
 ) -> SentenceStore:
     """Prepare pairs or triplets, or open what an earlier call prepared from the same inputs."""
     scale = label_scale if size == 2 else None
-    settings = {"format": FORMAT, "size": size, "label_scale": scale}
-    plan = plan_of(settings | {"sentence": rules_of(tokenizer)}, {"file": sources})
 
     def rows() -> Iterator[dict[str, Any]]:
         with track("reading training data", None, "pairs" if size == 2 else "triplets") as progress:
@@ -323,10 +322,27 @@ def prepare_sentences(
                     for ids in tokenizer.sentences(example.texts):
                         yield {"input_ids": ids, "label": example.label}
 
-    def write(part: Path, scratch: Path) -> dict[str, Any]:
-        ids = token_lists(tokenizer.vocabulary_size)
-        features = Features({"input_ids": ids, "label": Value("float32")})
-        return {"examples": len(write_rows(part / "sentences.arrow", features, rows())) // size}
+    settings, label = {"size": size, "label_scale": scale}, Value("float32")
+    return write_sentences(folder, tokenizer, settings, {"file": sources}, label, rows, again=again)
 
-    prepare_folder(folder, plan, write, again=again)
+
+def write_sentences(
+    folder: Path,
+    tokenizer: TextTokenizer,
+    settings: Mapping[str, Any],
+    inputs: Inputs,
+    label: Any,
+    rows: Callable[[], Iterable[Mapping[str, Any]]],
+    *,
+    again: bool,
+) -> SentenceStore:
+    """Write rows of `input_ids` and a `label` of that type, unless the folder holds the same."""
+    settings = {"format": FORMAT, **settings, "sentence": rules_of(tokenizer)}
+    features = Features({"input_ids": token_lists(tokenizer.vocabulary_size), "label": label})
+
+    def write(part: Path, scratch: Path) -> dict[str, Any]:
+        written = write_rows(part / "sentences.arrow", features, rows())
+        return {"examples": len(written) // settings["size"]}
+
+    prepare_folder(folder, plan_of(settings, inputs), write, again=again)
     return SentenceStore(folder)

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Features, List, Value
+from datasets import List, Value
 
 from denserk.config.encoding import ComputeSettings, Representation, RepresentationSettings
 from denserk.config.options import as_json
 from denserk.config.training import FinetuneRun
 from denserk.data.batches import plan
-from denserk.data.prepared import FORMAT, plan_of, prepare_folder, rules_of, token_lists, write_rows
 from denserk.data.pretraining_data import split_sentences
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
-from denserk.data.training_batches import SentenceBatches
-from denserk.data.training_data import SentenceStore
+from denserk.data.training_data import SentenceStore, write_sentences
 from denserk.errors import UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.topics import read_queries
@@ -40,10 +38,9 @@ from denserk.models.static import STATIC, StaticConfig, without_special_tokens
 from denserk.models.text_encoder import QUERY, TextEncoder
 from denserk.records import Query
 from denserk.reporting import track
-from denserk.training.run_folder import DATA, DEV_DATA, is_resumable, share_of_batches
+from denserk.training.run_folder import DATA, is_resumable, prepare_sentences
 from denserk.training.steps import sentence_step
-from denserk.training.trainer import Prepared, Training
-from denserk.training.validation import measure_sentences
+from denserk.training.trainer import Training
 
 BLOCK = 4096  # queries that the teacher encodes at once
 
@@ -77,15 +74,8 @@ def alignment_training(run: FinetuneRun) -> Training:
         saved = read_model_folder(folder)
         encoder.load_state_dict(saved.query.build(saved.representation).state_dict())
 
-    def prepare(output: Path) -> Prepared:
-        store = prepare_queries(run, run.finetune.train_data, output / DATA, own, teacher)
-        size, held_out = run.optimizer.batch_size, run.validation.dev_data
-        batches = SentenceBatches(store, run.sampling, size, **share_of_batches(run))
-        if not held_out:
-            return batches, None
-        dev = prepare_queries(run, [held_out], output / DEV_DATA, own, teacher)
-        return batches, partial(measure_sentences, encoder, run.objective, dev)
-
+    tokenize = partial(prepare_queries, run, own, teacher)
+    prepare = partial(prepare_sentences, run, encoder, tokenize)
     step = partial(sentence_step, encoder, run.objective, run.cache)
     resolved = {"representation": as_json(chosen), "text": as_json(texts), "teacher": described}
     return Training(encoder, step, save, load, prepare, resolved)
@@ -116,15 +106,13 @@ def read_student(run: FinetuneRun, teacher: TextEncoder) -> tuple[str, StoredMod
 
 def prepare_queries(
     run: FinetuneRun,
-    sources: Sequence[str],
-    folder: Path,
     tokenizer: TextTokenizer,
     teacher: TextEncoder,
+    sources: Sequence[str],
+    folder: Path,
 ) -> SentenceStore:
     """Tokenise queries, to train also the sentences of --corpus, and encode them by the teacher."""
     corpus, fields = run.finetune.corpus if folder.name == DATA else None, teacher.text.fields
-    rules = {"teacher": teacher.description(), "sentence": rules_of(tokenizer)}
-    settings = {"format": FORMAT, "size": 1, "corpus": as_json(run.corpus), **rules}
 
     def texts() -> Iterator[Query]:
         for source in sources:
@@ -142,12 +130,7 @@ def prepare_queries(
                     yield {"input_ids": ids, "label": vector}
                 progress.advance(len(block))
 
-    def write(part: Path, scratch: Path) -> dict[str, Any]:
-        ids = token_lists(tokenizer.vocabulary_size)
-        label = List(Value("float32"), length=teacher.dimension)
-        features = Features({"input_ids": ids, "label": label})
-        return {"examples": len(write_rows(part / "sentences.arrow", features, rows()))}
-
-    planned = plan_of(settings, {"file": sources, "corpus": corpus})
-    prepare_folder(folder, planned, write, again=not is_resumable(folder.parent))
-    return SentenceStore(folder)
+    settings = {"size": 1, "corpus": as_json(run.corpus), "teacher": teacher.description()}
+    inputs, label = {"file": sources, "corpus": corpus}, List(Value("float32"), teacher.dimension)
+    again = not is_resumable(folder.parent)
+    return write_sentences(folder, tokenizer, settings, inputs, label, rows, again=again)

@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from denserk.config.encoding import (
     NO_PREFIX,
@@ -19,21 +19,15 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, spelled, unused_options
 from denserk.config.training import BI_ENCODER, CROSS_ENCODER, DevMetric, FinetuneRun, Objective
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
-from denserk.data.training_batches import PairTrainingBatches, SentenceBatches, TrainingBatches
-from denserk.data.training_data import (
-    SentenceStore,
-    TrainingInputs,
-    TrainingStore,
-    prepare,
-    prepare_sentences,
-)
+from denserk.data.training_batches import PairTrainingBatches, TrainingBatches
+from denserk.data.training_data import SentenceStore, TrainingInputs, prepare, tokenize_sentences
 from denserk.errors import UsageError
 from denserk.losses.retrieval import Matryoshka, RetrievalObjective
 from denserk.models.checkpoints import find_model
 from denserk.models.cross_encoder import is_reranker, reranker_to_train
 from denserk.models.distributed import device_of_rank
 from denserk.models.model_folder import fit_lengths, override, read_model_folder, save_model
-from denserk.models.representation import Aggretriever, Encoder, MultiVector, Retriever
+from denserk.models.representation import Aggretriever, MultiVector, Retriever
 from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 from denserk.training.adapters import with_adapters
 from denserk.training.alignment import alignment_training
@@ -42,12 +36,13 @@ from denserk.training.run_folder import (
     DEV_DATA,
     TrainingResult,
     is_resumable,
+    prepare_sentences,
     share_of_batches,
     train,
 )
 from denserk.training.steps import Step, reranking_step, retrieval_step, sentence_step
-from denserk.training.trainer import Measure, Prepared, Training
-from denserk.training.validation import DevSet, dev_sets, measure, measure_groups, measure_sentences
+from denserk.training.trainer import Prepared, Training
+from denserk.training.validation import DevSet, dev_sets, measure, measure_groups
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +144,8 @@ def retriever_training(run: FinetuneRun) -> Training:
                 "start from a model whose sides share their weights",
             )
         step = partial(sentence_step, model.passage, run.objective, run.cache)
-        prepare = partial(prepare_examples, run, tokenizers[1], model.passage)
+        tokenize = partial(prepare_examples, run, tokenizers[1])
+        prepare = partial(prepare_sentences, run, model.passage, tokenize)
     else:
         objective, across = objective_of(run, chosen, model), run.finetune.negatives_x_device
         guide = guide_of(run)
@@ -216,30 +212,25 @@ def prepare_queries(
     guide: TextEncoder | None = None,
 ) -> Prepared:
     """Tokenise queries and passages below the run's folder."""
-    settings = run.finetune
-
-    def tokenize(
-        sources: Sequence[str], name: str, *others: TextTokenizer, **options: Any
-    ) -> TrainingStore:
-        inputs = TrainingInputs(
-            sources,
-            corpus=settings.corpus,
-            corpus_settings=run.corpus,
-            fields=run.text.get("fields"),
-            queries=settings.queries,
-            skip_missing=settings.skip_missing,
-            **options,
-        )
-        chosen = others or tokenizers
-        return prepare(inputs, output / name, *chosen, again=not is_resumable(output))
-
-    given = {"qrels": settings.qrels, "form": settings.train_format}
-    store, guided = tokenize(settings.train_data, DATA, **given), None
+    settings, tokenize = run.finetune, partial(prepare, again=not is_resumable(output))
+    inputs = TrainingInputs(
+        settings.train_data,
+        form=settings.train_format,
+        corpus=settings.corpus,
+        corpus_settings=run.corpus,
+        fields=run.text.get("fields"),
+        queries=settings.queries,
+        qrels=settings.qrels,
+        skip_missing=settings.skip_missing,
+    )
+    store, guided, held_out = tokenize(inputs, output / DATA, *tokenizers), None, None
     if guide is not None:
         own = (guide.sides[side].tokenizer for side in (QUERY, PASSAGE))
-        guided = tokenize(settings.train_data, "guide-data", *own, **given)
-    held_out = run.validation.dev_data
-    dev = dev_sets(run, tokenize([held_out], DEV_DATA) if held_out else None, tokenizers)
+        guided = tokenize(inputs, output / "guide-data", *own)
+    if (file := run.validation.dev_data) is not None:
+        inputs = replace(inputs, files=[file], form=None, qrels=None)
+        held_out = tokenize(inputs, output / DEV_DATA, *tokenizers)
+    dev = dev_sets(run, held_out, tokenizers)
     batches = kind(
         store,
         run.sampling,
@@ -253,25 +244,9 @@ def prepare_queries(
 
 
 def prepare_examples(
-    run: FinetuneRun, tokenizer: TextTokenizer, encoder: Encoder, output: Path
-) -> Prepared:
-    """Tokenise pairs or triplets of sentences below the run's folder."""
-    objective = run.objective
-
-    def tokenize(sources: Sequence[str], name: str) -> SentenceStore:
-        return prepare_sentences(
-            sources,
-            output / name,
-            tokenizer,
-            size=SENTENCES[objective.objective],
-            label_scale=objective.label_scale,
-            again=not is_resumable(output),
-        )
-
-    store, size = tokenize(run.finetune.train_data, DATA), run.optimizer.batch_size
-    batches = SentenceBatches(store, run.sampling, size, **share_of_batches(run))
-    measured: Measure | None = None
-    if run.validation.dev_data is not None:
-        dev = tokenize([run.validation.dev_data], DEV_DATA)
-        measured = partial(measure_sentences, encoder, objective, dev)
-    return batches, measured
+    run: FinetuneRun, tokenizer: TextTokenizer, sources: Sequence[str], folder: Path
+) -> SentenceStore:
+    """Tokenise pairs or triplets of sentences."""
+    size, again = SENTENCES[run.objective.objective], not is_resumable(folder.parent)
+    scale = run.objective.label_scale
+    return tokenize_sentences(sources, folder, tokenizer, size=size, label_scale=scale, again=again)

@@ -34,6 +34,8 @@ from transformers.integrations.integration_utils import (
 from denserk import __version__
 from denserk.config.pretraining import PretrainRun, PretrainSettings
 from denserk.config.training import FinetuneRun, FinetuneSettings, ValidationSettings
+from denserk.data.training_batches import SentenceBatches
+from denserk.data.training_data import SentenceStore
 from denserk.errors import MismatchError, MissingExtraError, UsageError
 from denserk.io.files import whole_binary, write_lines
 from denserk.io.manifest import Kind, differences, read_manifest
@@ -42,8 +44,10 @@ from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.models.checkpoints import read_json
 from denserk.models.devices import choose_device, choose_dtype
 from denserk.models.distributed import device_of_rank, main_process_first, process_group, world
+from denserk.models.representation import Encoder
 from denserk.training.card import extend_card
-from denserk.training.trainer import BEST, CHECKPOINTS, Trainer, Training
+from denserk.training.trainer import BEST, CHECKPOINTS, Prepared, Trainer, Training
+from denserk.training.validation import measure_sentences
 
 logger = logging.getLogger(__name__)
 
@@ -155,6 +159,21 @@ def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
         "rank": rank,
         "world": size,
     }
+
+
+def prepare_sentences(
+    run: FinetuneRun,
+    encoder: Encoder,
+    tokenize: Callable[[Sequence[str], Path], SentenceStore],
+    output: Path,
+) -> Prepared:
+    """Tokenise the sentences of a run below its folder; return batches, and what measures."""
+    store, size = tokenize(run.finetune.train_data, output / DATA), run.optimizer.batch_size
+    batches = SentenceBatches(store, run.sampling, size, **share_of_batches(run))
+    if run.validation.dev_data is None:
+        return batches, None
+    dev = tokenize([run.validation.dev_data], output / DEV_DATA)
+    return batches, partial(measure_sentences, encoder, run.objective, dev)
 
 
 def is_resumable(output: Path) -> bool:

@@ -20,7 +20,7 @@ from denserk.data.batches import PairJoiner, TokenBatch, plan, to_device
 from denserk.data.sampling import choose_negatives, choose_positive, order_items
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import PairTrainingBatches, SentenceBatches, TrainingBatches
-from denserk.data.training_data import TrainingInputs, prepare, prepare_sentences
+from denserk.data.training_data import TrainingInputs, prepare, tokenize_sentences
 from denserk.errors import InputError, UsageError
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.records import Passage, Query
@@ -224,7 +224,7 @@ def test_what_makes_no_batches(store, write, tmp_path, tokenizer):
 @pytest.mark.parametrize(("size", "rows"), [(2, pairs(11)), (3, triplets(11))])
 def test_every_example_once_an_epoch_in_its_own_order(write, tmp_path, tokenizer, size, rows):
     source = write(rows)
-    store = prepare_sentences([source], tmp_path / "p", tokenizer, size=size, label_scale=5)
+    store = tokenize_sentences([source], tmp_path / "p", tokenizer, size=size, label_scale=5)
     batches = SentenceBatches(store, SamplingSettings(seed=5), 4, epochs=2)
     assert (len(batches), batches.steps_per_epoch) == (6, 3)
     every = [row.tolist() for row in store.sentences[:]]

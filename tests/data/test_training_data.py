@@ -6,7 +6,7 @@ import pytest
 from denserk.config.encoding import TextSettings
 from denserk.data import training_data
 from denserk.data.tokenization import TextTokenizer
-from denserk.data.training_data import SentenceStore, TrainingInputs, prepare, prepare_sentences
+from denserk.data.training_data import SentenceStore, TrainingInputs, prepare, tokenize_sentences
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.training import read_training
 from denserk.records import Passage, Query
@@ -205,7 +205,7 @@ def test_standard_input_is_never_taken_for_the_same(train, made, monkeypatch):
 
 def test_pairs(write, tmp_path, tokenizer):
     files = [write(pairs(7), "a.jsonl"), write(pairs(3), "b.jsonl")]
-    store = prepare_sentences(files, tmp_path / "data", tokenizer, size=2, label_scale=5)
+    store = tokenize_sentences(files, tmp_path / "data", tokenizer, size=2, label_scale=5)
     given = [*pairs(7), *pairs(3)]
     assert (len(store), store.pad_id) == (10, tokenizer.pad_id)
     assert store.labels.tolist() == [float(pair["label"]) for pair in given]
@@ -218,7 +218,7 @@ def test_pairs(write, tmp_path, tokenizer):
 def test_a_label_beyond_the_scale(write, tmp_path, tokenizer, label):
     file = write([*pairs(1, label=1), *pairs(1, label=label)])
     with pytest.raises(InputError, match=rf"found the label {label} of pair 2; expected labels up"):
-        prepare_sentences([file], tmp_path / "data", tokenizer, size=2)
+        tokenize_sentences([file], tmp_path / "data", tokenizer, size=2)
     assert not (tmp_path / "data").exists()
     with pytest.raises(UsageError):
         SentenceStore(tmp_path / "data")
