@@ -1,29 +1,18 @@
 """Options of the generate command."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from denserk.config.options import REQUIRED, ResumeSettings, ShardSettings, option, setting
 from denserk.errors import UsageError
 
 
 class Sampling(NamedTuple):
-    """Sampling parameters of `model.generate`; `top_k` 0 and `top_p` 1 are off."""
+    """Sampling parameters by transformers' names; `top_k` 0 and `top_p` 1 are off."""
 
-    samples: int
+    num_return_sequences: int
+    max_new_tokens: int
     top_k: int = 0
     top_p: float = 1.0
-    max_tokens: int = 64
-
-
-# fields of `Sampling` -> options, by kind of text
-OPTIONS = {
-    "query": {"samples": "num_queries", "top_k": "query_top_k", "max_tokens": "query_max_tokens"},
-    "continuation": {
-        "samples": "num_continuations",
-        "top_p": "continuation_top_p",
-        "max_tokens": "continuation_max_tokens",
-    },
-}
 
 
 class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
@@ -74,10 +63,11 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
         if self.join in ("sep", "pair"):
             raise UsageError(f"--set join={self.join}: these models read plain text")
 
-    def options_of(self, kind: str) -> dict[str, Any]:
-        """Return the sampling options of a kind of text ("query", "continuation") by name."""
-        return {name: getattr(self, name) for name in OPTIONS[kind].values()}
-
-    def sampling_of(self, kind: str) -> Sampling:
-        """Return the sampling parameters of a kind of text."""
-        return Sampling(**{n: getattr(self, option) for n, option in OPTIONS[kind].items()})
+    @property
+    def sampling(self) -> dict[str, Sampling]:
+        """Return the sampling parameters by the field of the model."""
+        top_k, top_p, most = self.query_top_k, self.continuation_top_p, self.continuation_max_tokens
+        return {
+            "queries_model": Sampling(self.num_queries, self.query_max_tokens, top_k=top_k),
+            "continuation_model": Sampling(self.num_continuations, most, top_p=top_p),
+        }

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, Generation
 from denserk.config.encoding import BATCH_TOKENS, ComputeSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.generate import GenerateSettings, Sampling
-from denserk.config.options import as_json, plain
+from denserk.config.options import as_json
 from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY_FILES, load_tokenizer
 from denserk.errors import MismatchError, ModelError, UsageError
@@ -46,10 +46,15 @@ from denserk.models.devices import choose_dtype, prepare_device
 from denserk.reporting import track
 
 QUERIES, CONTINUATIONS = "--queries-model", "--continuation-model"
-# option -> key of the model in the manifest, kind of text
-MODELS = {
-    QUERIES: ("queries_model", "query"),
-    CONTINUATIONS: ("continuation_model", "continuation"),
+# fields of the models, which are their keys in the manifest
+MODELS = {QUERIES: "queries_model", CONTINUATIONS: "continuation_model"}
+# options in the manifest of a run that has the model, by their key there
+SAMPLED = {
+    QUERIES: ("queries", "num_queries query_top_k query_max_tokens query_prompt"),
+    CONTINUATIONS: (
+        "continuations",
+        "num_continuations continuation_top_p continuation_max_tokens",
+    ),
 }
 # Settings that a resumed run must share; a smaller batch is allowed.
 SHARED = ("seed", "block_size", "shard_id", "shard_num", "fields", "join", "passage_max_length")
@@ -94,21 +99,16 @@ class TextGenerator:
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         room = getattr(self._model.config, "max_position_embeddings", None) or UNLIMITED
-        self._room = room - sampling.max_tokens if self._causal else room
+        self._room = room - sampling.max_new_tokens if self._causal else room
         if self._room < 1:
-            raise UsageError(
-                f"{self.name} has {room:,} positions: {sampling.max_tokens:,} new tokens leave no "
-                "room for a passage"
-            )
+            new = f"{sampling.max_new_tokens:,} new tokens leave no room for a passage"
+            raise UsageError(f"{self.name} has {room:,} positions: {new}")
         recorded = self._model.generation_config
         if (folder / "generation_config.json").is_file():
             recorded = GenerationConfig.from_pretrained(folder)
         self._model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
             do_sample=True,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            max_new_tokens=sampling.max_tokens,
-            num_return_sequences=sampling.samples,
+            **sampling._asdict(),
             pad_token_id=self._tokenizer.pad_token_id,
             **{name: getattr(recorded, name) for name in SPECIAL_TOKENS},
         )
@@ -130,8 +130,8 @@ class TextGenerator:
             add_special_tokens=not self._causal,
             return_attention_mask=True,
         )
-        samples = self._sampling.samples
-        costs = [samples * (len(ids) + self._sampling.max_tokens) for ids in encoded["input_ids"]]
+        samples, longest, *_ = self._sampling
+        costs = [samples * (len(ids) + longest) for ids in encoded["input_ids"]]
         budget = self._compute.batch_tokens or BATCH_TOKENS
         gpu = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(gpu), torch.inference_mode():
@@ -172,11 +172,10 @@ def generate(
     """Generate queries and continuations of every passage, in the order of the corpus."""
     generators = {
         option: TextGenerator(
-            *(option, model, settings.sampling_of(kind), compute),
-            allow_pickle=settings.allow_pickle,
+            *(option, model, settings.sampling[field], compute), allow_pickle=settings.allow_pickle
         )
-        for option, (key, kind) in MODELS.items()
-        if (model := getattr(settings, key)) is not None
+        for option, field in MODELS.items()
+        if (model := getattr(settings, field)) is not None
     }
     prompts = {QUERIES: settings.query_prompt, CONTINUATIONS: ""}
 
@@ -194,26 +193,26 @@ def generate(
         settings.corpus, "passages", lambda: read_passages(settings.corpus, corpus, settings.fields)
     )
     start, stop = shard_bounds(texts.count(), size, settings.shard_id, settings.shard_num)
-    prompt = {"query_prompt": settings.query_prompt}
+    asked = as_json(settings)
     chosen = {
-        **{name: plain(getattr(settings, name)) for name in SHARED},
+        **{name: asked[name] for name in SHARED},
         **as_json(corpus),
-        "queries": settings.options_of("query") | prompt if QUERIES in generators else None,
-        "continuations": (
-            settings.options_of("continuation") if CONTINUATIONS in generators else None
-        ),
+        **{
+            key: {name: asked[name] for name in names.split()} if option in generators else None
+            for option, (key, names) in SAMPLED.items()
+        },
         "sampler": "transformers",
         "dtype": compute.dtype.value,
     }
     models = {
-        MODELS[option][0]: {"name": model.name, "fingerprint": model.fingerprint}
+        MODELS[option]: {"name": model.name, "fingerprint": model.fingerprint}
         for option, model in generators.items()
     }
     manifest = Manifest(Kind.EXPANSIONS, False, chosen, {**models, "texts": settings.corpus})
     resumed = None
     if settings.resume and (started := started_output(output)) is not None:
         resumed = read_manifest(started, Kind.EXPANSIONS, unfinished=True)
-        refuse_other_run(output, resumed, manifest, [key for key, _ in MODELS.values()])
+        refuse_other_run(output, resumed, manifest, [*MODELS.values()])
     complete = resumed is not None and resumed.complete
     writes = output != STREAM and not complete
     writer = ResumableLines(output, manifest, overwrite=settings.overwrite) if writes else None

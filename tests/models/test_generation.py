@@ -31,7 +31,7 @@ def load(folder, option, *, samples=2, tokens=TOKENS, top_k=0, allow_pickle=Fals
     return TextGenerator(
         option,
         str(folder),
-        Sampling(samples, max_tokens=tokens, top_k=top_k, top_p=0.9),
+        Sampling(samples, tokens, top_k=top_k, top_p=0.9),
         ComputeSettings(**{"device": "cpu", **compute}),
         allow_pickle=allow_pickle,
     )
@@ -130,7 +130,7 @@ class StandIn(TextGenerator):
     def generate(self, texts, longest, seed):
         type(self).asked += len(texts)
         return [
-            [f"{seed} {' '.join(text.split()[:longest])}"] * self._sampling.samples if text else []
+            [f"{seed} {' '.join(text.split()[:longest])}"] * self._sampling[0] if text else []
             for text in texts
         ]
 
