@@ -93,29 +93,6 @@ def full_contrastive_scores(
     return torch.cat([scores, *(s.masked_fill(mask, -torch.inf) for s, mask in others)], 1)
 
 
-def self_contrastive_scores(scores: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return equation 5's scores: the own positive by the kept vector, any other by its best.
-
-    scores: (B, P, S), targets: (B,), mask: (P, S) -> (B, P).
-    """
-    own = F.one_hot(targets, scores.shape[1]).bool()
-    return torch.where(own, scores[..., 0], max_similarity(scores, mask))
-
-
-def layer_regulariser(
-    scores: Tensor, targets: Tensor, mask: Tensor | None = None, temperature: float = 1.0
-) -> Tensor:
-    """Return equation 6: a softmax over the own positive's vectors, the kept one the label.
-
-    The paper's temperature is 1, whatever divides the scores of equation 5.
-    """
-    rows = torch.arange(len(targets), device=scores.device)
-    positive = scores[rows, targets]
-    if mask is not None:
-        positive = positive.masked_fill(~mask[targets], -torch.inf)
-    return contrastive_loss(positive, torch.zeros_like(targets), temperature)
-
-
 def span_contrast_loss(rows: Tensor) -> Tensor:
     """Return the mean over spans of the cross-entropy of the partner among all other spans.
 
@@ -276,20 +253,22 @@ class RetrievalObjective:
     ) -> dict[str, Tensor]:
         temperature = self.settings.temperature
         by_vector = vector_scores(queries, passages.values)
-        best = max_similarity(by_vector, passages.mask)
-        scores = best
-        if self.self_contrastive:
-            scores = self_contrastive_scores(by_vector, targets, passages.mask)
+        scores = best = max_similarity(by_vector, passages.mask)
+        if self.self_contrastive:  # equation 5: the own positive by its kept vector
+            own = F.one_hot(targets, best.shape[1]).bool()
+            scores = torch.where(own, by_vector[..., 0], best)
         if self.settings.contrastive is ContrastiveKind.FULL:
             positives = passages.of(targets)
             scores = full_contrastive_scores(scores, queries, positives, best[:, targets], targets)
         more = scores.shape[1] - excluded.shape[-1]  # scores with other than passages
         scores = scores.masked_fill(F.pad(excluded, (0, more)), -torch.inf)
         terms = {"contrastive": contrastive_loss(scores, targets, temperature)}
-        if self.self_contrastive:
-            terms["layers"] = self.settings.layer_weight * layer_regulariser(
-                by_vector, targets, passages.mask, self.settings.layer_temperature
-            )
+        if self.self_contrastive:  # equation 6: its kept vector among all of its own
+            vectors = by_vector[torch.arange(len(targets), device=targets.device), targets]
+            if passages.mask is not None:
+                vectors = vectors.masked_fill(~passages.mask[targets], -torch.inf)
+            loss = listwise_loss(vectors / self.settings.layer_temperature)
+            terms["layers"] = self.settings.layer_weight * loss
         if self.parts is not None:
             weights = (self.settings.cls_weight, self.settings.agg_weight)
             for name, part, weight in zip(("cls", "agg"), self.parts, weights, strict=True):
