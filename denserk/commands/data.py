@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from denserk.commands.app import app
 from denserk.commands.options import command
 from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.formats import ConversionSettings, CorpusSettings
@@ -15,7 +14,6 @@ logger = logging.getLogger(__name__)
 
 
 @command(
-    app,
     "convert",
     common="kind from_format to_format expansions corpus queries teacher tag allow_pickle "
     "overwrite representation l2_norm query_max_length passage_max_length device dtype "
@@ -40,7 +38,6 @@ def convert(
 
 
 @command(
-    app,
     "generate",
     common="corpus output queries_model continuation_model num_queries num_continuations "
     "passage_max_length seed resume overwrite shard_id shard_num device dtype "

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from denserk.commands.app import app
 from denserk.commands.options import command
 from denserk.config import benchmarks
 from denserk.config import evaluation as config
@@ -41,7 +40,6 @@ OF_ONE = "baseline plot min per_query topics write_dpr_json write_pyserini_json"
 
 
 @command(
-    app,
     "eval",
     common="measures relevance_level complete per_query format baseline test correction min "
     "report plot topics corpus answers explain max_hits",
@@ -93,7 +91,6 @@ def evaluate(
 
 
 @command(
-    app,
     "benchmark",
     common="list runs model output against measures baseline min per_query format report hits "
     "resume overwrite device dtype batch_tokens",

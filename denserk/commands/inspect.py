@@ -43,8 +43,8 @@ def _print(output: str | None, table: Sequence[Sequence[str]]) -> None:
 
 
 @command(
-    analyze,
     "sentence-similarity",
+    app=analyze,
     common="model data output representation l2_norm passage_max_length passage_prefix device "
     "dtype batch_size overwrite",
 )
@@ -63,8 +63,8 @@ def sentence_similarity(
 
 
 @command(
-    analyze,
     "attention-entropy",
+    app=analyze,
     common="model corpus sample seed max_length output plot device dtype batch_size overwrite",
 )
 def attention_entropy(
@@ -85,8 +85,8 @@ def attention_entropy(
 
 
 @command(
-    analyze,
     "query-latency",
+    app=analyze,
     common="model topics sample warm_up output plot representation query_max_length "
     "query_prefix device dtype threads overwrite",
 )
@@ -106,8 +106,8 @@ def query_latency(
 
 
 @command(
-    analyze,
     "layers",
+    app=analyze,
     common="model topics corpus qrels run depth sample seed output plot representation layers "
     "query_max_length passage_max_length device dtype batch_size overwrite",
 )
@@ -198,7 +198,7 @@ def _java(fixes: list[str]) -> Facts:
         fixes.append(f"{error.hint} (Lucene indexes)")
 
 
-@command(app, "reproduce")
+@command("reproduce")
 def reproduce(
     settings: analysis.ReproduceSettings,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run that denserk wrote.")],
@@ -224,7 +224,7 @@ def reproduce(
             raise GateError(f"step {number}, the {step.step} {step.path}: {why}")
 
 
-@command(app, "doctor")
+@command("doctor")
 def doctor() -> None:
     """Check the installation and this machine.
 

@@ -21,6 +21,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from denserk.commands.app import app
 from denserk.config.encoding import ModelOptions
 from denserk.config.options import (
     REQUIRED,
@@ -289,7 +290,7 @@ class _Parsed:
 
 
 def command(
-    app: typer.Typer, name: str, *, common: str = "", config: bool = False
+    name: str, *, common: str = "", config: bool = False, app: typer.Typer = app
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Register a function of settings classes as a command.
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from denserk.commands.app import app
 from denserk.commands.options import command
 from denserk.config import encoding, retrieval
 from denserk.config.formats import CorpusSettings
@@ -21,7 +20,6 @@ PRINTED_HITS = 10  # of a query, by default
 
 
 @command(
-    app,
     "encode",
     common="model corpus topics output output_format resume update overwrite shard_id shard_num "
     "representation l2_norm passage_max_length query_max_length device dtype int8 "
@@ -52,7 +50,6 @@ def encode(
 
 
 @command(
-    app,
     "index",
     common="input corpus output type factory engine metric nlist threads device k1 b resume "
     "overwrite",
@@ -88,7 +85,6 @@ def index(
 
 
 @command(
-    app,
     "search",
     common="index topics query interactive corpus model encoded_queries output hits prf "
     "ef_search nprobe output_format overwrite device dtype threads quiet",
@@ -131,7 +127,6 @@ def search(
 
 
 @command(
-    app,
     "rerank",
     common="model run topics corpus output depth hits pair_max_length query_max_length "
     "passage_max_length fields output_format overwrite device dtype batch_tokens quiet",
@@ -159,7 +154,6 @@ def rerank(
 
 
 @command(
-    app,
     "fuse",
     common="output method weights alpha tune measure rrf_k normalization missing depth hits tag "
     "output_format overwrite quiet",

@@ -3,7 +3,6 @@
 import logging
 from typing import Annotated, Any
 
-from denserk.commands.app import app
 from denserk.commands.options import command
 from denserk.config import pretraining as config
 from denserk.config import training
@@ -17,7 +16,6 @@ logger = logging.getLogger(__name__)
 
 
 @command(
-    app,
     "pretrain",
     config=True,
     common="objective model architecture corpus expansions output max_length spans "
@@ -40,7 +38,6 @@ def pretrain(
 
 
 @command(
-    app,
     "finetune",
     config=True,
     common="preset model train_data corpus output representation objective temperature "
@@ -75,7 +72,6 @@ def _report(result: Any, output: str, best: str = "") -> Any:
 
 
 @command(
-    app,
     "mine-negatives",
     common="train topics qrels run corpus output output_format preset depth num_negatives "
     "sampling_strategy range_min relative_margin answers teacher skip_missing seed "
