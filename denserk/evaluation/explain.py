@@ -8,7 +8,7 @@ that moves a value is found by changing trec_eval's reading in it alone.
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings
 from denserk.errors import UsageError
@@ -168,8 +168,8 @@ def _moved_by(
     usual = value(TREC_EVAL)
     if abs(value(reading) - usual) < SAME:
         return
-    changed = {each.name: getattr(reading, each.name) for each in fields(reading)}
-    changed = {name: to for name, to in changed.items() if to != getattr(TREC_EVAL, name)}
+    usually = vars(TREC_EVAL)
+    changed = {name: to for name, to in vars(reading).items() if to != usually[name]}
     one_by_one = {name: replace(TREC_EVAL, **{name: to}) for name, to in changed.items()}
     alone = [name for name, one in one_by_one.items() if abs(value(one) - usual) > SAME]
     for name in alone or changed:

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.config.retrieval import Metric
-from denserk.index.folder import ChainedVectors
-from denserk.index.searcher import Rows, Scores, Vectors, padding
+from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
 from denserk.models.devices import on_threads
 
 BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
@@ -60,7 +59,7 @@ class ExactIndex:
 
     def __init__(
         self,
-        vectors: NDArray[Any] | ChainedVectors,
+        vectors: StoredVectors,
         metric: Metric = Metric.INNER,
         device: str = "cpu",
         vectors_per_passage: int = 1,

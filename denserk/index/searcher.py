@@ -26,6 +26,20 @@ Hits = list[tuple[str, float]]  # (passage id, score), best first
 SPARE = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
 
 
+class StoredVectors(Protocol):
+    """(N, D) vectors in an array or in files."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """N and D."""
+
+    def __len__(self) -> int:
+        """N."""
+
+    def __getitem__(self, wanted: slice | Rows, /) -> NDArray[Any]:
+        """Consecutive vectors, or some by their sorted numbers."""
+
+
 class SearchableIndex(Protocol):
     """An open index. Queries are (B, D) vectors, or an array of B texts for a BM25 index."""
 

@@ -247,10 +247,10 @@ def display_name(path: str | Path) -> str:
     return "standard input" if str(path) == STREAM else Path(path).name
 
 
-def some(names: Iterable[str], limit: int = 3) -> str:
-    """Return the first few names, quoted, for a message."""
-    first = list(islice(names, limit + 1))
-    return ", ".join(map(repr, first[:limit])) + (", ..." if len(first) > limit else "")
+def some(names: Iterable[str]) -> str:
+    """Return the first three names, quoted, for a message."""
+    first = list(islice(names, 4))
+    return ", ".join(map(repr, first[:3])) + (", ..." if len(first) > 3 else "")
 
 
 def columns(count: int) -> str:

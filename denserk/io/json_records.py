@@ -244,9 +244,9 @@ class Fields:
     def __init__(self, record: Mapping[str, Any], path: str | Path, line: int | None) -> None:
         self.record, self.path, self.line = record, path, line
 
-    def error(self, found: str, expected: str, hint: str | None = None) -> InputError:
+    def error(self, found: str, expected: str) -> InputError:
         """Return an error that names the file and line."""
-        return InputError(self.path, self.line, found, expected, hint)
+        return InputError(self.path, self.line, found, expected)
 
     def __contains__(self, key: str) -> bool:
         return self.record.get(key) is not None
@@ -297,11 +297,6 @@ class Fields:
     def identifiers(self, key: str) -> tuple[str, ...]:
         """Return the ids of a list."""
         return tuple(identifier(value, self.path, self.line, key) for value in self.items(key))
-
-    def objects(self, key: str) -> Iterator["Fields"]:
-        """Yield the objects of a list."""
-        for value in self.items(key, dict):
-            yield Fields(value, self.path, self.line)
 
     def rest(self, known: Collection[str]) -> Mapping[str, Any]:
         """Return the fields that are not among the known ones."""

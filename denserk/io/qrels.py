@@ -89,12 +89,10 @@ def _is_judgment(parts: list[str]) -> bool:
     return columns_fit and _INTEGER.fullmatch(parts[-1]) is not None
 
 
-def read_qrels_map(
-    source: str | Path, form: QrelsFormat | None = None
-) -> dict[str, dict[str, int]]:
+def read_qrels_map(source: str | Path) -> dict[str, dict[str, int]]:
     """Read all judgments of a source: query -> passage -> relevance, in its order."""
     judged: dict[str, dict[str, int]] = {}
-    for qid, docid, relevance in read_qrels(source, form):
+    for qid, docid, relevance in read_qrels(source):
         judged.setdefault(qid, {})[docid] = relevance
     return judged
 

@@ -59,7 +59,8 @@ Row = tuple[int, Mapping[Any, Any]]  # line number, columns by name or number
 
 
 def _passages(fields: Fields, key: str) -> Candidates:
-    return tuple(map(_passage, fields.objects(key)))
+    records = (Fields(value, fields.path, fields.line) for value in fields.items(key, dict))
+    return tuple(map(_passage, records))
 
 
 def _passage(fields: Fields) -> Candidate:
