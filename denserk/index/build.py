@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.filesize import decimal
 
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.options import as_json
@@ -31,7 +32,6 @@ from denserk.index.faiss_building import (
     build,
     check_memory,
     empty_index,
-    in_units,
     merge_folders,
     open_parts,
     read_template,
@@ -252,7 +252,7 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
     queries = _read_queries(settings, sources[0].vectors_per_passage, made_from["model"])
     if count is not None and manifest is not None:
         rows, dimension = count * sources[0].vectors_per_passage, manifest.contents["dimension"]
-        size = in_units(rows * dimension * 4)
+        size = decimal(rows * dimension * 4)
         logger.info(f"vectors: {rows:,} x {dimension} x 4 bytes = {size} on the disk")
         if not settings.is_flat and queries is None:
             check_memory(*_to_fill(rows, dimension, settings, template), rows, settings)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.filesize import decimal
 
 from denserk.config.options import from_json, given_fields, spelled
 from denserk.config.retrieval import IndexSettings, IndexType, Metric
@@ -67,24 +68,14 @@ def available_bytes() -> int | None:
     return min(found, default=None)
 
 
-def in_units(size: float) -> str:
-    """Format bytes as MB or GB.
-
-    >>> in_units(2_150_400), in_units(3_072_000_000)
-    ('2.2 MB', '3.1 GB')
-    """
-    unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB")
-    return f"{size / unit:,.1f} {name}"
-
-
 def require_memory(task: str, needs: Mapping[str, int], hint: str) -> None:
     """Log the memory that a task needs, in bytes of each part, and reject it if there is less."""
     total = sum(needs.values())
-    parts = ", ".join(f"{what} {in_units(size)}" for what, size in needs.items() if size)
-    message = f"{task} needs {in_units(total)} of memory ({parts})"
+    parts = ", ".join(f"{what} {decimal(size)}" for what, size in needs.items() if size)
+    message = f"{task} needs {decimal(total)} of memory ({parts})"
     available = available_bytes()
     if available is not None and total > available:
-        raise UsageError(f"{message}, and {in_units(available)} are available", hint)
+        raise UsageError(f"{message}, and {decimal(available)} are available", hint)
     logger.info(message)
 
 
@@ -253,7 +244,7 @@ def _merge_on_disk(index: Any, files: Sequence[Path], target: Path) -> None:
     count = sum(part.ntotal for part in parts)
     size, free = count * (ivf.code_size + ID_BYTES), shutil.disk_usage(target.parent).free
     if size > free:  # faiss writes through a memory map: a full disk would kill the process
-        raise _unwritten(target, f"it takes {in_units(size)}, and {in_units(free)} are free")
+        raise _unwritten(target, f"it takes {decimal(size)}, and {decimal(free)} are free")
     sources = faiss.InvertedListsPtrVector()
     for part in parts:
         sources.push_back(mergeable_ivf(part).invlists)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.filesize import decimal
 from scipy.stats import binomtest
 
 from denserk.config.retrieval import IndexSettings, SearchSettings
@@ -54,7 +55,7 @@ class Point(NamedTuple):
     def cells(self, count: int) -> tuple[str, ...]:
         """Return the row of a table, for an index of `count` vectors."""
         search = ", ".join(f"{name.replace('_', '-')} {v}" for name, v in self.search.items())
-        sizes = f"{self.size / count:,.0f}", building.in_units(self.size)
+        sizes = f"{self.size / count:,.0f}", decimal(self.size)
         recall = f"{self.recall:.4f}", f"{self.low:.4f} to {self.high:.4f}"
         return self.factory, search, *sizes, f"{self.milliseconds:.3f}", *recall
 
@@ -117,7 +118,7 @@ def measure_types(judge: Judge, path: Path, count: int) -> Iterator[Point]:
                 factory, index = building.empty_index(count, dimension, own)
                 point = Point(factory, building.stored_bytes(index, count), search)
                 if point.size > (settings.max_bytes or np.inf):
-                    raise UsageError(f"it takes {building.in_units(point.size)}")
+                    raise UsageError(f"it takes {decimal(point.size)}")
                 _, index = building.empty_index(size, dimension, own)
                 with faiss_errors(UsageError):
                     index.train(judge.vectors)

@@ -58,7 +58,7 @@ def test_vectors_to_an_index(vectors, tmp_path, kind):
     assert manifest.contents.items() >= expected.items()
     assert (result.count, result.bytes) == (60, sum(map(len, contents(folder).values())))
     assert (result.recall is None) == (kind in ("flat", "torch"))
-    assert "vectors: 60 x 8 x 4 bytes = 0.0 MB on the disk" in heard.notes
+    assert "vectors: 60 x 8 x 4 bytes = 1.9 kB on the disk" in heard.notes
     assert any("HNSW4,Flat: recall@10 0.9" in note for note in heard.notes) == (kind == "hnsw")
 
 
@@ -95,7 +95,7 @@ def test_stopped_at_six_points_and_resumed_gives_the_same_bytes(toy, vectors, tm
 
 @pytest.mark.parametrize(
     ("factory", "message"),
-    [("SQ8", r"building SQ8 needs .* and 0\.0 MB are available"), ("Bogus9", "rejects Bogus9")],
+    [("SQ8", r"building SQ8 needs .* and 100 bytes are available"), ("Bogus9", "rejects Bogus9")],
 )
 def test_what_cannot_be_built_is_rejected_first(vectors, tmp_path, monkeypatch, factory, message):
     monkeypatch.setattr(faiss_building, "available_bytes", lambda: 100)
