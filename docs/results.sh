@@ -81,7 +81,7 @@ rerank() {
   train_data
   [ -e "$at/rerank.model/model.safetensors" ] ||
     denserk finetune --model "$minilm" --representation cross-encoder --train-data "$at/train.jsonl" --batch-size 16 --group-size 4 \
-      --max-steps 96 --lr 1e-4 --pair-max-length 128 --bf16 --output "$at/rerank.model"
+      --max-steps 96 --lr 1e-4 --query-max-length 32 --pair-max-length 128 --bf16 --output "$at/rerank.model"
   denserk rerank --model "$at/rerank.model" --run "$at/minilm.trec" --topics "$topics" --corpus "$corpus" --depth 20 \
     --output "$at/rerank.trec"
 }

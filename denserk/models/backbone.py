@@ -112,8 +112,12 @@ class Backbone(nn.Module):
         self.model: Any = model
         self.new_heads = new_heads  # first parts of the names of randomly initialised layers
         self.config: Any = model.config
-        self.architecture = architecture_of(model.config)
         self.compiled: Compiled | None = None
+
+    @property
+    def architecture(self) -> Architecture:
+        """The row of the table of architectures; no attribute, so that models can be pickled."""
+        return architecture_of(self.config)
 
     @property
     def encoder(self) -> Any:

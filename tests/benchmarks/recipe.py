@@ -28,7 +28,9 @@ from denserk.evaluation.evaluator import evaluate
 from denserk.io.qrels import read_qrels_map
 from tests.benchmarks.studies import (
     COMPUTE,
+    DEPTH,
     Collection,
+    bm25,
     finished,
     only,
     print_table,
@@ -45,7 +47,7 @@ COLLECTIONS = (
     Collection("fairytaleqa", "test", trained_on=True),
 )
 POOL = 1400  # queries of each collection that are trained on
-NEGATIVES = {"threshold": {"preset": "nv-retriever"}, "plain": {}}
+NEGATIVES = {"threshold": {"preset": "nv-retriever"}, "plain": {}, "bm25": {}}
 LENGTHS = {"query_max_length": 32, "passage_max_length": 96}
 TRAINING = {"batch_size": 32, "max_steps": 128, "group_size": 2, "temperature": 0.05, **LENGTHS}
 RATES = {True: 2e-4, False: 2e-5}  # with adapters and without
@@ -60,6 +62,7 @@ RECIPE: dict[str, Any] = {
 WITHOUT: dict[str, dict[str, Any]] = {
     "recipe": {},
     "no-threshold": {"negatives": "plain"},
+    "bm25": {"negatives": "bm25"},
     "no-guide": {"guide": None},
     "no-mask": {"guide": None, "mask_false_negatives": False},
     "no-dimensions": {"dimensions": None},
@@ -68,9 +71,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
 
 
 def prepare(data: Path, work: Path) -> None:
-    """Write slices, and training data with negatives mined from MiniLM's own runs."""
-    if all((work / f"{name}.jsonl").exists() for name in NEGATIVES):
-        return
+    """Write slices, and training data with negatives mined from BM25's and MiniLM's own runs."""
     (work / "corpus").mkdir(parents=True, exist_ok=True)
     lines: dict[str, list[bytes]] = {name: [] for name in NEGATIVES}
     for collection in COLLECTIONS:
@@ -83,14 +84,18 @@ def prepare(data: Path, work: Path) -> None:
         qids = random.Random(0).sample(sorted(read_qrels_map(str(qrels))), POOL)
         topics = write_topics(source, set(qids), target / "train.jsonl")
         corpus, vectors, run = only(source, "corpus"), target / "vectors", target / "train.trec"
-        encode(model=MODEL, corpus=corpus, output=vectors, overwrite=True, **COMPUTE)
-        search(model=MODEL, index=vectors, topics=topics, output=run, overwrite=True, **COMPUTE)
+        bm25(corpus, topics, target / "bm25.trec", DEPTH)
+        if not run.exists():
+            encode(model=MODEL, corpus=corpus, output=vectors, overwrite=True, **COMPUTE)
+            search(model=MODEL, index=vectors, topics=topics, output=run, **COMPUTE)
+            shutil.rmtree(vectors)
         for name, options in NEGATIVES.items():
             mined = target / f"{name}.jsonl"
-            inputs = {"topics": topics, "qrels": qrels, "run": run, "corpus": corpus}
-            mine_negatives(**inputs, output=mined, overwrite=True, skip_missing=True, **options)
+            if not mined.exists():
+                inputs = {"topics": topics, "qrels": qrels, "corpus": corpus}
+                inputs["run"] = target / "bm25.trec" if name == "bm25" else run
+                mine_negatives(**inputs, output=mined, skip_missing=True, **options)
             lines[name].append(mined.read_bytes())
-        shutil.rmtree(vectors)
     for name, parts in lines.items():
         (work / f"{name}.jsonl").write_bytes(b"".join(parts))
 
