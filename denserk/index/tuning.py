@@ -172,6 +172,8 @@ def build_for_recall(
             interval = (reached.low, reached.high)
             return result | {"interval": interval, "queries": len(second), "sample": len(rows)}
         logger.warning(f"{point.factory} does not reach recall {target:g} with all vectors")
-    best = max((point.recall for point in found), default=0)
-    why = f"no index that fits reaches recall {target:g}; the best has {best:.4f}"
+    why = f"no index that fits reaches recall {target:g}"
+    if found:
+        best = max(found, key=lambda point: point.low)
+        why += f"; the best has {best.recall:.4f}, at least {best.low:.4f}"
     raise UsageError(why, "raise --max-bytes, or lower --target-recall")
