@@ -128,6 +128,14 @@ def measured(runs: Path) -> Iterator[dict[str, str]]:
             }
 
 
+def recorded() -> list[dict[str, str]]:
+    """Return the rows of results.csv."""
+    if not CELLS.exists():
+        return []
+    with CELLS.open(newline="") as handle:
+        return [*csv.DictReader(handle)]
+
+
 def table(rows: list[dict[str, str]]) -> Iterator[str]:
     """Yield the lines of the page's table."""
     found = {(row["collection"], row["system"]): row for row in rows}
@@ -143,8 +151,10 @@ def table(rows: list[dict[str, str]]) -> Iterator[str]:
 
 
 def write(runs: Path) -> None:
-    """Write results.csv, and the table of the page."""
-    rows = [*measured(runs)]
+    """Write results.csv, and the table of the page; cells without a run here stay as they are."""
+    known = {(row["collection"], row["system"]): row for row in [*recorded(), *measured(runs)]}
+    places = ((collection.name, system) for collection, system in cells())
+    rows = [known[place] for place in places if place in known]
     with CELLS.open("w", newline="") as handle:
         out = csv.DictWriter(handle, rows[0], lineterminator="\n")
         out.writeheader()
@@ -156,10 +166,8 @@ def write(runs: Path) -> None:
 
 def check(runs: Path) -> int:
     """Print how each cell of results.csv compares with its run; return how many differ."""
-    with CELLS.open(newline="") as handle:
-        rows = [*csv.DictReader(handle)]
     wrong = 0
-    for row in rows:
+    for row in recorded():
         folder, system = runs / row["collection"], row["system"]
         said = f"absent: {row['command']}"
         if (run := folder / f"{system}.trec").exists():
