@@ -77,6 +77,9 @@ def link(source: Path, target: Path) -> None:
 
 def prepare(data: Path, runs: Path) -> None:
     """Write the qrels of each collection, and link its corpus and queries."""
+    needed = {folder for collection in COLLECTIONS for folder in collection.folders}
+    if lacking := sorted(each for each in needed if not [*(data / each).glob("corpus.jsonl*")]):
+        sys.exit(f"error: {data} has no {', '.join(lacking)}: folders in BEIR layout are expected")
     for name, folders, split, trained in COLLECTIONS:
         target, source = runs / name, data / folders[0]
         target.mkdir(exist_ok=True)

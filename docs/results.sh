@@ -96,9 +96,10 @@ make() {  # COLLECTION/SYSTEM...: their runs, unless they are there
 }
 
 SECONDS=0
+mkdir -p "$runs"
+python docs/results.py prepare "$data" "$runs"
 minilm=$runs/all-MiniLM-L6-v2
 ln -sfn "$(python docs/quickstart/model.py)" "$minilm"
-python docs/results.py prepare "$data" "$runs"
 [ ${#cells[@]} -gt 0 ] || mapfile -t cells < <(python docs/results.py cells)
 make "${cells[@]}"
 python docs/results.py write "$data" "$runs"

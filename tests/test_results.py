@@ -70,6 +70,12 @@ def test_cells_are_compared_with_their_runs(results, capsys):
     assert "absent: bash docs/results.sh" in capsys.readouterr().out
 
 
+def test_data_without_a_collection_are_rejected(results, tmp_path):
+    script, runs, _ = results
+    with pytest.raises(SystemExit, match="has no toy: folders in BEIR layout are expected"):
+        script.prepare(tmp_path / "none", runs)
+
+
 def test_a_changed_collection_is_named(results, capsys):
     script, runs, _ = results
     (runs / "toy" / "qrels.txt").write_text("q1 0 d1 1\n")
