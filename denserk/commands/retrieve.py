@@ -43,7 +43,7 @@ def encode(
         f"{settings.output}: {result.count:,} vectors of {result.dimension} dimensions; {copied}"
         f"{result.encoded:,} encoded in this run, {rate} per second"
     )
-    if result.encoded:
+    if result.positions:
         speed, padding = result.tokens / result.seconds, 1 - result.tokens / result.positions
         logger.info(f"{speed:,.0f} tokens per second, {padding:.1%} padding")
     return result
