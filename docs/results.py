@@ -11,6 +11,7 @@ import csv
 import hashlib
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,12 +52,13 @@ COLLECTIONS = (
 # system -> how far its value may be from the table's on another machine
 SYSTEMS = {"bm25": 0.0005, "minilm": 0.002, "hybrid": 0.002}
 TRAINED = dict.fromkeys(("finetuned", "cls", "agg", "mlr", "rerank"), 0.02)
+ALL = {**SYSTEMS, **TRAINED}
 
 
 def cells() -> Iterator[tuple[Collection, str]]:
     """Yield collections and systems, row by row."""
     for collection in COLLECTIONS:
-        for system in {**SYSTEMS, **(TRAINED if collection.trained else {})}:
+        for system in ALL if collection.trained else SYSTEMS:
             yield collection, system
 
 
@@ -115,6 +117,7 @@ def measure(folder: Path, system: str) -> tuple[float, float, float]:
 
 def measured(runs: Path) -> Iterator[dict[str, str]]:
     """Yield the row of results.csv of each cell that has a run."""
+    digest_of = cache(digest)
     for collection, system in cells():
         folder = runs / collection.name
         if (run := folder / f"{system}.trec").exists():
@@ -126,7 +129,7 @@ def measured(runs: Path) -> Iterator[dict[str, str]]:
                 "low": f"{low:.4f}",
                 "high": f"{high:.4f}",
                 "run": file_sha256(run),
-                "data": digest(folder),
+                "data": digest_of(folder),
                 "command": f"{COMMAND} {collection.name}/{system}",
             }
 
@@ -142,12 +145,11 @@ def recorded() -> list[dict[str, str]]:
 def table(rows: list[dict[str, str]]) -> Iterator[str]:
     """Yield the lines of the page's table."""
     found = {(row["collection"], row["system"]): row for row in rows}
-    systems = {**SYSTEMS, **TRAINED}
-    yield "| | " + " | ".join(f"`{system}`" for system in systems) + " |"
-    yield "|" + "---|" * (1 + len(systems))
+    yield "| | " + " | ".join(f"`{system}`" for system in ALL) + " |"
+    yield "|" + "---|" * (1 + len(ALL))
     for name in dict.fromkeys(row["collection"] for row in rows):
         texts = []
-        for system in systems:
+        for system in ALL:
             row = found.get((name, system))
             texts.append(f"{row[MEASURE]} <small>{row['low']}–{row['high']}</small>" if row else "")
         yield f"| {name} | " + " | ".join(texts) + " |"
@@ -169,15 +171,15 @@ def write(runs: Path) -> None:
 
 def check(runs: Path) -> int:
     """Print how each cell of results.csv compares with its run; return how many differ."""
-    wrong = 0
+    wrong, digest_of = 0, cache(digest)
     for row in recorded():
         folder, system = runs / row["collection"], row["system"]
         said = f"absent: {row['command']}"
         if (run := folder / f"{system}.trec").exists():
-            value, allowed = measure(folder, system)[0], {**SYSTEMS, **TRAINED}[system]
+            value, allowed = measure(folder, system)[0], ALL[system]
             same, apart = file_sha256(run) == row["run"], abs(value - float(row[MEASURE]))
             said = "equal bytes" if same else f"{value:.4f}, within {allowed}"
-            if digest(folder) != row["data"]:
+            if digest_of(folder) != row["data"]:
                 said, wrong = "other passages, queries or qrels", wrong + 1
             elif apart > allowed + 5e-5:  # the table has four places
                 said, wrong = f"{value:.4f} differs by {apart:.4f}, allowed {allowed}", wrong + 1

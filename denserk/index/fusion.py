@@ -77,8 +77,7 @@ def fuse(
     if output:
         forget_run(output)
     with scratch_folder("fuse") as scratch, closing(ScratchRecords(scratch / "hits")) as copy:
-        runs = open_runs(paths, copy, fusion)
-        qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
+        runs, qids = open_runs(paths, copy, fusion)
         ranking = Ranking(settings)
 
         def parts_of(qid: str) -> dict[str, list[float]]:
@@ -116,8 +115,8 @@ def fuse(
 
 def open_runs(
     paths: Sequence[str], copy: ScratchRecords, fusion: FusionSettings
-) -> list[RunLookup]:
-    """Open runs that can be fused; warn of queries that some of them lack."""
+) -> tuple[list[RunLookup], list[str]]:
+    """Open runs that can be fused, and list their queries; warn of those that some runs lack."""
     runs = [RunLookup(path, copy) for path in paths]
     for run in runs:
         if run.format is None:
@@ -132,7 +131,7 @@ def open_runs(
                 f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other "
                 f"runs answer alone ({some(missing)})"
             )
-    return runs
+    return runs, qids
 
 
 def options_of(fusion: FusionSettings, weights: Weights) -> str:

@@ -48,9 +48,12 @@ def first_rows(keys: Tensor) -> Tensor:
     return first[inverse]
 
 
-def excluded_passages(keys: Tensor, masked: Tensor | None) -> Tensor:
-    """Return which rows are left out of softmaxes: a passage's further rows, padding, `masked`."""
-    excluded = (first_rows(keys) != torch.arange(len(keys), device=keys.device)) | (keys < 0)
+def excluded_passages(keys: Tensor, first: Tensor, masked: Tensor | None) -> Tensor:
+    """Return which rows are left out of softmaxes: a passage's further rows, padding, `masked`.
+
+    `first` is `first_rows(keys)`.
+    """
+    excluded = (first != torch.arange(len(keys), device=keys.device)) | (keys < 0)
     return (
         excluded if masked is None else F.pad(excluded, (0, masked.shape[1] - len(keys))) | masked
     )
@@ -201,7 +204,7 @@ class RetrievalObjective:
         """
         first = first_rows(keys)
         groups = torch.where(groups < 0, groups, first[groups])
-        excluded = excluded_passages(keys, masked)
+        excluded = excluded_passages(keys, first, masked)
         terms = {}
         if weight := self.settings.weight_of_contrastive:
             contrast = self._contrast(queries, passages, groups[:, 0], excluded)
@@ -217,7 +220,8 @@ class RetrievalObjective:
         """Return the loss of each part whose scores are all equal: log(candidates), weighted."""
         if self.parts is None:
             return {}
-        candidates = (~excluded_passages(keys, masked)[..., : len(keys)]).sum(-1)
+        excluded = excluded_passages(keys, first_rows(keys), masked)
+        candidates = (~excluded[..., : len(keys)]).sum(-1)
         loss = candidates.float().log().mean() * self.settings.weight_of_contrastive
         return {"cls": self.settings.cls_weight * loss, "agg": self.settings.agg_weight * loss}
 

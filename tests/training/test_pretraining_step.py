@@ -7,8 +7,6 @@ from denserk.config.pretraining import (
     PretrainingObjective,
     PretrainingObjectiveSettings,
     PretrainOptimizerSettings,
-    PretrainRun,
-    PretrainSettings,
 )
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.losses.pretraining import Condenser, DupMae, Master
@@ -16,6 +14,7 @@ from denserk.losses.retrieval import span_contrast_loss
 from denserk.models.model_folder import read_model_folder
 from denserk.training import steps
 from denserk.training.steps import UNLIMITED, Limits, Update, cut, pretraining_step
+from tests.data.prepared_texts import run_of
 from tests.training.retrievers import assert_same
 from tests.training.retrievers import gradients as gradients_of
 
@@ -40,9 +39,9 @@ def batch():
 
 
 def gradients(model, batch, limits=UNLIMITED, kind="mlm", **settings):
-    objective = PretrainingObjective(kind)
-    run = PretrainRun(
-        PretrainSettings(objective=objective, model="model", corpus=("-",), output="out"),
+    run = run_of(
+        ["-"],
+        PretrainingObjective(kind),
         objective=PretrainingObjectiveSettings(**settings),
         optimizer=PretrainOptimizerSettings(
             cache_chunk_size=limits.texts, chunk_tokens=limits.tokens
