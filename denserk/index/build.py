@@ -27,7 +27,8 @@ from denserk.config.retrieval import (
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
 from denserk.index.bm25 import PURPOSE, Analyzer, build_bm25, build_lucene, require_lucene
-from denserk.index.faiss_building import (
+from denserk.index.faiss_index import (
+    FaissIndex,
     Template,
     build,
     check_memory,
@@ -36,9 +37,7 @@ from denserk.index.faiss_building import (
     open_parts,
     read_template,
 )
-from denserk.index.faiss_index import FaissIndex
-from denserk.index.folder import INDEX, folder_bytes
-from denserk.index.inputs import expanded, gather, known_count, open_sources
+from denserk.index.folder import INDEX, expanded, folder_bytes, gather, known_count, open_sources
 from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recalls
 from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages

@@ -34,7 +34,7 @@ from denserk.config.retrieval import (
 from denserk.errors import MismatchError, ServerError, UsageError
 from denserk.extras import require
 from denserk.index.build import DEPTH, IndexResult, measure_recall, resumed
-from denserk.index.inputs import checked_blocks, expanded, known_count, open_sources
+from denserk.index.folder import checked_blocks, expanded, known_count, open_sources
 from denserk.index.searcher import Rows, Scores, Vectors, in_order, padding
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, Manifest, common_model, decoded, encoded, vectors_per_passage

@@ -16,20 +16,27 @@ from denserk.config.options import from_json
 from denserk.config.retrieval import BM25_ENGINES, Bm25Settings, Engine, Metric, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex
-from denserk.index.faiss_building import require_memory
-from denserk.index.faiss_index import FaissIndex
-from denserk.index.feedback import FeedbackIndex
+from denserk.index.faiss_index import FaissIndex, require_memory
 from denserk.index.folder import (
     DOCID,
     INDEX,
     ChainedVectors,
     Part,
     PassageIds,
+    check_shards,
+    expanded,
     folder_bytes,
     read_index_manifest,
+    require_same,
 )
-from denserk.index.inputs import check_shards, expanded, require_same
-from denserk.index.searcher import SPARE, PassageNames, SearchableIndex, Searcher, ShardedIndex
+from denserk.index.searcher import (
+    SPARE,
+    FeedbackIndex,
+    PassageNames,
+    SearchableIndex,
+    Searcher,
+    ShardedIndex,
+)
 from denserk.io.files import read_file
 from denserk.io.manifest import (
     NAME,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from denserk.config.encoding import Backend, ComputeSettings, Dtype
 from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index.inputs import expanded
+from denserk.index.folder import expanded
 from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.searcher import Hits, Searcher

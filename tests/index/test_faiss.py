@@ -6,10 +6,9 @@ import pytest
 
 from denserk.config.retrieval import IndexSettings, IndexType, Metric, SearchSettings
 from denserk.errors import UsageError
-from denserk.index import faiss_building
+from denserk.index import faiss_index
 from denserk.index.build import measure_recall
-from denserk.index.faiss_building import available_bytes, build, empty_index
-from denserk.index.faiss_index import FaissIndex
+from denserk.index.faiss_index import FaissIndex, available_bytes, build, empty_index
 
 faiss = pytest.importorskip("faiss")
 VECTORS = np.random.default_rng(0).normal(size=(700, 16)).astype(np.float32)
@@ -103,6 +102,6 @@ def test_available_memory(monkeypatch, tmp_path, limit):
     for name, text in files.items():
         if text is not None:
             (tmp_path / name).write_text(text)
-    monkeypatch.setattr(faiss_building, "MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(faiss_building, "GROUP", tmp_path)
+    monkeypatch.setattr(faiss_index, "MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(faiss_index, "GROUP", tmp_path)
     assert available_bytes() == (301_000 if limit == "400000\n" else 512_000)

@@ -8,9 +8,8 @@ import pytest
 
 from denserk.config.retrieval import Engine, IndexSettings, Metric, SearchSettings
 from denserk.errors import DenserkError, InputError, MismatchError, OutputError
-from denserk.index import faiss_building
-from denserk.index.faiss_building import mergeable_ivf, open_parts, read_template
-from denserk.index.faiss_index import FaissIndex
+from denserk.index import faiss_index
+from denserk.index.faiss_index import FaissIndex, mergeable_ivf, open_parts, read_template
 from denserk.io.manifest import Kind, read_manifest
 from tests.faults import Stopped, contents, stopped_at
 from tests.index.folders import MODEL, bytes_of, index, vector_folder
@@ -71,15 +70,15 @@ def forget_checks(folder):
 def on_disk(monkeypatch):
     """Too little memory for any merged index, and for more than 500 vectors of one."""
     monkeypatch.setattr("denserk.index.build.check_memory", lambda *_: None)
-    monkeypatch.setattr(faiss_building, "available_bytes", lambda: 100)
-    monkeypatch.setattr(faiss_building, "LEAST_SPILL", 3_000)
-    monkeypatch.setattr(faiss_building, "ADD_ROWS", 250)
+    monkeypatch.setattr(faiss_index, "available_bytes", lambda: 100)
+    monkeypatch.setattr(faiss_index, "LEAST_SPILL", 3_000)
+    monkeypatch.setattr(faiss_index, "ADD_ROWS", 250)
 
 
 @pytest.fixture
 def spilling(on_disk, monkeypatch):
     """Lists go to files, and fit in memory in the end."""
-    monkeypatch.setattr(faiss_building, "available_bytes", lambda: None)
+    monkeypatch.setattr(faiss_index, "available_bytes", lambda: None)
 
 
 @pytest.mark.parametrize("metric", Metric)
@@ -191,7 +190,7 @@ def test_lists_that_are_cut_short_or_missing_or_do_not_fit(tmp_path, on_disk, mo
 def test_what_a_killed_build_left_goes_when_it_is_resumed(tmp_path, on_disk, monkeypatch):
     shard = write_shards(tmp_path)[2]
     index(tmp_path / "whole", shard, factory="IVF9,PQ4x4")
-    with monkeypatch.context() as patch, stopped_at(1, [(faiss_building, "write_index")]):
+    with monkeypatch.context() as patch, stopped_at(1, [(faiss_index, "write_index")]):
         patch.setattr(Path, "unlink", lambda *_, **__: None)  # a killed process removes nothing
         with pytest.raises(Stopped):
             index(tmp_path / "killed", shard, factory="IVF9,PQ4x4")

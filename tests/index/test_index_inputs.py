@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index.folder import Part, PassageIds
-from denserk.index.inputs import expanded, open_sources
+from denserk.index.folder import Part, PassageIds, expanded, open_sources
 from denserk.io.vector_formats import map_flat
 from tests.index.folders import index, vector_folder
 from tests.milvus import write_vectors
