@@ -56,10 +56,10 @@ def sentence_similarity(
     denserk analyze sentence-similarity --model minilm --data sts.tsv
     denserk analyze sentence-similarity --model model/ --data nli.jsonl --output out.csv
     """
-    from denserk.analysis import encoders
+    from denserk.analysis import as_table
+    from denserk.analysis import sentence_similarity as task
 
-    found = encoders.sentence_similarity(settings, options)
-    _print(settings.output, encoders.as_table(found, digits=4))
+    _print(settings.output, as_table(task(settings, options), digits=4))
 
 
 @command(
@@ -78,10 +78,10 @@ def attention_entropy(
     denserk analyze attention-entropy --model bert-base-uncased --corpus corpus.jsonl
     denserk analyze attention-entropy --model a/ --model b/ --corpus corpus.jsonl
     """
-    from denserk.analysis import layers
+    from denserk.analysis import attention_entropy as task
+    from denserk.analysis import layer_table
 
-    found = layers.attention_entropy(_with(settings, more), corpus, compute)
-    _print(settings.output, layers.layer_table(found))
+    _print(settings.output, layer_table(task(_with(settings, more), corpus, compute)))
 
 
 @command(
@@ -98,11 +98,11 @@ def query_latency(
     denserk analyze query-latency --model minilm --topics queries.tsv
     denserk analyze query-latency --model minilm --topics queries.tsv --threads 4
     """
-    from denserk.analysis import encoders
+    from denserk.analysis import as_table
+    from denserk.analysis import query_latency as task
 
-    found = encoders.query_latency(_with(settings, more), options)
     columns = ("label", "device", "threads", "p1_ms", "p50_ms", "p99_ms")
-    _print(settings.output, encoders.as_table(found, columns, digits=2))
+    _print(settings.output, as_table(task(_with(settings, more), options), columns, digits=2))
 
 
 @command(
@@ -122,11 +122,12 @@ def winning_vectors(
     denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --qrels qrels.txt
     denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --run run.trec
     """
-    from denserk.analysis import encoders, layers
+    from denserk.analysis import as_table
+    from denserk.analysis import winning_vectors as task
 
-    found = layers.winning_vectors(_with(settings, more), options, corpus)
+    found = task(_with(settings, more), options, corpus)
     columns = ("label", "passages", "pairs", "kind", "vector", "wins", "share")
-    _print(settings.output, encoders.as_table(found, columns, digits=4))
+    _print(settings.output, as_table(found, columns, digits=4))
 
 
 # Groups of packages: no extra, and the extras without those for developers and alternatives.

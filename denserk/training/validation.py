@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denserk.analysis.encoders import figure_of, score_examples
+from denserk.analysis import figure_of, score_examples
 from denserk.config.training import (
     DevMetric,
     FinetuneRun,

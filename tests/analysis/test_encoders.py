@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from denserk.analysis.encoders import query_latency, sentence_similarity
+from denserk.analysis import query_latency, sentence_similarity
 from denserk.config.analysis import QueryLatencySettings, SentenceSimilaritySettings
 from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.errors import InputError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from denserk.analysis.layers import (
+from denserk.analysis import (
     attention_entropy,
     choose_pairs,
     layer_entropies,

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from denserk.analysis.encoders import sentence_similarity
+from denserk.analysis import sentence_similarity
 from denserk.config.analysis import SentenceSimilaritySettings
 from denserk.config.training import Objective
 from denserk.errors import UsageError

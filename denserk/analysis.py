@@ -1,0 +1,473 @@
+"""The analyses of `denserk analyze`: sentence similarity, latency, attention, and winning vectors.
+
+Sentence similarity, as in Condenser's Tables 1 and 2. For pairs with labels (STS-B): Spearman's
+correlation of the cosine with the label. For triplets (Wikipedia sections): how often the positive
+is nearer to the anchor than the negative, by Euclidean distance. Axes: B examples of n sentences
+(2 or 3), D dimensions. Latency, as in Aggretriever's Table 9: the 1st, 50th and 99th percentile.
+
+The [CLS] row of an attention head is a distribution p over the tokens of a text. Its entropy
+-sum p ln p is 0 where the head attends to one token and ln T where it attends to all T equally, in
+nats (Condenser's Figure 2; Clark et al., 2019, "What Does BERT Look At?").
+
+A passage's vector wins where it has the highest inner product with the query: equation 2 of
+"Investigating Multi-layer Representations for Dense Passage Retrieval" (Xie and Lukasiewicz, 2025).
+Its share is that of the query-passage pairs in which it wins; among equals the first wins, as in
+training (in MLR: the last layer).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle, islice, zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from denserk.config.analysis import (
+    AttentionEntropySettings,
+    QueryLatencySettings,
+    SentenceSimilaritySettings,
+    SeveralModels,
+    WinningVectorSettings,
+)
+from denserk.config.encoding import (
+    DEFAULTS,
+    Backend,
+    ComputeSettings,
+    ModelOptions,
+    Reduction,
+    Representation,
+)
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.data.batches import TokenBatch, plan, to_device
+from denserk.data.sampling import choose_records
+from denserk.errors import DenserkError, InputError, MismatchError, ModelError
+from denserk.io.corpus import find_records, read_passages
+from denserk.io.files import some, write_rows
+from denserk.io.plots import draw_lines, new_axes, save_if_installed
+from denserk.io.qrels import read_qrels
+from denserk.io.runs import read_run
+from denserk.io.topics import read_queries
+from denserk.io.training import read_sentences
+from denserk.models.backbone import Backbone
+from denserk.models.representation import MultiVector, PassageVectors
+from denserk.models.text_encoder import TextEncoder, load_models
+from denserk.records import Passage, Query, best_first
+from denserk.reporting import track
+
+logger = logging.getLogger(__name__)
+
+Floats = NDArray[np.floating]
+Row = dict[str, Any]  # a result: column of the table -> value
+Pairs = tuple[Sequence[Query], Sequence[Passage], Mapping[str, NDArray[np.int64]]]
+
+BLOCK = 1024  # examples encoded at once
+PERCENTILES = (1, 50, 99)
+# attention maps in memory at once; they grow with the square of the length, in every layer
+MAP_BYTES = 1 << 28
+# reductions that keep several vectors apart, at least in training
+KEPT_APART = (Reduction.SELF_CONTRASTIVE, Reduction.MULTI_VECTOR)
+
+
+def as_table(found: Sequence[Row], names: Sequence[str] = (), digits: int = 6) -> list[list[str]]:
+    """Return the header and the rows of a table of results: named columns, by default all."""
+    names = list(names or found[0])
+    values = ([row[name] for name in names] for row in found)
+    shown = [[f"{v:.{digits}f}" if isinstance(v, float) else str(v) for v in row] for row in values]
+    return [names, *shown]
+
+
+def save(found: Sequence[Row], draw: Callable[[], Any], settings: SeveralModels) -> None:
+    """Write the results as CSV, and their plot."""
+    write_rows(settings.output, as_table(found))
+    save_if_installed(draw, "the results", settings.picture)
+
+
+def sentence_similarity(
+    settings: SentenceSimilaritySettings, options: ModelOptions = DEFAULTS
+) -> list[Row]:
+    """Measure models on pairs or triplets of sentences; write the table if asked to.
+
+    The text settings of passages apply to sentences.
+    """
+    found = []
+    for name in settings.model:
+        encoder = TextEncoder(name, *options)
+        found.append(_measure_similarity(name, encoder, settings.data))
+    if settings.output is not None:
+        write_rows(settings.output, as_table(found))
+    return found
+
+
+def score_examples(vectors: Floats) -> NDArray[np.float64]:
+    """Score examples from the embeddings of their sentences: (B, n, D) -> (B,).
+
+    For pairs the cosine, 0 if a vector is zero; for triplets 1 where the positive is nearer and 0
+    otherwise; NaN where a vector holds NaN.
+
+    >>> score_examples(np.array([[[3.0, 0.0], [1.0, 1.0]]])).round(3)
+    array([0.707])
+    >>> score_examples(np.array([[[0.0], [1.0], [2.0]], [[0.0], [1.0], [-1.0]]]))
+    array([1., 0.])
+    """
+    exact = vectors.astype(np.float64)
+    if exact.shape[1] == 3:
+        anchor, positive, negative = exact.swapaxes(0, 1)
+        near, far = (np.linalg.norm(anchor - other, axis=1) for other in (positive, negative))
+        return np.where(np.isnan(near - far), np.nan, near < far)
+    first, second = exact.swapaxes(0, 1)
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    products: NDArray[np.float64] = (first * second).sum(1) / np.where(lengths > 0, lengths, 1)
+    return products
+
+
+def figure_of(scores: Floats, labels: Floats | None) -> tuple[str, float]:
+    """Return the measure: accuracy of triplets, or Spearman's correlation of pairs with labels.
+
+    scores: (N,), labels: (N,), or None for triplets. The correlation is 0 where a side is constant.
+    """
+    from scipy.stats import spearmanr  # slow to import
+
+    if labels is None:
+        return "accuracy", float(scores.mean())
+    constant = not np.ptp(scores) or not np.ptp(labels)
+    return "spearman", 0.0 if constant else float(spearmanr(scores, labels).statistic)
+
+
+def _measure_similarity(name: str, encoder: TextEncoder, data: str) -> Row:
+    """Measure one model, keeping one number per example in memory."""
+    scores, labels, size = [], [], 2
+    examples = read_sentences(data)
+    with track(f"encoding {data}", None, "examples") as progress:
+        while block := list(islice(examples, BLOCK)):
+            size = len(block[0].texts)
+            vectors = encoder.encode_sentences([text for each in block for text in each.texts])
+            scores.append(score_examples(vectors.reshape(len(block), size, encoder.dimension)))
+            labels += [example.label for example in block if example.label is not None]
+            progress.advance(len(block))
+    together = np.concatenate(scores)
+    if np.isnan(together).any():
+        raise DenserkError(f"{name}: an embedding is not a number (NaN)", "use --dtype float32")
+    if size == 2 and len(set(labels)) < 2:
+        found = f"only the label {labels[0]:g}"
+        raise InputError(data, None, found, "labels that differ, to correlate with")
+    measure, value = figure_of(together, np.array(labels) if size == 2 else None)
+    kind, count = "pairs" if size == 2 else "triplets", len(together)
+    row = {"model": name, "data": data, "kind": kind, "count": count}
+    return row | {"measure": measure, "value": value}
+
+
+def query_latency(settings: QueryLatencySettings, options: ModelOptions = DEFAULTS) -> list[Row]:
+    """Measure models on the same queries, one model after the other; write table and plot.
+
+    A time runs from the text of a query to its embedding in CPU memory, tokenization included.
+    Without a batch size, queries are encoded one at a time.
+    """
+    models = load_models(settings.labelled, options)
+    queries = choose_records(read_queries(settings.topics), settings.sample, settings.seed)
+    size = options.compute.batch_size or 1
+    # an incomplete last batch counts only if it is the only one
+    full = range(0, len(queries) - size + 1, size)
+    batches = [queries[first : first + size] for first in full] or [queries]
+    found, times = [], []
+    for label, model, encoder in models:
+        device, on_gpu = str(encoder.device), encoder.device.type == "cuda"
+        if on_gpu:
+            device += f" ({torch.cuda.get_device_name(encoder.device)})"
+        for batch in islice(cycle(batches), settings.warm_up):
+            encoder.encode_queries(batch)
+        seconds = []
+        with track(f"encoding with {label}", len(batches), "batches") as progress:
+            for batch in batches:
+                if on_gpu:
+                    torch.cuda.synchronize(encoder.device)
+                start = time.perf_counter()
+                encoder.encode_queries(batch)  # ends with vectors in CPU memory
+                seconds.append(time.perf_counter() - start)
+            progress.advance(len(batches))
+        milliseconds = 1000 * np.array(seconds)
+        row: Row = {"label": label, "model": model, "topics": settings.topics}
+        row |= {"queries": len(batches) * len(batches[0]), "seed": settings.seed}
+        row |= {"warm_up": settings.warm_up, "batch_size": size, "device": device}
+        row |= {"threads": encoder.threads_for(len(batches[0])), "dtype": options.compute.precision}
+        row |= {"dimension": encoder.dimension}
+        for percent in PERCENTILES:  # by nearest rank: each was measured
+            value = np.percentile(milliseconds, percent, method="inverted_cdf")
+            row[f"p{percent}_ms"] = float(value)
+        found.append(row | {"mean_ms": float(milliseconds.mean())})
+        times.append(milliseconds)
+    save(found, lambda: plot_times(found, times), settings)
+    return found
+
+
+def plot_times(found: Sequence[Row], times: Sequence[Floats]) -> Any:
+    """Draw a box per model, whiskers at the first and last percentile, and the times beyond."""
+    axes = new_axes(6, 0.75 * len(found) + 0.8)
+    whiskers = (PERCENTILES[0], PERCENTILES[-1])
+    axes.boxplot(times, orientation="horizontal", whis=whiskers, flierprops={"ms": 2.2})
+    axes.set_yticks(range(1, len(found) + 1), [row["label"] for row in found])
+    axes.set_xlabel(f"milliseconds (batches of {found[0]['batch_size']}), tokenization included")
+    return axes
+
+
+def attention_entropy(
+    settings: AttentionEntropySettings,
+    corpus: CorpusSettings = DETECTED,
+    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+) -> list[Row]:
+    """Measure models on the same passages; write the table and the plot.
+
+    A row is a layer: its mean entropy in nats over heads and passages, and the standard deviation
+    over passages of the mean over heads. With untied query and passage encoders, the passage
+    encoder is measured. It must have a [CLS].
+    """
+    text: dict[str, Any] = {"passage_max_length": settings.max_length}
+    text |= {"fields": settings.fields} if settings.fields else {}
+    text |= {"join": settings.join} if settings.join is not None else {}
+    pooling = {"representation": Representation.MEAN}  # any: no embeddings are made
+    compute = replace(compute, backend=Backend.TORCH)  # whose attention weights can be read
+    models = load_models(settings.labelled, ModelOptions(pooling, text, compute))
+    passages = _sample(settings, corpus)
+    source = {"corpus": settings.corpus, "passages": len(passages), "seed": settings.seed}
+    source |= {"max_length": settings.max_length}
+    found: list[Row] = []
+    for label, model, encoder in models:
+        values = _entropies(label, encoder, passages, settings.max_length)
+        if not np.isfinite(values).all():
+            raise DenserkError(
+                f"{model}: the attention is not a number (NaN)", "use --dtype float32"
+            )
+        for layer, column in enumerate(values.T, start=1):
+            numbers = {"entropy": float(column.mean()), "deviation": float(column.std())}
+            found.append({"label": label, "model": model, **source, "layer": layer, **numbers})
+    save(found, lambda: plot_entropy(found), settings)
+    return found
+
+
+def _curves(found: Sequence[Row]) -> dict[str, list[float]]:
+    """Return the entropy of each layer, by the label of the model."""
+    curves: dict[str, list[float]] = {}
+    for row in found:
+        curves.setdefault(row["label"], []).append(row["entropy"])
+    return curves
+
+
+def layer_table(found: Sequence[Row]) -> list[list[str]]:
+    """Return header and rows of a table with one row per layer and one column per model."""
+    curves = _curves(found)
+    columns = ([f"{value:.4f}" for value in curve] for curve in curves.values())
+    layers = enumerate(zip_longest(*columns, fillvalue=""), start=1)
+    return [["layer", *curves], *([str(layer), *values] for layer, values in layers)]
+
+
+def plot_entropy(found: Sequence[Row]) -> Any:
+    """Draw one curve per model over the layers."""
+    curves = _curves(found)
+    axes = new_axes(5.5, max(3.2, 0.2 * len(curves)))
+    draw_lines(axes, {label: list(enumerate(curve, start=1)) for label, curve in curves.items()})
+    axes.set(xlabel="layer", ylabel="entropy of [CLS] attention (nats)")
+    axes.locator_params(axis="x", nbins=13, integer=True, min_n_ticks=1)
+    return axes
+
+
+def row_entropy(rows: Tensor, mask: Tensor) -> Tensor:
+    """Return the entropy of attention rows (after the softmax) in nats: (B, A, T) -> (B, A).
+
+    mask: (B, T) bool, True for real tokens; attention to padding is ignored.
+
+    >>> rows = torch.tensor([[[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]])
+    >>> row_entropy(rows, torch.tensor([[True, True, False]]))
+    tensor([[0.6931, 0.0000]], dtype=torch.float64)
+    """
+    seen = rows.double().masked_fill(~mask.unsqueeze(1), 0.0)
+    entropies: Tensor = torch.special.entr(seen).sum(-1)
+    return entropies
+
+
+@torch.inference_mode()
+def layer_entropies(backbone: Backbone, batch: TokenBatch) -> NDArray[np.float64]:
+    """Return the [CLS] entropy of each layer, averaged over its heads: (B, T) ids -> (B, L)."""
+    maps = backbone.attention_maps(batch)
+    found = [row_entropy(layer[:, :, 0], batch.attention_mask).mean(1) for layer in maps]
+    entropies: NDArray[np.float64] = torch.stack(found, dim=1).cpu().numpy()
+    return entropies
+
+
+def _sample(settings: AttentionEntropySettings, corpus: CorpusSettings) -> list[Passage]:
+    """Draw the passages that every model reads, of those with text."""
+    fields = settings.fields or ("title", "text")
+
+    def with_text() -> Iterator[Passage]:
+        with track(f"drawing from {settings.corpus}", None, "passages") as progress:
+            for passage in read_passages(settings.corpus, corpus, settings.fields or None):
+                progress.advance()
+                if any(passage.field(name).strip() for name in fields):
+                    yield passage
+
+    drawn = choose_records(with_text(), settings.sample, settings.seed)
+    if not drawn:
+        raise InputError(settings.corpus, None, "only passages without text", "some text")
+    return drawn
+
+
+def _entropies(
+    label: str, encoder: TextEncoder, passages: Sequence[Passage], max_length: int
+) -> NDArray[np.float64]:
+    """Return the entropies of all passages, in their order: (P, L)."""
+    side = encoder.sides["passage"]
+    backbone = side.encoder.backbone
+    if not backbone.architecture.has_cls:
+        raise ModelError(
+            f"{label}: a {backbone.architecture.model_type} backbone has no [CLS] token, whose "
+            "attention is measured"
+        )
+    config = backbone.config
+    each = 4 * config.num_hidden_layers * config.num_attention_heads * max_length
+    tokens = min(encoder.batch_tokens, MAP_BYTES // each)
+    ids = side.tokenizer.passages(passages)
+    planned = plan(ids, side.tokenizer.pad_id, tokens, encoder.compute.batch_size)
+    entropies = np.empty((len(passages), config.num_hidden_layers))
+    with track(f"reading with {label}", len(passages), "passages") as progress:
+        for places, batch in zip(planned.members, planned.batches, strict=True):
+            entropies[places.numpy()] = layer_entropies(backbone, to_device(batch, encoder.device))
+            progress.advance(len(places))
+    return entropies
+
+
+def winning_vectors(
+    settings: WinningVectorSettings,
+    options: ModelOptions = DEFAULTS,
+    corpus: CorpusSettings = DETECTED,
+) -> list[Row]:
+    """Count which vector wins, for models on the same pairs; write table and plot.
+
+    A row is a layer or token: in how many pairs its vector won. Memory grows with the pairs, not
+    with the corpus. A model must give a passage several vectors.
+    """
+    models = load_models(settings.labelled, options)
+    pairs = choose_pairs(settings, options.text.get("fields"), corpus)
+    found = [row for one in models for row in _count_wins(*one, pairs)]
+    save(found, lambda: plot_shares(found), settings)
+    return found
+
+
+def choose_pairs(
+    settings: WinningVectorSettings, fields: Sequence[str] | None, corpus: CorpusSettings
+) -> Pairs:
+    """Return queries, passages, and the rows of `positive` and `retrieved` pairs: (N, 2)."""
+    named: dict[str, dict[str, list[str]]] = {}
+    if settings.qrels is not None:
+        positive = named.setdefault("positive", {})
+        for qrel in read_qrels(settings.qrels):
+            if qrel.relevance >= settings.relevance_level:
+                positive.setdefault(qrel.qid, []).append(qrel.docid)
+    if settings.run is not None:
+        retrieved = named.setdefault("retrieved", {})
+        for hits in read_run(settings.run):
+            ranked = best_first(zip(hits.docids, hits.scores, strict=True))
+            retrieved[hits.qid] = [docid for docid, _ in ranked[: settings.depth]]
+    asked = (q for q in read_queries(settings.topics) if all(q.qid in of for of in named.values()))
+    queries = choose_records(asked, settings.sample, settings.seed)
+    wanted = {d for docids in named.values() for query in queries for d in docids[query.qid]}
+    source = read_passages(settings.corpus, corpus, fields)
+    passages = find_records(source, wanted, settings.corpus)
+    row_of = {docid: row for row, docid in enumerate(passages)}
+    sets = {}
+    for name, docids in named.items():
+        pairs = [(row, d) for row, query in enumerate(queries) for d in docids[query.qid]]
+        rows = [(row, row_of[docid]) for row, docid in pairs if docid in row_of]
+        if not rows:
+            raise MismatchError(
+                f"no query of {settings.topics} has a {name} passage in {settings.corpus}",
+                "are queries and passages those of the same collection and split?",
+            )
+        sets[name] = np.array(rows, dtype=np.int64)
+    if lacking := wanted - passages.keys():
+        logger.warning(
+            f"passages that {settings.corpus} does not hold are left out: {len(lacking):,} of "
+            f"{len(wanted):,} ({some(sorted(lacking))})"
+        )
+    return queries, list(passages.values()), sets
+
+
+def plot_shares(found: Sequence[Row]) -> Any:
+    """Draw the shares over the vectors, one line per model and set of passages."""
+    order = list(dict.fromkeys(row["vector"] for row in found))
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in found:
+        title = f"{row['label']}, {row['passages']}: {row['pairs']:,} pairs"
+        lines.setdefault(title, []).append((order.index(row["vector"]), 100 * row["share"]))
+    axes = new_axes(7, max(3.2, 0.2 * len(lines)))
+    draw_lines(axes, lines)
+    step = -(-len(order) // 24)  # at most 24 names below the axis
+    axes.set_xticks(range(0, len(order), step), order[::step])
+    kinds = " or ".join(dict.fromkeys(row["kind"] for row in found))
+    axes.set(xlabel=f"{kinds} with the highest product", ylabel="% of the pairs")
+    return axes
+
+
+def winners(queries: Tensor, passages: PassageVectors) -> Tensor:
+    """Return the winning vector of N pairs, (N, D), (N, S, D) -> (N,); -1 where a product is NaN.
+
+    >>> passage = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]])
+    >>> winners(torch.tensor([[1.0, 2.0]]), PassageVectors(passage)).tolist()
+    [1]
+    """
+    scores = torch.einsum("nd,nsd->ns", queries, passages.values)
+    if passages.mask is not None:
+        scores = scores.masked_fill(~passages.mask, -torch.inf)
+    return scores.argmax(1).masked_fill(scores.isnan().any(1), -1)
+
+
+@torch.inference_mode()
+def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list[Row]:
+    """Count for one model, for each set of pairs."""
+    single = ModelError(
+        f"{label} gives a passage one vector: there is no maximum to win",
+        "use a model trained with --representation mlr, me-bert or colbert, and --reduction "
+        f"{' or '.join(KEPT_APART)}",
+    )
+    side = encoder.sides["passage"].encoder
+    pooling = side.representation
+    if not isinstance(pooling, MultiVector) or encoder.representation.reduction not in KEPT_APART:
+        raise single
+    asking, passages, sets = pairs
+    queries = torch.from_numpy(encoder.encode_queries(asking)).to(encoder.device)
+    won = {name: np.empty(len(chosen), dtype=np.int64) for name, chosen in sets.items()}
+    row_of = np.full(len(passages), -1)  # in the batch
+    planned, longest = encoder.plan("passage", passages), 0
+    with track(f"reading with {label}", planned.count, "passages") as progress:
+        for members, batch in zip(planned.members, planned.batches, strict=True):
+            places = members.numpy()
+            vectors = side.passage_vectors(to_device(batch, encoder.device))
+            if vectors.values.shape[1] == 1:
+                raise single
+            longest = max(longest, vectors.values.shape[1])
+            row_of[places] = np.arange(len(places))
+            for name, chosen in sets.items():
+                inside = row_of[chosen[:, 1]] >= 0
+                rows = torch.from_numpy(row_of[chosen[inside, 1]]).to(encoder.device)
+                asked = queries[chosen[inside, 0]]
+                won[name][inside] = winners(asked, vectors.of(rows)).cpu().numpy()
+            row_of[places] = -1
+            progress.advance(len(places))
+    if any((each < 0).any() for each in won.values()):
+        raise DenserkError(f"{model}: an embedding is not a number (NaN)", "use --dtype float32")
+    shape, kind = pooling.settings.representation, "token"
+    first = ["mean"] if shape is Representation.ME_BERT and not pooling.by_cls else []
+    names = [*first, *map(str, range(longest - len(first)))]
+    if shape is Representation.MLR:
+        kind, names = "layer", list(map(str, pooling.layers))
+    found = []
+    for name, each in won.items():
+        counted = len(np.unique(sets[name][:, 0]))
+        row = {"label": label, "model": model, "passages": name, "queries": counted}
+        row |= {"pairs": len(each), "kind": kind}
+        counts = zip(names, np.bincount(each, minlength=longest).tolist(), strict=True)
+        ordered = reversed(list(counts)) if kind == "layer" else counts  # layers ascending
+        found += [row | {"vector": v, "wins": n, "share": n / len(each)} for v, n in ordered]
+    return found
