@@ -11,10 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import datasets
-import numpy as np
-import pyarrow.compute as pc
 from datasets.arrow_writer import ArrowWriter
-from numpy.typing import NDArray
 
 from denserk.config.options import as_json
 from denserk.data.tokenization import TextTokenizer
@@ -64,12 +61,6 @@ class Store:
         for name, warning in warnings.items():
             if count := self.contents.get(name):
                 logger.warning(f"{warning}: {count:,}")
-
-
-def list_lengths(data: datasets.Dataset, column: str) -> NDArray[np.int64]:
-    """Return the length of every list of a column: (N,)."""
-    lengths: NDArray[np.int64] = pc.list_value_length(data.data.column(column)).to_numpy()
-    return lengths
 
 
 def token_lists(vocabulary_size: int) -> datasets.List:

@@ -11,22 +11,21 @@ manifest.json      what it was made from, and what was left out
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from datasets import Features, List, Value
 from datasets.arrow_writer import ArrowWriter
 from numpy.typing import NDArray
 
-from denserk.config.formats import DETECTED, CorpusSettings, TrainingFormat
 from denserk.config.options import as_json
+from denserk.config.training import FinetuneRun
 from denserk.data.prepared import (
     FORMAT,
     Inputs,
     Store,
-    list_lengths,
     open_rows,
     plan_of,
     prepare_folder,
@@ -62,8 +61,8 @@ class TrainingStore(Store):
     """Prepared training data, memory-mapped.
 
     An item is the number of an example, from 0, in the order of the files. `queries` are token ids
-    by item, `passages` by row; `positives` and `negatives` rows of passages by item, their counts
-    (N,); `scores` those of an item's positives, then of its negatives.
+    by item, `passages` by row; `positives` and `negatives` rows of passages by item;
+    `negative_counts` (N,); `scores` those of an item's positives, then of its negatives.
     """
 
     unit = "queries"
@@ -77,8 +76,8 @@ class TrainingStore(Store):
         self.qids, self.queries = examples["qid"], examples["query"]
         self.positives, self.negatives = examples["positives"], examples["negatives"]
         self.scores = examples["scores"]
-        self.positive_counts = list_lengths(examples, "positives")
-        self.negative_counts = list_lengths(examples, "negatives")
+        counts = pc.list_value_length(examples.data.column("negatives"))
+        self.negative_counts: NDArray[np.int64] = counts.to_numpy()
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -94,46 +93,33 @@ class TrainingStore(Store):
             raise InputError(self.folder, None, found, expected, hint)
 
 
-@dataclass(frozen=True)
-class TrainingInputs:
-    """The files of training data."""
-
-    files: Sequence[str]  # in order; "-" is standard input
-    form: TrainingFormat | None = None  # None detects it for each file
-    corpus: str | None = None  # the passages of ids without text
-    corpus_settings: CorpusSettings = DETECTED
-    fields: Sequence[str] | None = None  # that Anserini's `contents` are split into
-    queries: str | None = None  # the queries of ids without text
-    qrels: str | None = None  # held in memory: the positives of queries that have none
-    skip_missing: bool = False  # leave out and count ids that corpus or queries lack
-
-
 def prepare(
-    inputs: TrainingInputs,
+    run: FinetuneRun,
     folder: Path,
     query_tokenizer: TextTokenizer,
     passage_tokenizer: TextTokenizer,
     *,
     again: bool = True,
 ) -> TrainingStore:
-    """Prepare training data, or open what an earlier call prepared from the same inputs.
+    """Prepare a run's training data, or open what an earlier call prepared from the same inputs.
 
     A query without positives is left out and counted. A DPR question without hard negatives takes
     its random ones. Texts stay on disk; memory holds about 100 bytes per distinct passage. Outdated
     data is prepared again; without `again` it is a MismatchError.
     """
+    given, fields = run.finetune, run.text.get("fields")
     settings = {
         "format": FORMAT,
-        "form": inputs.form,
-        "skip_missing": inputs.skip_missing,
-        "corpus": as_json(inputs.corpus_settings),
-        "fields": None if inputs.fields is None else list(inputs.fields),
+        "form": given.train_format,
+        "skip_missing": given.skip_missing,
+        "corpus": as_json(run.corpus),
+        "fields": None if fields is None else list(fields),
         "query": rules_of(query_tokenizer),
         "passage": rules_of(passage_tokenizer),
     }
-    sources = {use: getattr(inputs, use) for use in ("corpus", "queries", "qrels")}
-    plan = plan_of(settings, {"file": inputs.files, **sources})
-    work = _Preparation(inputs, query_tokenizer, passage_tokenizer)
+    sources = {use: getattr(given, use) for use in ("corpus", "queries", "qrels")}
+    plan = plan_of(settings, {"file": given.train_data, **sources})
+    work = _Preparation(run, query_tokenizer, passage_tokenizer)
     prepare_folder(folder, plan, work.write, again=again)
     store = TrainingStore(folder)
     store.warn(WARNINGS)
@@ -143,16 +129,14 @@ def prepare(
 class _Preparation:
     """Two passes: examples wait on the disk until their ids have texts, then are tokenised."""
 
-    def __init__(
-        self, inputs: TrainingInputs, query: TextTokenizer, passage: TextTokenizer
-    ) -> None:
-        self.inputs, self.query, self.passage = inputs, query, passage
+    def __init__(self, run: FinetuneRun, query: TextTokenizer, passage: TextTokenizer) -> None:
+        self.run, self.given, self.query, self.passage = run, run.finetune, query, passage
         self.counts: Counter[str] = Counter()
         self.rows: dict[int, int] = {}  # `_key` of a passage -> its row, -1 without a text
 
     def write(self, folder: Path, scratch: Path) -> dict[str, Any]:
         """Write the folder's files; return the manifest's counts."""
-        inputs, fields = self.inputs, self.passage.settings.fields
+        given, fields = self.given, self.passage.settings.fields
         of_passages = Features({"input_ids": token_lists(self.passage.vocabulary_size)})
         of_examples = Features(EXAMPLE | {"query": token_lists(self.query.vocabulary_size)})
         with (
@@ -166,26 +150,26 @@ class _Preparation:
                     self.queries.refer([example.qid])
                 self.corpus.refer(c.docid for c in training.all_candidates(example) if _is_bare(c))
                 read.append(training.packed(example))
-            if inputs.queries is not None:
-                texts = (Passage(query.qid, query.text) for query in read_queries(inputs.queries))
-                self.queries.find(texts, inputs.queries)
-            if inputs.corpus is not None:
-                found = read_passages(inputs.corpus, inputs.corpus_settings, inputs.fields)
-                self.corpus.find(found, inputs.corpus)
+            if given.queries is not None:
+                texts = (Passage(query.qid, query.text) for query in read_queries(given.queries))
+                self.queries.find(texts, given.queries)
+            if given.corpus is not None:
+                found = read_passages(given.corpus, self.run.corpus, self.run.text.get("fields"))
+                self.corpus.find(found, given.corpus)
             examples = write_rows(folder / "examples.arrow", of_examples, self._rows(read))
             self.writer.finalize()
         if not len(examples):
-            names = ", ".join(inputs.files)
+            names = ", ".join(given.train_data)
             raise InputError(names, None, "no query with a positive", "at least one")
         return {"examples": len(examples)} | {n: self.counts[n] for n in (*COUNTS, *WARNINGS)}
 
     def _read(self) -> Iterator[TrainingExample]:
         """Yield the examples that have a positive."""
-        qrels = read_qrels_map(self.inputs.qrels) if self.inputs.qrels else {}
+        qrels = read_qrels_map(self.given.qrels) if self.given.qrels else {}
         with track("reading training data", None, "queries") as progress:
-            for source in self.inputs.files:
+            for source in self.given.train_data:
                 before = progress.done
-                for example in training.read_training(source, self.inputs.form):
+                for example in training.read_training(source, self.given.train_format):
                     progress.advance()
                     positives, negatives = example.positives, example.negatives
                     if not positives:
@@ -255,10 +239,10 @@ class _Preparation:
     def _miss(self, count: str, what: str, option: str) -> None:
         """Count an id without a text; raise an error unless these are left out."""
         self.counts[count] += 1
-        if not self.inputs.skip_missing:
-            source = getattr(self.inputs, option)
+        if not self.given.skip_missing:
+            source = getattr(self.given, option)
             raise InputError(
-                ", ".join(self.inputs.files),
+                ", ".join(self.given.train_data),
                 None,
                 f"{what}, of which {source} has no text" if source else f"{what} without its text",
                 "texts of all queries and passages",

@@ -1,10 +1,15 @@
 """Fine-tune a retriever or a cross-encoder, on queries and passages or on sentences."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import List, Value
 
 from denserk.config.encoding import (
     NO_PREFIX,
@@ -18,34 +23,48 @@ from denserk.config.encoding import (
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, spelled, unused_options
 from denserk.config.training import BI_ENCODER, CROSS_ENCODER, DevMetric, FinetuneRun, Objective
+from denserk.data.batches import plan
+from denserk.data.pretraining_data import split_sentences
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
-from denserk.data.training_batches import PairTrainingBatches, TrainingBatches
-from denserk.data.training_data import SentenceStore, TrainingInputs, prepare, tokenize_sentences
+from denserk.data.training_batches import PairTrainingBatches, SentenceBatches, TrainingBatches
+from denserk.data.training_data import SentenceStore, prepare, tokenize_sentences, write_sentences
 from denserk.errors import UsageError
+from denserk.io.corpus import read_passages
+from denserk.io.topics import read_queries
 from denserk.losses.retrieval import Matryoshka, RetrievalObjective
 from denserk.models.checkpoints import find_model
 from denserk.models.cross_encoder import is_reranker, reranker_to_train
 from denserk.models.distributed import device_of_rank
-from denserk.models.model_folder import fit_lengths, override, read_model_folder, save_model
-from denserk.models.representation import Aggretriever, MultiVector, Retriever
+from denserk.models.model_folder import (
+    TEACHER,
+    StoredEncoder,
+    StoredModel,
+    fit_lengths,
+    override,
+    read_model_folder,
+    save_model,
+)
+from denserk.models.representation import Aggretriever, Encoder, MultiVector, Retriever
+from denserk.models.static import STATIC, StaticConfig, without_special_tokens
 from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
+from denserk.records import Query
+from denserk.reporting import track
 from denserk.training.adapters import with_adapters
-from denserk.training.alignment import alignment_training
 from denserk.training.run_folder import (
     DATA,
     DEV_DATA,
     TrainingResult,
     is_resumable,
-    prepare_sentences,
     share_of_batches,
     train,
 )
 from denserk.training.steps import Step, reranking_step, retrieval_step, sentence_step
 from denserk.training.trainer import Prepared, Training
-from denserk.training.validation import DevSet, dev_sets, measure, measure_groups
+from denserk.training.validation import DevSet, dev_sets, measure, measure_groups, measure_sentences
 
 logger = logging.getLogger(__name__)
 
+BLOCK = 4096  # queries that a teacher encodes at once
 # Sentences of an example; measures of held-out examples beside the loss.
 SENTENCES = {Objective.COSINE_MSE: 2, Objective.TRIPLET: 3, Objective.ALIGN: 1}
 MEASURES = {
@@ -144,29 +163,28 @@ def retriever_training(run: FinetuneRun) -> Training:
                 "start from a model whose sides share their weights",
             )
         step = partial(sentence_step, model.passage, run.objective, run.cache)
-        tokenize = partial(prepare_examples, run, tokenizers[1])
+        size, scale = SENTENCES[run.objective.objective], run.objective.label_scale
+        tokenize = partial(
+            tokenize_sentences, tokenizer=tokenizers[1], size=size, label_scale=scale
+        )
         prepare = partial(prepare_sentences, run, model.passage, tokenize)
     else:
         objective, across = objective_of(run, chosen, model), run.finetune.negatives_x_device
-        guide = guide_of(run)
-        if guide is not None:
+        guide = None
+        if run.objective.guide is not None:
+            if "-" in run.finetune.train_data:
+                raise UsageError(
+                    "--guide reads --train-data twice: a file is expected, not a stream"
+                )
+            device = device_of_rank(run.finetune.device)
+            compute = ComputeSettings(device=device, dtype=run.optimizer.dtype)
+            guide = TextEncoder(run.objective.guide, compute=compute)
             resolved["guide"] = guide.description()
         step = partial(retrieval_step, model, objective, run.cache, across, guide=guide)
         size = run.optimizer.batch_size
         measured = partial(measure, model, batch=size, temperature=temperature)
         prepare = partial(prepare_queries, run, tokenizers, TrainingBatches, measured, guide=guide)
     return Training(model, step, save, load, prepare, resolved)
-
-
-def guide_of(run: FinetuneRun) -> TextEncoder | None:
-    """Load the guide of a run, on the device and in the precision of the training."""
-    if run.objective.guide is None:
-        return None
-    if "-" in run.finetune.train_data:
-        raise UsageError("--guide reads --train-data twice: a file is expected, not a stream")
-    device = device_of_rank(run.finetune.device)
-    compute = ComputeSettings(device=device, dtype=run.optimizer.dtype)
-    return TextEncoder(run.objective.guide, compute=compute)
 
 
 def objective_of(
@@ -212,24 +230,14 @@ def prepare_queries(
     guide: TextEncoder | None = None,
 ) -> Prepared:
     """Tokenise queries and passages below the run's folder."""
-    settings, tokenize = run.finetune, partial(prepare, again=not is_resumable(output))
-    inputs = TrainingInputs(
-        settings.train_data,
-        form=settings.train_format,
-        corpus=settings.corpus,
-        corpus_settings=run.corpus,
-        fields=run.text.get("fields"),
-        queries=settings.queries,
-        qrels=settings.qrels,
-        skip_missing=settings.skip_missing,
-    )
-    store, guided, held_out = tokenize(inputs, output / DATA, *tokenizers), None, None
+    tokenize = partial(prepare, again=not is_resumable(output))
+    store, guided, held_out = tokenize(run, output / DATA, *tokenizers), None, None
     if guide is not None:
         own = (guide.sides[side].tokenizer for side in (QUERY, PASSAGE))
-        guided = tokenize(inputs, output / "guide-data", *own)
+        guided = tokenize(run, output / "guide-data", *own)
     if (file := run.validation.dev_data) is not None:
-        inputs = replace(inputs, files=[file], form=None, qrels=None)
-        held_out = tokenize(inputs, output / DEV_DATA, *tokenizers)
+        of_dev = replace(run.finetune, train_data=(file,), train_format=None, qrels=None)
+        held_out = tokenize(replace(run, finetune=of_dev), output / DEV_DATA, *tokenizers)
     dev = dev_sets(run, held_out, tokenizers)
     batches = kind(
         store,
@@ -243,10 +251,111 @@ def prepare_queries(
     return batches, partial(measured, dev) if dev else None
 
 
-def prepare_examples(
-    run: FinetuneRun, tokenizer: TextTokenizer, sources: Sequence[str], folder: Path
+def prepare_sentences(
+    run: FinetuneRun, encoder: Encoder, tokenize: Callable[..., SentenceStore], output: Path
+) -> Prepared:
+    """Tokenise the sentences of a run below its folder; return batches, and what measures."""
+    tokenize, size = partial(tokenize, again=not is_resumable(output)), run.optimizer.batch_size
+    store = tokenize(run.finetune.train_data, output / DATA)
+    batches = SentenceBatches(store, run.sampling, size, **share_of_batches(run))
+    if run.validation.dev_data is None:
+        return batches, None
+    dev = tokenize([run.validation.dev_data], output / DEV_DATA)
+    return batches, partial(measure_sentences, encoder, run.objective, dev)
+
+
+def alignment_training(run: FinetuneRun) -> Training:
+    """Load the teacher and the student of a run; a student of other dimensions is projected.
+
+    The student learns the teacher's query vectors, to search an index that exists faster: "Query
+    Encoder Distillation via Embedding Alignment is a Strong Baseline Method to Boost Dense
+    Retriever Online Efficiency" (Wang and Lyu, 2023).
+    """
+    if run.finetune.teacher is None:
+        raise UsageError("--objective align needs --teacher, whose query vectors are learned")
+    compute = ComputeSettings(device=device_of_rank(run.finetune.device))
+    teacher = TextEncoder(run.finetune.teacher, compute=compute)
+    name, stored, tokenizer = read_student(run, teacher)
+    start = stored.query.keep_layers(run.finetune.keep_layers)
+    # a query has one vector, whatever passages have
+    usual = {"l2_norm": teacher.representation.l2_norm, "layers": (), "reduction": "average"}
+    chosen = override(stored.representation, {**usual, **run.representation})
+    encoder = start.build(chosen, train=True)
+    if encoder.dimension != teacher.dimension:
+        chosen = override(chosen, {"projection": teacher.dimension})
+        encoder = start.build(chosen, train=True)
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):  # vectors with noise are not the teacher's
+            module.p = 0.0
+    texts = fit_lengths(stored.text, run.text, start.max_length)
+    own = TextTokenizer(tokenizer, texts)
+    described = {key: teacher.description()[key] for key in TEACHER}
+
+    def save(folder: Path) -> None:
+        save_model(folder, encoder, tokenizer, texts, base=name, queries_of=described)
+
+    def load(folder: Path) -> None:
+        saved = read_model_folder(folder)
+        encoder.load_state_dict(saved.query.build(saved.representation).state_dict())
+
+    tokenize = partial(prepare_alignment, run, own, teacher)
+    prepare = partial(prepare_sentences, run, encoder, tokenize)
+    step = partial(sentence_step, encoder, run.objective, run.cache)
+    resolved = {"representation": as_json(chosen), "text": as_json(texts), "teacher": described}
+    return Training(encoder, step, save, load, prepare, resolved)
+
+
+def read_student(run: FinetuneRun, teacher: TextEncoder) -> tuple[str, StoredModel, Any]:
+    """Return name, model and tokenizer to start from; static ones have the teacher's of tokens."""
+    if run.finetune.model != STATIC:
+        name, folder = find_model(run.finetune.model)
+        stored = read_model_folder(folder)
+        return name, stored, load_tokenizer(stored.query.folder)
+    folder = read_model_folder(find_model(teacher.name)[1]).query.folder
+    tokenizer, (encoder, _) = load_tokenizer(folder), teacher.sides[QUERY]
+    tokenizer.backend_tokenizer.no_padding()
+    text = tokenizer.backend_tokenizer.encode("a")
+    first, last = (text.sequence_ids[::step].index(0) for step in (1, -1))
+    before, after = text.ids[:first], text.ids[len(text.ids) - last :]
+    count = encoder.backbone.config.vocab_size
+    planned = plan([[*before, token, *after] for token in range(count)], 0, teacher.batch_tokens)
+    with track("encoding single tokens", count, "tokens") as progress:
+        vectors = teacher.encode_planned(QUERY, planned, progress.advance)
+    config = StaticConfig(vocab_size=count, hidden_size=teacher.dimension)
+    start = StoredEncoder(folder, config, {"embedding.weight": torch.from_numpy(vectors)}, {})
+    pooling = RepresentationSettings(Representation.MEAN)
+    stored = StoredModel(folder, start, start, pooling, teacher.text)
+    return STATIC, stored, without_special_tokens(tokenizer)
+
+
+def prepare_alignment(
+    run: FinetuneRun,
+    tokenizer: TextTokenizer,
+    teacher: TextEncoder,
+    sources: Sequence[str],
+    folder: Path,
+    *,
+    again: bool,
 ) -> SentenceStore:
-    """Tokenise pairs or triplets of sentences."""
-    size, again = SENTENCES[run.objective.objective], not is_resumable(folder.parent)
-    scale = run.objective.label_scale
-    return tokenize_sentences(sources, folder, tokenizer, size=size, label_scale=scale, again=again)
+    """Tokenise queries, to train also the sentences of --corpus, and encode them by the teacher."""
+    corpus, fields = run.finetune.corpus if folder.name == DATA else None, teacher.text.fields
+
+    def texts() -> Iterator[Query]:
+        for source in sources:
+            yield from read_queries(source)
+        for passage in read_passages(corpus, run.corpus, fields) if corpus else ():
+            for part in map(passage.field, fields):
+                yield from (Query(passage.docid, text) for text in split_sentences(part))
+
+    def rows() -> Iterator[dict[str, Any]]:
+        left = texts()
+        with track("encoding by the teacher", None, "queries") as progress:
+            while block := list(islice(left, BLOCK)):
+                vectors = teacher.encode_queries(block)
+                for ids, vector in zip(tokenizer.queries(block), vectors, strict=True):
+                    yield {"input_ids": ids, "label": vector}
+                progress.advance(len(block))
+
+    settings = {"size": 1, "corpus": as_json(run.corpus), "teacher": teacher.description()}
+    inputs, label = {"file": sources, "corpus": corpus}, List(Value("float32"), teacher.dimension)
+    return write_sentences(folder, tokenizer, settings, inputs, label, rows, again=again)

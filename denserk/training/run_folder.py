@@ -25,6 +25,7 @@ import orjson
 import torch
 import transformers
 import yaml
+from huggingface_hub import EvalResult, ModelCard
 from transformers import TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.integrations.integration_utils import (
     TensorBoardCallback,
@@ -34,20 +35,17 @@ from transformers.integrations.integration_utils import (
 from denserk import __version__
 from denserk.config.pretraining import PretrainRun, PretrainSettings
 from denserk.config.training import FinetuneRun, FinetuneSettings, ValidationSettings
-from denserk.data.training_batches import SentenceBatches
-from denserk.data.training_data import SentenceStore
 from denserk.errors import MismatchError, MissingExtraError, UsageError
-from denserk.io.files import whole_binary, write_lines
+from denserk.io.files import display_name, whole_binary, whole_text, write_lines
 from denserk.io.manifest import Kind, differences, read_manifest
 from denserk.io.outputs import prepare_folder
 from denserk.io.plots import look, new_axes, save_if_installed
+from denserk.io.tables import HUB
 from denserk.models.checkpoints import read_json
 from denserk.models.devices import choose_device, choose_dtype
 from denserk.models.distributed import device_of_rank, main_process_first, process_group, world
-from denserk.models.representation import Encoder
-from denserk.training.card import extend_card
-from denserk.training.trainer import BEST, CHECKPOINTS, Prepared, Trainer, Training
-from denserk.training.validation import measure_sentences
+from denserk.models.model_folder import CARD_FILE, card_template
+from denserk.training.trainer import BEST, CHECKPOINTS, Trainer, Training
 
 logger = logging.getLogger(__name__)
 
@@ -161,21 +159,6 @@ def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
     }
 
 
-def prepare_sentences(
-    run: FinetuneRun,
-    encoder: Encoder,
-    tokenize: Callable[[Sequence[str], Path], SentenceStore],
-    output: Path,
-) -> Prepared:
-    """Tokenise the sentences of a run below its folder; return batches, and what measures."""
-    store, size = tokenize(run.finetune.train_data, output / DATA), run.optimizer.batch_size
-    batches = SentenceBatches(store, run.sampling, size, **share_of_batches(run))
-    if run.validation.dev_data is None:
-        return batches, None
-    dev = tokenize([run.validation.dev_data], output / DEV_DATA)
-    return batches, partial(measure_sentences, encoder, run.objective, dev)
-
-
 def is_resumable(output: Path) -> bool:
     """Whether the folder has a checkpoint."""
     return any((output / CHECKPOINTS).glob("checkpoint-*"))
@@ -230,6 +213,36 @@ def warn_of_dead_parts(history: Sequence[Mapping[str, Any]]) -> None:
                 f"the {part} part has learned nothing: its loss stayed at chance (loss_{part} and "
                 f"chance_{part} in {RECORD}) while another fell; {hint}"
             )
+
+
+def extend_card(folder: Path, record: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
+    """Add a run to the card of its model, if it has one: a cross-encoder has none.
+
+    `record` has the settings by section, `counts` of the training data, and `steps`; `measured` is
+    an entry of the log, whose measures have names that begin with `eval_`.
+    """
+    path = folder / CARD_FILE
+    if not path.is_file():
+        return
+    card = ModelCard.load(path)
+    train, validation = record["finetune"]["train_data"], record["validation"]
+    names = (each.removeprefix(HUB).partition(":")[0] for each in train if each.startswith(HUB))
+    hub = dict.fromkeys("/".join(n.split("/")[:2]) for n in names if not Path(n).exists())
+    card.data.datasets = list(hub) or None
+    results = {n.removeprefix("eval_"): v for n, v in measured.items() if n.startswith("eval_")}
+    dev = display_name(validation["dev_corpus"] or validation["dev_data"] or "")
+    if results:
+        card.data.model_name = folder.resolve().name
+        card.data.eval_results = [
+            EvalResult("text-retrieval", "custom", dev, name, round(value, 4))
+            for name, value in results.items()
+        ]
+    # without the folders of this machine
+    shown = [each if each.startswith(HUB) else display_name(each) for each in train]
+    about = {"sources": shown, "results": results, "dev": dev, "step": measured.get("step")}
+    card.text += card_template("training_card.md").render(**record, **about)
+    with whole_text(path) as out:
+        out.write(str(card))
 
 
 def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:

@@ -8,6 +8,8 @@ import orjson
 import pytest
 
 from denserk.config.encoding import TextSettings
+from denserk.config.formats import CorpusSettings
+from denserk.config.training import FinetuneRun, resolve_run
 from denserk.data.tokenization import TextTokenizer
 from tests.conftest import VOCABULARY, WORDS
 from tests.tiny_models import tiny_tokenizer
@@ -33,6 +35,12 @@ def write_expansions(path: Path, expansions: Iterable[Any]) -> str:
 def write(tmp_path: Path) -> Callable[..., str]:
     """`write(objects, "train.jsonl")`: a file of JSON lines in the test's folder; its path."""
     return lambda objects, name="train.jsonl": jsonl(tmp_path / name, objects)
+
+
+def run_on(*files: str, **options: Any) -> FinetuneRun:
+    """A run on training files; only its inputs matter."""
+    paths = {"model": "", "train_data": files, "output": ""}
+    return resolve_run(None, CorpusSettings(), {**paths, **options})
 
 
 def words(number: int, length: int) -> str:

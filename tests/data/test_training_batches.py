@@ -20,12 +20,12 @@ from denserk.data.batches import PairJoiner, TokenBatch, plan, to_device
 from denserk.data.sampling import choose_negatives, choose_positive, order_items
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import PairTrainingBatches, SentenceBatches, TrainingBatches
-from denserk.data.training_data import TrainingInputs, prepare, tokenize_sentences
+from denserk.data.training_data import prepare, tokenize_sentences
 from denserk.errors import InputError, UsageError
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.records import Passage, Query
 from tests.conftest import VOCABULARY, WORDS
-from tests.data.conftest import inline, jsonl, pairs, triplets
+from tests.data.conftest import inline, jsonl, pairs, run_on, triplets
 from tests.reporters import Heard
 from tests.tiny_models import RERANKERS, tiny_tokenizer
 
@@ -37,7 +37,7 @@ def store(tmp_path_factory, tokenizer):
     """23 queries with 1 to 3 positives and 3 to 7 negatives."""
     folder = tmp_path_factory.mktemp("batches")
     lines = [inline(q, 1 + q % 3, 3 + q % 5, scored=True) for q in range(QUERIES)]
-    inputs = TrainingInputs([jsonl(folder / "train.jsonl", lines)])
+    inputs = run_on(jsonl(folder / "train.jsonl", lines))
     return prepare(inputs, folder / "prepared", tokenizer, tokenizer)
 
 
@@ -45,7 +45,7 @@ def store(tmp_path_factory, tokenizer):
 def lacking(write, tmp_path, tokenizer):
     """Ten queries, every other one without negatives."""
     lines = [inline(query, 1, 3 * (query % 2), scored=True) for query in range(10)]
-    return prepare(TrainingInputs([write(lines)]), tmp_path / "prepared", tokenizer, tokenizer)
+    return prepare(run_on(write(lines)), tmp_path / "prepared", tokenizer, tokenizer)
 
 
 def texts(batch: TokenBatch):
@@ -161,7 +161,7 @@ def test_one_passage_of_several_queries_is_one_row(write, tmp_path, tokenizer):
         {"docid": "", "text": "bird", "score": 7.0},
         {"docid": "", "text": "bird", "score": 8.0},
     ]
-    store = prepare(TrainingInputs([write(lines)]), tmp_path / "prepared", tokenizer, tokenizer)
+    store = prepare(run_on(write(lines)), tmp_path / "prepared", tokenizer, tokenizer)
     settings = SamplingSettings(3, negative=NegativeChoice.TOP)
     batches = TrainingBatches(store, settings, 4, with_scores=True)
     batch = batches.assemble(np.arange(4), 0)
@@ -178,7 +178,7 @@ def test_the_known_positives_of_a_query_are_found_by_their_texts(write, tmp_path
     lines[2]["negative_passages"][0] |= {"text": lines[2]["positive_passages"][0]["text"]}
     lines[4]["negative_passages"][0] = lines[3]["positive_passages"][1]
     lines[5]["positive_passages"][0] = lines[3]["positive_passages"][0]
-    store = prepare(TrainingInputs([write(lines)]), tmp_path / "prepared", tokenizer, tokenizer)
+    store = prepare(run_on(write(lines)), tmp_path / "prepared", tokenizer, tokenizer)
     sampling = SamplingSettings(3, PositiveChoice.FIRST, fill_negatives=fill)
     batch = TrainingBatches(store, sampling, 6, masks=True)[0]
     objective = RetrievalObjective(ObjectiveSettings())
@@ -213,9 +213,7 @@ def test_what_makes_no_batches(store, write, tmp_path, tokenizer):
         TrainingBatches(store, SamplingSettings(2), 24)
     with pytest.raises(UsageError, match="--batch-size 5 does not divide among 2 processes"):
         TrainingBatches(store, SamplingSettings(2), 5, world=2)
-    alone = prepare(
-        TrainingInputs([write([inline(0, 2, 0)])]), tmp_path / "alone", tokenizer, tokenizer
-    )
+    alone = prepare(run_on(write([inline(0, 2, 0)])), tmp_path / "alone", tokenizer, tokenizer)
     with pytest.raises(InputError, match="no teacher's score of a passage of query q0"):
         TrainingBatches(alone, SamplingSettings(2), 1, with_scores=True)
     assert len(TrainingBatches(alone, SamplingSettings(1), 1)) == 1

@@ -6,12 +6,12 @@ import pytest
 from denserk.config.encoding import TextSettings
 from denserk.data import training_data
 from denserk.data.tokenization import TextTokenizer
-from denserk.data.training_data import SentenceStore, TrainingInputs, prepare, tokenize_sentences
+from denserk.data.training_data import SentenceStore, prepare, tokenize_sentences
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.training import read_training
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QUERIES, VOCABULARY
-from tests.data.conftest import inline, pairs
+from tests.data.conftest import inline, pairs, run_on
 from tests.faults import contents
 from tests.reporters import Heard
 from tests.tiny_models import tiny_tokenizer
@@ -67,8 +67,7 @@ def ids_of(query, positives, negatives):
 def made(tmp_path, tokenizer):
 
     def call(*files, **options):
-        inputs = TrainingInputs(files, **options)
-        return prepare(inputs, tmp_path / "prepared", tokenizer, tokenizer)
+        return prepare(run_on(*files, **options), tmp_path / "prepared", tokenizer, tokenizer)
 
     return call
 
@@ -97,7 +96,7 @@ def test_relevance_judgments_are_the_positives_of_a_list_of_negatives(made, toy,
     negatives.write_text("q1\td1,d2\nq2\td3\nq9\td3\n")
     store = made(str(negatives), qrels=str(toy / "qrels.txt"), **sources)
     assert store.qids[:].tolist() == ["q1", "q2"]
-    assert list(store.positive_counts) == [1, 2]
+    assert list(map(len, store.positives[:])) == [1, 2]
     assert heard.warnings == ["queries without a positive are left out: 1"]
 
 
@@ -128,7 +127,7 @@ def test_missing_ids_are_named_or_counted(write, made, sources):
     heard = Heard()
     store = made(write(lines), skip_missing=True, **sources)
     assert store.qids[:].tolist() == ["q1", "q3"]
-    assert list(store.positive_counts) == [1, 1]
+    assert list(map(len, store.positives[:])) == [1, 1]
     assert list(store.negative_counts) == [1, 0]
     assert heard.warnings == [
         "queries without a positive are left out: 1",
@@ -160,11 +159,11 @@ def train(write):
 
 def test_nothing_is_prepared_twice(train, tmp_path, tokenizer, monkeypatch):
     folder, heard = tmp_path / "prepared", Heard()
-    store = prepare(TrainingInputs([train]), folder, tokenizer, tokenizer)
-    other = prepare(TrainingInputs([train]), tmp_path / "two", tokenizer, tokenizer)
+    store = prepare(run_on(train), folder, tokenizer, tokenizer)
+    other = prepare(run_on(train), tmp_path / "two", tokenizer, tokenizer)
     assert contents(folder) == contents(other.folder)
     monkeypatch.setattr(training_data, "training", None)
-    assert len(prepare(TrainingInputs([train]), folder, tokenizer, tokenizer)) == len(store) == 4
+    assert len(prepare(run_on(train), folder, tokenizer, tokenizer)) == len(store) == 4
     assert heard.notes.count(f"{train}: training data in the format tevatron") == 2
     assert not [note for note in heard.notes if "again" in note]
 
@@ -179,13 +178,13 @@ def test_nothing_is_prepared_twice(train, tmp_path, tokenizer, monkeypatch):
 )
 def test_what_differs_is_logged_and_prepared_again(train, tmp_path, tokenizer, change, message):
     folder = tmp_path / "prepared"
-    prepare(TrainingInputs([train]), folder, tokenizer, tokenizer)
+    prepare(run_on(train), folder, tokenizer, tokenizer)
     if "text" in change:
         Path(train).write_bytes(Path(train).read_bytes().replace(b"the", b"and"))
     settings = TextSettings(query_max_length=12, passage_max_length=change.get("length", 16))
     backend = tiny_tokenizer("bert", change.get("words", VOCABULARY))
     changed = TextTokenizer(backend, settings)
-    inputs, heard = TrainingInputs([train]), Heard()
+    inputs, heard = run_on(train), Heard()
     with pytest.raises(MismatchError, match=message):
         prepare(inputs, folder, tokenizer, changed, again=False)
     again = prepare(inputs, folder, tokenizer, changed)

@@ -8,7 +8,7 @@ import torch
 from denserk.config.encoding import PairSettings, TextSettings
 from denserk.data.batches import PairJoiner, pad
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
-from denserk.data.training_data import TrainingInputs, prepare
+from denserk.data.training_data import prepare
 from denserk.errors import InputError
 from denserk.models.cross_encoder import reranker_to_train
 from denserk.training.validation import DevSet, dev_sets, measure, measure_groups, reciprocal_ranks
@@ -106,8 +106,8 @@ def tokenizers():
 def test_groups_are_the_first_positive_and_the_top_negatives(tmp_path, tokenizers):
     examples = [inline(number, 2, 3) for number in range(4)]
     data = jsonl(tmp_path / "dev.jsonl", examples)
-    store = prepare(TrainingInputs([data]), tmp_path / "dev", *tokenizers)
-    (dev,) = dev_sets(run_of(tmp_path / "out", "model", data), store, tokenizers)
+    run = run_of(tmp_path / "out", "model", data)
+    (dev,) = dev_sets(run, prepare(run, tmp_path / "dev", *tokenizers), tokenizers)
     assert dev.groups is not None
     tokenizer = tiny_tokenizer("bert", VOCABULARY)
 
