@@ -6,7 +6,7 @@ its recorded checksum, makes the steps asked for again in a folder, each from th
 the one before it, and compares the results.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice, zip_longest
@@ -20,8 +20,8 @@ from denserk.config.analysis import Step
 from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, read_yaml, select
-from denserk.errors import DenserkError
-from denserk.io.blocks import texts_sha256
+from denserk.errors import DenserkError, MismatchError
+from denserk.io.blocks import JOURNAL, texts_sha256
 from denserk.io.corpus import read_passages
 from denserk.io.files import read_file
 from denserk.io.manifest import (
@@ -74,9 +74,9 @@ class Reproduction:
             return self.places[path]
         manifest = read_manifest(path, Kind.RUN)
         made = manifest.made_from
-        changed = [*changed_file(path, manifest.contents.get("sha256"))]
+        changed = changed_file(path, manifest.contents.get("sha256"))
         if topics := made.get("topics"):
-            changed += changed_topics(topics, made.get("qrels"))
+            changed += check(topics["name"], lambda: are_topics(topics, made.get("qrels")))
         model = self.model(made.get("model"), changed)
         runs = runs_of(made)
         for each in runs:
@@ -100,14 +100,15 @@ class Reproduction:
         if not beside(path).is_file():
             return self.take(Step.INDEX, path, [f"{path} is absent"], None, None)
         manifest = decoded(read_file(beside(path)), beside(path))
-        changed = [*raised(lambda: verify_folders([path]))]
+        changed = check(path, lambda: verify_folders([path]) is None)
         if manifest.kind is Kind.VECTORS:
             return self.vectors(path, manifest, changed)
         if recorded is not None and recorded != manifest.contents.get("sha256"):
             changed.append(f"{path} was rebuilt after the run")
         made, settings = manifest.made_from, manifest.settings
         inputs = [self.folder(each) for each in made.get("vectors", ())]
-        changed += changed_terms(manifest)
+        if "texts_sha256" in manifest.contents:
+            changed += check(made["texts"], lambda: are_terms(manifest))
 
         def build(output: str) -> None:
             from denserk.index.build import build_index
@@ -126,7 +127,9 @@ class Reproduction:
         """Walk a folder of vectors."""
         made, settings = manifest.made_from, manifest.settings
         model = self.model(made.get("model"), changed)
-        changed += changed_texts(path, manifest)
+        known = "texts" in made and made.get("model")
+        if known and settings["side"] == "passage":
+            changed += check(made["texts"], lambda: are_texts(path, manifest))
 
         def encode(output: str) -> None:
             from denserk.models.encode import encode as task
@@ -141,10 +144,8 @@ class Reproduction:
                 encoding.ModelOptions(*overrides(made), compute_of(made, settings)),
             )
 
-        known = "texts" in made and made.get("model")
-        return self.take(
-            Step.VECTORS, path, changed, encode if known else None, self.compare_vectors
-        )
+        remake = encode if known else None
+        return self.take(Step.VECTORS, path, changed, remake, self.compare_vectors)
 
     def model(self, description: Mapping[str, Any] | None, changed: list[str]) -> str:
         """Walk a model; add to `changed` if it is not the one described."""
@@ -236,10 +237,9 @@ class Reproduction:
 
     def compare_vectors(self, old: str, new: str) -> tuple[str, bool]:
         """Compare ids, and the values of vectors, block by block."""
-        if all((Path(each) / "blocks.jsonl").exists() for each in (old, new)):
-            journals = {file_sha256(Path(each) / "blocks.jsonl") for each in (old, new)}
-            if len(journals) == 1:
-                return SAME, True
+        journals = [Path(each) / JOURNAL for each in (old, new)]
+        if all(each.exists() for each in journals) and len({*map(file_sha256, journals)}) == 1:
+            return SAME, True
         worst, count = 0.0, 0
         pairs = (read_vector_blocks(each).blocks() for each in (old, new))
         for before, after in zip_longest(*pairs):
@@ -320,77 +320,49 @@ def search(manifest: Manifest, model: str, places: Mapping[str, str], output: st
     task(paths, settings, *overrides(made), compute_of(made, {}), own_precision=True)
 
 
-def raised(check: Callable[[], object]) -> Iterator[str]:
-    """Yield the message of the error that a check raises."""
+def check(name: str, is_same: Callable[[], bool]) -> list[str]:
+    """Return a phrase if an input is not as recorded, or the error of reading it; else nothing."""
     try:
-        check()
+        return [] if is_same() else [f"{name} has changed"]
     except (DenserkError, OSError) as error:
-        yield str(error)
+        return [str(error)]
 
 
-def changed_file(name: str, sha256: str | None) -> Iterator[str]:
-    """Yield a phrase if a file is not the recorded one."""
-    if sha256 is None:
-        yield f"{name} has no recorded checksum"
-    elif not Path(name).is_file():
-        yield f"{name} is absent"
-    elif file_sha256(name) != sha256:
-        yield f"{name} has changed"
+def changed_file(name: str, sha256: str | None) -> list[str]:
+    """Return a phrase if a file is not the recorded one."""
+    if sha256 is None or not Path(name).is_file():
+        return [f"{name} {'is absent' if sha256 else 'has no recorded checksum'}"]
+    return check(name, lambda: file_sha256(name) == sha256)
 
 
-def changed_topics(topics: Mapping[str, Any], qrels: str | None) -> Iterator[str]:
-    """Yield a phrase if the ids or texts of queries are not the recorded ones."""
-    found: list[str] = []
-
-    def read() -> None:
-        queries = read_queries(topics["name"], None, qrels)
-        found.append(texts_sha256(query[:2] for query in queries))
-
-    yield from raised(read)
-    if found and found[0] != topics["sha256"]:
-        yield f"{topics['name']} has changed"
+def are_topics(topics: Mapping[str, Any], qrels: str | None) -> bool:
+    """Return whether ids and texts of queries are the recorded ones."""
+    queries = read_queries(topics["name"], None, qrels)
+    return texts_sha256(query[:2] for query in queries) == topics["sha256"]
 
 
-def changed_texts(path: str, manifest: Manifest) -> Iterator[str]:
-    """Yield a phrase if a corpus has other texts than the blocks of its vectors were made from."""
-    name, made = manifest.made_from.get("texts"), manifest.made_from.get("model")
-    if name is None or made is None or manifest.settings["side"] != "passage":
-        return
-    fields = made["text"]["fields"]
-    found: list[str] = []
-
-    def read() -> None:
-        finished = open_vectors(path).finished
-        passages = read_passages(name, corpus_of(manifest.settings), fields)
-        passages = islice(passages, finished[0].number * manifest.settings["block_size"], None)
-        for block in finished:
-            texts = ([p.docid, *map(p.field, fields)] for p in islice(passages, block.count))
-            if texts_sha256(texts) != block.input_sha256:
-                found.append(f"{name} has changed: first in the passages of {block.name}")
-                return
-
-    yield from raised(read)
-    yield from found
+def are_texts(path: str, manifest: Manifest) -> bool:
+    """Check that a corpus has the texts that the blocks of its vectors were made from."""
+    name, fields = manifest.made_from["texts"], manifest.made_from["model"]["text"]["fields"]
+    finished = open_vectors(path).finished
+    passages = read_passages(name, corpus_of(manifest.settings), fields)
+    passages = islice(passages, finished[0].number * manifest.settings["block_size"], None)
+    for block in finished:
+        texts = ([p.docid, *map(p.field, fields)] for p in islice(passages, block.count))
+        if texts_sha256(texts) != block.input_sha256:
+            raise MismatchError(f"{name} has changed: first in the passages of {block.name}")
+    return True
 
 
-def changed_terms(manifest: Manifest) -> Iterator[str]:
-    """Yield a phrase if a corpus has other texts than a BM25 index was built from."""
+def are_terms(manifest: Manifest) -> bool:
+    """Return whether a corpus has the texts that a BM25 index was built from."""
     from denserk.index.build import bm25_texts
 
-    name, digest = manifest.made_from.get("texts"), sha256()
-    if name is None or "texts_sha256" not in manifest.contents:
-        return
-    settings = manifest.settings
+    digest, settings = sha256(), manifest.settings
     bm25 = from_json(retrieval.Bm25Settings, settings["bm25"])
-
-    def read() -> None:
-        for _ in bm25_texts(name, bm25, corpus_of(settings["corpus"]), digest):
-            pass
-
-    if wrong := [*raised(read)]:
-        yield from wrong
-    elif digest.hexdigest() != manifest.contents["texts_sha256"]:
-        yield f"{name} has changed"
+    for _ in bm25_texts(manifest.made_from["texts"], bm25, corpus_of(settings["corpus"]), digest):
+        pass
+    return digest.hexdigest() == manifest.contents["texts_sha256"]
 
 
 def corpus_of(recorded: Mapping[str, Any]) -> CorpusSettings:
