@@ -33,9 +33,8 @@ from denserk.config.retrieval import (
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.searcher import Hits, Ranking
 from denserk.io.files import STREAM, ScratchRecords, some
-from denserk.io.manifest import file_sha256
+from denserk.io.manifest import describe_run, file_sha256, forget_run
 from denserk.io.outputs import scratch_folder
-from denserk.io.provenance import describe_run, forget_run
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RankedList, RunLookup, write_run
 from denserk.records import best_first

@@ -24,9 +24,8 @@ from denserk.index.searcher import Hits, Ranking
 from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import STREAM, some
-from denserk.io.manifest import file_sha256
+from denserk.io.manifest import describe_run, file_sha256, forget_run
 from denserk.io.outputs import scratch_folder
-from denserk.io.provenance import describe_run, forget_run
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries
 from denserk.models.cross_encoder import PairScorer

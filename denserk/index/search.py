@@ -20,8 +20,7 @@ from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.searcher import Hits, Searcher
 from denserk.io.blocks import texts_sha256
 from denserk.io.files import some
-from denserk.io.manifest import Description, model_of, refuse_other_model
-from denserk.io.provenance import describe_run, forget_run
+from denserk.io.manifest import Description, describe_run, forget_run, model_of, refuse_other_model
 from denserk.io.runs import write_run
 from denserk.io.topics import read_queries
 from denserk.io.vectors import INT8_WEIGHTS, read_vector_blocks, verify_folders
