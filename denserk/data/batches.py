@@ -189,18 +189,12 @@ class PairBatch(NamedTuple):
     tokens: TokenBatch
     token_types: Tensor | None  # (P, T) int64, or None where the model takes none
 
-    def part(self, first: int, last: int) -> "PairBatch":
-        """Return consecutive inputs of the batch, padded to the longest of them."""
-        ids, mask = (tensor[first:last] for tensor in self.tokens)
-        width = int(mask.sum(1).max())
-        tokens = TokenBatch(ids[:, :width], mask[:, :width])
-        return PairBatch(tokens, self.types(slice(first, last), tokens))
-
-    def types(self, rows: "Tensor | slice", tokens: TokenBatch) -> Tensor | None:
-        """Return the token types of some rows, as wide as their tokens."""
-        if self.token_types is None:
-            return None
-        return self.token_types[rows, : tokens.input_ids.shape[1]]
+    def of(self, rows: Tensor, tokens: TokenBatch) -> "PairBatch":
+        """Return some rows, whose tokens are given, with token types of the same width."""
+        types = self.token_types
+        return PairBatch(
+            tokens, None if types is None else types[rows, : tokens.input_ids.shape[1]]
+        )
 
 
 class PairJoiner:

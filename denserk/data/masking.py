@@ -38,17 +38,11 @@ MISSING = 1.0  # the weight of a word that no table has
 WORDS = Features({"word": Value("string"), "count": Value("int64"), "texts": Value("int64")})
 
 
-def entries_of(tokenizer: Any) -> list[str]:
-    """Return a vocabulary's entries by id; unused ids are empty."""
-    count = max(len(tokenizer), max(tokenizer.get_vocab().values()) + 1)
-    return [name or "" for name in tokenizer.convert_ids_to_tokens(range(count))]
-
-
 class SubwordTokens(NamedTuple):
     """Properties of a vocabulary's entries, as arrays over ids.
 
     `continues`: the token continues a word. `special`: it is no part of any word. `size`: number of
-    entries, from which random tokens are drawn.
+    entries, from which random tokens are drawn. `names`: the entries by id, empty if unused.
     """
 
     continues: Mask
@@ -58,10 +52,11 @@ class SubwordTokens(NamedTuple):
     mask_id: int
     pad_id: int
     size: int
+    names: Sequence[str]
 
     @classmethod
-    def of(cls, tokenizer: Any) -> "SubwordTokens":
-        """Read the vocabulary of a fast tokenizer.
+    def of(cls, tokenizer: Any, *, words: bool = True) -> "SubwordTokens":
+        """Read the vocabulary of a fast tokenizer; without `words` each token is a word of its own.
 
         WordPiece marks tokens that continue a word ("##"); byte-level vocabularies (RoBERTa) mark
         those that begin one. The first token of a text always begins a word.
@@ -73,19 +68,16 @@ class SubwordTokens(NamedTuple):
                 f"the tokenizer has no {', '.join(lacking)}, which masking needs",
                 "pre-training takes models of BERT's kind: BERT, RoBERTa, DistilBERT",
             )
-        tokens = entries_of(tokenizer)
+        count = max(len(tokenizer), max(tokenizer.get_vocab().values()) + 1)
+        tokens = [name or "" for name in tokenizer.convert_ids_to_tokens(range(count))]
         begins = np.array([token.startswith("\u0120") for token in tokens])
         marked = np.array([token.startswith("##") for token in tokens])
         continues = ~begins if begins.any() else marked
         special = np.zeros(len(tokens), dtype=bool)
         special[list(tokenizer.all_special_ids)] = True
         cls_id, sep_id, mask_id, pad_id = (int(getattr(tokenizer, role)) for role in roles)
-        inside = continues & ~special
-        return cls(inside, special, cls_id, sep_id, mask_id, pad_id, len(tokenizer))
-
-    def singly(self) -> "SubwordTokens":
-        """Return the vocabulary with every token a word of its own."""
-        return self._replace(continues=np.zeros_like(self.continues))
+        inside = continues & ~special & words
+        return cls(inside, special, cls_id, sep_id, mask_id, pad_id, len(tokenizer), tokens)
 
 
 def words_of(ids: Ids, vocabulary: SubwordTokens) -> Ids:
@@ -179,8 +171,8 @@ def corrupt(ids: Ids, mask: Mask, vocabulary: SubwordTokens, fate: Floats, token
 class WordCounter:
     """Numbers and counts the words of texts."""
 
-    def __init__(self, vocabulary: SubwordTokens, names: Sequence[str]) -> None:
-        self._vocabulary, self._names = vocabulary, names
+    def __init__(self, vocabulary: SubwordTokens) -> None:
+        self._vocabulary = vocabulary
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
         self._counts: Counter[int] = Counter()
         self._texts: Counter[int] = Counter()
@@ -202,7 +194,7 @@ class WordCounter:
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each word with its counts, by number; the first is no word."""
         for tokens, number in self._numbers.items():
-            word = "".join(self._names[token] for token in tokens)
+            word = "".join(self._vocabulary.names[token] for token in tokens)
             yield {"word": word, "count": self._counts[number], "texts": self._texts[number]}
 
 

@@ -150,9 +150,8 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         self.store, self.objective, self.settings = store, run.pretrain.objective, masking
         self.tasks = frozenset(run.objective.tasks)
         self.limit = run.units.max_length - SPECIAL_TOKENS
-        self.vocabulary = SubwordTokens.of(tokenizer)
-        if masking.masking is Masking.TOKEN:
-            self.vocabulary = self.vocabulary.singly()
+        whole_words = masking.masking is Masking.WORD
+        self.vocabulary = SubwordTokens.of(tokenizer, words=whole_words)
         self.rates = dict.fromkeys((Stage.DOR, Stage.GOR), masking.decoder_mlm_probability)
         self.rates[Stage.CMP_PASS] = masking.cmp_encoder_rate or masking.mlm_probability
         if self.objective is PretrainingObjective.MASTER:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from denserk.config.encoding import TextSettings
 from denserk.config.options import as_json
 from denserk.config.pretraining import PretrainingObjective, PretrainRun, Spans
-from denserk.data.masking import WORDS, SubwordTokens, WordCounter, entries_of
+from denserk.data.masking import WORDS, SubwordTokens, WordCounter
 from denserk.data.prepared import (
     FORMAT,
     Store,
@@ -168,7 +168,7 @@ class _Preparation:
         self.layout = LAYOUTS.get(run.pretrain.objective, Layout.BLOCKS)
         self.text_tokenizer = TextTokenizer(tokenizer, TextSettings())
         self.vocabulary = SubwordTokens.of(tokenizer)
-        self.words = WordCounter(self.vocabulary, entries_of(tokenizer))
+        self.words = WordCounter(self.vocabulary)
         self.room = self.units.max_length - SPECIAL_TOKENS
         self.found: Counter[str] = Counter()
         self.document = -1

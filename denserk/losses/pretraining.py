@@ -40,16 +40,6 @@ class TokenLoss:
     count: Tensor  # of tokens, int64
 
 
-def token_loss(backbone: Backbone, hidden: Tensor, labels: Tensor) -> TokenLoss:
-    """Sum the cross-entropy of the MLM head, which sees the labelled positions alone.
-
-    hidden: (B, T, H), labels: (B, T) int64, -100 where there is none.
-    """
-    labelled = labels != IGNORED
-    logits = at_least_float32(backbone.vocabulary_logits(hidden[labelled]))
-    return TokenLoss(F.cross_entropy(logits, labels[labelled], reduction="sum"), labelled.sum())
-
-
 class MaskedLanguageModel(nn.Module):
     """Masked-language modelling, one term, `mlm`; other objectives add layers and terms.
 
@@ -118,8 +108,13 @@ class MaskedLanguageModel(nn.Module):
         return cls, {name: self.term(name, states[name], labels[name]) for name in labels}
 
     def term(self, name: str, states: Tensor, labels: Tensor) -> TokenLoss:
-        """Return a term's loss, of weight 1, from its `states` and `labels`."""
-        return token_loss(self.backbone, states, labels)
+        """Return a term's loss, of weight 1; the MLM head sees the labelled positions alone.
+
+        states: (B, T, H), labels: (B, T) int64, -100 where there is none.
+        """
+        labelled = labels != IGNORED
+        logits = at_least_float32(self.backbone.vocabulary_logits(states[labelled]))
+        return TokenLoss(F.cross_entropy(logits, labels[labelled], reduction="sum"), labelled.sum())
 
 
 def with_first(cls: Tensor, stream: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ positive first. `targets[i]` is the row of query i's positive.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -180,11 +179,16 @@ class RetrievalObjective:
     `parts` of a vector are also trained alone (Aggretriever): the dimensions of the [CLS] part,
     then of the lexical part. With `self_contrastive`, a passage's kept vector learns to win against
     its others (MLR, equations 5 to 7); without, its best vector counts (equation 2).
+
+    Under `dimensions` of the settings, the loss is the sum of those of the first d dimensions:
+    equation 1 of "Matryoshka Representation Learning" (Kusupati et al., 2022) with weights of 1.
+    With `l2_norm`, vectors are normalised again at each d.
     """
 
     settings: ObjectiveSettings
     parts: tuple[slice, slice] | None = None
     self_contrastive: bool = False
+    l2_norm: bool = False
 
     def __call__(
         self,
@@ -195,7 +199,7 @@ class RetrievalObjective:
         teacher: Tensor | None = None,
         masked: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Return the weighted terms by name; their sum is the loss.
+        """Return the weighted terms by name, and by d if there are several; they sum to the loss.
 
         queries: (B, D), passages: (P, S, D), groups: (B, N) each query's own as rows of the
         passages, -1 where there is none; keys: (P,) equal where two rows are the same passage,
@@ -205,6 +209,24 @@ class RetrievalObjective:
         first = first_rows(keys)
         groups = torch.where(groups < 0, groups, first[groups])
         excluded = excluded_passages(keys, first, masked)
+        if self.settings.dimensions is None:
+            return self._terms(queries, passages, groups, excluded, teacher)
+        terms: dict[str, Tensor] = {}
+        for size in self.settings.dimensions:
+            cut = partial(truncated, size=size, l2_norm=self.l2_norm)
+            own = PassageVectors(cut(passages.values), passages.mask)
+            found = self._terms(cut(queries), own, groups, excluded, teacher)
+            terms |= {f"{name}_{size}": term for name, term in found.items()}
+        return terms
+
+    def _terms(
+        self,
+        queries: Tensor,
+        passages: PassageVectors,
+        groups: Tensor,
+        excluded: Tensor,
+        teacher: Tensor | None,
+    ) -> dict[str, Tensor]:
         terms = {}
         if weight := self.settings.weight_of_contrastive:
             contrast = self._contrast(queries, passages, groups[:, 0], excluded)
@@ -288,27 +310,3 @@ class RetrievalObjective:
         kept = self.self_contrastive
         scores = by_vector[..., 0] if kept else max_similarity(by_vector, own.mask)
         return scores.masked_fill(groups < 0, -torch.inf)
-
-
-@dataclass(frozen=True)
-class Matryoshka:
-    """The terms of an objective on the first d dimensions, for each d of `dimensions`.
-
-    Their sum is equation 1 of "Matryoshka Representation Learning" (Kusupati et al., 2022) with
-    weights of 1. Vectors that the model normalises are normalised again at each d.
-    """
-
-    objective: RetrievalObjective
-    dimensions: tuple[int, ...]
-    l2_norm: bool
-
-    def __call__(self, queries: Tensor, passages: PassageVectors, *batch: Any) -> dict[str, Tensor]:
-        """Return the weighted terms by name and d; see `RetrievalObjective`."""
-        terms: dict[str, Tensor] = {}
-        for size in self.dimensions:
-            cut = partial(truncated, size=size, l2_norm=self.l2_norm)
-            found = self.objective(
-                cut(queries), PassageVectors(cut(passages.values), passages.mask), *batch
-            )
-            terms |= {f"{name}_{size}": term for name, term in found.items()}
-        return terms

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
-from denserk.config.options import as_json
+from denserk.config.options import NOTHING, as_json
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.answers import match_answers
 from denserk.io import training
@@ -45,7 +45,6 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-NOTHING: Mapping[str, Any] = {}
 TRUSTED = ("positives", "min-score")  # reasons that do not make a hit suspected of being relevant
 WORD = re.compile(r"\w+")
 SCORED_TOGETHER = 64  # queries whose pairs are sorted by length into batches

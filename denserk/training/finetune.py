@@ -31,7 +31,7 @@ from denserk.data.training_data import SentenceStore, prepare, tokenize_sentence
 from denserk.errors import UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.topics import read_queries
-from denserk.losses.retrieval import Matryoshka, RetrievalObjective
+from denserk.losses.retrieval import RetrievalObjective
 from denserk.models.checkpoints import find_model
 from denserk.models.cross_encoder import is_reranker, reranker_to_train
 from denserk.models.distributed import device_of_rank
@@ -189,7 +189,7 @@ def retriever_training(run: FinetuneRun) -> Training:
 
 def objective_of(
     run: FinetuneRun, settings: RepresentationSettings, model: Retriever
-) -> RetrievalObjective | Matryoshka:
+) -> RetrievalObjective:
     """Return the loss of a run; an Aggretriever's vectors are split into [CLS] and agg parts."""
     parts = None
     made, sizes = model.passage.representation, run.objective.dimensions or ()
@@ -203,8 +203,7 @@ def objective_of(
         halves = slice(0, split), slice(split, made.dimension)
         parts = halves if cls_first else halves[::-1]
     several = isinstance(made, MultiVector) and settings.reduction is Reduction.SELF_CONTRASTIVE
-    objective = RetrievalObjective(run.objective, parts=parts, self_contrastive=several)
-    return Matryoshka(objective, sizes, settings.l2_norm) if sizes else objective
+    return RetrievalObjective(run.objective, parts, several, settings.l2_norm)
 
 
 def reranker_training(run: FinetuneRun) -> Training:

@@ -124,7 +124,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
             seed=seed,
             validation=getattr(run, "validation", ValidationSettings()),
             measure=measure,
-            report=reports.log,
+            report=lambda values, step: reports.send("on_log", step, logs=dict(values)),
         )
         reports.send("on_train_begin")
         trainer.run(resume=settings.resume)
@@ -193,8 +193,7 @@ def _write(output: Path, record: Mapping[str, Any]) -> None:
 
 def _write_config(folder: Path, command: str, config: Mapping[str, Any]) -> None:
     """Write config.yaml: the resolved settings of a run, which `--config` takes."""
-    plain = orjson.loads(orjson.dumps(config))
-    text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=100)
+    text = yaml.safe_dump(config, sort_keys=False, default_flow_style=None, width=100)
     note = f"# denserk {command} --config THIS_FILE --output FOLDER\n"
     write_lines(folder / "config.yaml", text.splitlines(keepends=True), note)
 
@@ -311,7 +310,3 @@ class Reports:
         for callback in () if world()[0] else self._callbacks:
             state, control = TrainerState(global_step=step), TrainerControl()
             getattr(callback, event)(self.arguments, state, control, model=None, **options)
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Send one entry of the log."""
-        self.send("on_log", step, logs=dict(values))

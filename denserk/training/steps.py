@@ -27,7 +27,6 @@ from denserk.config.pretraining import LossAverage, PretrainingObjective, Pretra
 from denserk.config.training import CacheSettings, ObjectiveSettings, RerankingSettings
 from denserk.data.batches import (
     MaskedTexts,
-    PairBatch,
     Positives,
     PretrainingBatch,
     SentenceBatch,
@@ -38,7 +37,6 @@ from denserk.data.batches import (
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.losses.pretraining import MaskedLanguageModel, TokenLoss
 from denserk.losses.retrieval import (
-    Matryoshka,
     RetrievalObjective,
     Vectors,
     listwise_loss,
@@ -178,7 +176,7 @@ def join(parts: Sequence[PassageVectors]) -> PassageVectors:
 
 def retrieval_step(
     model: Retriever,
-    objective: RetrievalObjective | Matryoshka,
+    objective: RetrievalObjective,
     cache: CacheSettings,
     across_devices: bool,
     batch: TrainingBatch,
@@ -229,15 +227,14 @@ def retrieval_step(
         if guided is not None:
             values = gather(widen(guided[1].values, count, axis=0))
             guided = gather(guided[0]), PassageVectors(values)
-    inner = objective.objective if isinstance(objective, Matryoshka) else objective
-    masked = None if known is None else inner.false_negatives(known, groups, keys, guided)
+    masked = None if known is None else objective.false_negatives(known, groups, keys, guided)
     terms = objective(queries, passages, groups, keys, teacher, masked)
     if not across_devices:
         terms = {name: term / processes for name, term in terms.items()}
     update.backward(total(terms))
     found = {name: term.detach() for name, term in terms.items()}
     share = 1 if across_devices else processes
-    found |= {f"chance_{n}": loss / share for n, loss in inner.chance(keys, masked).items()}
+    found |= {f"chance_{n}": loss / share for n, loss in objective.chance(keys, masked).items()}
     if masked is not None:
         found["masked"] = masked.float().mean() / share
     return found if across_devices else summed(found)
@@ -284,10 +281,11 @@ def reranking_step(
     ends = [0, *(batch.groups.amax(1) + 1).tolist()]
 
     def loss(first: int, end: int) -> Terms:
-        pairs = batch.pairs.part(ends[first], ends[end])
-        places = batch.groups[first:end] - ends[first]  # rows of the pairs, or negative
-        groups = list(groups_of([pairs.tokens], update))
-        batches = [PairBatch(tokens, pairs.types(rows, tokens)) for rows, (tokens,) in groups]
+        own = slice(ends[first], ends[end])
+        places = batch.groups[first:end] - own.start  # rows of the own pairs, or negative
+        tokens = TokenBatch(*(field[own] for field in batch.pairs.tokens))
+        groups = list(groups_of([tokens], update))
+        batches = [batch.pairs.of(rows + own.start, tokens) for rows, (tokens,) in groups]
         back = torch.cat([rows for rows, _ in groups]).argsort()
 
         def scores() -> Tensor:

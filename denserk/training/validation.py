@@ -54,24 +54,20 @@ class DevSet(NamedTuple):
 def dev_sets(
     run: FinetuneRun, store: TrainingStore | None, tokenizers: tuple[TextTokenizer, TextTokenizer]
 ) -> list[DevSet]:
-    """Return what a run validates on: tokenised held-out training data, then --dev-corpus."""
-    sets = [] if store is None else [_held_out(store, run)]
+    """Return what a run validates on: tokenised held-out training data, then --dev-corpus.
+
+    Groups of held-out data have each query's first positive and its top negatives.
+    """
+    sets = []
+    if store is not None:
+        size, seed = run.sampling.group_size, run.sampling.seed
+        sampling = SamplingSettings(size, PositiveChoice.FIRST, NegativeChoice.TOP, seed=seed)
+        batches = TrainingBatches(store, sampling, 1)
+        groups = torch.from_numpy(batches.groups(batches.items, 0)[0])
+        relevant = [rows.tolist() for rows in store.positives[:]]
+        pad_ids = store.query_pad_id, store.passage_pad_id
+        sets = [DevSet(store.queries[:], store.passages[:], pad_ids, relevant, groups)]
     return sets + ([] if run.validation.dev_corpus is None else [_collection(run, *tokenizers)])
-
-
-def _held_out(store: TrainingStore, run: FinetuneRun) -> DevSet:
-    """Group each query's first positive and top negatives; search all passages."""
-    size, seed = run.sampling.group_size, run.sampling.seed
-    sampling = SamplingSettings(size, PositiveChoice.FIRST, NegativeChoice.TOP, seed=seed)
-    batches = TrainingBatches(store, sampling, 1)
-    items = batches.items
-    return DevSet(
-        queries=store.queries[items],
-        passages=store.passages[:],
-        pad_ids=(store.query_pad_id, store.passage_pad_id),
-        relevant=[rows.tolist() for rows in store.positives[items]],
-        groups=torch.from_numpy(batches.groups(items, 0)[0]),
-    )
 
 
 def _collection(

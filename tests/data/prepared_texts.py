@@ -12,7 +12,7 @@ from denserk.config.pretraining import (
     PretrainSettings,
     TextUnitSettings,
 )
-from denserk.data.masking import IGNORED, SubwordTokens, entries_of
+from denserk.data.masking import IGNORED, SubwordTokens
 from denserk.data.pretraining_batches import PretrainingBatches
 from denserk.data.pretraining_data import prepare
 from tests.conftest import VOCABULARY
@@ -22,7 +22,7 @@ from tests.tiny_models import tiny_tokenizer
 EXAMPLES = ["play", "##ing", "guitar", "##ist", "capital", "fran", "##ce", "zyx", "song"]
 TOKENIZER = tiny_tokenizer("bert", [*VOCABULARY, *EXAMPLES])
 ENTRIES = SubwordTokens.of(TOKENIZER)
-NAMES = entries_of(TOKENIZER)
+NAMES = ENTRIES.names
 SEP = TOKENIZER.sep_token_id
 MLM, CONDENSER, COCONDENSER, MASTER, RETROMAE, DUPMAE = PretrainingObjective
 

@@ -10,10 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.pretraining import KeywordWeight, MaskingSettings
-from denserk.data.masking import MISSING, NO_WORD, KeywordWeights, WordCounter, corrupt, words_of
+from denserk.data.masking import (
+    MISSING,
+    NO_WORD,
+    KeywordWeights,
+    SubwordTokens,
+    WordCounter,
+    corrupt,
+    words_of,
+)
 from denserk.data.pretraining_batches import Crops
 from denserk.errors import InputError
-from tests.data.prepared_texts import ENTRIES, NAMES, ids_of, store_of, words_from
+from tests.data.prepared_texts import ENTRIES, NAMES, TOKENIZER, ids_of, store_of, words_from
 
 TEXTS = st.lists(st.integers(0, len(NAMES) - 1), max_size=40).map(
     lambda ids: np.array(ids, dtype=np.int64)
@@ -27,7 +35,7 @@ def test_words_are_runs_of_a_beginning_and_what_continues_it(text):
         np.flatnonzero(words == number).tolist() for number in range(words.max(initial=-1) + 1)
     ]
     assert places == words_from(text)
-    [alone] = words_of(text[None], ENTRIES.singly())
+    [alone] = words_of(text[None], SubwordTokens.of(TOKENIZER, words=False))
     assert alone[alone != NO_WORD].tolist() == list(range((alone != NO_WORD).sum()))
 
 
@@ -66,7 +74,7 @@ INVERSE = KeywordWeight.INVERSE_FREQUENCY
     )
 )
 def test_counts_are_those_of_a_plain_count(texts):
-    counter = WordCounter(ENTRIES, NAMES)
+    counter = WordCounter(ENTRIES)
     numbers = [counter.add(text) for text in texts]
     rows = list(counter.rows())
     words = list(map(names_of_words, texts))

@@ -9,12 +9,7 @@ import torch
 
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
 from denserk.data.batches import Positives
-from denserk.losses.retrieval import (
-    Matryoshka,
-    RetrievalObjective,
-    contrastive_loss,
-    span_contrast_loss,
-)
+from denserk.losses.retrieval import RetrievalObjective, contrastive_loss, span_contrast_loss
 from denserk.models.representation import PassageVectors, max_similarity, vector_scores
 
 
@@ -176,7 +171,7 @@ COSTS = {
 }
 
 
-def found(settings, options, queries, values, mask, *masking, wrapped=lambda objective: objective):
+def found(settings, options, queries, values, mask, *masking):
     width = max(map(len, TEACHER))
     groups = torch.tensor(GROUPS)
     teacher = torch.full((4, width), -torch.inf, dtype=torch.float64)
@@ -184,7 +179,7 @@ def found(settings, options, queries, values, mask, *masking, wrapped=lambda obj
     objective, keys = RetrievalObjective(settings, **options), torch.tensor(KEYS)
     masked = objective.false_negatives(masking[0], groups, keys, masking[1]) if masking else None
     vectors = queries, PassageVectors(values, mask)
-    terms = wrapped(objective)(*vectors, groups, keys, teacher, masked)
+    terms = objective(*vectors, groups, keys, teacher, masked)
     return torch.stack(list(terms.values())).sum()
 
 
@@ -217,8 +212,8 @@ def test_matryoshka_sums_the_loss_over_the_first_dimensions(vectors, name, l2_no
         return cut / (cut * cut).sum(-1, keepdim=True).sqrt() if l2_norm else cut
 
     expected = sum(literal(first(queries, d), first(passages, d)) for d in (6, 3, 1))
-    wrapped = partial(Matryoshka, dimensions=(6, 3, 1), l2_norm=l2_norm)
-    loss = found(settings, options, queries, passages, mask, wrapped=wrapped)
+    settings, options = replace(settings, dimensions=(6, 3, 1)), options | {"l2_norm": l2_norm}
+    loss = found(settings, options, queries, passages, mask)
     assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
     slopes = torch.autograd.grad(loss, (queries, passages))
     wanted = torch.autograd.grad(expected, (queries, passages))

@@ -21,7 +21,7 @@ from denserk.config.training import (
     ObjectiveSettings,
 )
 from denserk.data.batches import TokenBatch, TrainingBatch, pad
-from denserk.losses.retrieval import Matryoshka, RetrievalObjective
+from denserk.losses.retrieval import RetrievalObjective
 from denserk.models.model_folder import read_model_folder
 from denserk.models.representation import Retriever
 from denserk.training.finetune import objective_of
@@ -64,9 +64,7 @@ def retriever(
     return made
 
 
-def objective(
-    model: Retriever, name: str, loss: str = "in-batch"
-) -> RetrievalObjective | Matryoshka:
+def objective(model: Retriever, name: str, loss: str = "in-batch") -> RetrievalObjective:
     finetune = FinetuneSettings(model="m", train_data=("t",), output="o")
     run = FinetuneRun(finetune, objective=LOSSES[loss])
     return objective_of(run, REPRESENTATIONS[name], model)

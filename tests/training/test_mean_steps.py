@@ -7,7 +7,7 @@ import torch
 
 from denserk.config.encoding import PairSettings, TextSettings
 from denserk.config.training import CacheSettings, Objective, ObjectiveSettings, RerankingSettings
-from denserk.data.batches import PairBatch, PairJoiner, SentenceBatch, pad
+from denserk.data.batches import PairJoiner, SentenceBatch, pad
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.models.cross_encoder import reranker_to_train
@@ -103,7 +103,7 @@ def test_r_drop_runs_two_draws_of_dropout_and_makes_them_agree(tiny):
     torch.manual_seed(1)
     terms, _ = rerank(model, batch, r_drop=0.5)
     ((rows, (tokens,)),) = groups_of([batch.pairs.tokens], Update())
-    pairs = PairBatch(tokens, batch.pairs.types(rows, tokens))
+    pairs = batch.pairs.of(rows, tokens)
     torch.manual_seed(1)
     with torch.no_grad():
         first, second = (model(pairs)[rows.argsort()] for _ in range(2))
