@@ -7,8 +7,9 @@ that moves a value is found by changing trec_eval's reading in it alone.
 """
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings
 from denserk.errors import UsageError
@@ -127,7 +128,7 @@ def _view(
 ) -> View:
     mine = [m for m in measures if not peer.measures or m.NAME in peer.measures.split()]
     repeated = len({hit.docid for hit in hits}) < len(hits)
-    instead = None
+    instead = ""
     if grades is None:
         instead = peer.unjudged
     elif not hits:
@@ -136,16 +137,16 @@ def _view(
         instead = "stops: a passage twice"
     elif peer.reading.ties == RANK and any(hit.rank is None for hit in hits):
         instead = "needs ranks"
-    if instead is not None or grades is None:
-        return View(peer.name, (), {str(m): instead or "" for m in mine}, ())
+    if instead or grades is None:
+        return View(peer.name, (), dict.fromkeys(map(str, mine), instead), ())
     order = peer.reading.order(qid, hits)
     shown = tuple(f"{docid} ({grades.get(docid, '-')})" for docid in order[:SHOWN])
-    values: dict[str, float | str] = {
-        str(m): peer.reading.value(m, qid, hits, grades) for m in mine
-    }
-    rules = dict.fromkeys(
-        rule for m in mine for rule in _moved_by(m, peer.reading, qid, hits, grades)
-    )
+    values: dict[str, float | str] = {}
+    rules: dict[str, None] = {}
+    for measure in mine:
+        value = partial(Reading.value, measure=measure, qid=qid, hits=hits, grades=grades)
+        values[str(measure)] = value(peer.reading)
+        rules |= dict.fromkeys(_moved_by(peer.reading, value))
     if repeated:
         rules["of a repeated passage the last line counts"] = None
     for measure in mine if peer.capped else ():
@@ -157,14 +158,8 @@ def _view(
     return View(peer.name, shown, values, tuple(rules))
 
 
-def _moved_by(
-    measure: Measure, reading: Reading, qid: str, hits: Sequence[RawHit], grades: Mapping[str, int]
-) -> Iterator[str]:
+def _moved_by(reading: Reading, value: Callable[[Reading], float]) -> Iterator[str]:
     """Yield the rules of a reading that change trec_eval's value."""
-
-    def value(one: Reading) -> float:
-        return one.value(measure, qid, hits, grades)
-
     usual = value(TREC_EVAL)
     if abs(value(reading) - usual) < SAME:
         return

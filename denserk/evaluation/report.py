@@ -108,7 +108,8 @@ def write_report(
         corpus = read_passages(sources.corpus, sources.reading)
         passages = find_records(corpus, wanted, sources.corpus)
     with style():
-        recall, scores = list(_recall(profiles, level)), list(_scores(profiles))
+        recall = [_recall(profiles, level)] if profiles else []
+        scores = list(map(_scores, profiles))
         costs = list(_costs(result, measure, manifests))
     said = [text for run in result.runs for _, text in remarks(run, result, settings.complete)]
     computed = (f"{', '.join(known)} by {who}" for who, known in result.providers.items())
@@ -224,14 +225,12 @@ def _completed(sources: ReportSources, manifests: Iterable[Manifest]) -> ReportS
     return replace(sources, topics=sources.topics or found[0], corpus=sources.corpus or found[1])
 
 
-def _recall(profiles: Sequence[Mapping[str, Any]], level: int) -> Iterator[Figure]:
-    if not profiles:
-        return
+def _recall(profiles: Sequence[Mapping[str, Any]], level: int) -> Figure:
     axes = _named_lines({one["name"]: one["recall"] for one in profiles})
     axes.set(xlabel="depth", ylabel="recall", ylim=(0, 1.02), xscale="log")
     axes.xaxis.set_major_formatter("{x:,g}")
     grades = "" if level == 1 else f" of grade {level} or higher"
-    yield {
+    return {
         "image": as_image(axes, "Recall by depth, a line per run"),
         "caption": f"Recall by depth: the share of the relevant passages{grades} among the first "
         "hits, mean over queries.",
@@ -269,21 +268,17 @@ def _costs(
         yield {"image": image, "caption": caption}
 
 
-def _scores(profiles: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
-    for one in profiles:
-        name, scores = one["name"], one["scores"]
-        if not any(scores):
-            continue
-        axes = new_axes(4.4, 2.6)
-        shares = [np.full(len(values), 100 / max(len(values), 1)) for values in scores]
-        kinds, looks = ["relevant", "not relevant or not judged"], {"histtype": "step", "lw": 1.4}
-        axes.hist(scores, BINS, weights=shares, label=kinds, color=list(INKS[:2]), **looks)
-        axes.figure.legend(loc="outside upper center", ncols=2)
-        axes.set_xlabel("score")
-        axes.yaxis.set_major_formatter("{x:g} %")
-        image = as_image(axes, f"Scores of {name}, relevant hits and others")
-        counts = f"{len(scores[0]):,} relevant and {len(scores[1]):,} other hits"
-        yield {"image": image, "caption": f"{name}: scores of {counts}."}
+def _scores(profile: Mapping[str, Any]) -> Figure:
+    name, scores, axes = profile["name"], profile["scores"], new_axes(4.4, 2.6)
+    shares = [np.full(len(values), 100 / max(len(values), 1)) for values in scores]
+    kinds, looks = ["relevant", "not relevant or not judged"], {"histtype": "step", "lw": 1.4}
+    axes.hist(scores, BINS, weights=shares, label=kinds, color=list(INKS[:2]), **looks)
+    axes.figure.legend(loc="outside upper center", ncols=2)
+    axes.set_xlabel("score")
+    axes.yaxis.set_major_formatter("{x:g} %")
+    image = as_image(axes, f"Scores of {name}, relevant hits and others")
+    counts = f"{len(scores[0]):,} relevant and {len(scores[1]):,} other hits"
+    return {"image": image, "caption": f"{name}: scores of {counts}."}
 
 
 def _transfer(result: BenchmarksResult) -> Iterator[Figure]:

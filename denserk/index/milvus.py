@@ -276,7 +276,14 @@ def build_collection(
     }
     manifest = Manifest(Kind.INDEX, False, chosen, made_from)
     with closing(Collection(milvus, create=True)) as collection:
-        found = _existing(collection, paths, manifest)
+        found, exists = None, collection.call("has_collection")
+        if exists and paths.overwrite:
+            collection.call("drop_collection")
+        elif exists:
+            if not paths.resume:
+                hint = "--resume continues it, --overwrite replaces it"
+                raise UsageError(f"{collection.place} exists already", hint)
+            found = resumed(collection.place, collection.read_manifest(), manifest)
         if found is None or not found.complete:
             contents = _load(collection, sources, manifest, found, milvus)
             found = replace(manifest, complete=True, contents=contents)
@@ -294,20 +301,6 @@ def build_collection(
                 collection.note(MANIFEST, encoded(found).decode())
     seconds = time.perf_counter() - started
     return IndexResult(found.contents["count"], 0, seconds, found.contents.get("recall"))
-
-
-def _existing(collection: Collection, paths: IndexPaths, manifest: Manifest) -> Manifest | None:
-    """Return the manifest of a collection that --resume continues; None if it is to be created."""
-    if not collection.call("has_collection"):
-        return None
-    if paths.overwrite:
-        collection.call("drop_collection")
-        return None
-    if not paths.resume:
-        raise UsageError(
-            f"{collection.place} exists already", "--resume continues it, --overwrite replaces it"
-        )
-    return resumed(collection.place, collection.read_manifest(), manifest)
 
 
 def _load(

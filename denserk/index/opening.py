@@ -137,8 +137,6 @@ def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -
     if engine in BM25_ENGINES:
         raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
     path, size = Path(name) / INDEX, vectors_per_passage(manifest)
-    if not path.is_file():
-        raise UsageError(f"{name} is not an index of vectors: it has no file {INDEX}")
     check_index(path.parent, manifest)
     index = None
     if is_flat(path):
