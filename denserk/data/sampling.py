@@ -56,27 +56,15 @@ def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return state ^ (state >> np.uint64(31))
 
 
-def choose_items(items: Items, count: int, seed: int) -> Items:
-    """Choose `count` items, in order; with the same seed a smaller choice lies in a larger."""
-    drawn = generator(seed, Purpose.SUBSET).random(len(items))
-    return items[np.sort(np.argsort(drawn, kind="stable")[:count])]
-
-
 def choose_records(records: Iterable[R], count: int, seed: int) -> list[R]:
-    """Choose the records of a stream that `choose_items` chooses by number.
+    """Choose `count` records of a stream, in order; only the choice is held in memory.
 
-    Only the choice is held in memory.
+    With the same seed a smaller choice lies in a larger.
     """
     draw = generator(seed, Purpose.SUBSET).random
     drawn = ((draw(), number, record) for number, record in enumerate(records))
     chosen = nsmallest(count, drawn, key=itemgetter(0, 1))
     return [record for _, _, record in sorted(chosen, key=itemgetter(1))]
-
-
-def order_items(items: Items, seed: int, epoch: int) -> Items:
-    """Return the items in the order of an epoch."""
-    order: Items = generator(seed, Purpose.ORDER, epoch).permutation(items)
-    return order
 
 
 def choose_positive(sampling: SamplingSettings, count: int, item: int, epoch: int) -> int:

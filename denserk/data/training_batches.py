@@ -19,11 +19,12 @@ from denserk.data.batches import PairBatch, PairJoiner, Positives, SentenceBatch
 from denserk.data.prepared import Store
 from denserk.data.sampling import (
     Items,
-    choose_items,
+    Purpose,
     choose_negatives,
     choose_positive,
     choose_random_passages,
-    order_items,
+    choose_records,
+    generator,
 )
 from denserk.data.training_data import SentenceStore, TrainingStore
 from denserk.errors import InputError, UsageError
@@ -42,7 +43,7 @@ def items_of_run(items: Items, sampling: SamplingSettings) -> Items:
         return items
     if count > len(items):
         logger.warning(f"--train-queries {count:,}: there are only {len(items):,}")
-    return choose_items(items, count, sampling.seed)
+    return np.array(choose_records(items.tolist(), count, sampling.seed), dtype=np.int64)
 
 
 def hashes(texts: Iterable[NDArray[Any]]) -> Tensor:
@@ -94,24 +95,21 @@ class ScheduledBatches(Dataset[Batch]):
     def __len__(self) -> int:
         return self._steps
 
-    def part(self, step: int) -> tuple[Items, int]:
-        """Return this process's part of the items of a step, and their epoch, from 0."""
-        if not 0 <= step < self._steps:
-            raise IndexError(f"step {step} of {self._steps}")
-        epoch, place = divmod(step, self.steps_per_epoch)
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, order_items(self.items, self.seed, epoch)
-        batch = self._order[place * self.batch_size : (place + 1) * self.batch_size]
-        first, last = ((self.rank + i) * len(batch) // self.world for i in (0, 1))
-        return batch[first:last], epoch
-
     @abstractmethod
     def assemble(self, items: Items, epoch: int) -> Batch:
         """Return the batch of items at their visit in an epoch."""
 
     def __getitem__(self, step: int) -> Batch:
         """Return this process's part of the batch of a step."""
-        return self.assemble(*self.part(step))
+        if not 0 <= step < self._steps:
+            raise IndexError(f"step {step} of {self._steps}")
+        epoch, place = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            order = generator(self.seed, Purpose.ORDER, epoch).permutation(self.items)
+            self._epoch, self._order = epoch, order
+        batch = self._order[place * self.batch_size : (place + 1) * self.batch_size]
+        first, last = ((self.rank + i) * len(batch) // self.world for i in (0, 1))
+        return self.assemble(batch[first:last], epoch)
 
 
 class TrainingBatches(ScheduledBatches[Any]):

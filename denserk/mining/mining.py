@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain, compress, islice
+from itertools import compress, islice
 from math import inf, isfinite
 from operator import not_
 from pathlib import Path
@@ -61,7 +61,7 @@ class Hit(NamedTuple):
     docid: str
     rank: int
     score: float
-    run: int = 0
+    run: int
 
 
 def score_guard(best_positive: float | None, settings: MiningSettings) -> Guard:
@@ -92,49 +92,37 @@ def score_guard(best_positive: float | None, settings: MiningSettings) -> Guard:
 
 
 def guard_hits(
-    ranked: Sequence[tuple[str, float]],
+    rankings: Iterable[Sequence[tuple[str, float]]],
     positives: Collection[str],
     settings: MiningSettings,
     drops: Drops,
-    run: int = 0,
-) -> tuple[list[Hit], list[str]]:
-    """Apply the guards of rank and score to a query's hits in one run; count the dropped.
-
-    With a teacher, its scores are guarded later instead. Returns the hits that pass, and the ids
-    that are suspected of being relevant.
-    """
-    best = max((score for docid, score in ranked if docid in positives), default=None)
-    by_score = score_guard(best, settings)
-    passed, suspected = [], []
-    for rank, (docid, score) in enumerate(ranked[: settings.depth], start=1):
-        reason = None
-        if docid in positives:
-            reason = "positives"
-        elif rank <= settings.range_min:
-            reason = "range-min"
-        elif settings.teacher is None:
-            reason = by_score(score)
-        if reason is None:
-            passed.append(Hit(docid, rank, score, run))
-        else:
-            drops[reason] += 1
-            suspected += [docid] * (reason not in TRUSTED)
-    return passed, suspected
-
-
-def merge_hits(
-    runs: Sequence[Sequence[Hit]], suspected: Collection[str], drops: Drops
 ) -> list[Hit]:
-    """Merge the hits that passed in each run by rank, then by run; count the dropped.
+    """Apply the guards of rank and score to a query's hits in each run; count the dropped.
 
-    Each passage is kept once. One that is suspected in any run is dropped.
-
-    >>> runs = [Hit("d1", 1, 9.0), Hit("d2", 2, 8.0)], [Hit("d3", 1, 0.5, 1), Hit("d1", 2, 0.4, 1)]
-    >>> [(hit.docid, hit.run) for hit in merge_hits(runs, {"d2"}, Drops())]
-    [('d1', 0), ('d3', 1)]
+    With a teacher, its scores are guarded later instead. The hits that pass are merged by rank,
+    then by run, each passage once; one that is suspected of being relevant in any run is dropped.
     """
+    passed: list[Hit] = []
+    dropped: list[tuple[str, str]] = []
+    for run, ranked in enumerate(rankings):
+        best = max((score for docid, score in ranked if docid in positives), default=None)
+        by_score = score_guard(best, settings)
+        for rank, (docid, score) in enumerate(ranked[: settings.depth], start=1):
+            reason = None
+            if docid in positives:
+                reason = "positives"
+            elif rank <= settings.range_min:
+                reason = "range-min"
+            elif settings.teacher is None:
+                reason = by_score(score)
+            if reason is None:
+                passed.append(Hit(docid, rank, score, run))
+            else:
+                dropped.append((docid, reason))
+    drops.update(reason for _, reason in dropped)
+    suspected = {docid for docid, reason in dropped if reason not in TRUSTED}
     merged: dict[str, Hit] = {}
-    for hit in sorted(chain.from_iterable(runs), key=lambda hit: (hit.rank, hit.run)):
+    for hit in sorted(passed, key=lambda hit: (hit.rank, hit.run)):
         if hit.docid in suspected:
             drops["suspected in another run"] += 1
         elif merged.setdefault(hit.docid, hit) is not hit:
@@ -359,12 +347,7 @@ class _Mining:
         positives = {candidate.docid for candidate in example.positives}
         positives.update(self._relevant.get(example.qid, ()))
         rankings = (best_first(zip(*run.hits(example.qid), strict=True)) for run in self._runs)
-        guarded = [
-            guard_hits(ranked, positives, self._settings, drops, number)
-            for number, ranked in enumerate(rankings)
-        ]
-        suspected = set(chain.from_iterable(docids for _, docids in guarded))
-        return merge_hits([passed for passed, _ in guarded], suspected, drops)
+        return guard_hits(rankings, positives, self._settings, drops)
 
     def read_corpus(self, source: str, settings: CorpusSettings) -> None:
         """Read the texts of hits and positives."""

@@ -1,6 +1,8 @@
 """Fine-tune a retriever or a cross-encoder, on queries and passages or on sentences."""
 
+import copy
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,6 +12,7 @@ from typing import Any
 
 import torch
 from datasets import List, Value
+from torch import nn
 
 from denserk.config.encoding import (
     NO_PREFIX,
@@ -22,20 +25,31 @@ from denserk.config.encoding import (
 )
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, spelled, unused_options
-from denserk.config.training import BI_ENCODER, CROSS_ENCODER, DevMetric, FinetuneRun, Objective
+from denserk.config.training import (
+    BI_ENCODER,
+    CROSS_ENCODER,
+    DevMetric,
+    FinetuneRun,
+    LoraSettings,
+    Objective,
+)
 from denserk.data.batches import plan
 from denserk.data.pretraining_data import split_sentences
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_batches import PairTrainingBatches, SentenceBatches, TrainingBatches
 from denserk.data.training_data import SentenceStore, prepare, tokenize_sentences, write_sentences
 from denserk.errors import UsageError
+from denserk.extras import require
 from denserk.io.corpus import read_passages
 from denserk.io.topics import read_queries
 from denserk.losses.retrieval import RetrievalObjective
-from denserk.models.checkpoints import find_model
-from denserk.models.cross_encoder import is_reranker, reranker_to_train
+from denserk.models.backbone import Backbone
+from denserk.models.checkpoints import find_model, read_tensors
+from denserk.models.cross_encoder import Reranker, is_reranker, reranker_to_train
 from denserk.models.distributed import device_of_rank
 from denserk.models.model_folder import (
+    PASSAGE_SIDE,
+    QUERY_SIDE,
     TEACHER,
     StoredEncoder,
     StoredModel,
@@ -49,7 +63,6 @@ from denserk.models.static import STATIC, StaticConfig, without_special_tokens
 from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 from denserk.records import Query
 from denserk.reporting import track
-from denserk.training.adapters import with_adapters
 from denserk.training.run_folder import (
     DATA,
     DEV_DATA,
@@ -284,7 +297,7 @@ def alignment_training(run: FinetuneRun) -> Training:
         chosen = override(chosen, {"projection": teacher.dimension})
         encoder = start.build(chosen, train=True)
     for module in encoder.modules():
-        if isinstance(module, torch.nn.Dropout):  # vectors with noise are not the teacher's
+        if isinstance(module, nn.Dropout):  # vectors with noise are not the teacher's
             module.p = 0.0
     texts = fit_lengths(stored.text, run.text, start.max_length)
     own = TextTokenizer(tokenizer, texts)
@@ -358,3 +371,68 @@ def prepare_alignment(
     settings = {"size": 1, "corpus": as_json(run.corpus), "teacher": teacher.description()}
     inputs, label = {"file": sources, "corpus": corpus}, List(Value("float32"), teacher.dimension)
     return write_sentences(folder, tokenizer, settings, inputs, label, rows, again=again)
+
+
+def with_adapters(training: Training, settings: LoraSettings, base: str) -> Training:
+    """Return the training of adapters and new heads of a model loaded from `base`, if asked for.
+
+    LoRA (Hu et al., 2022), by peft: a target's weights W (out, in) become W + alpha / r B A, with A
+    (r, in) random and B (out, r) zero at first. `save` writes these sums, and `adapter/` in peft's
+    format, which `load` reads.
+    """
+    if settings.lora is None:
+        return training
+    owners = [each for each in training.model.modules() if isinstance(each, Backbone | Reranker)]
+    sides = (PASSAGE_SIDE, QUERY_SIDE) if len(owners) > 1 else ("",)
+    adapted = {
+        Path(side, "adapter"): (owner, _adapted(owner, settings, base))
+        for side, owner in zip(sides, owners, strict=True)
+    }
+    sizes = {each: each.numel() for each in training.model.parameters()}
+    trained = sum(size for each, size in sizes.items() if each.requires_grad)
+    logger.info(f"LoRA trains {trained:,} of {sum(sizes.values()):,} weights")
+
+    def with_sums(work: Callable[[Path], None], folder: Path) -> None:
+        for owner, model in adapted.values():
+            owner.model = copy.deepcopy(model).merge_and_unload()
+        work(folder)
+        for owner, model in adapted.values():
+            owner.model = model.get_base_model()
+
+    def save(folder: Path) -> None:
+        for place, (_, model) in adapted.items():
+            model.save_pretrained(folder / place, save_embedding_layers=False)
+        with_sums(training.save, folder)
+
+    def load(folder: Path) -> None:
+        with_sums(training.load, folder)  # heads that are no part of a transformer
+        for place, (_, model) in adapted.items():
+            tensors = read_tensors(folder / place / "adapter_model.safetensors")
+            require("peft", "--lora").set_peft_model_state_dict(model, tensors)
+
+    return replace(training, save=save, load=load)
+
+
+def _adapted(owner: Backbone | Reranker, settings: LoraSettings, base: str) -> Any:
+    """Add adapters to a transformer in place; return peft's model of it."""
+    peft, model, rank = require("peft", "--lora"), owner.model, settings.lora or 0
+    usual = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    config = peft.LoraConfig(
+        r=rank,
+        lora_alpha=settings.lora_alpha or 2 * rank,
+        lora_dropout=settings.lora_dropout,
+        target_modules=[*settings.lora_targets] or usual.get(model.config.model_type, "all-linear"),
+        modules_to_save=[  # a decoder tied to the embeddings stays so
+            name
+            for name, module in model.named_modules()
+            if f"{name}.".startswith(owner.new_heads)
+            and isinstance(module, nn.Linear | nn.LayerNorm)
+            and module is not model.get_output_embeddings()
+        ],
+    )
+    model.name_or_path = base  # is written beside the adapter
+    try:
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft's own
+            return peft.get_peft_model(model, config)
+    except ValueError as error:
+        raise UsageError(f"--set lora-targets: {error}") from None

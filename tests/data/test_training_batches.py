@@ -17,7 +17,7 @@ from denserk.config.training import (
     SamplingSettings,
 )
 from denserk.data.batches import PairJoiner, TokenBatch, plan, to_device
-from denserk.data.sampling import choose_negatives, choose_positive, order_items
+from denserk.data.sampling import Purpose, choose_negatives, choose_positive, generator
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import PairTrainingBatches, SentenceBatches, TrainingBatches
 from denserk.data.training_data import prepare, tokenize_sentences
@@ -103,7 +103,7 @@ def test_groups_are_what_the_laws_say(store, positive_choice, negative_choice, p
     assert (len(batches), batches.steps_per_epoch) == (12, 4)
     for step in range(len(batches)):
         epoch = step // 4
-        order = order_items(batches.items, 5, epoch).tolist()
+        order = generator(5, Purpose.ORDER, epoch).permutation(batches.items).tolist()
         items = order[step % 4 * 5 : step % 4 * 5 + 5]
         batch = batches[step]
         assert batch.items.tolist() == items
@@ -228,7 +228,8 @@ def test_every_example_once_an_epoch_in_its_own_order(write, tmp_path, tokenizer
     every = [row.tolist() for row in store.sentences[:]]
     for step in range(6):
         epoch, place = divmod(step, 3)
-        items = order_items(np.arange(11), 5, epoch)[4 * place : 4 * place + 4].tolist()
+        order = generator(5, Purpose.ORDER, epoch).permutation(11)
+        items = order[4 * place : 4 * place + 4].tolist()
         batch = to_device(batches[step], "cpu")
         assert texts(batch.sentences) == [
             every[size * i + part] for i in items for part in range(size)

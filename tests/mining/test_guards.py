@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.mining import MiningSettings
-from denserk.mining.mining import Drops, Hit, guard_hits, merge_hits, text_guard
+from denserk.mining.mining import Drops, guard_hits, text_guard
 from denserk.records import best_first
 
 RUN = st.dictionaries(
@@ -58,33 +58,25 @@ def slow_guard(run, positives, settings):
     return passed, suspected, drops
 
 
-@given(RUN, POSITIVES, SETTINGS)
-def test_guards_hit_by_hit(run, positives, settings):
+@given(st.lists(RUN, min_size=1, max_size=3), POSITIVES, SETTINGS)
+def test_guards_hit_by_hit_and_each_passage_once_under_its_best_rank(runs, positives, settings):
     drops: Drops = Counter()
-    ranked = best_first(run.items())
-    hits, suspected = guard_hits(ranked, positives, settings, drops)
-    expected = slow_guard(run, positives, settings)
-    assert ([hit.docid for hit in hits], suspected, +drops) == expected
-    assert all(ranked[hit.rank - 1] == (hit.docid, hit.score) for hit in hits)
-
-
-DOCIDS = st.lists(st.sampled_from("abcdef"), unique=True)
-
-
-@given(st.lists(DOCIDS, min_size=1, max_size=3), st.sets(st.sampled_from("abcdef"), max_size=2))
-def test_merged_hits_hold_each_passage_once_under_its_best_rank(runs, suspected):
-    hits = [
-        [Hit(docid, rank, -rank, run) for rank, docid in enumerate(docids, start=1)]
-        for run, docids in enumerate(runs)
-    ]
-    drops: Drops = Counter()
-    merged = merge_hits(hits, suspected, drops)
+    rankings = [best_first(run.items()) for run in runs]
+    hits = guard_hits(rankings, positives, settings, drops)
+    guarded = [slow_guard(run, positives, settings) for run in runs]
+    suspected = {docid for _, docids, _ in guarded for docid in docids}
     best: dict[str, tuple[int, int]] = {}
-    for hit in (hit for of in hits for hit in of if hit.docid not in suspected):
-        best[hit.docid] = min(best.get(hit.docid, (99, 99)), (hit.rank, hit.run))
+    for number, (passed, _, _) in enumerate(guarded):
+        ranks = {docid: rank for rank, (docid, _) in enumerate(rankings[number], start=1)}
+        for docid in set(passed) - suspected:
+            best[docid] = min(best.get(docid, (99, 99)), (ranks[docid], number))
     order = sorted((rank, run, docid) for docid, (rank, run) in best.items())
-    assert [(hit.rank, hit.run, hit.docid) for hit in merged] == order
-    assert len(merged) + drops.total() == sum(map(len, runs))
+    assert [(hit.rank, hit.run, hit.docid) for hit in hits] == order
+    assert all(rankings[hit.run][hit.rank - 1] == (hit.docid, hit.score) for hit in hits)
+    passed = sum(len(passed) for passed, _, _ in guarded)
+    merged = drops.pop("suspected in another run", 0) + drops.pop("in several runs", 0)
+    assert len(hits) + merged == passed
+    assert drops == sum((dropped for _, _, dropped in guarded), Counter())
 
 
 WORDS = st.lists(st.sampled_from(["the", "old", "river", "runs", "south"]), max_size=8).map(
