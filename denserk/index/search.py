@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.encoding import Backend, ComputeSettings, Dtype
+from denserk.config.options import NOTHING
 from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.folder import expanded
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENCODED_AT_ONCE = 4096  # queries encoded together, sorted by length
-NOTHING: Mapping[str, Any] = {}
 
 # answers queries that are printed, from the index that is open
 Use = Callable[[OpenedIndex, Callable[[Sequence[Query]], list[tuple[str, Hits]]]], None]
