@@ -9,7 +9,6 @@ text through one vector.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,14 +29,6 @@ STANDARD_DEVIATION = 0.02  # of new weights, as in BERT
 # Condenser's and MASTER's authors keep their heads here; only its tensors are read
 PUBLISHED_FILE = "model.pt"
 DEFAULTS = Settings()
-
-
-@dataclass(frozen=True)
-class TokenLoss:
-    """One term of the loss, which is the sum of totals over the sum of counts of all chunks."""
-
-    total: Tensor  # sum of cross-entropies, a scalar
-    count: Tensor  # of tokens, int64
 
 
 class MaskedLanguageModel(nn.Module):
@@ -98,23 +89,26 @@ class MaskedLanguageModel(nn.Module):
         return hidden[:, 0], {"mlm": hidden}
 
     def counts(self, batch: PretrainingBatch) -> dict[str, Tensor]:
-        """Return the number of labelled tokens of each term, without a forward pass."""
+        """Return the number of labelled tokens of each term, int64, without a forward pass."""
         return {name: (labels != IGNORED).sum() for name, labels in self.labels(batch).items()}
 
-    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, TokenLoss]]:
-        """Return the last [CLS] states (B, H), and the weighted terms by name."""
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the last [CLS] states (B, H), and the weighted terms by name.
+
+        A term is a sum over its tokens: the loss is that of all chunks over their `counts`.
+        """
         labels = self.labels(batch)
         cls, states = self.states(batch)
         return cls, {name: self.term(name, states[name], labels[name]) for name in labels}
 
-    def term(self, name: str, states: Tensor, labels: Tensor) -> TokenLoss:
-        """Return a term's loss, of weight 1; the MLM head sees the labelled positions alone.
+    def term(self, name: str, states: Tensor, labels: Tensor) -> Tensor:
+        """Return a term, of weight 1; the MLM head sees the labelled positions alone.
 
-        states: (B, T, H), labels: (B, T) int64, -100 where there is none.
+        states: (B, T, H), labels: (B, T) int64, -100 where there is none -> scalar.
         """
         labelled = labels != IGNORED
         logits = at_least_float32(self.backbone.vocabulary_logits(states[labelled]))
-        return TokenLoss(F.cross_entropy(logits, labels[labelled], reduction="sum"), labelled.sum())
+        return F.cross_entropy(logits, labels[labelled], reduction="sum")
 
 
 def with_first(cls: Tensor, stream: Tensor) -> Tensor:
@@ -122,29 +116,20 @@ def with_first(cls: Tensor, stream: Tensor) -> Tensor:
     return torch.cat([cls.unsqueeze(1).to(stream.dtype), stream[:, 1:]], 1)
 
 
-class Bottleneck(nn.ModuleList):
-    """`count` layers of the backbone's own kind that recover a text through one vector.
+def bottleneck(
+    backbone: Backbone, count: int, init: DecoderInit = DecoderInit.NORMAL
+) -> nn.ModuleList:
+    """Return layers of the backbone's own kind that recover a text through one vector.
 
     Their weights are from N(0, 0.02) as in BERT, or as torch initialises them.
     """
-
-    def __init__(
-        self, backbone: Backbone, count: int, init: DecoderInit = DecoderInit.NORMAL
-    ) -> None:
-        super().__init__(backbone.new_layers(count))
-        for part in self.modules() if init is DecoderInit.NORMAL else ():
-            if isinstance(part, nn.Linear):
-                nn.init.normal_(part.weight, std=STANDARD_DEVIATION)
-                if part.bias is not None:  # ModernBERT has none
-                    nn.init.zeros_(part.bias)
-
-    def forward(self, backbone: Backbone, cls: Tensor, stream: Tensor, mask: Tensor) -> Tensor:
-        """Run full self-attention over a [CLS] state and the stream behind it.
-
-        cls: (B, H), stream: (B, T, H), whose position 0 is replaced, mask: (B, T) bool, True at
-        real tokens -> (B, T, H).
-        """
-        return backbone.run_layers(self, with_first(cls, stream), mask)
+    layers = nn.ModuleList(backbone.new_layers(count))
+    for part in layers.modules() if init is DecoderInit.NORMAL else ():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=STANDARD_DEVIATION)
+            if part.bias is not None:  # ModernBERT has none
+                nn.init.zeros_(part.bias)
+    return layers
 
 
 class Condenser(MaskedLanguageModel):
@@ -167,7 +152,7 @@ class Condenser(MaskedLanguageModel):
                 f"(embeddings) to {last}",
                 f"leave --set skip-from out for {last // 2}",
             )
-        self.heads["head"] = Bottleneck(backbone, settings.n_head_layers)
+        self.heads["head"] = bottleneck(backbone, settings.n_head_layers)
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
         """See `MaskedLanguageModel`; both terms predict the same tokens."""
@@ -177,11 +162,11 @@ class Condenser(MaskedLanguageModel):
     def states(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `MaskedLanguageModel`."""
         tokens = batch.texts.tokens
-        layers = self.backbone.hidden_states(tokens)
-        late, early = layers[-1], layers[self.skip_from]
-        cls = late[:, 0]
-        head = self.heads["head"](self.backbone, cls, early, tokens.attention_mask)
-        return cls, {"head": head, "late": late}
+        hidden = self.backbone.hidden_states(tokens)
+        late, early = hidden[-1], hidden[self.skip_from]
+        stream, layers = with_first(late[:, 0], early), self.heads["head"].children()
+        head = self.backbone.run_layers(layers, stream, tokens.attention_mask)
+        return late[:, 0], {"head": head, "late": late}
 
 
 class Master(MaskedLanguageModel):
@@ -209,7 +194,7 @@ class Master(MaskedLanguageModel):
         self.tasks = [task.value for task in MasterTask if task in settings.tasks]
         self.shared = settings.decoders is Decoders.SHARED
         for name in ["shared"] if self.shared else self.tasks:
-            layers = Bottleneck(backbone, settings.n_head_layers, settings.decoder_init)
+            layers = bottleneck(backbone, settings.n_head_layers, settings.decoder_init)
             self.heads[f"{name}_decoder"] = layers
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
@@ -228,8 +213,8 @@ class Master(MaskedLanguageModel):
         for task in self.tasks:
             tokens = batch.decoders[task].tokens
             decoder = self.heads["shared_decoder" if self.shared else f"{task}_decoder"]
-            embedded = self.backbone.embed(tokens)
-            states[task] = decoder(self.backbone, cls[task], embedded, tokens.attention_mask)
+            stream, mask = with_first(cls[task], self.backbone.embed(tokens)), tokens.attention_mask
+            states[task] = self.backbone.run_layers(decoder.children(), stream, mask)
         return first, states
 
     def _passes(self, batch: PretrainingBatch) -> dict[str, MaskedTexts]:
@@ -254,7 +239,7 @@ class RetroMae(MaskedLanguageModel):
                 f"{backbone.architecture.model_type} backbone does not have",
                 "start from a BERT, RoBERTa or DistilBERT, or choose another --objective",
             )
-        self.heads["decoder"] = Bottleneck(backbone, 1)
+        self.heads["decoder"] = bottleneck(backbone, 1)
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
         """See `MaskedLanguageModel`."""
@@ -297,13 +282,10 @@ class DupMae(RetroMae):
         ]
         return cls, {**states, "bow": torch.stack(largest)}
 
-    def term(self, name: str, states: Tensor, labels: Tensor) -> TokenLoss:
+    def term(self, name: str, states: Tensor, labels: Tensor) -> Tensor:
         """See `MaskedLanguageModel`; `decoder` and `bow` have the weights of the settings."""
-        weights = {"decoder": self.settings.decoder_weight, "bow": self.settings.bow_weight}
         if name == "bow":
             logs = F.log_softmax(at_least_float32(states), dim=1).gather(1, labels.clamp_min(0))
-            counted = labels != IGNORED
-            loss = TokenLoss(-logs[counted].sum(), counted.sum())
-        else:
-            loss = super().term(name, states, labels)
-        return TokenLoss(weights.get(name, 1.0) * loss.total, loss.count)
+            return self.settings.bow_weight * -logs[labels != IGNORED].sum()
+        weight = self.settings.decoder_weight if name == "decoder" else 1.0
+        return weight * super().term(name, states, labels)

@@ -35,7 +35,7 @@ from denserk.data.batches import (
     by_length,
 )
 from denserk.data.training_batches import PairTrainingBatch
-from denserk.losses.pretraining import MaskedLanguageModel, TokenLoss
+from denserk.losses.pretraining import MaskedLanguageModel
 from denserk.losses.retrieval import (
     RetrievalObjective,
     Vectors,
@@ -87,11 +87,6 @@ class Update:
     tokens: int = 0
     positions: int = 0  # padding included
 
-    def count(self, lengths: Sequence[int]) -> None:
-        """Count one pass over texts of these lengths, padded to the longest."""
-        self.tokens += sum(lengths)
-        self.positions += len(lengths) * max(lengths, default=0)
-
 
 def groups_of(
     parts: Sequence[TokenBatch], update: Update, limits: Limits = UNLIMITED, *, split: bool = True
@@ -110,7 +105,8 @@ def groups_of(
         rows, found = torch.tensor(members, device=device), []
         for part, of_texts in zip(parts, lengths, strict=True):
             own = [of_texts[row] for row in members]
-            update.count(own)
+            update.tokens += sum(own)
+            update.positions += len(own) * max(own)
             found.append(TokenBatch(*(field[rows, : max(own)] for field in part)))
         yield rows, found
 
@@ -341,17 +337,17 @@ def pretraining_step(
     limits = Limits(run.optimizer.cache_chunk_size, run.optimizer.chunk_tokens)
     by_micro_batch = run.objective.loss_average is LossAverage.MICRO_BATCH
     rows, chunks = zip(*cut(batch, update, limits, split=not by_micro_batch), strict=True)
-    counts = None if by_micro_batch else summed(objective.counts(batch))
-
-    def weigh(name: str, loss: TokenLoss) -> Tensor:
-        share = loss.count * len(chunks) * world()[1] if counts is None else counts[name]
-        return run.objective.lm_scale * loss.total / share.clamp(min=1)
+    counts = {} if by_micro_batch else summed(objective.counts(batch))
+    micro_batches, scale = len(chunks) * world()[1], run.objective.lm_scale
 
     def forward(chunk: PretrainingBatch) -> tuple[Tensor, Terms]:
         """Return the [CLS] states of a chunk, and its share of the token losses."""
         with update.autocast():
             cls, losses = objective(chunk)
-            return cls, {name: weigh(name, loss) for name, loss in losses.items()}
+            shares = counts or {
+                n: own * micro_batches for n, own in objective.counts(chunk).items()
+            }
+            return cls, {n: scale * loss / shares[n].clamp(min=1) for n, loss in losses.items()}
 
     if run.pretrain.objective is not PretrainingObjective.COCONDENSER:
         return add_up((forward(chunk)[1] for chunk in chunks), update, {})

@@ -82,11 +82,17 @@ def literal_layer(layer, queries, states, seen):
     return torch.stack(rows)
 
 
-def assert_terms(terms, expected):
-    assert terms.keys() == expected.keys()
+def assert_terms(objective, batch, expected):
+    terms, counts = objective(batch)[1], objective.counts(batch)
+    assert terms.keys() == counts.keys() == expected.keys()
     for name, (total, count) in expected.items():
-        assert terms[name].total.item() == pytest.approx(total)
-        assert terms[name].count.item() == count
+        assert terms[name].item() == pytest.approx(total)
+        assert counts[name].item() == count
+
+
+def means(objective, batch):
+    counts = objective.counts(batch)
+    return {name: (term / counts[name]).item() for name, term in objective(batch)[1].items()}
 
 
 @pytest.mark.parametrize("kind", WITH_HEADS)
@@ -94,12 +100,13 @@ def test_masked_language_model(tiny, kind):
     backbone = backbone_of(tiny(kind))
     batch = PretrainingBatch(random_texts(backbone, LENGTHS), {}, {})
     tokens, labels = batch.texts
-    cls, terms = MaskedLanguageModel(backbone)(batch)
+    objective = MaskedLanguageModel(backbone)
+    cls, _ = objective(batch)
     hidden = backbone(tokens)
     assert cls.equal(hidden[:, 0])
-    assert_terms(terms, {"mlm": literal_loss(backbone, hidden, labels)})
+    assert_terms(objective, batch, {"mlm": literal_loss(backbone, hidden, labels)})
     theirs = backbone.model(tokens.input_ids, tokens.attention_mask, labels=labels).loss
-    assert terms["mlm"].total.item() / terms["mlm"].count.item() == pytest.approx(theirs.item())
+    assert means(objective, batch)["mlm"] == pytest.approx(theirs.item())
 
 
 @pytest.mark.parametrize("kind", WITH_HEADS)
@@ -115,7 +122,7 @@ def test_gradients_pass_through_the_bottleneck(tiny, kind, objective, settings, 
     backbone = backbone_of(tiny(kind))
     trained, batch = objective(backbone, settings).double(), batch_of(backbone)
     batch.visible[:, :, 1:] = False  # RetroMAE's rows see [CLS] alone
-    trained(batch)[1][term].total.backward()
+    trained(batch)[1][term].backward()
     layers = [*backbone.encoder.get_submodule(backbone.architecture.layers)]
     if objective is not RetroMae:  # its one layer sees no position but [CLS]: keys do not matter
         layers += [layer for head in trained.heads.values() for layer in head.children()]
@@ -160,13 +167,12 @@ def test_condenser_example_vectors(specs):
     for name, state in (("h_late", states["late"]), ("head_output", states["head"])):
         assert state[real].tolist() == pytest.approx(torch.tensor(expected[name])[real], abs=2e-6)
     assert cls.equal(states["late"][:, 0])
-    terms = objective(batch)[1]
+    terms, found = objective(batch)[1], means(objective, batch)
     for name in ("head", "late"):
-        total, count = terms[name].total, terms[name].count
-        assert total.item() == pytest.approx(sum(expected[f"per_token_nll_{name}"]), abs=1e-5)
-        assert (total / count).item() == pytest.approx(expected[f"loss_{name}"], abs=2e-6)
-    both = sum((term.total / term.count).item() for term in terms.values())
-    assert both == pytest.approx(expected["loss_total"], abs=3e-6)
+        total = sum(expected[f"per_token_nll_{name}"])
+        assert terms[name].item() == pytest.approx(total, abs=1e-5)
+        assert found[name] == pytest.approx(expected[f"loss_{name}"], abs=2e-6)
+    assert sum(found.values()) == pytest.approx(expected["loss_total"], abs=3e-6)
 
 
 def test_master_example_vectors(specs):
@@ -180,9 +186,9 @@ def test_master_example_vectors(specs):
     objective = Master(example_backbone(example), Settings(n_head_layers=1))
     fill_example(objective, example["weights"])
     expected = example["expected"]
-    cls, terms = objective(batch)
+    cls, _ = objective(batch)
     assert cls[0].tolist() == pytest.approx(expected["cls_main"][0], abs=2e-6)
-    found = {name: (term.total / term.count).item() for name, term in terms.items()}
+    found = means(objective, batch)
     names = {"mlm": "encoder_mlm_main", "mlm_npr": "encoder_mlm_npr", "mlm_cmp": "encoder_mlm_cmp"}
     named = {names.get(name, name): loss for name, loss in found.items()}
     assert named == pytest.approx(expected["losses"], abs=2e-6)
@@ -208,7 +214,7 @@ def test_condenser_literally(tiny, kind, skip_from):
         )
     states = {"head": rows, "late": layers[-1]}
     expected = {name: literal_loss(backbone, state, labels) for name, state in states.items()}
-    assert_terms(objective(batch)[1], expected)
+    assert_terms(objective, batch, expected)
 
 
 def random_batch(backbone, passes=()):
@@ -241,9 +247,7 @@ def test_master_literally(tiny, kind, passes, decoders):
                 row = literal_layer(layer, row, row, mask.expand(len(ids), -1))
             rows.append(row)
         expected[task] = literal_loss(backbone, torch.stack(rows), labels)
-    terms = objective(batch)[1]
-    assert_terms(terms, expected)
-    assert {name: term.count for name, term in terms.items()} == objective.counts(batch)
+    assert_terms(objective, batch, expected)
 
 
 @pytest.mark.parametrize("kind", WITH_HEADS)
@@ -272,7 +276,7 @@ def test_retromae_literally(tiny, kind):
         "decoder": literal_loss(backbone, torch.stack(rows), labels),
     }
     assert expected["decoder"][1] == sum(LENGTHS) - 2 * len(LENGTHS)
-    assert_terms(objective(PretrainingBatch(texts, {}, decoders, visible))[1], expected)
+    assert_terms(objective, PretrainingBatch(texts, {}, decoders, visible), expected)
 
 
 @pytest.mark.parametrize("kind", WITH_HEADS)
@@ -297,10 +301,9 @@ def test_dupmae_literally(tiny, kind):
         losses += [-math.log(math.exp(mu[token]) / total) for token in set(row) - {IGNORED}]
     retromae = RetroMae(backbone).double().eval()
     retromae.load_state_dict(objective.state_dict())
-    expected = {n: (t.total.item(), t.count.item()) for n, t in retromae(batch)[1].items()}
+    counts = objective.counts(batch)
+    expected = {n: (term.item(), counts[n]) for n, term in retromae(batch)[1].items()}
     expected["decoder"] = (0.3 * expected["decoder"][0], expected["decoder"][1])
     expected["bow"] = (2.0 * sum(losses), len(losses))
     assert len(losses) < expected["decoder"][1]
-    found = objective(batch)[1]
-    assert_terms(found, expected)
-    assert {name: term.count for name, term in found.items()} == objective.counts(batch)
+    assert_terms(objective, batch, expected)

@@ -41,7 +41,7 @@ class Fit:
         if self.done == self.nan_at:
             error = error * torch.nan
         self.done += 1
-        update.count([30, 10])
+        update.tokens += 40
         update.backward(error + error)
         return {"a": error.detach(), "b": error.detach()}
 
