@@ -47,12 +47,9 @@ from denserk.losses.retrieval import (
 from denserk.models.cross_encoder import Reranker
 from denserk.models.distributed import gather, widen, widest, world
 from denserk.models.representation import Encoder, PassageVectors, Retriever
-from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
+from denserk.models.text_encoder import ENOUGH, PASSAGE, QUERY, TextEncoder
 
-# Tokens from which a group ends before a shorter text, by device type: in a smaller group, another
-# pass through the model costs more than the padding that it avoids.
-ENOUGH = {"cpu": 512}
-DEFAULT_ENOUGH = 1 << 16
+DEFAULT_ENOUGH = 1 << 16  # tokens, where `ENOUGH` has none for a type of device
 
 # A loss by its weighted terms; their sum is the loss.
 Terms = dict[str, Tensor]
