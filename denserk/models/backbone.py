@@ -1,4 +1,7 @@
-"""The transformer of a model, with its MLM head where one is needed; a table of architectures."""
+"""The transformer of a model, with its MLM head where one is needed; a table of architectures.
+
+A static encoder has a table of its tokens' vectors in its place (Model2Vec, StaticEmbedding).
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -6,9 +9,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import transformers
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -17,6 +23,8 @@ from transformers.models.auto.modeling_auto import (
 from denserk.data.batches import TokenBatch, pad
 from denserk.errors import ModelError
 from denserk.models.devices import Compiled, Traced, compile_module
+
+STATIC = "static"
 
 
 @dataclass(frozen=True)
@@ -255,3 +263,38 @@ class Backbone(nn.Module):
         """The MLM head up to its last layer: (..., H) -> (..., H)."""
         assert self.architecture.transform is not None
         return self.architecture.transform(self.model, hidden)
+
+
+class StaticConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
+    """The size of the table."""
+
+    model_type = STATIC
+    vocab_size: int = 1
+    hidden_size: int = 1
+
+
+class StaticModel(transformers.PreTrainedModel):  # type: ignore[no-untyped-call]
+    """A table of the tokens' vectors."""
+
+    config_class = StaticConfig
+
+    def __init__(self, config: StaticConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(self, input_ids: Tensor, **_: Any) -> BaseModelOutput:
+        """Look vectors up: (B, T) ids -> (B, T, H)."""
+        return BaseModelOutput(last_hidden_state=self.embedding(input_ids))
+
+
+transformers.AutoConfig.register(STATIC, StaticConfig)
+transformers.AutoModel.register(StaticConfig, StaticModel)
+
+
+def without_special_tokens(tokenizer: Any) -> Any:
+    """Return a tokenizer that adds no special tokens to a text."""
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.post_processor = None
+    make: Any = transformers.PreTrainedTokenizerFast
+    return make(tokenizer_object=backend, **tokenizer.special_tokens_map)

@@ -45,9 +45,8 @@ from denserk.io.outputs import prepare_folder, refuse_occupied
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
-from denserk.models.devices import choose_device
-from denserk.models.distributed import (
-    device_of_rank,
+from denserk.models.devices import (
+    choose_device,
     from_main_process,
     gather_objects,
     launched,
@@ -96,9 +95,8 @@ def encode(settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptio
             "several processes cannot read a stream, or write other than --output-format npy",
             "start encode without torchrun, or use denserk convert afterwards",
         )
-    compute = replace(options.compute, device=device_of_rank(options.compute.device))
-    with process_group(compute.device):
-        return _encode(settings, corpus, options._replace(compute=compute))
+    with process_group(options.compute.device):
+        return _encode(settings, corpus, options)
 
 
 def _encode(

@@ -35,7 +35,7 @@ from denserk.data.tokenization import PAIR, TextTokenizer, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.io.files import whole_text, write_errors
 from denserk.io.manifest import differences
-from denserk.models.backbone import Architecture, Backbone, architecture_of, longest_input
+from denserk.models.backbone import STATIC, Architecture, Backbone, architecture_of, longest_input
 from denserk.models.checkpoints import (
     CONFIG,
     encoder_files,
@@ -50,7 +50,6 @@ from denserk.models.checkpoints import (
     write_tensors,
 )
 from denserk.models.representation import Encoder, needs_mlm_head, refuse_architecture
-from denserk.models.static import STATIC
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S")

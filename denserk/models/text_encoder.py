@@ -19,11 +19,11 @@ from denserk.extras import installed
 from denserk.io.manifest import file_sha256
 from denserk.io.outputs import scratch_folder
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
+from denserk.models.backbone import STATIC
 from denserk.models.checkpoints import find_model
 from denserk.models.devices import Compiled, certify, choose_dtype, on_threads, prepare_device
 from denserk.models.model_folder import fit_lengths, override, read_model_folder
 from denserk.models.representation import Encoder
-from denserk.models.static import STATIC
 from denserk.records import Passage, Query
 
 logger = logging.getLogger(__name__)

@@ -43,10 +43,9 @@ from denserk.extras import require
 from denserk.io.corpus import read_passages
 from denserk.io.topics import read_queries
 from denserk.losses.retrieval import RetrievalObjective
-from denserk.models.backbone import Backbone
+from denserk.models.backbone import STATIC, Backbone, StaticConfig, without_special_tokens
 from denserk.models.checkpoints import find_model, read_tensors
 from denserk.models.cross_encoder import Reranker, is_reranker, reranker_to_train
-from denserk.models.distributed import device_of_rank
 from denserk.models.model_folder import (
     PASSAGE_SIDE,
     QUERY_SIDE,
@@ -59,7 +58,6 @@ from denserk.models.model_folder import (
     save_model,
 )
 from denserk.models.representation import Aggretriever, Encoder, MultiVector, Retriever
-from denserk.models.static import STATIC, StaticConfig, without_special_tokens
 from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 from denserk.records import Query
 from denserk.reporting import track
@@ -189,8 +187,7 @@ def retriever_training(run: FinetuneRun) -> Training:
                 raise UsageError(
                     "--guide reads --train-data twice: a file is expected, not a stream"
                 )
-            device = device_of_rank(run.finetune.device)
-            compute = ComputeSettings(device=device, dtype=run.optimizer.dtype)
+            compute = ComputeSettings(device=run.finetune.device, dtype=run.optimizer.dtype)
             guide = TextEncoder(run.objective.guide, compute=compute)
             resolved["guide"] = guide.description()
         step = partial(retrieval_step, model, objective, run.cache, across, guide=guide)
@@ -285,7 +282,7 @@ def alignment_training(run: FinetuneRun) -> Training:
     """
     if run.finetune.teacher is None:
         raise UsageError("--objective align needs --teacher, whose query vectors are learned")
-    compute = ComputeSettings(device=device_of_rank(run.finetune.device))
+    compute = ComputeSettings(device=run.finetune.device)
     teacher = TextEncoder(run.finetune.teacher, compute=compute)
     name, stored, tokenizer = read_student(run, teacher)
     start = stored.query.keep_layers(run.finetune.keep_layers)

@@ -22,7 +22,7 @@ from denserk.io.files import STREAM, open_binary, write_errors
 from denserk.io.manifest import Kind
 from denserk.losses.pretraining import Condenser, DupMae, MaskedLanguageModel, Master, RetroMae
 from denserk.models.checkpoints import find_model
-from denserk.models.distributed import main_process_first
+from denserk.models.devices import main_process_first
 from denserk.models.model_folder import StoredEncoder, read_model_folder, save_transformer
 from denserk.reporting import track
 from denserk.training.run_folder import (

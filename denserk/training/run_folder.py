@@ -42,8 +42,13 @@ from denserk.io.outputs import prepare_folder
 from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.io.tables import HUB
 from denserk.models.checkpoints import read_json
-from denserk.models.devices import choose_device, choose_dtype
-from denserk.models.distributed import device_of_rank, main_process_first, process_group, world
+from denserk.models.devices import (
+    choose_device,
+    choose_dtype,
+    main_process_first,
+    process_group,
+    world,
+)
 from denserk.models.model_folder import CARD_FILE, card_template
 from denserk.training.trainer import BEST, CHECKPOINTS, Trainer, Training
 
@@ -90,10 +95,10 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         command, kind, seed = "pretrain", Kind.PRETRAINING, run.masking.seed
     settings: FinetuneSettings | PretrainSettings = vars(run)[command]
     output = Path(settings.output)
-    device = choose_device(device_of_rank(settings.device))
+    device = choose_device(settings.device)
     choose_dtype(run.optimizer.dtype, device)
     reports = Reports(run.optimizer.report_to, output)
-    with process_group(str(device)):
+    with process_group(settings.device):
         main = world()[0] == 0
         set_seed(seed)
         training = None if settings.model is None else build(output)

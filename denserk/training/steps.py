@@ -45,7 +45,7 @@ from denserk.losses.retrieval import (
     span_contrast_loss,
 )
 from denserk.models.cross_encoder import Reranker
-from denserk.models.distributed import gather, widen, widest, world
+from denserk.models.devices import gather, widen, widest, world
 from denserk.models.representation import Encoder, PassageVectors, Retriever
 from denserk.models.text_encoder import ENOUGH, PASSAGE, QUERY, TextEncoder
 

@@ -29,8 +29,7 @@ from denserk.config.training import DevMetric, OptimizerSettings, ValidationSett
 from denserk.data.batches import to_device
 from denserk.errors import DenserkError
 from denserk.io.outputs import whole_folder
-from denserk.models.devices import DTYPES
-from denserk.models.distributed import gather, gather_objects, sum_gradients, world
+from denserk.models.devices import DTYPES, gather, gather_objects, sum_gradients, world
 from denserk.reporting import Progress, track
 from denserk.training.steps import Step, Terms, Update
 

@@ -12,7 +12,7 @@ from torch.multiprocessing.spawn import spawn
 from denserk.config.training import CacheSettings
 from denserk.data.batches import TokenBatch, pad
 from denserk.errors import UsageError
-from denserk.models.distributed import device_of_rank, sum_gradients
+from denserk.models.devices import choose_device, process_group, sum_gradients
 from denserk.training import steps
 from denserk.training.steps import Limits, Update, group, groups_of, join, retrieval_step
 from tests.training.retrievers import (
@@ -191,9 +191,9 @@ def test_the_launch_and_the_device_of_a_rank(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert device_of_rank("cpu") == "cpu"
-    assert device_of_rank("auto") == device_of_rank("cuda") == "cuda:1"
-    with pytest.raises(UsageError, match="takes the GPU of its rank"):
-        device_of_rank("cuda:0")
+    assert str(choose_device("cpu")) == "cpu"
+    assert str(choose_device("auto")) == str(choose_device("cuda")) == "cuda:1"
+    with pytest.raises(UsageError, match="takes the GPU of its rank"), process_group("cuda:0"):
+        pass
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert device_of_rank("cuda:0") == "cuda:0"
+    assert str(choose_device("cuda")) == "cuda"
