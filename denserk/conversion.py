@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -87,14 +88,12 @@ def _corpus(job: _Job) -> int:
     return corpus.write_passages(job.target, job.counted(passages), job.to_format)
 
 
-def _queries(job: _Job) -> int:
-    queries = topics.read_queries(job.source, job.from_format)
-    return topics.write_queries(job.target, job.counted(queries), job.to_format)
+def _records(read: Callable[..., Any], write: Callable[..., int], job: _Job) -> int:
+    return write(job.target, job.counted(read(job.source, job.from_format)), job.to_format)
 
 
-def _qrels(job: _Job) -> int:
-    judgments = qrels.read_qrels(job.source, job.from_format)
-    return qrels.write_qrels(job.target, job.counted(judgments), job.to_format)
+_queries = partial(_records, topics.read_queries, topics.write_queries)
+_qrels = partial(_records, qrels.read_qrels, qrels.write_qrels)
 
 
 def _run(job: _Job) -> int:

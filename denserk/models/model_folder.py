@@ -168,17 +168,14 @@ class StoredEncoder:
     def build(self, settings: RepresentationSettings, *, train: bool = False) -> Encoder:
         """Build the encoder; missing weights are a ModelError, or to `train` initialised."""
         refuse_architecture(settings, self.architecture)
-        if needs_mlm_head(settings):
-            fresh = settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head
-            if fresh and not train:
-                raise ModelError(
-                    f"{self.folder} has no masked-language-model head, or --set mlm-head=fresh was "
-                    "given: a new head is random, and for training only"
-                )
-            backbone = self.backbone(with_head=True, fresh=fresh)
-        else:
-            backbone = self.backbone()
-        encoder = Encoder(backbone, settings)
+        with_head = needs_mlm_head(settings)
+        fresh = with_head and (settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head)
+        if fresh and not train:
+            raise ModelError(
+                f"{self.folder} has no masked-language-model head, or --set mlm-head=fresh was "
+                "given: a new head is random, and for training only"
+            )
+        encoder = Encoder(self.backbone(with_head=with_head, fresh=fresh), settings)
         own = encoder.representation.state_dict()
         kept = {name: self.heads[name] for name in own if name in self.heads}
         fill(self.folder, encoder.representation, {**own, **kept})
