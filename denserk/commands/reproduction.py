@@ -98,7 +98,8 @@ class Reproduction:
         if path in self.places:
             return self.places[path]
         if not beside(path).is_file():
-            return self.take(Step.INDEX, path, [f"{path} is absent"], None, None)
+            lacks = "has no manifest" if Path(path).exists() else "is absent"
+            return self.take(Step.INDEX, path, [f"{path} {lacks}"], None, None)
         manifest = decoded(read_file(beside(path)), beside(path))
         changed = check(path, lambda: verify_folders([path]) is None)
         if manifest.kind is Kind.VECTORS:

@@ -19,11 +19,12 @@ from denserk.io.corpus import read_passages, write_passages
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries, write_queries
+from denserk.models.devices import has_bfloat16
 
 # passages searched in each collection: the judged ones, and others, drawn, up to so many
 SLICE = 2000
 DEPTH = 100
-COMPUTE = {"device": "cpu", "dtype": "bfloat16"}
+COMPUTE = {"device": "cpu", "dtype": "bfloat16" if has_bfloat16() else "float32"}
 
 
 @dataclass(frozen=True)
