@@ -76,7 +76,9 @@ class Reproduction:
         made = manifest.made_from
         changed = changed_file(path, manifest.contents.get("sha256"))
         if topics := made.get("topics"):
-            changed += check(topics["name"], lambda: are_topics(topics, made.get("qrels")))
+            queries = read_queries(topics["name"], None, made.get("qrels"))
+            texts = (query[:2] for query in queries)
+            changed += check(topics["name"], lambda: texts_sha256(texts) == topics["sha256"])
         model = self.model(made.get("model"), changed)
         runs = runs_of(made)
         for each in runs:
@@ -334,12 +336,6 @@ def changed_file(name: str, sha256: str | None) -> list[str]:
     if sha256 is None or not Path(name).is_file():
         return [f"{name} {'is absent' if sha256 else 'has no recorded checksum'}"]
     return check(name, lambda: file_sha256(name) == sha256)
-
-
-def are_topics(topics: Mapping[str, Any], qrels: str | None) -> bool:
-    """Return whether ids and texts of queries are the recorded ones."""
-    queries = read_queries(topics["name"], None, qrels)
-    return texts_sha256(query[:2] for query in queries) == topics["sha256"]
 
 
 def are_texts(path: str, manifest: Manifest) -> bool:

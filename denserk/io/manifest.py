@@ -342,11 +342,11 @@ def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
         next(filter(None, [stage.pop(name, None) for stage in stages]), None)
         for name in ("indexing", "topics", "corpus")
     )
-    trained = {
-        source["name"]: {"name": Path(source["name"]).name, "source": source["name"]}
-        for stage in stages
-        for source in _training_data(stage.get("model"))
-    }
+    trained = {}
+    for record in (Path(stage.get("model") or "") / "training.json" for stage in stages):
+        for source in training_files(orjson.loads(read_file(record))) if record.is_file() else ():
+            name = source["name"]
+            trained[name] = {"name": Path(name).name, "source": name}
     return {
         "schema-version": 0.1,
         "run-version": 1.0,
@@ -427,13 +427,6 @@ def _retriever(made: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, A
         "index": settings.get("type", "flat"),
         "corpus": corpus,
     }
-
-
-def _training_data(model: str | None) -> Iterator[Mapping[str, str]]:
-    """Yield the training files of a model that denserk trained."""
-    path = Path(model or "") / "training.json"
-    if model and path.is_file():
-        yield from training_files(orjson.loads(read_file(path)))
 
 
 def _platform() -> dict[str, Any]:
