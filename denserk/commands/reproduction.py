@@ -103,7 +103,7 @@ class Reproduction:
             lacks = "has no manifest" if Path(path).exists() else "is absent"
             return self.take(Step.INDEX, path, [f"{path} {lacks}"], None, None)
         manifest = decoded(read_file(beside(path)), beside(path))
-        changed = check(path, lambda: verify_folders([path]) is None)
+        changed = check(path, lambda: verify_folders([path]))
         if manifest.kind is Kind.VECTORS:
             return self.vectors(path, manifest, changed)
         if recorded is not None and recorded != manifest.contents.get("sha256"):
@@ -132,7 +132,7 @@ class Reproduction:
         model = self.model(made.get("model"), changed)
         known = "texts" in made and made.get("model")
         if known and settings["side"] == "passage":
-            changed += check(made["texts"], lambda: are_texts(path, manifest))
+            changed += check(made["texts"], lambda: check_texts(path, manifest))
 
         def encode(output: str) -> None:
             from denserk.models.encode import encode as task
@@ -323,10 +323,10 @@ def search(manifest: Manifest, model: str, places: Mapping[str, str], output: st
     task(paths, settings, *overrides(made), compute_of(made, {}), own_precision=True)
 
 
-def check(name: str, is_same: Callable[[], bool]) -> list[str]:
+def check(name: str, is_same: Callable[[], object]) -> list[str]:
     """Return a phrase if an input is not as recorded, or the error of reading it; else nothing."""
     try:
-        return [] if is_same() else [f"{name} has changed"]
+        return [f"{name} has changed"] if is_same() is False else []
     except (DenserkError, OSError) as error:
         return [str(error)]
 
@@ -338,8 +338,8 @@ def changed_file(name: str, sha256: str | None) -> list[str]:
     return check(name, lambda: file_sha256(name) == sha256)
 
 
-def are_texts(path: str, manifest: Manifest) -> bool:
-    """Check that a corpus has the texts that the blocks of its vectors were made from."""
+def check_texts(path: str, manifest: Manifest) -> None:
+    """Raise an error if a corpus has other texts than the blocks of its vectors were made from."""
     name, fields = manifest.made_from["texts"], manifest.made_from["model"]["text"]["fields"]
     finished = open_vectors(path).finished
     passages = read_passages(name, corpus_of(manifest.settings), fields)
@@ -348,7 +348,6 @@ def are_texts(path: str, manifest: Manifest) -> bool:
         texts = ([p.docid, *map(p.field, fields)] for p in islice(passages, block.count))
         if texts_sha256(texts) != block.input_sha256:
             raise MismatchError(f"{name} has changed: first in the passages of {block.name}")
-    return True
 
 
 def are_terms(manifest: Manifest) -> bool:
@@ -359,7 +358,7 @@ def are_terms(manifest: Manifest) -> bool:
     bm25 = from_json(retrieval.Bm25Settings, settings["bm25"])
     for _ in bm25_texts(manifest.made_from["texts"], bm25, corpus_of(settings["corpus"]), digest):
         pass
-    return digest.hexdigest() == manifest.contents["texts_sha256"]
+    return bool(digest.hexdigest() == manifest.contents["texts_sha256"])
 
 
 def corpus_of(recorded: Mapping[str, Any]) -> CorpusSettings:
