@@ -7,6 +7,7 @@ checkpoint is written to a temporary folder and renamed once it is complete.
 
 import errno
 import json
+import logging
 import os
 import resource
 import shutil
@@ -29,9 +30,18 @@ from denserk.config.training import DevMetric, OptimizerSettings, ValidationSett
 from denserk.data.batches import to_device
 from denserk.errors import DenserkError
 from denserk.io.outputs import whole_folder
-from denserk.models.devices import DTYPES, gather, gather_objects, sum_gradients, world
+from denserk.models.devices import (
+    DTYPES,
+    gather,
+    gather_objects,
+    has_bfloat16,
+    sum_gradients,
+    world,
+)
 from denserk.reporting import Progress, track
 from denserk.training.steps import Step, Terms, Update
+
+logger = logging.getLogger(__name__)
 
 LARGEST_GROWTH = 1e4  # of the norm of all weights: above it, training has diverged
 LOG_LINES = 20  # lines that a log has at least, and steps between two of them at most
@@ -119,6 +129,9 @@ class Trainer:
             warmup = ceil(self.total * optimizer.warmup_ratio)
         self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total)
         mixed = optimizer.dtype is not Dtype.FLOAT32
+        if optimizer.dtype is Dtype.BFLOAT16 and device.type == "cpu" and not has_bfloat16():
+            logger.warning("training computes in float32: this CPU has no bfloat16 instructions")
+            mixed = False
         dtype = DTYPES[optimizer.dtype] if mixed else None
         self._autocast = partial(torch.autocast, device.type, dtype, mixed)
         self._scaler = torch.amp.GradScaler(device.type, enabled=optimizer.dtype is Dtype.FLOAT16)

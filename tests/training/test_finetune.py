@@ -143,6 +143,15 @@ def test_weights_stay_float32_in_bfloat16(tiny, train, tmp_path):
     assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in tensors)
 
 
+def test_a_cpu_without_bfloat16_trains_in_float32(tiny, train, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("denserk.training.trainer.has_bfloat16", lambda: False)
+    for dtype in (Dtype.BFLOAT16, Dtype.FLOAT32):
+        tune(tmp_path / dtype, tiny("bert"), train, **AGG, dtype=dtype, max_steps=1)
+    one, other = (load_file(tmp_path / d / "model.safetensors") for d in ("bfloat16", "float32"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert "training computes in float32" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["agg", "mlr-mix"])
 def test_gradient_checkpointing_leaves_the_model_as_it_is(tiny, train, tmp_path, name):
     settings = REPRESENTATIONS[name][0] | {"max_steps": 2}
