@@ -95,9 +95,9 @@ def sentence_similarity(
     The text settings of passages apply to sentences.
     """
     found = []
-    for name in settings.model:
-        encoder = TextEncoder(name, *options)
-        found.append(_measure_similarity(name, encoder, settings.data))
+    for label, name in settings.labelled:
+        row = _measure_similarity(name, TextEncoder(name, *options), settings.data)
+        found.append({"label": label, "model": name, **row})
     if settings.output is not None:
         write_rows(settings.output, as_table(found))
     return found
@@ -157,8 +157,7 @@ def _measure_similarity(name: str, encoder: TextEncoder, data: str) -> Row:
         raise InputError(data, None, found, "labels that differ, to correlate with")
     measure, value = figure_of(together, np.array(labels) if size == 2 else None)
     kind, count = "pairs" if size == 2 else "triplets", len(together)
-    row = {"model": name, "data": data, "kind": kind, "count": count}
-    return row | {"measure": measure, "value": value}
+    return {"data": data, "kind": kind, "count": count, "measure": measure, "value": value}
 
 
 def query_latency(settings: QueryLatencySettings, options: ModelOptions = DEFAULTS) -> list[Row]:

@@ -67,7 +67,8 @@ def finetune(
 
 def _report(result: Any, output: str, best: str = "") -> Any:
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
-    logger.info(f"{output}: {result.steps:,} steps{loss}{best}")
+    said = "finished before" if result.first_step == result.steps else f"{result.steps:,} steps"
+    logger.info(f"{output}: {said}{loss}{best}")
     return result
 
 

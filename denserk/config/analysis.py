@@ -7,28 +7,19 @@ from denserk.config.options import REQUIRED, OverwriteSettings, check_plot, opti
 from denserk.errors import UsageError
 
 
-class SeveralModels(OverwriteSettings, kw_only=True):
+class LabelledModels(OverwriteSettings, kw_only=True):
     """Input and output."""
 
     model: tuple[str, ...] = option(
         REQUIRED, "--model-name-or-path", metavar="[LABEL=]NAME|DIR|HUB_ID", repeat=True
     )
     """Model: a short name, a folder or a Hugging Face name; repeatable."""
-    sample: int = option(1000, at_least=1)
-    """Number of passages or queries to sample, the same for every model."""
-    seed: int = 42
-    """Random seed of the sample; a smaller sample is part of a larger one."""
-    output: str
-    """Output table as CSV."""
-    plot: str | None = option(None, metavar="FILE")
-    """Output plot as .png, .pdf or .svg. [default: PNG beside --output]"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         names = [label for label, _ in self.labelled]
         if len(set(names)) < len(names):
             raise UsageError("duplicate model labels", "use --model LABEL=FOLDER")
-        check_plot(self.plot)
 
     @property
     def labelled(self) -> list[tuple[str, str]]:
@@ -43,25 +34,38 @@ class SeveralModels(OverwriteSettings, kw_only=True):
             for name, (label, model) in zip(names, pairs, strict=True)
         ]
 
+
+class SentenceSimilaritySettings(LabelledModels, kw_only=True):
+    """Input and output."""
+
+    data: str = option(REQUIRED, metavar="FILE")
+    """Sentence pairs with labels, or triplets (docs/commands/analyze.md)."""
+    output: str | None = option(None, metavar="FILE|-")
+    """Also write the table as CSV."""
+
+
+class SeveralModels(LabelledModels, kw_only=True):
+    """Input and output."""
+
+    sample: int = option(1000, at_least=1)
+    """Number of passages or queries to sample, the same for every model."""
+    seed: int = 42
+    """Random seed of the sample; a smaller sample is part of a larger one."""
+    output: str
+    """Output table as CSV."""
+    plot: str | None = option(None, metavar="FILE")
+    """Output plot as .png, .pdf or .svg. [default: PNG beside --output]"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_plot(self.plot)
+
     @property
     def picture(self) -> Path | None:
         """Return the path of the plot; None if the table goes to standard output."""
         if self.plot is not None:
             return Path(self.plot)
         return None if self.output == "-" else Path(self.output).with_suffix(".png")
-
-
-class SentenceSimilaritySettings(OverwriteSettings, kw_only=True):
-    """Input and output."""
-
-    model: tuple[str, ...] = option(
-        REQUIRED, "--model-name-or-path", metavar="NAME|DIR|HUB_ID", repeat=True
-    )
-    """Model: a short name, a folder or a Hugging Face name; repeatable."""
-    data: str = option(REQUIRED, metavar="FILE")
-    """Sentence pairs with labels, or triplets (docs/commands/analyze.md)."""
-    output: str | None = option(None, metavar="FILE|-")
-    """Also write the table as CSV."""
 
 
 class AttentionEntropySettings(SeveralModels, kw_only=True):

@@ -228,7 +228,7 @@ def check_shards(named: Sequence[tuple[str, Manifest | None]]) -> None:
                 f"{other} was encoded in blocks of {expected} passages, {name} in blocks of {size}",
                 f"encode all shards with one --block-size, for example {expected}",
             )
-    if len(first) == 1 and len(ids) == len(named):
+    if len(first) == 1 and 1 < len(ids) == len(named):  # one shard alone may be meant
         (number,) = first
         if missing := sorted(set(range(number)) - {shard for _, shard in ids}):
             logger.warning(f"shards are missing among the inputs: {missing} (counted from 0)")

@@ -49,14 +49,14 @@ def measured(data, *models, output=None, **more):
 def test_pairs(tiny, tmp_path, representation):
     data = write_pairs(tmp_path / "pairs.tsv")
     made = {"representation": representation}
-    (found,) = measured(data, tiny(), representation=made)
+    (found,) = measured(data, f"a={tiny()}", representation=made)
     cosines = []
     for a, b, _ in PAIRS:
         one, other = vectors_of(tiny(), (a, b), representation=representation)
         cosines.append(round(one @ other / sqrt((one @ one) * (other @ other)), 5))
     expected = spearmanr(cosines, [label for _, _, label in PAIRS]).statistic
     assert found.pop("value") == pytest.approx(expected)
-    assert list(found.values()) == [str(tiny()), data, "pairs", 5, "spearman"]
+    assert list(found.values()) == ["a", str(tiny()), data, "pairs", 5, "spearman"]
 
 
 def test_triplets(tiny, tmp_path):
@@ -68,7 +68,7 @@ def test_triplets(tiny, tmp_path):
         anchor, positive, negative = vectors_of(tiny(), texts)
         right += np.linalg.norm(anchor - positive) < np.linalg.norm(anchor - negative)
     assert found["value"] == right / 3 < 1  # the second one is wrong for any model
-    assert list(found.values())[2:5] == ["triplets", 3, "accuracy"]
+    assert list(found.values())[3:6] == ["triplets", 3, "accuracy"]
 
 
 def test_a_table_of_several_models(tiny, tmp_path):
