@@ -15,8 +15,7 @@ class LabelledModels(OverwriteSettings, kw_only=True):
     )
     """Model: a short name, a folder or a Hugging Face name; repeatable."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         names = [label for label, _ in self.labelled]
         if len(set(names)) < len(names):
             raise UsageError("duplicate model labels", "use --model LABEL=FOLDER")
@@ -56,8 +55,7 @@ class SeveralModels(LabelledModels, kw_only=True):
     plot: str | None = option(None, metavar="FILE")
     """Output plot as .png, .pdf or .svg. [default: PNG beside --output]"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         check_plot(self.plot)
 
     @property
@@ -111,8 +109,7 @@ class WinningVectorSettings(SeveralModels, kw_only=True):
     """Number of passages per query of --run."""
     output: str = option("layers.csv", metavar="FILE|-")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.qrels is None and self.run is None:
             raise UsageError("no passages to analyse", "give --qrels, --run or both")
 

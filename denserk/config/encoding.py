@@ -137,8 +137,7 @@ class RepresentationSettings(Settings):
     norm_intermediate: bool = setting(False)
     """mlr on T5: also apply the final layer norm to the intermediate layers."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         variable = (Reduction.SCALAR_MIX, Reduction.MULTI_VECTOR)
         if self.representation is Representation.COLBERT and self.reduction in variable:
             why = "the number of vectors differs between passages"
@@ -169,8 +168,7 @@ class TextSettings(Settings):
     normalize_quotes: bool = setting(False)
     """Replace the right single quote (U+2019) in queries by an apostrophe, as DPR does."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.join == "pair" and len(self.fields) > 2:
             found = ",".join(self.fields)
             raise UsageError(f"--set join=pair takes at most two fields, found {found}")
@@ -202,8 +200,7 @@ class PrecisionSettings(Settings, kw_only=True):
     bf16: bool = False
     """Short for --dtype bfloat16."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.fp16 or self.bf16:
             short = Dtype.FLOAT16 if self.fp16 else Dtype.BFLOAT16
             if self.dtype not in (Dtype.FLOAT32, short):
@@ -226,8 +223,7 @@ class ComputeSettings(DeviceSettings, PrecisionSettings):
     head_dtype: Dtype | None = setting(None)
     """agg on a CPU: precision of the projection to the vocabulary. [default: that of --dtype]"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.head_dtype is Dtype.FLOAT16:
             raise UsageError("--head-dtype float16: choose float32 or bfloat16")
 
@@ -276,8 +272,7 @@ class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings, kw_only=True
     workers: int = option(1, at_least=1)
     """Tokenisation threads."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.output_format is not VectorFormat.NPY and (self.resume or self.update):
             raise UsageError("--resume and --update need --output-format npy")
         if self.int8 and (self.output_format is not VectorFormat.NPY or self.source == "-"):

@@ -149,8 +149,7 @@ class PageSettings(Settings):
     """Plot of the runs as .png, .pdf or .svg: a panel per measure with confidence intervals;
     curves over depth for one measure at three or more cut-offs (R@1 R@10 R@100)."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         check_plot(self.plot)
 
 

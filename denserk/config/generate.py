@@ -54,8 +54,7 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
     block_size: int = option(1024, at_least=1)
     """Passages per block; --resume repeats an unfinished block."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.queries_model is None and self.continuation_model is None:
             raise UsageError("give --queries-model, --continuation-model, or both")
         if self.output == "-" and self.resume:

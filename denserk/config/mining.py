@@ -58,8 +58,7 @@ class MiningPaths(OverwriteSettings, kw_only=True):
     preset: str | None = option(None, metavar="NAME")
     """Settings of a paper, nv-retriever; options override them."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.train is None and (self.topics is None or self.qrels is None):
             raise UsageError("give --train, or both of --topics and --qrels")
         if self.corpus is None and self.output_format not in WITHOUT_TEXTS:
@@ -103,8 +102,7 @@ class MiningSettings(ShardSettings):
     skip_missing: bool = False
     """Skip and count missing passages and queries without hits instead of stopping."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.range_min >= self.depth:
             raise UsageError(f"--range-min {self.range_min} is not below --depth {self.depth}")
         if not self.keep_gold and self.answer_bearing is not AnswerBearing.PROMOTE:

@@ -137,7 +137,10 @@ def spelled(name: str, *classes: type) -> str:
 
 @dataclass_transform(frozen_default=True)
 class Settings:
-    """Base of settings classes: makes them frozen dataclasses that check the rules of `option`."""
+    """Base of settings classes: makes them frozen dataclasses that check the rules of `option`.
+
+    A class may have further rules in `_check`, which follow those of its bases.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     own_defaults: ClassVar[str] = ""  # shown in the help in place of every default
@@ -162,6 +165,9 @@ class Settings:
             choice = [name, *spec.either.split()]
             if spec.either and given.keys().isdisjoint(choice):
                 raise UsageError(f"give {' or '.join(specs[each].flag(each) for each in choice)}")
+        for cls in reversed(type(self).__mro__):
+            if check := vars(cls).get("_check"):
+                check(self)
 
 
 def given_fields(settings: Any) -> list[str]:
@@ -215,8 +221,7 @@ class ShardSettings(Settings, kw_only=True):
     shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards", at_least=1)
     """Number of shards; their outputs concatenated equal the unsharded output."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.shard_id >= self.shard_num:
             flags = f"--shard-id {self.shard_id} of --shard-num {self.shard_num}"
             raise UsageError(flags, f"shards are numbered 0 to {self.shard_num - 1}")
@@ -230,8 +235,7 @@ class TagSettings(Settings, kw_only=True):
     tag: str = option("denserk", "--runtag", "--run-tag", nonempty=True)
     """Run tag, the last column of a TREC run."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if any(character.isspace() for character in self.tag):
             raise UsageError(f"--tag {self.tag!r}: cannot contain white space")
 

@@ -156,8 +156,7 @@ class MaskingSettings(Settings):
     seed: int = 42
     """Random seed of order, crops, masks, initial weights and dropout."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.cmp_encoder_rate not in (None, self.mlm_probability) and not self.cmp_pass:
             why = f"--set cmp-encoder-rate={self.cmp_encoder_rate}: one encoder pass has one rate"
             raise UsageError(why, "add --set cmp-pass=yes, or give --mlm-probability alone")

@@ -89,8 +89,7 @@ class IndexSettings(Settings):
     device: str = option("cpu", metavar="cpu|cuda|cuda:N")
     """Device for training lists and quantisers."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         is_bm25 = self.type is IndexType.BM25
         if self.engine and is_bm25 != (self.engine in BM25_ENGINES):
             raise UsageError(f"--engine {self.engine} does not support --type {self.type}")
@@ -157,8 +156,7 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
     verify: bool = False
     """Verify the checksums of --index and --encoded-queries first."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.engine not in (None, Engine.MILVUS):
             raise UsageError(f"--engine {self.engine}: an index folder records its own engine")
         if not (self.topics or self.encoded_queries or self.query or self.interactive):
@@ -202,8 +200,7 @@ class RankingSettings(TagSettings):
     ir_metadata: IrMetadata = setting(IrMetadata.FILE)
     """Provenance by ir-metadata.org: a file beside the run, comments in it, or none."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.ir_metadata is IrMetadata.COMMENTS and self.output_format is not RunFormat.TREC:
             raise UsageError("--set ir-metadata=comments: only a TREC run has comments")
 
@@ -254,8 +251,7 @@ class SearchSettings(RankingSettings):
     prf_negatives: int = setting(0, at_least=0)
     """rocchio: the last N of --prf-depth passages are negatives."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.prf is not Prf.ROCCHIO:
             of_rocchio = "prf_alpha prf_beta prf_gamma prf_negatives"
             reject_given(self, why="only for --prf rocchio", among=of_rocchio)
@@ -322,8 +318,7 @@ class FusionSettings(Settings):
         """Return the method: as given, or the default."""
         return self.method or (FusionMethod.LINEAR if self.tune else FusionMethod.RRF)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         if self.weights is not None and not any(self.weights):
             raise UsageError("--weights: one must be above 0")
         given = (self.normalization is not Normalization.MIN_MAX, self.missing is not None)
@@ -356,8 +351,7 @@ class CollectionSettings(Settings):
     milvus_params: tuple[str, ...] | None = setting(None)
     """Index or search parameters by Milvus's names, such as M=32,efConstruction=200."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         parts = urlsplit(self.uri or "a.db")
         if "@" in (self.uri or "") or parts.query or parts.fragment:
             raise UsageError(

@@ -236,8 +236,7 @@ class ValidationSettings(Settings):
     early_stopping: int | None = setting(None, needs="best_by")
     """Stop after N validations without improvement of --best-by. [default: never]"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
         collection = (self.dev_corpus, self.dev_topics, self.dev_qrels)
         if any(collection) and not all(collection):
             raise UsageError("--dev-corpus, --dev-topics and --dev-qrels go together")

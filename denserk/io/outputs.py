@@ -138,24 +138,20 @@ def _refuse_occupied_file(output: Path, *, overwrite: bool, resume: bool) -> Non
         raise UsageError(f"{output} exists", "add --overwrite, or choose another output")
 
 
-def _clear(folder: Path) -> None:
-    """Empty a folder that `refuse_occupied` accepted; what marks it as denserk's goes last."""
-    manifest = folder / MANIFEST
-    if _marker(folder) == MANIFEST:
-        with whole_binary(manifest) as out:
-            out.write(json.dumps({**_json(manifest), "complete": False}).encode())
-    for item in sorted(folder.iterdir(), key=lambda item: item.name in MARKS):
-        shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
-
-
 def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False) -> Path:
     """Create an output folder, or empty it if `refuse_occupied` accepts; `resume` keeps it."""
     refuse_occupied(folder, overwrite=overwrite, resume=resume)
     path = Path(folder)
     with write_errors(folder):
         path.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            _clear(path)
+        if resume:
+            return path
+        if _marker(path) == MANIFEST:
+            with whole_binary(path / MANIFEST) as out:
+                out.write(json.dumps({**_json(path / MANIFEST), "complete": False}).encode())
+        # what marks the folder as denserk's goes last
+        for item in sorted(path.iterdir(), key=lambda item: item.name in MARKS):
+            shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
     return path
 
 

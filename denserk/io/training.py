@@ -224,17 +224,11 @@ def read_training(
         else:
             lines = ((line, text.split("\t")) for line, text in read_text_lines(source, handle))
             rows = ((line, dict(enumerate(row))) for line, row in lines if any(row))
-        yield from _examples(rows, source, form)
-
-
-def _examples(
-    rows: Iterable[Row], source: str | Path, form: TrainingFormat
-) -> Iterator[TrainingExample]:
-    fields = (Fields(record, source, line) for line, record in rows)
-    if form in KEYS:
-        yield from (KEYS[form].example(each, str(number)) for number, each in enumerate(fields))
-    else:
-        yield from _join_neighbours(map(COLUMNS[form].example, fields))
+        fields = (Fields(record, source, line) for line, record in rows)
+        if form in KEYS:
+            yield from (KEYS[form].example(each, str(n)) for n, each in enumerate(fields))
+        else:
+            yield from _join_neighbours(map(COLUMNS[form].example, fields))
 
 
 def _join_neighbours(examples: Iterable[TrainingExample]) -> Iterator[TrainingExample]:
@@ -272,7 +266,17 @@ def detect_training(head: bytes) -> TrainingFormat | None:
     lines = [line for line in head.splitlines()[:SAMPLE] if line.strip()]
     if len(lines) > 1 and not head.endswith((b"\n", b"\r")):
         lines.pop()  # it may be cut short
-    return _of_columns(lines) if lines else None
+    rows = [[column.strip() for column in line.split(b"\t")] for line in lines]
+    if len({*map(len, rows)}) != 1:
+        return None
+    first = [column.decode("utf-8", "replace").lower() for column in rows[0]]
+    width = len(first)
+    if width > 1 and first[0] in FIRST_COLUMNS and first[1].startswith(("pos", "answer")):
+        return TrainingFormat.ST_TRIPLET
+    bare = not any(b" " in column for row in rows for column in row)
+    if width == 3:
+        return TrainingFormat.TRIPLES if bare else TrainingFormat.TEXT_TRIPLES
+    return TrainingFormat.NEGATIVES if width == 2 and bare else None
 
 
 def _of_record(record: Mapping[str, Any]) -> TrainingFormat | None:
@@ -287,20 +291,6 @@ def _of_record(record: Mapping[str, Any]) -> TrainingFormat | None:
     if len(keys) == 3 and ids and (texts or "query_id" in keys):
         return TrainingFormat.TRIPLES
     return TrainingFormat.ST_TRIPLET if texts else None
-
-
-def _of_columns(lines: list[bytes]) -> TrainingFormat | None:
-    rows = [[column.strip() for column in line.split(b"\t")] for line in lines]
-    width = len(rows[0])
-    if any(len(row) != width for row in rows):
-        return None
-    first = [column.decode("utf-8", "replace").lower() for column in rows[0]]
-    if width > 1 and first[0] in FIRST_COLUMNS and first[1].startswith(("pos", "answer")):
-        return TrainingFormat.ST_TRIPLET
-    bare = not any(b" " in column for row in rows for column in row)
-    if width == 3:
-        return TrainingFormat.TRIPLES if bare else TrainingFormat.TEXT_TRIPLES
-    return TrainingFormat.NEGATIVES if width == 2 and bare else None
 
 
 def _check(example: TrainingExample, form: TrainingFormat) -> None:
@@ -424,29 +414,34 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
 
     A `size` of 2 asks for pairs, 3 for triplets; None detects it by the first row.
     """
+
+    def order(row: Sequence[str]) -> Sequence[str]:
+        """Name the columns of a file without a header; none if their number does not decide."""
+        if len(row) >= len(BENCHMARK):
+            return BENCHMARK
+        if len(row) != 3:
+            return ()
+        labelled = size == 2 or (size is None and is_number(row[2]))
+        return (*PAIR, "label") if labelled else TRIPLETS[0]
+
     names: Sequence[str] = ()
     kinds = [names for names in (*TRIPLETS, PAIR) if size in (None, len(names))]
     with open_binary(source, "train") as handle:
-        order = partial(_order_of, size=size)
         for line, row in _named_rows(handle, source, EXPECTED[size], order):
             names = names or next((names for names in kinds if row.keys() >= set(names)), ())
             if not names:
                 raise InputError(source, line, f"the columns {list_keys(row)}", EXPECTED[size])
-            yield _sentences(Fields(row, source, line), names)
+            fields = Fields(row, source, line)
+            texts = tuple(map(fields.text, names))
+            if blank := [n for n, text in zip(names, texts, strict=True) if not text.strip()]:
+                raise fields.error(f"no {blank[0]}", "a sentence")
+            label = next((fields.number(name) for name in LABELS if name in fields), None)
+            if label is None and len(names) == 2:
+                found = f"no label among the columns {list_keys(row)}"
+                raise fields.error(found, "a number as label or score")
+            yield SentenceExample(texts, label if len(names) == 2 else None)
     if not names:
         raise InputError(source, None, "no rows", EXPECTED[size])
-
-
-def _sentences(fields: Fields, names: Sequence[str]) -> SentenceExample:
-    texts = tuple(fields.text(name) for name in names)
-    for name, text in zip(names, texts, strict=True):
-        if not text.strip():
-            raise fields.error(f"no {name}", "a sentence")
-    label = next((fields.number(name) for name in LABELS if name in fields), None)
-    if label is None and len(names) == 2:
-        found = f"no label among the columns {list_keys(fields.record)}"
-        raise fields.error(found, "a number as label or score")
-    return SentenceExample(texts, label if len(names) == 2 else None)
 
 
 def _named_rows(
@@ -482,13 +477,3 @@ def _named_rows(
         if len(known) != len(header):
             raise InputError(source, line, columns(len(row)), f"{len(header)}: {', '.join(header)}")
         yield line, dict(zip(header, known, strict=True))
-
-
-def _order_of(row: Sequence[str], size: int | None) -> Sequence[str]:
-    """Return the names of columns without a header; none if their number does not decide."""
-    if len(row) >= len(BENCHMARK):
-        return BENCHMARK
-    if len(row) != 3:
-        return ()
-    labelled = size == 2 or (size is None and is_number(row[2]))
-    return (*PAIR, "label") if labelled else TRIPLETS[0]

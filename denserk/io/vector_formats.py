@@ -340,9 +340,20 @@ class _Unpickler(pickle.Unpickler):
 
 def read_pickle(path: str | Path) -> Iterator[VectorBlock]:
     """Read blocks of vectors; a pickle that calls a name that is not allowed is an InputError."""
+    ids: Any
+    vectors: Any
+    texts = None
     try:
         with open_binary(path) as handle:
-            ids, vectors, texts = _pickled(_Unpickler(handle).load())
+            value = _Unpickler(handle).load()
+        if type(value).__name__ == "DataFrame":
+            ids, vectors = list(value["id"]), list(value["embedding"])
+            texts = list(map(str, value["text"])) if "text" in value.columns else None
+        elif isinstance(value, tuple | list) and isinstance(value[0], np.ndarray):
+            vectors, ids = value
+            ids = np.asarray(ids, dtype=object).reshape(-1).tolist()
+        else:
+            ids, vectors = [pair[0] for pair in value], [pair[1] for pair in value]
         if not isinstance(vectors, np.ndarray):
             vectors = np.stack([np.asarray(row) for row in vectors])
     except DenserkError:
@@ -354,17 +365,6 @@ def read_pickle(path: str | Path) -> Iterator[VectorBlock]:
     for start in range(0, max(len(names), len(vectors)), ROWS):
         some = slice(start, start + ROWS)
         yield checked_block(names[some], vectors[some], texts and texts[some], path)
-
-
-def _pickled(value: Any) -> tuple[Sequence[Any], Any, list[str] | None]:
-    """Return (ids, vectors, texts) of any of the three formats."""
-    if type(value).__name__ == "DataFrame":
-        texts = list(map(str, value["text"])) if "text" in value.columns else None
-        return list(value["id"]), list(value["embedding"]), texts
-    if isinstance(value, tuple | list) and isinstance(value[0], np.ndarray):
-        vectors, ids = value
-        return np.asarray(ids, dtype=object).reshape(-1).tolist(), vectors, None
-    return [pair[0] for pair in value], [pair[1] for pair in value], None
 
 
 def _write_tevatron(blocks: Iterable[VectorBlock], path: str) -> None:

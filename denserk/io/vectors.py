@@ -299,15 +299,10 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
         if found != size:
             raise InputError(folder / name, None, f"{found:,} bytes", f"{size:,} bytes", DAMAGED)
     path, digest = folder / DOCID, contents.get("sha256", {}).get(DOCID)
-    if digest is not None:
+    if digest is not None or not path.exists():
         _compare(path, digest)
-    elif path.exists():
-        count = contents.get("count")
-        _check_ids(path, count and count * vectors_per_passage(manifest))
-
-
-def _check_ids(path: Path, count: int | None) -> None:
-    """Check a file of `count` ids that has no checksum."""
+        return
+    count = contents.get("count") and contents["count"] * vectors_per_passage(manifest)
 
     def read() -> Iterator[str]:
         for line, name in read_text_lines(path):
