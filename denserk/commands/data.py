@@ -7,8 +7,7 @@ import typer
 
 from denserk.commands.options import command
 from denserk.config.encoding import ComputeSettings, ModelOptions
-from denserk.config.formats import ConversionSettings, CorpusSettings
-from denserk.config.generate import GenerateSettings
+from denserk.config.formats import ConversionSettings, CorpusSettings, GenerateSettings
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from denserk.config import pretraining as config
 from denserk.config import training
 from denserk.config.encoding import ComputeSettings, TextSettings
 from denserk.config.formats import CorpusSettings
-from denserk.config.mining import MiningPaths, MiningSettings, resolve_mining
 from denserk.config.options import Given
 from denserk.reporting import print_table
 
@@ -79,8 +78,8 @@ def _report(result: Any, output: str, best: str = "") -> Any:
     "overwrite",
 )
 def mine_negatives(
-    paths: MiningPaths,
-    given: Annotated[Given, MiningSettings],
+    paths: training.MiningPaths,
+    given: Annotated[Given, training.MiningSettings],
     corpus: CorpusSettings,
     text: Annotated[Given, TextSettings],
     compute: ComputeSettings,
@@ -92,6 +91,6 @@ def mine_negatives(
     """
     from denserk.mining.mining import mine_negatives as task
 
-    result = task(paths, resolve_mining(paths.preset, given), corpus, text, compute)
+    result = task(paths, training.resolve_mining(paths.preset, given), corpus, text, compute)
     logger.info(f"{paths.output}: {result.queries:,} queries, {result.negatives:,} negatives")
     return result

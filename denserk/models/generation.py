@@ -14,8 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
 from denserk.config.encoding import BATCH_TOKENS, ComputeSettings
-from denserk.config.formats import CorpusSettings
-from denserk.config.generate import GenerateSettings, Sampling
+from denserk.config.formats import CorpusSettings, GenerateSettings, Sampling
 from denserk.config.options import as_json
 from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY_FILES, load_tokenizer

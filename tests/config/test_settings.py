@@ -7,8 +7,7 @@ from denserk.config.encoding import (
     RepresentationSettings,
     TextSettings,
 )
-from denserk.config.generate import GenerateSettings
-from denserk.config.mining import MiningPaths, MiningSettings
+from denserk.config.formats import GenerateSettings
 from denserk.config.options import as_json, from_json
 from denserk.config.retrieval import (
     CollectionSettings,
@@ -18,6 +17,7 @@ from denserk.config.retrieval import (
     SearchPaths,
     SearchSettings,
 )
+from denserk.config.training import MiningPaths, MiningSettings
 from denserk.errors import UsageError
 
 NEEDED = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from denserk.config.mining import MiningPaths, MiningSettings
+from denserk.config.training import MiningPaths, MiningSettings
 from denserk.io.training import read_training
 from denserk.mining.mining import mine_negatives
 

@@ -9,8 +9,7 @@ import torch
 import transformers
 
 from denserk.config.encoding import ComputeSettings
-from denserk.config.formats import CorpusSettings
-from denserk.config.generate import GenerateSettings, Sampling
+from denserk.config.formats import CorpusSettings, GenerateSettings, Sampling
 from denserk.errors import MismatchError, ModelError, UsageError
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.pretraining_text import read_expansions
