@@ -395,17 +395,10 @@ def fingerprint_of(name: str) -> str | None:
 
 
 def reproduce(run: str, work: Path, first: Step, tolerance: float) -> list[Outcome]:
-    """Follow a run's manifests back; make the steps from `first` on again in a folder.
+    """Walk a run, see `Reproduction`; return its steps, inputs before what is made from them.
 
-    Args:
-        run: a run file with its manifest beside it; paths in manifests are relative to the working
-            directory, as they were given.
-        work: an existing folder for the results.
-        first: the earliest step that is made again.
-        tolerance: the largest difference of scores, vectors' values and weights that is equal.
-
-    Returns:
-        The steps, inputs before what is made from them.
+    `work` is an existing folder. Paths in manifests are relative to the working directory, as they
+    were given.
     """
     walked = Reproduction(work, first, tolerance)
     walked.run(run)

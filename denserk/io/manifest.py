@@ -296,9 +296,7 @@ def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description 
 # ir_metadata
 
 SUFFIX = ".ir_metadata.yaml"
-START, END = "ir_metadata.start", "ir_metadata.end"
 LIBRARIES = ("torch", "transformers", "faiss-cpu", "faiss-gpu", "bm25s", "openvino", "numpy")
-GIB = 1 << 30
 
 
 def describe_run(
@@ -316,7 +314,7 @@ def describe_run(
         import yaml
 
         text = yaml.safe_dump(ir_metadata(output, manifest), sort_keys=False)
-        lines = [START, *text.splitlines(), END]
+        lines = ["ir_metadata.start", *text.splitlines(), "ir_metadata.end"]
         if settings.ir_metadata is IrMetadata.COMMENTS:
             with whole_binary(output) as out, open_binary(output) as run:
                 out.write("".join(f"# {line}\n" for line in lines).encode())
@@ -432,7 +430,7 @@ def _retriever(made: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, A
 def _platform() -> dict[str, Any]:
     """Return hardware, operating system and software of this machine."""
     cores = len(os.sched_getaffinity(0))
-    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     libraries = []
     for name in LIBRARIES:
         try:
