@@ -8,7 +8,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,8 @@ WRITTEN_KEYS = {
     TopicsFormat.TEVATRON: ("query_id", "query"),
     TopicsFormat.QA: ("id", "question"),
 }
+# what `ast.literal_eval` raises
+BROKEN_LITERAL = (ValueError, SyntaxError, MemoryError, RecursionError, TypeError)
 WRITTEN = tuple(form for form in TopicsFormat if form is not TopicsFormat.ENTITY_QUESTIONS)
 
 
@@ -223,12 +225,15 @@ def _dpr_rows(lines: Lines, path: str | Path) -> Iterator[Numbered]:
         if len(parts) != 2:
             found = f"{columns(len(parts))} between tabs"
             raise InputError(path, line, found, "2: question, list of answers")
-        try:
-            answers = parse_answers(parts[1])
-        except ValueError:
+        answers: Any = None
+        with warnings.catch_warnings(), suppress(*BROKEN_LITERAL):
+            warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
+            answers = ast.literal_eval(unquote(parts[1].strip()))
+        is_list = isinstance(answers, list | tuple)
+        if not is_list or not all(isinstance(item, str) for item in answers):
             expected = "a list of strings, ['...', '...']"
-            raise InputError(path, line, f"answers {parts[1][:60]!r}", expected) from None
-        yield line, {"question": unquote(parts[0]), "answers": answers}
+            raise InputError(path, line, f"answers {parts[1][:60]!r}", expected)
+        yield line, {"question": unquote(parts[0]), "answers": list(answers)}
 
 
 # readers of the formats that are not JSON
@@ -239,19 +244,6 @@ def is_answer_list(column: str) -> bool:
     """Return whether a column looks like a list written as a Python literal, quoted or not."""
     bare = unquote(column.strip())
     return bare.startswith("[") and bare.endswith("]")
-
-
-def parse_answers(column: str) -> list[str]:
-    """Parse a list of strings written as a Python literal; raise a ValueError for anything else."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
-            value = ast.literal_eval(unquote(column.strip()))
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        raise ValueError(column) from None
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise ValueError(column)
-    return list(value)
 
 
 def is_relation_file(path: str | Path) -> bool:
