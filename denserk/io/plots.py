@@ -4,7 +4,6 @@ import io
 import logging
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -37,11 +36,9 @@ STYLE: Any = {
 }
 
 
-def style() -> AbstractContextManager[None]:
+def style() -> Any:
     """Return a context manager that applies denserk's plot style."""
-    matplotlib: Any = require("matplotlib", "drawing plots")
-    context: AbstractContextManager[None] = matplotlib.rc_context(STYLE)
-    return context
+    return require("matplotlib", "drawing plots").rc_context(STYLE)
 
 
 def new_axes(width: float, height: float, rows: int = 1, columns: int = 1, **shape: Any) -> Any:
