@@ -12,7 +12,7 @@ from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.losses.pretraining import Condenser, DupMae, Master
 from denserk.losses.retrieval import span_contrast_loss
 from denserk.models.model_folder import read_model_folder
-from denserk.training import steps
+from denserk.models.text_encoder import ENOUGH
 from denserk.training.steps import UNLIMITED, Limits, Update, cut, pretraining_step
 from tests.data.prepared_texts import run_of
 from tests.training.retrievers import assert_same
@@ -101,7 +101,7 @@ def test_spans_go_by_length_whatever_their_documents(model, monkeypatch, limits)
     rest = torch.stack([loss / counts[name] for name, loss in losses.items()]).sum()
     (span_contrast_loss(cls) + rest).backward()
     expected = gradients_of(model)
-    monkeypatch.setitem(steps.ENOUGH, "cpu", 16)
+    monkeypatch.setitem(ENOUGH, "cpu", 16)
     found, terms = gradients(model, unequal, limits, kind="cocondenser")
     assert_same(found, expected, 1e-10)
     assert terms["spans"] == pytest.approx(span_contrast_loss(cls).item())

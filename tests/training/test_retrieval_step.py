@@ -13,7 +13,7 @@ from denserk.config.training import CacheSettings
 from denserk.data.batches import TokenBatch, pad
 from denserk.errors import UsageError
 from denserk.models.devices import choose_device, process_group, sum_gradients
-from denserk.training import steps
+from denserk.models.text_encoder import ENOUGH
 from denserk.training.steps import Limits, Update, group, groups_of, join, retrieval_step
 from tests.training.retrievers import (
     LOSSES,
@@ -36,7 +36,7 @@ LIMITS = st.builds(Limits, st.none() | st.integers(1, 5), st.none() | st.integer
 @given(LENGTHS, LIMITS)
 def test_groups_are_the_batch_within_the_limits(lengths, limits):
     texts, work = [[7 + number] * length for number, length in enumerate(lengths)], Update()
-    with patch.dict(steps.ENOUGH, cpu=16):
+    with patch.dict(ENOUGH, cpu=16):
         batches, back = group(pad(texts, 0), work, limits)
         (rows, _), *_ = groups_of([pad(texts, 0)], Update(), limits)
     found = [row[mask].tolist() for part in batches for row, mask in zip(*part, strict=True)]
@@ -132,7 +132,7 @@ def test_groups_of_similar_length_change_nothing(tiny, monkeypatch, name):
     whole, grouped = Update(), Update()
     terms, expected = run(model, made, DIRECT, batch, whole)
     assert whole.positions == sum(part[0].numel() for part in (batch.queries, batch.passages))
-    monkeypatch.setitem(steps.ENOUGH, "cpu", 1)
+    monkeypatch.setitem(ENOUGH, "cpu", 1)
     grouped_terms, found = run(model, made, DIRECT, batch, grouped)
     assert_same(found, expected, 1e-9)
     assert grouped_terms == pytest.approx(terms)
