@@ -3,10 +3,11 @@
     python -m tests.benchmarks.negatives DATA WORK [RUN ...]
 
 The start is that of `pretraining`. Each system is fine-tuned from it as `agg` on the same
-questions of nq-qed, with three negatives each: `from-bm25` has BM25's, `mined` has those of its
-seed's `from-bm25` model, `distilled` has BM25's and learns the scores of a cross-encoder. A RUN is
-a system and a seed (`mined-1`, after `from-bm25-1`); without one all are made. What is in WORK is
-used again. Every call ends with the table so far.
+questions of nq-qed. A step has one of three negatives of each: `from-bm25` has BM25's, `mined`
+those of its seed's `from-bm25` model; or all three of BM25: `undistilled` as they are, `distilled`
+with the scores of a cross-encoder to learn, too. A RUN is a system and a seed (`mined-1`, after
+`from-bm25-1`); without one all are made. What is in WORK is used again. Every call ends with the
+table so far.
 """
 
 import shutil
@@ -32,9 +33,14 @@ from tests.benchmarks.studies import COMPUTE, finished, only, prepare, print_tab
 
 POOL, NEGATIVES, DEPTH = 4000, 3, 50
 MINING = {"depth": DEPTH, "num_negatives": NEGATIVES, "skip_missing": True}
-TUNING: dict[str, Any] = {"batch_size": 32, "max_steps": 500, "lr": 2e-3, "group_size": 2, **TEXT}
+TUNING: dict[str, Any] = {"batch_size": 32, "max_steps": 500, "lr": 2e-3, **TEXT}
 TEACHER: dict[str, Any] = {"batch_size": 16, "max_steps": 200, "group_size": 4, "lr": 1e-4, **TEXT}
-SYSTEMS = ("from-bm25", "mined", "distilled")
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "from-bm25": {"group_size": 2},
+    "mined": {"group_size": 2},
+    "undistilled": {"group_size": 4},
+    "distilled": {"group_size": 4, "distillation": "kl", "contrastive_weight": 1.0},
+}
 SOURCE = COLLECTIONS[0].name
 
 
@@ -62,7 +68,8 @@ def write_scored(work: Path) -> None:
 
 def make(system: str, seed: int, data: Path, work: Path) -> None:
     """Fine-tune a system, and write its runs."""
-    train = work / (f"mined-{seed}.jsonl" if system == "mined" else f"{system}.jsonl")
+    own = {"mined": f"mined-{seed}.jsonl", "distilled": "distilled.jsonl"}
+    train = work / own.get(system, "from-bm25.jsonl")
     if system == "distilled":
         write_scored(work)
     if system == "mined" and not train.exists():
@@ -76,7 +83,7 @@ def make(system: str, seed: int, data: Path, work: Path) -> None:
     output = work / "models" / f"{system}-{seed}"
     if not finished(output):
         made = {"output": output, "overwrite": True, "seed": seed, **REPRESENTATIONS["agg"]}
-        made |= {"distillation": "kl"} if system == "distilled" else {}
+        made |= SYSTEMS[system]
         finetune(model=work / START, train_data=train, **made, **TUNING, **COMPUTE)
     retrieve(str(output), output.name, COLLECTIONS, work, **TEXT)
 
@@ -92,7 +99,7 @@ def main(data: Path, work: Path, names: Sequence[str]) -> None:
     for name in names or [f"{system}-{seed}" for seed in SEEDS for system in SYSTEMS]:
         system, _, seed_of = name.rpartition("-")
         make(system, int(seed_of), data, work)
-    print_table(SYSTEMS, COLLECTIONS, data, work)
+    print_table(list(SYSTEMS), COLLECTIONS, data, work)
 
 
 if __name__ == "__main__":
