@@ -27,21 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denserk.config.analysis import (
-    AttentionEntropySettings,
-    QueryLatencySettings,
-    SentenceSimilaritySettings,
-    SeveralModels,
-    WinningVectorSettings,
-)
-from denserk.config.encoding import (
-    DEFAULTS,
-    Backend,
-    ComputeSettings,
-    ModelOptions,
-    Reduction,
-    Representation,
-)
+from denserk.config import analysis, encoding
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.data.batches import TokenBatch, plan, to_device
 from denserk.data.sampling import choose_records
@@ -70,7 +56,7 @@ PERCENTILES = (1, 50, 99)
 # attention maps in memory at once; they grow with the square of the length, in every layer
 MAP_BYTES = 1 << 28
 # reductions that keep several vectors apart, at least in training
-KEPT_APART = (Reduction.SELF_CONTRASTIVE, Reduction.MULTI_VECTOR)
+KEPT_APART = (encoding.Reduction.SELF_CONTRASTIVE, encoding.Reduction.MULTI_VECTOR)
 
 
 def as_table(found: Sequence[Row], names: Sequence[str] = (), digits: int = 6) -> list[list[str]]:
@@ -81,14 +67,15 @@ def as_table(found: Sequence[Row], names: Sequence[str] = (), digits: int = 6) -
     return [names, *shown]
 
 
-def save(found: Sequence[Row], draw: Callable[[], Any], settings: SeveralModels) -> None:
+def save(found: Sequence[Row], draw: Callable[[], Any], settings: analysis.SeveralModels) -> None:
     """Write the results as CSV, and their plot."""
     write_rows(settings.output, as_table(found))
     save_if_installed(draw, "the results", settings.picture)
 
 
 def sentence_similarity(
-    settings: SentenceSimilaritySettings, options: ModelOptions = DEFAULTS
+    settings: analysis.SentenceSimilaritySettings,
+    options: encoding.ModelOptions = encoding.DEFAULTS,
 ) -> list[Row]:
     """Measure models on pairs or triplets of sentences; write the table if asked to.
 
@@ -160,7 +147,9 @@ def _measure_similarity(name: str, encoder: TextEncoder, data: str) -> Row:
     return {"data": data, "kind": kind, "count": count, "measure": measure, "value": value}
 
 
-def query_latency(settings: QueryLatencySettings, options: ModelOptions = DEFAULTS) -> list[Row]:
+def query_latency(
+    settings: analysis.QueryLatencySettings, options: encoding.ModelOptions = encoding.DEFAULTS
+) -> list[Row]:
     """Measure models on the same queries, one model after the other; write table and plot.
 
     A time runs from the text of a query to its embedding in CPU memory, tokenization included.
@@ -214,9 +203,9 @@ def plot_times(found: Sequence[Row], times: Sequence[Floats]) -> Any:
 
 
 def attention_entropy(
-    settings: AttentionEntropySettings,
+    settings: analysis.AttentionEntropySettings,
     corpus: CorpusSettings = DETECTED,
-    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    compute: encoding.ComputeSettings = encoding.ComputeSettings(),  # noqa: B008  (frozen)
 ) -> list[Row]:
     """Measure models on the same passages; write the table and the plot.
 
@@ -227,9 +216,11 @@ def attention_entropy(
     text: dict[str, Any] = {"passage_max_length": settings.max_length}
     text |= {"fields": settings.fields} if settings.fields else {}
     text |= {"join": settings.join} if settings.join is not None else {}
-    pooling = {"representation": Representation.MEAN}  # any: no embeddings are made
-    compute = replace(compute, backend=Backend.TORCH)  # whose attention weights can be read
-    models = load_models(settings.labelled, ModelOptions(pooling, text, compute))
+    pooling = {"representation": encoding.Representation.MEAN}  # any: no embeddings are made
+    compute = replace(
+        compute, backend=encoding.Backend.TORCH
+    )  # whose attention weights can be read
+    models = load_models(settings.labelled, encoding.ModelOptions(pooling, text, compute))
     passages = _sample(settings, corpus)
     source = {"corpus": settings.corpus, "passages": len(passages), "seed": settings.seed}
     source |= {"max_length": settings.max_length}
@@ -296,7 +287,7 @@ def layer_entropies(backbone: Backbone, batch: TokenBatch) -> NDArray[np.float64
     return entropies
 
 
-def _sample(settings: AttentionEntropySettings, corpus: CorpusSettings) -> list[Passage]:
+def _sample(settings: analysis.AttentionEntropySettings, corpus: CorpusSettings) -> list[Passage]:
     """Draw the passages that every model reads, of those with text."""
     fields = settings.fields or ("title", "text")
 
@@ -338,8 +329,8 @@ def _entropies(
 
 
 def winning_vectors(
-    settings: WinningVectorSettings,
-    options: ModelOptions = DEFAULTS,
+    settings: analysis.WinningVectorSettings,
+    options: encoding.ModelOptions = encoding.DEFAULTS,
     corpus: CorpusSettings = DETECTED,
 ) -> list[Row]:
     """Count which vector wins, for models on the same pairs; write table and plot.
@@ -355,7 +346,7 @@ def winning_vectors(
 
 
 def choose_pairs(
-    settings: WinningVectorSettings, fields: Sequence[str] | None, corpus: CorpusSettings
+    settings: analysis.WinningVectorSettings, fields: Sequence[str] | None, corpus: CorpusSettings
 ) -> Pairs:
     """Return queries, passages, and the rows of `positive` and `retrieved` pairs: (N, 2)."""
     named: dict[str, dict[str, list[str]]] = {}
@@ -457,9 +448,9 @@ def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> l
     if any((each < 0).any() for each in won.values()):
         raise DenserkError(f"{model}: an embedding is not a number (NaN)", "use --dtype float32")
     shape, kind = pooling.settings.representation, "token"
-    first = ["mean"] if shape is Representation.ME_BERT and not pooling.by_cls else []
+    first = ["mean"] if shape is encoding.Representation.ME_BERT and not pooling.by_cls else []
     names = [*first, *map(str, range(longest - len(first)))]
-    if shape is Representation.MLR:
+    if shape is encoding.Representation.MLR:
         kind, names = "layer", list(map(str, pooling.layers))
     found = []
     for name, each in won.items():

@@ -22,19 +22,8 @@ import typer
 from typer.core import TyperCommand
 
 from denserk.commands.app import app
+from denserk.config import options
 from denserk.config.encoding import ModelOptions
-from denserk.config.options import (
-    REQUIRED,
-    build,
-    field_docs,
-    fields_of,
-    read_yaml,
-    select,
-    spec_of,
-    type_hints,
-    typed_values,
-    without_none,
-)
 from denserk.errors import UsageError
 from denserk.reporting import ConsoleSettings, configure
 
@@ -108,17 +97,17 @@ class _Option:
     """A field of a settings class as an option; `is_unset`: its default is not passed on."""
 
     def __init__(self, settings: type, name: str, *, is_unset: bool = False) -> None:
-        field, self.name, self._is_unset = fields_of(settings)[name], name, is_unset
-        self.spec, self._default = spec_of(field), field.default
-        self._kind = without_none(type_hints(settings)[name])
+        field, self.name, self._is_unset = options.fields_of(settings)[name], name, is_unset
+        self.spec, self._default = options.spec_of(field), field.default
+        self._kind = options.without_none(options.type_hints(settings)[name])
         own_defaults = getattr(settings, "own_defaults", "")
         owner = settings
         while not inspect.get_annotations(owner):
-            owner = next(cls for cls in owner.__bases__ if name in fields_of(cls))
+            owner = next(cls for cls in owner.__bases__ if name in options.fields_of(cls))
         self._panel = re.split("[.:]", owner.__doc__ or "")[0]
         self._panel += " (overrides the model's)" if own_defaults else ""
-        self._text = field_docs(settings)[name]
-        if self._default is REQUIRED:
+        self._text = options.field_docs(settings)[name]
+        if self._default is options.REQUIRED:
             self._text += "" if is_unset else " [required]"
         elif "[default: " not in self._text:
             default = own_defaults or self._shown(self._default)
@@ -267,7 +256,9 @@ class _Parsed:
                 self.plain.append(parameters[name].replace(annotation=hint))
         groups = [(cls, unset) for classes, unset in self._groups.values() for cls in classes]
         self._classes = [cls for cls, _ in groups]
-        self.options = [_Option(cls, n, is_unset=u) for cls, u in groups for n in fields_of(cls)]
+        self.options = [
+            _Option(cls, n, is_unset=u) for cls, u in groups for n in options.fields_of(cls)
+        ]
 
     def call(self, given: Mapping[str, Any]) -> Any:
         """Call the function with options by name, which win over those of a --config."""
@@ -275,12 +266,14 @@ class _Parsed:
         plain = {each.name: _texts(values.pop(each.name, each.default)) for each in self.plain}
         typed: dict[str, Any] = {}
         if path := values.pop("config", None):
-            typed = typed_values(str(path), read_yaml(path), *self._classes)
-        typed |= typed_values(self._source, values, *self._classes)
+            typed = options.typed_values(str(path), options.read_yaml(path), *self._classes)
+        typed |= options.typed_values(self._source, values, *self._classes)
         built: dict[str, Any] = {}
         files = dict(plain)
         for name, (classes, is_unset) in self._groups.items():
-            built[name] = select(typed, *classes) if is_unset else build(classes[0], typed)
+            built[name] = (
+                options.select(typed, *classes) if is_unset else options.build(classes[0], typed)
+            )
             files |= built[name] if is_unset else vars(built[name])
             files |= {"picture": built[name].picture} if hasattr(built[name], "picture") else {}
         for name in self._of_models:
@@ -302,7 +295,7 @@ def command(
 
     def register(function: Callable[..., T]) -> Callable[..., T]:
         parsed = _Parsed(name, function)
-        console = [_Option(ConsoleSettings, name) for name in fields_of(ConsoleSettings)]
+        console = [_Option(ConsoleSettings, name) for name in options.fields_of(ConsoleSettings)]
         rare = {each.name: each.record() for each in parsed.options if each.spec.rare}
         parameters = [*parsed.plain, *(o.parameter() for o in parsed.options if not o.spec.rare)]
         parameters += [CONFIG] * config + [SET] * bool(rare)

@@ -6,16 +6,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from denserk.config.options import (
-    FOLDER,
-    ResumeSettings,
-    Settings,
-    from_json,
-    option,
-    read_yaml,
-    setting,
-    unknown,
-)
+from denserk.config import options
 
 # Papers with published figures; condenser: also coCondenser and gradient caching.
 Paper = StrEnum("Paper", "AGGRETRIEVER CONDENSER MASTER MLR")
@@ -89,7 +80,7 @@ class Group:
 
 @cache
 def _recipe() -> Mapping[str, Mapping[str, Any]]:
-    return read_yaml(FOLDER / "benchmarks.yaml")
+    return options.read_yaml(options.FOLDER / "benchmarks.yaml")
 
 
 @cache
@@ -101,7 +92,7 @@ def benchmarks() -> Mapping[str, Benchmark]:
         own = _beir(name, **row) if name.startswith("beir/") else row
         if isinstance(corpus := own["corpus"], str):
             own = {**own, "corpus": {"name": corpus, **corpora[corpus]}}
-        found[name] = from_json(Benchmark, {"name": name, **own})
+        found[name] = options.from_json(Benchmark, {"name": name, **own})
     return found
 
 
@@ -119,7 +110,9 @@ def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -
 def groups() -> Mapping[str, Group]:
     """Return all groups by name; members come before the groups that contain them."""
     rows = _recipe()["groups"]
-    return {name: from_json(Group, {"name": name, **values}) for name, values in rows.items()}
+    return {
+        name: options.from_json(Group, {"name": name, **values}) for name, values in rows.items()
+    }
 
 
 def find_benchmark(name: str) -> Benchmark | Group:
@@ -127,7 +120,9 @@ def find_benchmark(name: str) -> Benchmark | Group:
     known: dict[str, Benchmark | Group] = {**benchmarks(), **groups()}
     name = name.replace("beir:", "beir/").rstrip("/")
     if name not in known:
-        raise unknown("benchmark", name, known, "denserk benchmark --list prints all of them")
+        raise options.unknown(
+            "benchmark", name, known, "denserk benchmark --list prints all of them"
+        )
     return known[name]
 
 
@@ -166,29 +161,29 @@ def list_benchmarks() -> list[tuple[str, ...]]:
     return rows
 
 
-class BenchmarkPaths(Settings, kw_only=True):
+class BenchmarkPaths(options.Settings, kw_only=True):
     """Input and output."""
 
-    runs: tuple[str, ...] = option((), "--run", metavar="FILE|DIR", repeat=True)
+    runs: tuple[str, ...] = options.option((), "--run", metavar="FILE|DIR", repeat=True)
     """Run file of the benchmark, or folder of runs named by benchmark; repeatable."""
-    model: str | None = option(
+    model: str | None = options.option(
         None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID", needs="output"
     )
     """Model to encode and search each benchmark with; its runs are written to --output."""
-    output: str | None = option(None, metavar="DIR", needs="model")
+    output: str | None = options.option(None, metavar="DIR", needs="model")
     """Folder for the runs of --model."""
-    against: tuple[Paper, ...] = option((), repeat=True, metavar="|".join(Paper))
+    against: tuple[Paper, ...] = options.option((), repeat=True, metavar="|".join(Paper))
     """Paper whose published figures are shown for comparison; repeatable."""
     list: bool = False
     """List all benchmarks with sources, measures and papers, and exit."""
 
 
-class MakeSettings(ResumeSettings):
+class MakeSettings(options.ResumeSettings):
     """Search with --model."""
 
-    hits: int = option(1000, "-k")
+    hits: int = options.option(1000, "-k")
     """Passages returned per query."""
-    index_device: str | None = setting(None, metavar="cpu|cuda|cuda:N")
+    index_device: str | None = options.setting(None, metavar="cpu|cuda|cuda:N")
     """Device of the search. [default: as --device]"""
-    discard_vectors: bool = setting(False)
+    discard_vectors: bool = options.setting(False)
     """Delete the vectors and index of a corpus after its runs are made."""

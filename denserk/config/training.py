@@ -11,15 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from denserk.config import formats
 from denserk.config.encoding import PrecisionSettings, RepresentationSettings, TextSettings
-from denserk.config.formats import (
-    WITHOUT_TEXTS,
-    CorpusSettings,
-    QrelsFormat,
-    RunFormat,
-    TopicsFormat,
-    TrainingFormat,
-)
 from denserk.config.options import (
     REQUIRED,
     DeviceSettings,
@@ -269,7 +262,7 @@ class FinetuneSettings(ResumeSettings, DeviceSettings, kw_only=True):
     """align: model whose query vectors are learned."""
     keep_layers: tuple[int, ...] = setting((), at_least=0, of="align")
     """align: layers of --model to start from, the first is 0. [default: all]"""
-    train_format: TrainingFormat | None = option(None, of=RANKING)
+    train_format: formats.TrainingFormat | None = option(None, of=RANKING)
     """Format of the training data. [default: detected]"""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME", of=f"{RANKING} align")
     """Corpus with the texts of passages given by id; align: its sentences are queries, too."""
@@ -428,14 +421,16 @@ class FinetuneRun(ResolvedRun):
     cache: CacheSettings = field(default_factory=CacheSettings)
     reranking: RerankingSettings = field(default_factory=RerankingSettings)
     validation: ValidationSettings = field(default_factory=ValidationSettings)
-    corpus: CorpusSettings = field(default_factory=CorpusSettings)
+    corpus: formats.CorpusSettings = field(default_factory=formats.CorpusSettings)
     representation: Given = field(default_factory=dict)
     text: Given = field(default_factory=dict)
     preset: str | None = None
     notes: tuple[str, ...] = ()
 
 
-def resolve_run(preset_name: str | None, corpus: CorpusSettings, given: Given) -> FinetuneRun:
+def resolve_run(
+    preset_name: str | None, corpus: formats.CorpusSettings, given: Given
+) -> FinetuneRun:
     """Resolve a run's settings: the preset's, overridden by given ones (by field name)."""
     preset = None if preset_name is None else find_preset(preset_name)
     values = overridden(preset.settings if preset else {}, given)
@@ -466,19 +461,19 @@ class MiningPaths(OverwriteSettings, kw_only=True):
 
     train: str | None = option(None, "--train-data", metavar="FILE|-")
     """Training data in any format; its queries and positives are used."""
-    train_format: TrainingFormat | None = None
+    train_format: formats.TrainingFormat | None = None
     """Format of --train. [default: detected]"""
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
     """Queries, instead of --train or to supply the query texts it lacks."""
-    topics_format: TopicsFormat | None = None
+    topics_format: formats.TopicsFormat | None = None
     """Format of --topics. [default: detected]"""
     qrels: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Relevance judgments: positives of --topics; with --train, further positives to exclude."""
-    qrels_format: QrelsFormat | None = setting(None)
+    qrels_format: formats.QrelsFormat | None = setting(None)
     """Format of --qrels. [default: detected]"""
     run: tuple[str, ...] = option(REQUIRED, "--result-path", repeat=True, metavar="FILE|-")
     """Run to mine from; several runs are merged."""
-    run_format: RunFormat | None = setting(None)
+    run_format: formats.RunFormat | None = setting(None)
     """Format of the runs. [default: detected]"""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Passages of the runs."""
@@ -486,7 +481,7 @@ class MiningPaths(OverwriteSettings, kw_only=True):
     """Answers by query id. [default: those of --train]"""
     output: str = option(REQUIRED, metavar="FILE|-")
     """Training data with the mined negatives."""
-    output_format: TrainingFormat = TrainingFormat.TEVATRON
+    output_format: formats.TrainingFormat = formats.TrainingFormat.TEVATRON
     """Format of the output."""
     preset: str | None = option(None, metavar="NAME")
     """Settings of a paper, nv-retriever; options override them."""
@@ -494,9 +489,9 @@ class MiningPaths(OverwriteSettings, kw_only=True):
     def _check(self) -> None:
         if self.train is None and (self.topics is None or self.qrels is None):
             raise UsageError("give --train, or both of --topics and --qrels")
-        if self.corpus is None and self.output_format not in WITHOUT_TEXTS:
+        if self.corpus is None and self.output_format not in formats.WITHOUT_TEXTS:
             why = f"--output-format {self.output_format} needs the passages' texts"
-            raise UsageError(why, f"add --corpus, or write ids: {', '.join(WITHOUT_TEXTS)}")
+            raise UsageError(why, f"add --corpus, or write ids: {', '.join(formats.WITHOUT_TEXTS)}")
 
 
 class MiningSettings(ShardSettings):

@@ -24,16 +24,8 @@ from numpy.typing import NDArray
 from denserk.config.encoding import TextSettings
 from denserk.config.options import as_json
 from denserk.config.pretraining import PretrainingObjective, PretrainRun, Spans
+from denserk.data import prepared
 from denserk.data.masking import WORDS, SubwordTokens, WordCounter
-from denserk.data.prepared import (
-    FORMAT,
-    Store,
-    open_rows,
-    plan_of,
-    prepare_folder,
-    token_lists,
-    write_rows,
-)
 from denserk.data.sampling import Purpose, generator
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError
@@ -89,7 +81,7 @@ LAYOUTS = {
 }
 
 
-class PretrainingStore(Store):
+class PretrainingStore(prepared.Store):
     """Prepared text, memory-mapped: blocks, documents or passages, depending on the layout.
 
     Attributes:
@@ -106,7 +98,7 @@ class PretrainingStore(Store):
         super().__init__(folder, Kind.PRETRAINING)
         self.layout = Layout(self.settings["layout"])
         self.unit = "documents" if self.layout is Layout.SPANS else self.layout.value
-        data = open_rows(folder / "texts.arrow")
+        data = prepared.open_rows(folder / "texts.arrow")
         self.texts = data["input_ids"]
         if self.layout is Layout.SPANS:
             starts = np.flatnonzero(np.diff(data["document"][:], prepend=-1))
@@ -115,7 +107,10 @@ class PretrainingStore(Store):
             self.neighbours = neighbours(data["document"][:])
             self.expanded: NDArray[np.bool_] = data["expanded"][:]
             self.queries, self.next = data["queries"], data["next"]
-            self.word_numbers, self.words = data["words"], open_rows(folder / "words.arrow")
+            self.word_numbers, self.words = (
+                data["words"],
+                prepared.open_rows(folder / "words.arrow"),
+            )
 
     def __len__(self) -> int:
         return len(self.texts) if self.layout is not Layout.SPANS else len(self.document_ends) - 1
@@ -139,7 +134,7 @@ def prepare(
     """
     work = _Preparation(run, tokenizer)
     unused = "spans" if work.layout is Layout.BLOCKS else "short_blocks"
-    settings = {"format": FORMAT, "layout": work.layout, "corpus": as_json(run.corpus)}
+    settings = {"format": prepared.FORMAT, "layout": work.layout, "corpus": as_json(run.corpus)}
     settings |= {name: value for name, value in as_json(run.units).items() if name != unused}
     if work.layout is Layout.BLOCKS:
         settings["seed"] = run.masking.seed
@@ -147,8 +142,8 @@ def prepare(
         del settings["max_length"]
     settings["tokenizer"] = work.text_tokenizer.fingerprint()
     inputs = {"corpus": work.sources, "expansions": work.expansions}
-    plan = plan_of(settings, inputs, Kind.PRETRAINING)
-    prepare_folder(folder, plan, work.write, again=again)
+    plan = prepared.plan_of(settings, inputs, Kind.PRETRAINING)
+    prepared.prepare_folder(folder, plan, work.write, again=again)
     store = PretrainingStore(folder)
     store.warn(WARNINGS)
     return store
@@ -176,7 +171,7 @@ class _Preparation:
 
     def write(self, folder: Path, _: Path) -> dict[str, Any]:
         """Write the folder's files; return the manifest's counts."""
-        ids, passages = token_lists(self.vocabulary.size), self.layout is Layout.PASSAGES
+        ids, passages = prepared.token_lists(self.vocabulary.size), self.layout is Layout.PASSAGES
         features: dict[str, Any] = {"input_ids": ids}
         if self.layout is not Layout.BLOCKS:
             features["document"] = Value("int64")
@@ -186,7 +181,7 @@ class _Preparation:
         source, names = self.expansions or "", ", ".join(self.sources)
         self.waiting = read_expansions(source) if source and passages else iter(())
         self.expansion = next(self.waiting, None)
-        texts = write_rows(folder / "texts.arrow", Features(features), self._rows())
+        texts = prepared.write_rows(folder / "texts.arrow", Features(features), self._rows())
         found = self.found
         if not len(texts):
             hint, what = None, f"{found['documents']:,} documents"
@@ -202,7 +197,7 @@ class _Preparation:
         counts = {name: found[name] for name in ("documents", "empty", "short", "tokens")}
         counts["texts"] = len(texts)
         if passages:
-            words = write_rows(folder / "words.arrow", WORDS, self.words.rows())
+            words = prepared.write_rows(folder / "words.arrow", WORDS, self.words.rows())
             beside = int((neighbours(texts["document"][:]) != 0).sum())
             counts |= {"with_neighbour": beside, "words": len(words) - 1}
             counts["expanded"] = found["expanded"]
@@ -350,7 +345,7 @@ def write_tokens(
 
     settings = {**store.settings, "name": tokenizer_name}
     plan = Manifest(Kind.TOKENS, complete=False, settings=settings, made_from=store.made_from)
-    prepare_folder(folder, plan, write, own=False)
+    prepared.prepare_folder(folder, plan, write, own=False)
 
 
 def _records(store: PretrainingStore, separator: int) -> Iterator[dict[str, Any]]:

@@ -22,17 +22,7 @@ from numpy.typing import NDArray
 
 from denserk.config.options import as_json
 from denserk.config.training import FinetuneRun
-from denserk.data.prepared import (
-    FORMAT,
-    Inputs,
-    Store,
-    open_rows,
-    plan_of,
-    prepare_folder,
-    rules_of,
-    token_lists,
-    write_rows,
-)
+from denserk.data import prepared
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
 from denserk.io import training
@@ -57,7 +47,7 @@ EXAMPLE = {"qid": Value("string"), "positives": NUMBERS, "negatives": NUMBERS}
 EXAMPLE |= {"scores": List(Value("float32"))}
 
 
-class TrainingStore(Store):
+class TrainingStore(prepared.Store):
     """Prepared training data, memory-mapped.
 
     An item is the number of an example, from 0, in the order of the files. `queries` are token ids
@@ -71,8 +61,8 @@ class TrainingStore(Store):
         super().__init__(folder, Kind.TRAINING)
         self.query_pad_id = int(self.settings["query"]["pad_id"])
         self.passage_pad_id = int(self.settings["passage"]["pad_id"])
-        self.passages = open_rows(folder / "passages.arrow")["input_ids"]
-        examples = open_rows(folder / "examples.arrow")
+        self.passages = prepared.open_rows(folder / "passages.arrow")["input_ids"]
+        examples = prepared.open_rows(folder / "examples.arrow")
         self.qids, self.queries = examples["qid"], examples["query"]
         self.positives, self.negatives = examples["positives"], examples["negatives"]
         self.scores = examples["scores"]
@@ -109,18 +99,18 @@ def prepare(
     """
     given, fields = run.finetune, run.text.get("fields")
     settings = {
-        "format": FORMAT,
+        "format": prepared.FORMAT,
         "form": given.train_format,
         "skip_missing": given.skip_missing,
         "corpus": as_json(run.corpus),
         "fields": None if fields is None else list(fields),
-        "query": rules_of(query_tokenizer),
-        "passage": rules_of(passage_tokenizer),
+        "query": prepared.rules_of(query_tokenizer),
+        "passage": prepared.rules_of(passage_tokenizer),
     }
     sources = {use: getattr(given, use) for use in ("corpus", "queries", "qrels")}
-    plan = plan_of(settings, {"file": given.train_data, **sources})
+    plan = prepared.plan_of(settings, {"file": given.train_data, **sources})
     work = _Preparation(run, query_tokenizer, passage_tokenizer)
-    prepare_folder(folder, plan, work.write, again=again)
+    prepared.prepare_folder(folder, plan, work.write, again=again)
     store = TrainingStore(folder)
     store.warn(WARNINGS)
     return store
@@ -137,8 +127,10 @@ class _Preparation:
     def write(self, folder: Path, scratch: Path) -> dict[str, Any]:
         """Write the folder's files; return the manifest's counts."""
         given, fields = self.given, self.passage.settings.fields
-        of_passages = Features({"input_ids": token_lists(self.passage.vocabulary_size)})
-        of_examples = Features(EXAMPLE | {"query": token_lists(self.query.vocabulary_size)})
+        of_passages = Features({"input_ids": prepared.token_lists(self.passage.vocabulary_size)})
+        of_examples = Features(
+            EXAMPLE | {"query": prepared.token_lists(self.query.vocabulary_size)}
+        )
         with (
             closing(ScratchRecords(scratch / "examples")) as read,
             closing(PassageTexts(scratch / "queries")) as self.queries,
@@ -156,7 +148,7 @@ class _Preparation:
             if given.corpus is not None:
                 found = read_passages(given.corpus, self.run.corpus, self.run.text.get("fields"))
                 self.corpus.find(found, given.corpus)
-            examples = write_rows(folder / "examples.arrow", of_examples, self._rows(read))
+            examples = prepared.write_rows(folder / "examples.arrow", of_examples, self._rows(read))
             self.writer.finalize()
         if not len(examples):
             names = ", ".join(given.train_data)
@@ -259,7 +251,7 @@ def _key(candidate: Candidate) -> int:
     return hash(candidate.docid or (candidate.text, candidate.title))
 
 
-class SentenceStore(Store):
+class SentenceStore(prepared.Store):
     """Prepared pairs, triplets, or queries to align, memory-mapped.
 
     `sentences` are token ids by row; the `size` (2, 3 or 1) of example i begin at row size * i.
@@ -270,7 +262,7 @@ class SentenceStore(Store):
         super().__init__(folder, Kind.TRAINING)
         self.size = int(self.settings["size"])
         self.pad_id = int(self.settings["sentence"]["pad_id"])
-        data = open_rows(folder / "sentences.arrow")
+        data = prepared.open_rows(folder / "sentences.arrow")
         self.sentences = data["input_ids"]
         self.labels: Any = data["label"]  # vectors stay on the disk
         if self.size > 1:
@@ -314,19 +306,21 @@ def write_sentences(
     folder: Path,
     tokenizer: TextTokenizer,
     settings: Mapping[str, Any],
-    inputs: Inputs,
+    inputs: prepared.Inputs,
     label: Any,
     rows: Callable[[], Iterable[Mapping[str, Any]]],
     *,
     again: bool,
 ) -> SentenceStore:
     """Write rows of `input_ids` and a `label` of that type, unless the folder holds the same."""
-    settings = {"format": FORMAT, **settings, "sentence": rules_of(tokenizer)}
-    features = Features({"input_ids": token_lists(tokenizer.vocabulary_size), "label": label})
+    settings = {"format": prepared.FORMAT, **settings, "sentence": prepared.rules_of(tokenizer)}
+    features = Features(
+        {"input_ids": prepared.token_lists(tokenizer.vocabulary_size), "label": label}
+    )
 
     def write(part: Path, scratch: Path) -> dict[str, Any]:
-        written = write_rows(part / "sentences.arrow", features, rows())
+        written = prepared.write_rows(part / "sentences.arrow", features, rows())
         return {"examples": len(written) // settings["size"]}
 
-    prepare_folder(folder, plan_of(settings, inputs), write, again=again)
+    prepared.prepare_folder(folder, prepared.plan_of(settings, inputs), write, again=again)
     return SentenceStore(folder)

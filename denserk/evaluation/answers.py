@@ -28,12 +28,7 @@ from unicodedata import normalize
 
 import regex
 
-from denserk.config.evaluation import (
-    DEFAULT_ANSWER_MEASURES,
-    AnswerSettings,
-    EvalSettings,
-    parse_bound,
-)
+from denserk.config import evaluation
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation.evaluator import (
@@ -123,7 +118,7 @@ Judge = Callable[[Texts, Texts], Iterable[tuple[list[bool], list[str]]]]
 
 
 @contextmanager
-def judging(settings: AnswerSettings) -> Iterator[Judge]:
+def judging(settings: evaluation.AnswerSettings) -> Iterator[Judge]:
     """Yield `match_answers` for many questions (answers, texts), in `num_workers` processes."""
     one = partial(match_answers, regex=settings.regex, strict=settings.strict_dpr)
     if settings.num_workers == 1:
@@ -168,7 +163,7 @@ def evaluate_answers(
     runs: Sequence[str],
     answers: str,
     corpus: str,
-    settings: EvalSettings | None = None,
+    settings: evaluation.EvalSettings | None = None,
     format: CorpusSettings = DETECTED,
 ) -> EvaluationResult:
     """Evaluate runs by the answers that their passages hold; titles are ignored.
@@ -176,10 +171,10 @@ def evaluate_answers(
     `answers` are questions with the ids of the runs; `settings.topics` gives their texts where
     `answers` lacks them and they are written. The default is top-k accuracy at 5, 20 and 100.
     """
-    settings = settings or EvalSettings()
+    settings = settings or evaluation.EvalSettings()
     named = [*settings.measures, *(f"Success@{depth}" for depth in settings.topk)]
-    bounded = [parse_bound(text)[0] for text in settings.min]
-    measures = choose_answer_measures([*(named or DEFAULT_ANSWER_MEASURES), *bounded])
+    bounded = [evaluation.parse_bound(text)[0] for text in settings.min]
+    measures = choose_answer_measures([*(named or evaluation.DEFAULT_ANSWER_MEASURES), *bounded])
     depth = max(int(measure["cutoff"]) for measure in measures)
     if not runs:
         raise UsageError("no run is named", "denserk eval run.trec --answers FILE --corpus FILE")
@@ -235,7 +230,7 @@ def _judge(
     questions: Sequence[Query],
     found: Sequence[Run],
     texts: PassageTexts,
-    settings: AnswerSettings,
+    settings: evaluation.AnswerSettings,
     depth: int,
 ) -> dict[str, dict[str, int]]:
     """Look for answers: question -> passage -> 1 if it holds one; write and warn."""

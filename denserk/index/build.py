@@ -26,17 +26,8 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
+from denserk.index import faiss_index
 from denserk.index.bm25 import PURPOSE, Analyzer, build_bm25, build_lucene, require_lucene
-from denserk.index.faiss_index import (
-    FaissIndex,
-    Template,
-    build,
-    check_memory,
-    empty_index,
-    merge_folders,
-    open_parts,
-    read_template,
-)
 from denserk.index.folder import INDEX, expanded, folder_bytes, gather, known_count, open_sources
 from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recalls
 from denserk.io.blocks import Texts
@@ -206,7 +197,7 @@ def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetting
             f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes",
             "leave it out: indexes with the same training are merged as they are",
         )
-    parts = open_parts(inputs)
+    parts = faiss_index.open_parts(inputs)
     manifests = [part.manifest for part in parts]
     made_from: dict[str, Any] = {
         "indexes": [{"name": p.name, "sha256": p.manifest.contents["sha256"]} for p in parts],
@@ -215,7 +206,7 @@ def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetting
     }
 
     def fill(folder: Path) -> dict[str, Any]:
-        merge_folders(parts, folder)
+        faiss_index.merge_folders(parts, folder)
         return {
             "count": sum(made.contents["count"] for made in manifests),
             "dimension": parts[0].index.d,
@@ -231,7 +222,7 @@ def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetting
 def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> Plan:
     template = None
     if paths.trained_as is not None:
-        template = read_template(paths.trained_as)
+        template = faiss_index.read_template(paths.trained_as)
         settings = template.settings(settings)
     settings = with_engine(settings)
     sources = open_sources(inputs, paths.allow_pickle)
@@ -254,7 +245,7 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         size = decimal(rows * dimension * 4)
         logger.info(f"vectors: {rows:,} x {dimension} x 4 bytes = {size} on the disk")
         if not settings.is_flat and queries is None:
-            check_memory(*_to_fill(rows, dimension, settings, template), rows, settings)
+            faiss_index.check_memory(*_to_fill(rows, dimension, settings, template), rows, settings)
 
     def fill(folder: Path) -> dict[str, Any]:
         target = folder / (INDEX if settings.is_flat else VECTORS)
@@ -268,9 +259,9 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
             return contents | build_for_recall(vectors, target, settings, queries)
         factory, index = _to_fill(len(vectors), vectors.shape[1], settings, template)
         if count is None:
-            check_memory(factory, index, len(vectors), settings)
-        build(vectors, folder / INDEX, settings, factory, index)
-        opened = FaissIndex(folder / INDEX, SearchSettings(), threads=settings.threads)
+            faiss_index.check_memory(factory, index, len(vectors), settings)
+        faiss_index.build(vectors, folder / INDEX, settings, factory, index)
+        opened = faiss_index.FaissIndex(folder / INDEX, SearchSettings(), threads=settings.threads)
         blocks = partial(np.array_split, vectors, -(-len(vectors) // BLOCK))
         recall = measure_recall(factory, opened, blocks, settings.seed, settings.metric)
         target.unlink()
@@ -290,11 +281,11 @@ def _read_queries(settings: IndexSettings, size: int, model: Any) -> Vectors | N
 
 
 def _to_fill(
-    count: int, dimension: int, settings: IndexSettings, template: Template | None
+    count: int, dimension: int, settings: IndexSettings, template: faiss_index.Template | None
 ) -> tuple[str, Any]:
     """Return a factory string and an index without vectors, trained if there is a template."""
     if template is None:
-        return empty_index(count, dimension, settings)
+        return faiss_index.empty_index(count, dimension, settings)
     if template.index.d != dimension:
         raise MismatchError(
             f"{template.name} was trained on vectors of {template.index.d} dimensions, "

@@ -18,16 +18,8 @@ from scipy.stats import binomtest
 
 from denserk.config.retrieval import IndexSettings, SearchSettings
 from denserk.errors import UsageError
+from denserk.index import faiss_index
 from denserk.index.exact import ExactIndex
-from denserk.index.faiss_index import (
-    FaissIndex,
-    build,
-    check_memory,
-    empty_index,
-    faiss_errors,
-    stored_bytes,
-    write_index,
-)
 from denserk.index.folder import INDEX
 from denserk.index.searcher import SearchableIndex, Vectors, recalls
 from denserk.models.devices import has_bfloat16
@@ -93,7 +85,9 @@ class Judge:
         search = {**point.search, **changed}
         index: SearchableIndex = self._flat
         if point.factory != "Flat":
-            index = FaissIndex(path, SearchSettings(**search), threads=self.settings.threads)
+            index = faiss_index.FaissIndex(
+                path, SearchSettings(**search), threads=self.settings.threads
+            )
         start = time.perf_counter()
         _, rows = index.search(self._queries, DEPTH)
         milliseconds = 1000 * (time.perf_counter() - start) / len(rows)
@@ -122,18 +116,18 @@ def measure_types(judge: Judge, path: Path, count: int) -> Iterator[Point]:
             own = replace(settings, factory=template)
             search = dict(start for part, start in PARAMETERS.items() if part in template)
             try:
-                factory, index = empty_index(count, dimension, own)
-                point = Point(factory, stored_bytes(index, count), search)
+                factory, index = faiss_index.empty_index(count, dimension, own)
+                point = Point(factory, faiss_index.stored_bytes(index, count), search)
                 if point.size > (settings.max_bytes or np.inf):
                     raise UsageError(f"it takes {decimal(point.size)}")
-                _, index = empty_index(size, dimension, own)
-                with faiss_errors(UsageError):
+                _, index = faiss_index.empty_index(size, dimension, own)
+                with faiss_index.faiss_errors(UsageError):
                     index.train(judge.vectors)
                     index.add(judge.vectors)
             except UsageError as error:
                 logger.info(f"{template} is left out: {error}")
                 continue
-            write_index(index, path)
+            faiss_index.write_index(index, path)
             point = judge.tuned(path, point)
             # the work grows with the vectors; in a graph with their logarithm
             growth = np.log(count + 1) / np.log(size + 1) if "HNSW" in template else count / size
@@ -165,9 +159,9 @@ def build_for_recall(
             stored.rename(path)
         else:
             own = replace(settings, factory=point.factory)
-            factory, index = empty_index(count, vectors.shape[1], own)
-            check_memory(factory, index, count, settings)
-            build(vectors, path, settings, factory, index)
+            factory, index = faiss_index.empty_index(count, vectors.shape[1], own)
+            faiss_index.check_memory(factory, index, count, settings)
+            faiss_index.build(vectors, path, settings, factory, index)
         with track(f"tuning {point.factory}", len(second), "queries"):
             judge = judge or Judge(vectors, second, settings)
             reached = judge.tuned(path, point)

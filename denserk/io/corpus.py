@@ -16,23 +16,7 @@ import orjson
 
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
-from denserk.io import data_sets
-from denserk.io.files import (
-    Lines,
-    ScratchRecords,
-    columns,
-    display_name,
-    first_line,
-    is_json,
-    one_line,
-    open_ahead,
-    peek,
-    read_rows,
-    read_text_lines,
-    some,
-    write_lines,
-    write_rows,
-)
+from denserk.io import data_sets, files
 from denserk.io.json_records import (
     Numbered,
     RecordKeys,
@@ -80,8 +64,8 @@ def read_passages(
     elif (place := data_sets.locate(source)).irds is not None:
         passages = data_sets.irds_passages(place.irds)
     else:
-        files = corpus_files(place.path) if place.path.is_dir() else [place.path]
-        passages = chain.from_iterable(read_corpus_file(path, settings, fields) for path in files)
+        paths = corpus_files(place.path) if place.path.is_dir() else [place.path]
+        passages = chain.from_iterable(read_corpus_file(path, settings, fields) for path in paths)
     count = empty = 0
     for passage in passages:
         count += 1
@@ -90,7 +74,7 @@ def read_passages(
     if not count:
         raise InputError(source, None, "no passages", "at least one")
     if empty:
-        logger.info(f"{display_name(source)}: {empty:,} of {count:,} passages are empty")
+        logger.info(f"{files.display_name(source)}: {empty:,} of {count:,} passages are empty")
 
 
 def find_records(
@@ -112,7 +96,7 @@ def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]
     """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name."""
     if own := data_sets.plain_or_packed(folder, "corpus.jsonl"):
         return [own]
-    files = [
+    paths = [
         item
         for item in sorted(folder.iterdir(), key=lambda item: item.name)
         if item.name.removesuffix(".gz").endswith(endings)
@@ -120,27 +104,27 @@ def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]
         and item.name != MANIFEST
         and item.is_file()
     ]
-    if not files:
+    if not paths:
         names = ", ".join(f"*{ending}" for ending in endings)
         raise UsageError(f"{folder} holds no corpus", f"{names} files, perhaps with .gz")
-    return files
+    return paths
 
 
 def read_corpus_file(
     path: str | Path, settings: CorpusSettings = DETECTED, fields: Sequence[str] | None = None
 ) -> Iterator[Passage]:
     """Yield the passages of one file ("-" is standard input); see `read_passages`."""
-    with open_ahead(path, part="corpus") as (head, handle):
-        start, form = first_line(head), settings.corpus_format
+    with files.open_ahead(path, part="corpus") as (head, handle):
+        start, form = files.first_line(head), settings.corpus_format
         if not start:
             return
         formats = FORMATS if form else JSON_FORMATS
-        if is_json(start) if form is None else form in JSON_FORMATS:
+        if files.is_json(start) if form is None else form in JSON_FORMATS:
             rows = read_json(handle, start, path)
         else:
             table = form or _detect_columns(start.decode("utf-8", "replace"), path)
             formats = {table: FORMATS[table]}
-            rows = _table_rows(read_text_lines(path, handle), table, path)
+            rows = _table_rows(files.read_text_lines(path, handle), table, path)
         if (key := settings.docid_field) is not None:
             formats = {
                 name: keys._replace(ids=(key,), must_have_id=True) for name, keys in formats.items()
@@ -159,17 +143,17 @@ def _detect_columns(line: str, path: str | Path) -> CorpusFormat:
     if sorted(parts) == sorted(COLUMNS[CorpusFormat.DPR]):
         return CorpusFormat.DPR
     if len(parts) not in (2, 3):
-        found = f"{columns(len(parts))} between tabs: {line[:60]!r}"
+        found = f"{files.columns(len(parts))} between tabs: {line[:60]!r}"
         expected = "JSON lines, or 2 columns (id, text) or 3 (id, title, text) between tabs"
         raise InputError(path, 1, found, expected)
     return CorpusFormat.MARCO if len(parts) == 2 else CorpusFormat.MARCO_TITLES
 
 
-def _table_rows(lines: Lines, form: CorpusFormat, path: str | Path) -> Iterator[Numbered]:
+def _table_rows(lines: files.Lines, form: CorpusFormat, path: str | Path) -> Iterator[Numbered]:
     """Yield tab-separated lines as records; DPR's header may order the columns."""
     names = COLUMNS[form]
     if form is CorpusFormat.DPR:
-        first, rows = peek(read_rows(lines, path, "\t", ", ".join(names)))
+        first, rows = files.peek(files.read_rows(lines, path, "\t", ", ".join(names)))
         if first is not None and sorted(first[1]) == sorted(names):
             names = tuple(first[1])
             next(rows)
@@ -178,7 +162,7 @@ def _table_rows(lines: Lines, form: CorpusFormat, path: str | Path) -> Iterator[
     for line, parts in rows:
         if len(parts) != len(names):
             expected = f"{len(names)}: {', '.join(names)}"
-            raise InputError(path, line, f"{columns(len(parts))} between tabs", expected)
+            raise InputError(path, line, f"{files.columns(len(parts))} between tabs", expected)
         yield line, dict(zip(names, parts, strict=True))
 
 
@@ -261,7 +245,7 @@ class PassageTexts:
 
     def __init__(self, path: Path, fields: Sequence[str] = ()) -> None:
         self._fields = fields
-        self._records = ScratchRecords(path)
+        self._records = files.ScratchRecords(path)
         self._rows: dict[str, int | None] = {}  # noted id -> number of its record
         self.close = self._records.close
 
@@ -276,7 +260,7 @@ class PassageTexts:
 
     def find(self, passages: Iterable[Passage], source: str, *, everything: bool = False) -> None:
         """Copy what was noted, or all, of a corpus, read to its end; `source` is for errors."""
-        with track(f"reading {display_name(source)}", None, "records") as progress:
+        with track(f"reading {files.display_name(source)}", None, "records") as progress:
             for docid, text, title, more in passages if self._rows or everything else ():
                 progress.advance()
                 if everything or docid in self._rows:
@@ -296,7 +280,7 @@ class PassageTexts:
         if missing := self.missing:
             lacking = f"no passages with {len(missing):,} of the ids that {named_by} name"
             expected = "the corpus that was searched"
-            raise InputError(source, None, f"{lacking} ({some(missing)})", expected, hint)
+            raise InputError(source, None, f"{lacking} ({files.some(missing)})", expected, hint)
 
 
 def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFormat) -> int:
@@ -309,8 +293,8 @@ def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFo
         return write_objects(path, (_record(passage, form) for passage in passages))
     rows = (_row(passage, form) for passage in passages)
     if form is CorpusFormat.DPR:
-        return write_rows(path, chain([COLUMNS[form]], rows), "\t") - 1
-    return write_lines(path, ("\t".join(row) + "\n" for row in rows))
+        return files.write_rows(path, chain([COLUMNS[form]], rows), "\t") - 1
+    return files.write_lines(path, ("\t".join(row) + "\n" for row in rows))
 
 
 def _record(passage: Passage, form: CorpusFormat) -> dict[str, Any]:
@@ -326,5 +310,5 @@ def _row(passage: Passage, form: CorpusFormat) -> list[str]:
     docid, text, title, _ = passage
     if form is CorpusFormat.MARCO and title:
         text = f"{title} {text}"
-    values = {"id": docid, "text": one_line(text), "title": one_line(title)}
+    values = {"id": docid, "text": files.one_line(text), "title": files.one_line(title)}
     return [values[name] for name in COLUMNS[form]]

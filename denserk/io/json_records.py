@@ -19,16 +19,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import orjson
 
 from denserk.errors import InputError
-from denserk.io.files import (
-    display_name,
-    first_line,
-    is_json,
-    number_lines,
-    open_binary,
-    peek,
-    read_all,
-    whole_binary,
-)
+from denserk.io import files
 from denserk.records import NO_FIELDS
 
 logger = logging.getLogger(__name__)
@@ -53,8 +44,8 @@ def dump_json(value: Any) -> bytes:
 
 def read_objects(path: str | Path, handle: BinaryIO | None = None) -> Iterator[Numbered]:
     """Yield (line number, object) of JSON lines, of a file or an open input; skip blank lines."""
-    with open_binary(path) if handle is None else nullcontext(handle) as opened:
-        yield from parse_objects(number_lines(opened, path), path)
+    with files.open_binary(path) if handle is None else nullcontext(handle) as opened:
+        yield from parse_objects(files.number_lines(opened, path), path)
 
 
 def parse_objects(numbered: Iterable[tuple[int, bytes]], path: str | Path) -> Iterator[Numbered]:
@@ -79,7 +70,7 @@ def parse_objects(numbered: Iterable[tuple[int, bytes]], path: str | Path) -> It
 
 def write_objects(path: str | Path, objects: Iterable[Mapping[str, Any]]) -> int:
     """Write one object a line; return how many. "-" is standard output."""
-    with whole_binary(path) as handle:
+    with files.whole_binary(path) as handle:
         return sum(1 for _ in map(handle.write, map(dump_json, objects)))
 
 
@@ -87,12 +78,12 @@ def read_json(handle: BinaryIO, start: bytes, path: str | Path) -> Iterator[Numb
     """Yield (line number, object) of JSON lines, or of an array if `start` begins one."""
     if start.lstrip().startswith(b"["):
         return read_array(handle, path)
-    return parse_objects(number_lines(handle, path), path)
+    return parse_objects(files.number_lines(handle, path), path)
 
 
 def first_record(head: bytes) -> dict[str, Any] | None:
     """Return a file's first object; {} if `head` does not hold all of it, None if it is no JSON."""
-    if not is_json(start := first_line(head)):
+    if not files.is_json(start := files.first_line(head)):
         return None
     try:
         return next(read_json(io.BytesIO(head), start, ""), (0, {}))[1]
@@ -134,7 +125,7 @@ def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
 
 
 def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
-    chunks = iter(partial(read_all, handle, path, CHUNK), b"")
+    chunks = iter(partial(files.read_all, handle, path, CHUNK), b"")
     try:
         yield from codecs.iterdecode(chunks, "utf-8-sig")
     except UnicodeDecodeError:
@@ -176,7 +167,7 @@ def read_records(
     The first record decides which of the format's keys the file uses; others must have them.
     Without a `format`, `formats` are tried in their order. `what` is "corpus" or "queries".
     """
-    first, objects = peek(iter(objects))
+    first, objects = files.peek(iter(objects))
     if first is None:
         return None, iter(())
     line, record = first
@@ -190,7 +181,7 @@ def read_records(
     if format is None:
         used = ", ".join(key for key in keys if key in record)
         counted = "" if keys[0] else "; ids count from 0"
-        logger.info(f"{display_name(path)}: {found} {what} ({used}{counted})")
+        logger.info(f"{files.display_name(path)}: {found} {what} ({used}{counted})")
     id_key, text_key, title_key = keys
     unit = "passage" if what == "corpus" else "query"
 

@@ -20,19 +20,7 @@ import orjson
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
-from denserk.io.files import (
-    BOM,
-    ScratchRecords,
-    columns,
-    decode_lines,
-    display_name,
-    is_number,
-    open_binary,
-    read_errors,
-    read_text_lines,
-    whole_binary,
-    write_errors,
-)
+from denserk.io import files
 from denserk.io.json_records import identifier, list_keys, parse_objects
 from denserk.reporting import track
 
@@ -115,7 +103,7 @@ def read_raw_hits(path: str | Path, qid: str) -> Iterator[RawHit]:
 def read_run_tag(path: str | Path) -> str | None:
     """Return the tag of a run's last line; None without one, and for a stream or pipe."""
     tag = None
-    for _, line in read_text_lines(path) if Path(path).is_file() else ():
+    for _, line in files.read_text_lines(path) if Path(path).is_file() else ():
         parts = line.split(None, 6)
         if len(parts) > 5 and not _is_comment(parts) and not line.startswith("{"):
             tag = parts[5]
@@ -130,13 +118,13 @@ class RunLookup:
     """
 
     def __init__(
-        self, path: str | Path, copy: ScratchRecords, format: RunFormat | None = None
+        self, path: str | Path, copy: files.ScratchRecords, format: RunFormat | None = None
     ) -> None:
         self.path, self._copy, run = path, copy, _RunFile(path, format)
         self._numbers: dict[str, int] = {}
         with (
-            write_errors(copy.path),
-            track(f"reading {display_name(path)}", None, "queries") as progress,
+            files.write_errors(copy.path),
+            track(f"reading {files.display_name(path)}", None, "queries") as progress,
         ):
             for hits in run.grouped():
                 self._numbers[hits.qid] = copy.append(orjson.dumps((hits.docids, hits.scores)))
@@ -186,8 +174,8 @@ class _RunFile:
 
     def parts(self) -> Iterator[RankedList]:
         """Yield consecutive lines of one query; one that crosses blocks comes in several parts."""
-        number, mark = 1, BOM  # of the first line of a block; before the first block
-        with open_binary(self.path) as handle, read_errors(self.path):
+        number, mark = 1, files.BOM  # of the first line of a block; before the first block
+        with files.open_binary(self.path) as handle, files.read_errors(self.path):
             while block := handle.read(BLOCK) + handle.readline():
                 block, mark = block.removeprefix(mark).replace(b"\r\n", b"\n"), b""
                 self.format = self.format or self._detect(block, number)
@@ -214,7 +202,7 @@ class _RunFile:
             format = RunFormat.MSMARCO if _are_ranks(hits) else RunFormat.TEVATRON
         else:
             raise self._wrong_columns(line, len(parts))
-        logger.info(f"{display_name(self.path)}: {format} run ({COLUMNS[format]})")
+        logger.info(f"{files.display_name(self.path)}: {format} run ({COLUMNS[format]})")
         return format
 
     def _split(self, block: bytes, number: int) -> Iterator[RankedList] | None:
@@ -275,7 +263,7 @@ class _RunFile:
     def _columns(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of lines that are neither blank nor comments."""
         trec = self.format is RunFormat.TREC
-        for line, text in decode_lines(lines, self.path):
+        for line, text in files.decode_lines(lines, self.path):
             parts = text.split()
             if not parts or (trec and _is_comment(parts)):
                 continue
@@ -333,7 +321,7 @@ class _RunFile:
         expected = COLUMNS[self.format] if self.format else " or ".join(COLUMNS.values())
         hint = "four columns are qrels: exchange run and qrels" if count == 4 else None
         hint = "does an id have a blank? only text after the tag may" if count > 6 else hint
-        return InputError(self.path, line, columns(count), expected, hint)
+        return InputError(self.path, line, files.columns(count), expected, hint)
 
 
 def _are_ranks(rows: Iterable[tuple[int, list[str]]]) -> bool:
@@ -355,7 +343,7 @@ def _is_comment(parts: list[str]) -> bool:
 
 def _are_shifted(parts: list[str]) -> bool:
     """Return whether columns exceed six because an id has a blank, not for text after the tag."""
-    return not parts[3].removeprefix("-").isdecimal() or is_number(parts[5])
+    return not parts[3].removeprefix("-").isdecimal() or files.is_number(parts[5])
 
 
 def _twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
@@ -376,7 +364,7 @@ def write_run(
     """
     depth = MSMARCO_DEPTH if format is RunFormat.MSMARCO else None
     line, count, keyed = LINES[format], 0, format is RunFormat.MTEB
-    with whole_binary(path) as out:
+    with files.whole_binary(path) as out:
         if keyed:
             model = orjson.dumps({"model_name": tag, "revision": None})
             out.write(b'{"mteb_model_meta":%b,"default":{"test":{' % model)

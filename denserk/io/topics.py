@@ -16,29 +16,7 @@ import orjson
 
 from denserk.config.formats import TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io import data_sets
-from denserk.io.files import (
-    Lines,
-    columns,
-    display_name,
-    first_line,
-    one_line,
-    open_ahead,
-    quote,
-    read_all,
-    read_text_lines,
-    unquote,
-    whole_binary,
-    write_lines,
-)
-from denserk.io.json_records import (
-    Numbered,
-    RecordKeys,
-    first_record,
-    read_json,
-    read_records,
-    write_objects,
-)
+from denserk.io import data_sets, files, json_records
 from denserk.io.qrels import read_qrels_map, split_file
 from denserk.io.tables import is_table
 from denserk.records import NO_FIELDS, Passage, Query
@@ -47,13 +25,15 @@ logger = logging.getLogger(__name__)
 
 Row = tuple[int | None, dict[str, Any]]  # line, record
 KEYS = {
-    TopicsFormat.BEIR: RecordKeys(("_id",), ("text",)),
-    TopicsFormat.TEVATRON: RecordKeys(("query_id",), ("query", "query_text")),
-    TopicsFormat.ANSERINI: RecordKeys(("id", "qid"), ("title", "query", "text")),
-    TopicsFormat.QA: RecordKeys(("_id", "id", "qid"), ("question",), must_have_id=False),
-    TopicsFormat.ENTITY_QUESTIONS: RecordKeys((), ("question",), must_have_id=False),
-    TopicsFormat.TSV: RecordKeys(("id",), ("text",)),
-    TopicsFormat.DPR: RecordKeys((), ("question",), must_have_id=False),
+    TopicsFormat.BEIR: json_records.RecordKeys(("_id",), ("text",)),
+    TopicsFormat.TEVATRON: json_records.RecordKeys(("query_id",), ("query", "query_text")),
+    TopicsFormat.ANSERINI: json_records.RecordKeys(("id", "qid"), ("title", "query", "text")),
+    TopicsFormat.QA: json_records.RecordKeys(
+        ("_id", "id", "qid"), ("question",), must_have_id=False
+    ),
+    TopicsFormat.ENTITY_QUESTIONS: json_records.RecordKeys((), ("question",), must_have_id=False),
+    TopicsFormat.TSV: json_records.RecordKeys(("id",), ("text",)),
+    TopicsFormat.DPR: json_records.RecordKeys((), ("question",), must_have_id=False),
 }
 WRITTEN_KEYS = {
     TopicsFormat.ANSERINI: ("qid", "title"),
@@ -92,7 +72,7 @@ def read_queries(
         )
     if judged is not None:
         more = f", which judges {len(judged) - kept:,} more" if len(judged) > kept else ""
-        name = display_name(source)
+        name = files.display_name(source)
         logger.info(f"{name}: {kept:,} of {count:,} queries are judged in {qrels}{more}")
 
 
@@ -146,8 +126,8 @@ def read_topics_file(
     If `textless`, only answers are needed: JSON records may lack the question, and two columns are
     question and answers.
     """
-    with open_ahead(path, part="queries") as (head, handle):
-        start, record = first_line(head).strip(), first_record(head)
+    with files.open_ahead(path, part="queries") as (head, handle):
+        start, record = files.first_line(head).strip(), json_records.first_record(head)
         if not start:
             return
         # a record for each query id, perhaps on several lines
@@ -156,18 +136,18 @@ def read_topics_file(
         rows: Iterable[Row]
         if record is None if form is None else form in COLUMNS:
             guess = form or _detect_columns(start.decode("utf-8", "replace"), path, textless)
-            lines = read_text_lines(path, handle)
+            lines = files.read_text_lines(path, handle)
             rows = COLUMNS[guess]((each for each in lines if each[1].strip()), path)
         elif keyed and form in (None, TopicsFormat.QA):
-            guess, rows = TopicsFormat.QA, _keyed_rows(read_all(handle, path), path)
+            guess, rows = TopicsFormat.QA, _keyed_rows(files.read_all(handle, path), path)
         else:
-            rows = read_json(handle, start, path)
+            rows = json_records.read_json(handle, start, path)
             if form is None and start.startswith(b"[") and is_relation_file(path):
                 guess = TopicsFormat.ENTITY_QUESTIONS
         formats = {guess: KEYS[guess]} if guess else KEYS
         if textless:
             rows = ((line, {"question": "", **record}) for line, record in rows)
-        form, records = read_records(rows, formats, form, path, "queries")
+        form, records = json_records.read_records(rows, formats, form, path, "queries")
         relation = Path(path).name.partition(".")[0]
         for line, qid, text, _, extra in records:
             answers = _pop_answers(extra, path, line)
@@ -209,7 +189,7 @@ def _keyed_rows(data: bytes, path: str | Path) -> Iterator[Row]:
         yield None, {**record, "_id": qid}
 
 
-def _tsv_rows(lines: Lines, path: str | Path) -> Iterator[Numbered]:
+def _tsv_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Numbered]:
     """Yield `id <tab> text` lines as records; further tabs belong to the text."""
     for line, row in lines:
         qid, tab, text = row.partition("\t")
@@ -218,22 +198,22 @@ def _tsv_rows(lines: Lines, path: str | Path) -> Iterator[Numbered]:
         yield line, {"id": qid, "text": text}
 
 
-def _dpr_rows(lines: Lines, path: str | Path) -> Iterator[Numbered]:
+def _dpr_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Numbered]:
     """Yield `question <tab> list of answers` lines as records."""
     for line, row in lines:
         parts = row.split("\t")
         if len(parts) != 2:
-            found = f"{columns(len(parts))} between tabs"
+            found = f"{files.columns(len(parts))} between tabs"
             raise InputError(path, line, found, "2: question, list of answers")
         answers: Any = None
         with warnings.catch_warnings(), suppress(*BROKEN_LITERAL):
             warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
-            answers = ast.literal_eval(unquote(parts[1].strip()))
+            answers = ast.literal_eval(files.unquote(parts[1].strip()))
         is_list = isinstance(answers, list | tuple)
         if not is_list or not all(isinstance(item, str) for item in answers):
             expected = "a list of strings, ['...', '...']"
             raise InputError(path, line, f"answers {parts[1][:60]!r}", expected)
-        yield line, {"question": unquote(parts[0]), "answers": list(answers)}
+        yield line, {"question": files.unquote(parts[0]), "answers": list(answers)}
 
 
 # readers of the formats that are not JSON
@@ -242,7 +222,7 @@ COLUMNS = {TopicsFormat.TSV: _tsv_rows, TopicsFormat.DPR: _dpr_rows}
 
 def is_answer_list(column: str) -> bool:
     """Return whether a column looks like a list written as a Python literal, quoted or not."""
-    bare = unquote(column.strip())
+    bare = files.unquote(column.strip())
     return bare.startswith("[") and bare.endswith("]")
 
 
@@ -254,11 +234,16 @@ def is_relation_file(path: str | Path) -> bool:
 def write_queries(path: str | Path, queries: Iterable[Query], form: TopicsFormat) -> int:
     """Write queries in one of `WRITTEN`; return their number."""
     if form is TopicsFormat.TSV:
-        return write_lines(path, (f"{query.qid}\t{one_line(query.text)}\n" for query in queries))
+        return files.write_lines(
+            path, (f"{query.qid}\t{files.one_line(query.text)}\n" for query in queries)
+        )
     if form is TopicsFormat.DPR:  # the ids become positions
-        rows = (f"{quote(one_line(query.text))}\t{list(query.answers)!r}\n" for query in queries)
-        return write_lines(path, rows)
-    return write_objects(path, (_record(query, form) for query in queries))
+        rows = (
+            f"{files.quote(files.one_line(query.text))}\t{list(query.answers)!r}\n"
+            for query in queries
+        )
+        return files.write_lines(path, rows)
+    return json_records.write_objects(path, (_record(query, form) for query in queries))
 
 
 def _record(query: Query, form: TopicsFormat) -> dict[str, Any]:
@@ -278,7 +263,7 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
 
     DPR's format is an array with `ctxs`; Pyserini's is an object by query id with `contexts`.
     """
-    with whole_binary(path) as out:
+    with files.whole_binary(path) as out:
         before = b"{\n" if pyserini else b"[\n"
 
         def write(query: Query, contexts: Iterable[tuple[Passage, float, bool]]) -> None:
@@ -287,7 +272,10 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
             for (docid, text, title, _), value, has_answer in contexts:
                 entry = {"id": docid, "title": title, "text": text}
                 if pyserini:  # one line end after the title
-                    entry = {"docid": docid, "text": f"{one_line(title)}\n{one_line(text)}"}
+                    entry = {
+                        "docid": docid,
+                        "text": f"{files.one_line(title)}\n{files.one_line(text)}",
+                    }
                 entries.append({**entry, "score": f"{value:.9g}", "has_answer": has_answer})
             name = "contexts" if pyserini else "ctxs"
             record = {"question": query.text, "answers": query.answers, name: entries}

@@ -23,20 +23,7 @@ import orjson
 
 from denserk.config.formats import WITHOUT_TEXTS, TrainingFormat
 from denserk.errors import DenserkError, InputError
-from denserk.io.files import (
-    columns,
-    decode_lines,
-    is_json,
-    is_number,
-    number_lines,
-    one_line,
-    open_ahead,
-    open_binary,
-    peek,
-    read_rows,
-    read_text_lines,
-    whole_binary,
-)
+from denserk.io import files
 from denserk.io.json_records import (
     Fields,
     dump_json,
@@ -136,7 +123,7 @@ class Columns(NamedTuple):
         label = next((key for key in LABELS if key in fields.record), None)
         is_pair = label == "label" and len(fields.record) == 3
         if (label and not is_pair) or len(fields.record) not in self.widths:
-            found = f"the column {label}" if label else columns(len(fields.record))
+            found = f"the column {label}" if label else files.columns(len(fields.record))
             raise fields.error(found, self.expected)
         first, *passages = (value for key, value in fields.record.items() if key != label)
         sides = {"pos": passages[:1], "neg": passages[1:]}
@@ -214,15 +201,17 @@ def read_training(
     The source is a file, plain or gzip by suffix; "-"; Parquet, or a folder of it; a folder that
     `datasets` saved; `hf:NAME`.
     """
-    with open_ahead(source, part="train") as (head, handle):
+    with files.open_ahead(source, part="train") as (head, handle):
         form = form or _known(detect_training(head), source, first_record(head))
         rows: Iterable[Row]
         if form in KEYS:
             rows = read_json(handle, head.lstrip()[:1], source)
-        elif form is TrainingFormat.ST_TRIPLET or (form in WITHOUT_TEXTS and is_json(head)):
+        elif form is TrainingFormat.ST_TRIPLET or (form in WITHOUT_TEXTS and files.is_json(head)):
             rows = _named_rows(handle, source, COLUMNS[form].expected)
         else:
-            lines = ((line, text.split("\t")) for line, text in read_text_lines(source, handle))
+            lines = (
+                (line, text.split("\t")) for line, text in files.read_text_lines(source, handle)
+            )
             rows = ((line, dict(enumerate(row))) for line, row in lines if any(row))
         fields = (Fields(record, source, line) for line, record in rows)
         if form in KEYS:
@@ -336,7 +325,7 @@ def write_training(
     losses: Counter[str] = Counter()
     count = 0
     array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
-    with whole_binary(path) as out:
+    with files.whole_binary(path) as out:
         out.write(b"[\n" * array)
         for example in examples:
             _check(example, form)
@@ -371,7 +360,7 @@ def _written(
         rows = [[example.query, positive.text, negative.text] for positive, negative in pairs]
     for row in rows:
         record = dict(enumerate(row))
-        line = ("\t".join(map(one_line, row)) + "\n").encode()
+        line = ("\t".join(map(files.one_line, row)) + "\n").encode()
         if form is TrainingFormat.ST_TRIPLET:
             line = dump_json(dict(zip(TRIPLETS[0], row, strict=True)))
         yield line, COLUMNS[form].example(Fields(record, path, None))
@@ -421,12 +410,12 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
             return BENCHMARK
         if len(row) != 3:
             return ()
-        labelled = size == 2 or (size is None and is_number(row[2]))
+        labelled = size == 2 or (size is None and files.is_number(row[2]))
         return (*PAIR, "label") if labelled else TRIPLETS[0]
 
     names: Sequence[str] = ()
     kinds = [names for names in (*TRIPLETS, PAIR) if size in (None, len(names))]
-    with open_binary(source, "train") as handle:
+    with files.open_binary(source, "train") as handle:
         for line, row in _named_rows(handle, source, EXPECTED[size], order):
             names = names or next((names for names in kinds if row.keys() >= set(names)), ())
             if not names:
@@ -454,17 +443,19 @@ def _named_rows(
 
     `order` names the columns of a file without a header; where it is None, all have a header.
     """
-    numbered = ((number, line) for number, line in number_lines(handle, source) if line.strip())
-    start, lines = peek(numbered)
+    numbered = (
+        (number, line) for number, line in files.number_lines(handle, source) if line.strip()
+    )
+    start, lines = files.peek(numbered)
     if start is None:
         return
-    if is_json(start[1]):
+    if files.is_json(start[1]):
         for line, record in parse_objects(lines, source):
             yield line, {key.lower(): value for key, value in record.items()}
         return
-    texts = decode_lines(lines, source)
+    texts = files.decode_lines(lines, source)
     tabs = ((line, text.split("\t")) for line, text in texts)
-    rows = tabs if b"\t" in start[1] else read_rows(texts, source, ",", expected)
+    rows = tabs if b"\t" in start[1] else files.read_rows(texts, source, ",", expected)
     header: Sequence[str] = ()
     for line, row in rows:
         if not header:
@@ -472,8 +463,12 @@ def _named_rows(
             if order is None or {"anchor", "sentence1"} & set(header):
                 continue
             if not (header := order(row)):
-                raise InputError(source, line, f"{columns(len(row))} without a header", expected)
+                raise InputError(
+                    source, line, f"{files.columns(len(row))} without a header", expected
+                )
         known = row[: len(BENCHMARK)] if header is BENCHMARK else row
         if len(known) != len(header):
-            raise InputError(source, line, columns(len(row)), f"{len(header)}: {', '.join(header)}")
+            raise InputError(
+                source, line, files.columns(len(row)), f"{len(header)}: {', '.join(header)}"
+            )
         yield line, dict(zip(header, known, strict=True))

@@ -35,14 +35,7 @@ from denserk.config.encoding import VectorFormat
 from denserk.config.retrieval import Metric
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import require
-from denserk.io.files import (
-    STREAM,
-    open_binary,
-    read_errors,
-    read_text_lines,
-    whole_binary,
-    whole_text,
-)
+from denserk.io import files
 from denserk.io.json_records import dump_json, identifier, list_keys, read_objects
 from denserk.io.manifest import Manifest, decoded
 from denserk.io.outputs import whole_folder
@@ -160,7 +153,7 @@ def _write_json_lines(
 ) -> None:
     """Write ids as `key`, vectors, and texts of passages; the first record has the manifest."""
     extra = {} if manifest is None else {MANIFEST: asdict(replace(manifest, contents={}))}
-    with whole_binary(path) as handle:
+    with files.whole_binary(path) as handle:
         for block in blocks:
             texts = block.texts or [""] * len(block.ids)
             rows = np.ascontiguousarray(block.vectors)
@@ -239,7 +232,7 @@ def write_flat(
 ) -> tuple[int, int]:
     """Write blocks of ids and (n, D) vectors to `path` and `docid` beside it; return (N, D)."""
     count = dimension = 0
-    with whole_binary(path) as rows, whole_text(path.with_name(DOCID)) as lines:
+    with files.whole_binary(path) as rows, files.whole_text(path.with_name(DOCID)) as lines:
         rows.write(bytes(HEADER.size))
         for ids, vectors in blocks:
             count, dimension = count + len(vectors), vectors.shape[1]
@@ -253,13 +246,13 @@ def write_flat(
 
 def is_flat(path: Path) -> bool:
     """Return whether a file starts with the header of a flat index."""
-    with read_errors(path), path.open("rb") as handle:
+    with files.read_errors(path), path.open("rb") as handle:
         return handle.read(4) in MAGIC.values()
 
 
 def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
     """Return the memory-mapped (N, D) rows of a flat index, and their metric."""
-    with read_errors(path), path.open("rb") as handle:
+    with files.read_errors(path), path.open("rb") as handle:
         header, size = handle.read(HEADER.size), path.stat().st_size
         if header[:4] not in MAGIC.values() or len(header) < HEADER.size:
             found = f"a file that begins {header[:4]!r}"
@@ -280,7 +273,7 @@ def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
 def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
     """Read blocks of a folder with a flat `index` and `docid`; `size` vectors per passage."""
     rows, _ = map_flat(folder / INDEX)
-    lines = read_text_lines(folder / DOCID)
+    lines = files.read_text_lines(folder / DOCID)
     for start in range(0, len(rows), ROWS * size):
         some = rows[start : start + ROWS * size]
         ids = [line.rstrip() for _, line in islice(lines, len(some))]
@@ -344,7 +337,7 @@ def read_pickle(path: str | Path) -> Iterator[VectorBlock]:
     vectors: Any
     texts = None
     try:
-        with open_binary(path) as handle:
+        with files.open_binary(path) as handle:
             value = _Unpickler(handle).load()
         if type(value).__name__ == "DataFrame":
             ids, vectors = list(value["id"]), list(value["embedding"])
@@ -368,7 +361,7 @@ def read_pickle(path: str | Path) -> Iterator[VectorBlock]:
 
 
 def _write_tevatron(blocks: Iterable[VectorBlock], path: str) -> None:
-    with whole_binary(path) as handle:
+    with files.whole_binary(path) as handle:
         pickle.dump(_joined(blocks), handle, protocol=4)
 
 
@@ -400,7 +393,7 @@ BROKEN_ARRAY = (
 def map_array(path: str | Path, mode: Literal["r", "c"] = "r") -> NDArray[Any]:
     """Memory-map a .npy file."""
     try:
-        with read_errors(path):
+        with files.read_errors(path):
             array: NDArray[Any] = np.load(path, mmap_mode=mode, allow_pickle=False)
     except BROKEN_ARRAY as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
@@ -443,7 +436,7 @@ def write_vectors(
     JSON lines, which "-" needs, carry the `manifest` of what encoded the vectors; Anserini's call
     the id of `queries` `qid`.
     """
-    if output == STREAM and form not in JSON_KEYS:
+    if output == files.STREAM and form not in JSON_KEYS:
         found = f"{form} cannot be written to standard output"
         raise UsageError(found, "name a file, or write jsonl")
     count, for_lucene = 0, form in FOR_LUCENE

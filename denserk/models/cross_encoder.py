@@ -29,26 +29,9 @@ from denserk.config.options import NOTHING, as_json
 from denserk.data.batches import Pair, PairBatch, PairJoiner, by_length, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import ModelError
+from denserk.models import checkpoints, model_folder
 from denserk.models.backbone import architecture_of, longest_input
-from denserk.models.checkpoints import (
-    CONFIG,
-    encoder_files,
-    find_model,
-    fingerprint,
-    load_model,
-    read_config,
-    read_json,
-    read_weights,
-)
 from denserk.models.devices import at_least_float32, choose_dtype, prepare_device
-from denserk.models.model_folder import (
-    DENSERK_FILE,
-    fit_lengths,
-    read_model_folder,
-    read_own_file,
-    save_transformer,
-    write_own_file,
-)
 from denserk.records import Passage, Query
 
 logger = logging.getLogger(__name__)
@@ -103,7 +86,7 @@ class Reranker(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Save it; config.json comes last, so that an interrupted save loads nowhere."""
-        write_own_file(
+        model_folder.write_own_file(
             folder,
             self.model.config.model_type,
             representation=RepresentationSettings(Representation.CROSS_ENCODER),
@@ -111,7 +94,9 @@ class Reranker(nn.Module):
             pairs=self.pairs,
         )
         tokenizer, longest = load_tokenizer(self.folder), self.joiner().limit
-        save_transformer(folder, self.model, self.model.state_dict(), tokenizer, longest)
+        model_folder.save_transformer(
+            folder, self.model, self.model.state_dict(), tokenizer, longest
+        )
 
     def load(self, folder: Path) -> None:
         """Load the weights from a folder that `save` wrote."""
@@ -123,7 +108,7 @@ class Reranker(nn.Module):
         """Set other lengths and texts, within the model's positions, and return the same model."""
         limit = longest_input(self.model.config)
         self.pairs = replace(self.pairs, max_length=pair_max_length or self.pairs.max_length)
-        self.text = fit_lengths(self.text, text, limit)
+        self.text = model_folder.fit_lengths(self.text, text, limit)
         if limit is not None and self.joiner().limit > limit:
             logger.info(f"query and passage together are cut to the model's {limit} positions")
             self.pairs = replace(self.pairs, max_length=limit)
@@ -141,10 +126,12 @@ def _refuse_backbone(config: Any) -> None:
 
 def is_reranker(folder: Path) -> bool:
     """Return True for a reranker's folder: denserk's, or a sequence classifier of transformers."""
-    if (folder / DENSERK_FILE).is_file():
-        own = read_json(folder / DENSERK_FILE).get("representation")
+    if (folder / model_folder.DENSERK_FILE).is_file():
+        own = checkpoints.read_json(folder / model_folder.DENSERK_FILE).get("representation")
         return isinstance(own, dict) and own.get("representation") == Representation.CROSS_ENCODER
-    return (folder / CONFIG).is_file() and _is_published(read_json(folder / CONFIG))
+    return (folder / checkpoints.CONFIG).is_file() and _is_published(
+        checkpoints.read_json(folder / checkpoints.CONFIG)
+    )
 
 
 def _is_published(config: Mapping[str, Any]) -> bool:
@@ -158,17 +145,17 @@ def read_reranker(folder: Path) -> Reranker:
             f"{folder} is no cross-encoder: it has no layer that scores a query with a passage",
             "train one (denserk finetune --representation cross-encoder), or name a published one",
         )
-    config = read_config(folder)
+    config = checkpoints.read_config(folder)
     _refuse_backbone(config)
     if config.num_labels != 1:
         raise ModelError(
             f"{folder} has {config.num_labels} labels; a reranker has one label, the score"
         )
-    published = _is_published(read_json(folder / CONFIG))
+    published = _is_published(checkpoints.read_json(folder / checkpoints.CONFIG))
     auto = AutoModelForSequenceClassification if published else AutoModelForTokenClassification
-    model = load_model(auto, folder, config, read_weights(folder))
-    if (folder / DENSERK_FILE).is_file():
-        _, text, pairs, _ = read_own_file(folder)
+    model = checkpoints.load_model(auto, folder, config, checkpoints.read_weights(folder))
+    if (folder / model_folder.DENSERK_FILE).is_file():
+        _, text, pairs, _ = model_folder.read_own_file(folder)
         return Reranker(model, folder, text, pairs)
     tokenizer = load_tokenizer(folder)  # decides about lengths and token types
     limits = (int(tokenizer.model_max_length), longest_input(config))
@@ -186,7 +173,7 @@ def reranker_to_train(folder: Path, seed: int) -> Reranker:
     """Return a folder's reranker to train, or its encoder with a new linear head (by `seed`)."""
     if is_reranker(folder):
         return read_reranker(folder).train()
-    stored = read_model_folder(folder)
+    stored = model_folder.read_model_folder(folder)
     encoder = stored.passage
     if not stored.shared:
         raise ModelError(
@@ -197,7 +184,7 @@ def reranker_to_train(folder: Path, seed: int) -> Reranker:
     config = copy.deepcopy(encoder.config)
     config.num_labels = 1
     auto = AutoModelForTokenClassification
-    model = load_model(auto, encoder.folder, config, encoder.tensors, (HEAD,))
+    model = checkpoints.load_model(auto, encoder.folder, config, encoder.tensors, (HEAD,))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         model.classifier.weight.normal_(0.0, INITIAL_DEVIATION, generator=generator)
@@ -219,11 +206,13 @@ class PairScorer:
         pair_max_length: int | None = None,
         compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     ) -> None:
-        self.name, folder = find_model(model)
+        self.name, folder = checkpoints.find_model(model)
         reranker = read_reranker(folder).fit(text, pair_max_length)
         self.compute, self.text, self.pairs = compute, reranker.text, reranker.pairs
-        own = [path for path in [folder / DENSERK_FILE] if path.is_file()]
-        self.fingerprint = fingerprint(folder, [*own, *encoder_files(folder)])
+        own = [path for path in [folder / model_folder.DENSERK_FILE] if path.is_file()]
+        self.fingerprint = checkpoints.fingerprint(
+            folder, [*own, *checkpoints.encoder_files(folder)]
+        )
         self.backbone = reranker.model.config.model_type
         self.tokenizer, self.joiner = reranker.tokenizer(), reranker.joiner()
         self.device = prepare_device(compute)

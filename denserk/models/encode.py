@@ -45,14 +45,7 @@ from denserk.io.outputs import prepare_folder, refuse_occupied
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
-from denserk.models.devices import (
-    choose_device,
-    from_main_process,
-    gather_objects,
-    launched,
-    process_group,
-    world,
-)
+from denserk.models import devices
 from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import track
@@ -90,12 +83,12 @@ class EncodeResult:
 def encode(settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptions) -> EncodeResult:
     """Encode passages or queries."""
     streams = settings.source == STREAM or settings.output_format is not VectorFormat.NPY
-    if launched() and streams:
+    if devices.launched() and streams:
         raise UsageError(
             "several processes cannot read a stream, or write other than --output-format npy",
             "start encode without torchrun, or use denserk convert afterwards",
         )
-    with process_group(options.compute.device):
+    with devices.process_group(options.compute.device):
         return _encode(settings, corpus, options)
 
 
@@ -121,10 +114,10 @@ def _encode(
         return count, read_manifest(settings.output, Kind.VECTORS, unfinished=True)
 
     old = EncodedTexts(settings.update) if settings.update else None
-    count, resumed = from_main_process(look)
+    count, resumed = devices.from_main_process(look)
     earlier = resumed or (old.folder.manifest if old else None)
     size = settings.block_size or (earlier and earlier.settings.get("block_size"))
-    size = size or BLOCK_SIZES[choose_device(compute.device).type]
+    size = size or BLOCK_SIZES[devices.choose_device(compute.device).type]
     start, stop = shard_bounds(count, size, settings.shard_id, settings.shard_num)
     if earlier is not None and compute.backend is Backend.AUTO:
         # absent where the vectors were encoded before manifests recorded it: by torch
@@ -141,7 +134,7 @@ def _encode(
             encoder.use_int8(side, folder, recorded)
         else:
             first = list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS))
-            encoder.int8 = from_main_process(lambda: encoder.quantize(side, first))
+            encoder.int8 = devices.from_main_process(lambda: encoder.quantize(side, first))
     asked = as_json(settings) | as_json(compute)
     chosen = {
         **{name: asked[name] for name in RECORDED},
@@ -197,8 +190,8 @@ def _folder_writer(
             encoder.save_int8(folder)
         return manifest, finished
 
-    of_main, finished = from_main_process(start)
-    rank, _ = world()
+    of_main, finished = devices.from_main_process(start)
+    rank, _ = devices.world()
     if rank:
         refuse_other_run(folder, of_main, manifest, ["model"])
         if encoder.int8:
@@ -212,7 +205,7 @@ def _to_folder(
     """Write the resumable folder, together with the other processes."""
     for block, records, hashes, vectors in encoded:
         writer.write(block, [record[0] for record in records], vectors, hashes)
-    of_ranks = gather_objects((writer.finished, result))
+    of_ranks = devices.gather_objects((writer.finished, result))
 
     def finish() -> EncodeResult:
         for finished, _ in of_ranks:
@@ -224,7 +217,7 @@ def _to_folder(
         seconds = max(each.seconds for each in results)
         return EncodeResult(count, result.dimension, seconds=seconds, **work)
 
-    return from_main_process(finish)
+    return devices.from_main_process(finish)
 
 
 def _to_file(
@@ -269,7 +262,7 @@ def _encode_blocks(
     advance: Callable[[int], None],
 ) -> Iterator[Encoded]:
     """Encode this process' blocks; finished ones are compared with the input and skipped."""
-    (rank, size), side = world(), settings.side
+    (rank, size), side = devices.world(), settings.side
     start, unseen = time.perf_counter(), set(finished)
 
     def prepare(numbered: tuple[int, Records]) -> Prepared:

@@ -19,28 +19,12 @@ from denserk.config.options import as_json
 from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY_FILES, load_tokenizer
 from denserk.errors import MismatchError, ModelError, UsageError
-from denserk.io.blocks import (
-    Block,
-    ResumableLines,
-    Texts,
-    refuse_other_run,
-    shard_bounds,
-    started_output,
-    texts_sha256,
-)
+from denserk.io import blocks
 from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM, whole_binary
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Kind, Manifest, read_manifest
-from denserk.models.checkpoints import (
-    CONFIG,
-    find_model,
-    fingerprint,
-    load_model,
-    read_config,
-    read_weights,
-    weight_files,
-)
+from denserk.models import checkpoints
 from denserk.models.devices import choose_dtype, prepare_device
 from denserk.reporting import track
 
@@ -79,19 +63,21 @@ class TextGenerator:
         allow_pickle: bool = False,
     ) -> None:
         self.device = prepare_device(compute)
-        self.name, folder = find_model(model, option)
-        weights = weight_files(folder)
+        self.name, folder = checkpoints.find_model(model, option)
+        weights = checkpoints.weight_files(folder)
         if not allow_pickle and weights[-1].suffix == ".bin":
             raise ModelError(
                 f"{option} {self.name}: its weights are a pickle, {weights[-1].name}",
                 "add --allow-pickle to read its tensors; nothing in it is run",
             )
-        files = (folder / name for name in (CONFIG, *VOCABULARY_FILES, "merges.txt"))
+        files = (folder / name for name in (checkpoints.CONFIG, *VOCABULARY_FILES, "merges.txt"))
         own = [*weights, *(path for path in files if path.is_file())]
-        self.fingerprint = fingerprint(folder, own)
+        self.fingerprint = checkpoints.fingerprint(folder, own)
         self._causal, self._sampling, self._compute = option == CONTINUATIONS, sampling, compute
         auto: Any = AutoModelForCausalLM if self._causal else AutoModelForSeq2SeqLM
-        self._model = load_model(auto, folder, read_config(folder), read_weights(folder))
+        self._model = checkpoints.load_model(
+            auto, folder, checkpoints.read_config(folder), checkpoints.read_weights(folder)
+        )
         self._tokenizer = load_tokenizer(folder)
         if self._causal:  # new text follows the end of a passage
             self._tokenizer.padding_side = self._tokenizer.truncation_side = "left"
@@ -188,10 +174,10 @@ def generate(
 
     fields = settings.fields or ("title", "text")
     output, size = settings.output, settings.block_size
-    texts = Texts(
+    texts = blocks.Texts(
         settings.corpus, "passages", lambda: read_passages(settings.corpus, corpus, settings.fields)
     )
-    start, stop = shard_bounds(texts.count(), size, settings.shard_id, settings.shard_num)
+    start, stop = blocks.shard_bounds(texts.count(), size, settings.shard_id, settings.shard_num)
     asked = as_json(settings)
     chosen = {
         **{name: asked[name] for name in SHARED},
@@ -209,12 +195,14 @@ def generate(
     }
     manifest = Manifest(Kind.EXPANSIONS, False, chosen, {**models, "texts": settings.corpus})
     resumed = None
-    if settings.resume and (started := started_output(output)) is not None:
+    if settings.resume and (started := blocks.started_output(output)) is not None:
         resumed = read_manifest(started, Kind.EXPANSIONS, unfinished=True)
-        refuse_other_run(output, resumed, manifest, [*MODELS.values()])
+        blocks.refuse_other_run(output, resumed, manifest, [*MODELS.values()])
     complete = resumed is not None and resumed.complete
     writes = output != STREAM and not complete
-    writer = ResumableLines(output, manifest, overwrite=settings.overwrite) if writes else None
+    writer = (
+        blocks.ResumableLines(output, manifest, overwrite=settings.overwrite) if writes else None
+    )
     changed = MismatchError(
         f"{output} was started with other passages than {settings.corpus} holds now",
         "start over with --overwrite",
@@ -223,7 +211,7 @@ def generate(
     with track("generating", stop and stop - start, "passages") as progress:
         for number, passages in texts.blocks(size, start, stop):
             parts = ([p.docid, *map(p.field, fields)] for p in passages)
-            block = Block(number, len(passages), texts_sha256(parts))
+            block = blocks.Block(number, len(passages), blocks.texts_sha256(parts))
             if left.get(number, block) != block:
                 raise changed
             if left.pop(number, None) is None and not complete:

@@ -29,15 +29,9 @@ from denserk.config.encoding import (
 )
 from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError, UsageError
+from denserk.models import lexical
 from denserk.models.backbone import Architecture, Backbone
 from denserk.models.devices import Traced, at_least_float32, compile_module
-from denserk.models.lexical import (
-    WEIGHT_RULES,
-    SliceLayout,
-    VocabularyHead,
-    aggregate,
-    aggregate_tokens,
-)
 
 
 def pool_cls(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -160,10 +154,10 @@ class Aggretriever(Pooled):
         super().__init__(pool_mean, sum(sizes))
         self.settings, self.vocabulary = settings, vocabulary
         self.cls_dim, self.agg_dim = sizes
-        self._head: VocabularyHead | None = None
-        self.layout: SliceLayout | None = None
+        self._head: lexical.VocabularyHead | None = None
+        self.layout: lexical.SliceLayout | None = None
         if self.agg_dim and kind in (AggKind.STAR, AggKind.PLUS):
-            self.layout = SliceLayout(
+            self.layout = lexical.SliceLayout(
                 vocabulary, self.agg_dim, kind, settings.agg_layout, settings.agg_seed
             )
         self.cls_proj = nn.Linear(hidden_size, self.cls_dim) if self.cls_dim else None
@@ -194,7 +188,7 @@ class Aggretriever(Pooled):
         dtype = torch.float32 if compiled else head_dtype
         decoder = backbone.decoder
         weight, bias = decoder.weight.detach().to(dtype), decoder.bias.detach().to(dtype)
-        self._head = head = VocabularyHead(backbone.transform, weight, bias, self.layout)
+        self._head = head = lexical.VocabularyHead(backbone.transform, weight, bias, self.layout)
         if compiled:
             seeded = torch.Generator().manual_seed(1)
             example = torch.randn(7, backbone.config.hidden_size, generator=seeded)
@@ -208,23 +202,25 @@ class Aggretriever(Pooled):
             vector = self.pool(states, mask)
         elif self.settings.mlm_head is MlmHead.NONE:
             weights = self.term_weights(states, mask)
-            vector = aggregate_tokens(batch.input_ids[:, 1:], weights, mask, self.vocabulary)
+            vector = lexical.aggregate_tokens(
+                batch.input_ids[:, 1:], weights, mask, self.vocabulary
+            )
             vector = vector if self.layout is None else self.layout.fold(vector)
         else:
             decoder = backbone.decoder
-            head = self._head or VocabularyHead(
+            head = self._head or lexical.VocabularyHead(
                 backbone.transform, decoder.weight, decoder.bias, self.layout
             )
             signed = self.settings.term_weight is TermWeight.SIGNED
             weights = self.term_weights(states, mask)
-            vector = aggregate(states, weights, mask, head, signed=signed)
+            vector = lexical.aggregate(states, weights, mask, head, signed=signed)
             vector = vector if self.layout is None else self.layout.join_halves(vector)
         return vector if self.agg_proj is None else self.agg_proj(vector)
 
     def term_weights(self, states: Tensor, mask: Tensor) -> Tensor:
         """`w_i` of the paper, after its rule: (B, T, H) and a mask (B, T) -> (B, T)."""
         raw = mask if self.tok_proj is None else self.tok_proj(at_least_float32(states)).squeeze(-1)
-        return WEIGHT_RULES[self.settings.term_weight](at_least_float32(raw))
+        return lexical.WEIGHT_RULES[self.settings.term_weight](at_least_float32(raw))
 
 
 def storage_order(layers: Sequence[int], last: int) -> tuple[int, ...]:

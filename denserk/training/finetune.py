@@ -43,20 +43,10 @@ from denserk.extras import require
 from denserk.io.corpus import read_passages
 from denserk.io.topics import read_queries
 from denserk.losses.retrieval import RetrievalObjective
+from denserk.models import model_folder
 from denserk.models.backbone import STATIC, Backbone, StaticConfig, without_special_tokens
 from denserk.models.checkpoints import find_model, read_tensors
 from denserk.models.cross_encoder import Reranker, is_reranker, reranker_to_train
-from denserk.models.model_folder import (
-    PASSAGE_SIDE,
-    QUERY_SIDE,
-    TEACHER,
-    StoredEncoder,
-    StoredModel,
-    fit_lengths,
-    override,
-    read_model_folder,
-    save_model,
-)
 from denserk.models.representation import Aggretriever, Encoder, MultiVector, Retriever
 from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 from denserk.records import Query
@@ -138,8 +128,8 @@ def refuse_unused(run: FinetuneRun, trained: str) -> None:
 def retriever_training(run: FinetuneRun) -> Training:
     """Load or initialise the retriever of a run; new layers use torch's random state."""
     name, folder = find_model(run.finetune.model)
-    stored = read_model_folder(folder)
-    chosen = override(stored.representation, run.representation)
+    stored = model_folder.read_model_folder(folder)
+    chosen = model_folder.override(stored.representation, run.representation)
     sentences, temperature = run.objective.objective in SENTENCES, run.objective.temperature
     if chosen.l2_norm and not sentences and temperature >= 1:
         raise UsageError(
@@ -149,7 +139,7 @@ def retriever_training(run: FinetuneRun) -> Training:
         )
     if not (stored.has_settings or run.representation):
         logger.info(f"{name} does not record a pooling: training {chosen.representation}")
-    texts = fit_lengths(stored.text, run.text, stored.passage.max_length)
+    texts = model_folder.fit_lengths(stored.text, run.text, stored.passage.max_length)
     model = Retriever(*stored.build(chosen, train=True, untie=run.finetune.untie))
     of_queries, of_passages = (load_tokenizer(s.folder) for s in (stored.query, stored.passage))
     tokenizers = TextTokenizer(of_queries, texts), TextTokenizer(of_passages, texts)
@@ -157,10 +147,10 @@ def retriever_training(run: FinetuneRun) -> Training:
     def save(folder: Path) -> None:
         query = None if model.shared else model.query
         sizes = run.objective.dimensions or ()
-        save_model(folder, model.passage, of_passages, texts, query, name, sizes)
+        model_folder.save_model(folder, model.passage, of_passages, texts, query, name, sizes)
 
     def load(folder: Path) -> None:
-        saved = read_model_folder(folder)
+        saved = model_folder.read_model_folder(folder)
         model.load_state_dict(Retriever(*saved.build(saved.representation)).state_dict())
 
     step: Step
@@ -288,23 +278,23 @@ def alignment_training(run: FinetuneRun) -> Training:
     start = stored.query.keep_layers(run.finetune.keep_layers)
     # a query has one vector, whatever passages have
     usual = {"l2_norm": teacher.representation.l2_norm, "layers": (), "reduction": "average"}
-    chosen = override(stored.representation, {**usual, **run.representation})
+    chosen = model_folder.override(stored.representation, {**usual, **run.representation})
     encoder = start.build(chosen, train=True)
     if encoder.dimension != teacher.dimension:
-        chosen = override(chosen, {"projection": teacher.dimension})
+        chosen = model_folder.override(chosen, {"projection": teacher.dimension})
         encoder = start.build(chosen, train=True)
     for module in encoder.modules():
         if isinstance(module, nn.Dropout):  # vectors with noise are not the teacher's
             module.p = 0.0
-    texts = fit_lengths(stored.text, run.text, start.max_length)
+    texts = model_folder.fit_lengths(stored.text, run.text, start.max_length)
     own = TextTokenizer(tokenizer, texts)
-    described = {key: teacher.description()[key] for key in TEACHER}
+    described = {key: teacher.description()[key] for key in model_folder.TEACHER}
 
     def save(folder: Path) -> None:
-        save_model(folder, encoder, tokenizer, texts, base=name, queries_of=described)
+        model_folder.save_model(folder, encoder, tokenizer, texts, base=name, queries_of=described)
 
     def load(folder: Path) -> None:
-        saved = read_model_folder(folder)
+        saved = model_folder.read_model_folder(folder)
         encoder.load_state_dict(saved.query.build(saved.representation).state_dict())
 
     tokenize = partial(prepare_alignment, run, own, teacher)
@@ -314,13 +304,15 @@ def alignment_training(run: FinetuneRun) -> Training:
     return Training(encoder, step, save, load, prepare, resolved)
 
 
-def read_student(run: FinetuneRun, teacher: TextEncoder) -> tuple[str, StoredModel, Any]:
+def read_student(
+    run: FinetuneRun, teacher: TextEncoder
+) -> tuple[str, model_folder.StoredModel, Any]:
     """Return name, model and tokenizer to start from; static ones have the teacher's of tokens."""
     if run.finetune.model != STATIC:
         name, folder = find_model(run.finetune.model)
-        stored = read_model_folder(folder)
+        stored = model_folder.read_model_folder(folder)
         return name, stored, load_tokenizer(stored.query.folder)
-    folder = read_model_folder(find_model(teacher.name)[1]).query.folder
+    folder = model_folder.read_model_folder(find_model(teacher.name)[1]).query.folder
     tokenizer, (encoder, _) = load_tokenizer(folder), teacher.sides[QUERY]
     tokenizer.backend_tokenizer.no_padding()
     text = tokenizer.backend_tokenizer.encode("a")
@@ -331,9 +323,11 @@ def read_student(run: FinetuneRun, teacher: TextEncoder) -> tuple[str, StoredMod
     with track("encoding single tokens", count, "tokens") as progress:
         vectors = teacher.encode_planned(QUERY, planned, progress.advance)
     config = StaticConfig(vocab_size=count, hidden_size=teacher.dimension)
-    start = StoredEncoder(folder, config, {"embedding.weight": torch.from_numpy(vectors)}, {})
+    start = model_folder.StoredEncoder(
+        folder, config, {"embedding.weight": torch.from_numpy(vectors)}, {}
+    )
     pooling = RepresentationSettings(Representation.MEAN)
-    stored = StoredModel(folder, start, start, pooling, teacher.text)
+    stored = model_folder.StoredModel(folder, start, start, pooling, teacher.text)
     return STATIC, stored, without_special_tokens(tokenizer)
 
 
@@ -380,7 +374,7 @@ def with_adapters(training: Training, settings: LoraSettings, base: str) -> Trai
     if settings.lora is None:
         return training
     owners = [each for each in training.model.modules() if isinstance(each, Backbone | Reranker)]
-    sides = (PASSAGE_SIDE, QUERY_SIDE) if len(owners) > 1 else ("",)
+    sides = (model_folder.PASSAGE_SIDE, model_folder.QUERY_SIDE) if len(owners) > 1 else ("",)
     adapted = {
         Path(side, "adapter"): (owner, _adapted(owner, settings, base))
         for side, owner in zip(sides, owners, strict=True)

@@ -25,14 +25,7 @@ from denserk.models.checkpoints import find_model
 from denserk.models.devices import main_process_first
 from denserk.models.model_folder import StoredEncoder, read_model_folder, save_transformer
 from denserk.reporting import track
-from denserk.training.run_folder import (
-    DATA,
-    START,
-    TrainingResult,
-    is_resumable,
-    share_of_batches,
-    train,
-)
+from denserk.training import run_folder
 from denserk.training.steps import pretraining_step
 from denserk.training.trainer import Training
 
@@ -51,17 +44,17 @@ MOST_CHARACTERS = 1000  # size of the alphabet; rarer characters become [UNK]
 POSITIONS = 512  # maximum sequence length of a new model, or --max-length
 
 
-def pretrain(run: PretrainRun) -> TrainingResult:
+def pretrain(run: PretrainRun) -> run_folder.TrainingResult:
     """Pre-train a backbone, and save it as a folder that transformers and `finetune` take."""
     check_inputs(run)
-    return train(run, partial(training_of, run))
+    return run_folder.train(run, partial(training_of, run))
 
 
 def training_of(run: PretrainRun, output: Path) -> Training:
     """Load the model to start from, initialising it first if there is none."""
     settings, optimizer = run.pretrain, run.optimizer
-    again = not is_resumable(output)
-    root = main_process_first(partial(start_folder, run, output / START, again=again))
+    again = not run_folder.is_resumable(output)
+    root = main_process_first(partial(start_folder, run, output / run_folder.START, again=again))
     set_seed(run.masking.seed)
     objective, tokenizer = load_objective(run, root), load_tokenizer(root)
 
@@ -76,11 +69,13 @@ def training_of(run: PretrainRun, output: Path) -> Training:
         objective.load_heads(folder)
 
     def prepare_batches(output: Path) -> tuple[PretrainingBatches, None]:
-        store = prepare(run, output / DATA, tokenizer, again=not is_resumable(output))
+        store = prepare(
+            run, output / run_folder.DATA, tokenizer, again=not run_folder.is_resumable(output)
+        )
         if settings.tokenize_to is not None:
-            name = settings.model or settings.tokenizer or str(output / START)
+            name = settings.model or settings.tokenizer or str(output / run_folder.START)
             write_tokens(store, Path(settings.tokenize_to), name, tokenizer.sep_token_id)
-        batches = PretrainingBatches(run, store, tokenizer, **share_of_batches(run))
+        batches = PretrainingBatches(run, store, tokenizer, **run_folder.share_of_batches(run))
         logger.info(
             f"{store.contents['tokens']:,} tokens in {len(store):,} {store.unit}: "
             f"{len(batches):,} batches of {optimizer.batch_size:,}, "

@@ -41,14 +41,8 @@ from denserk.io.manifest import Kind, differences, read_manifest
 from denserk.io.outputs import prepare_folder
 from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.io.tables import HUB
+from denserk.models import devices
 from denserk.models.checkpoints import read_json
-from denserk.models.devices import (
-    choose_device,
-    choose_dtype,
-    main_process_first,
-    process_group,
-    world,
-)
 from denserk.models.model_folder import CARD_FILE, card_template
 from denserk.training.trainer import BEST, CHECKPOINTS, Trainer, Training
 
@@ -95,11 +89,11 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         command, kind, seed = "pretrain", Kind.PRETRAINING, run.masking.seed
     settings: FinetuneSettings | PretrainSettings = vars(run)[command]
     output = Path(settings.output)
-    device = choose_device(settings.device)
-    choose_dtype(run.optimizer.dtype, device)
+    device = devices.choose_device(settings.device)
+    devices.choose_dtype(run.optimizer.dtype, device)
     reports = Reports(run.optimizer.report_to, output)
-    with process_group(settings.device):
-        main = world()[0] == 0
+    with devices.process_group(settings.device):
+        main = devices.world()[0] == 0
         set_seed(seed)
         training = None if settings.model is None else build(output)
         if main:
@@ -109,11 +103,11 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         training = training or build(output)
         packages = {"torch": torch.__version__, "transformers": transformers.__version__}
         versions = {"denserk": __version__, **packages}
-        record = {"versions": versions, "processes": world()[1], **run.as_json()}
+        record = {"versions": versions, "processes": devices.world()[1], **run.as_json()}
         record |= training.resolved
         if main and is_resumable(output):
             refuse_changes(output, record)  # before data is prepared again
-        batches, measure = main_process_first(partial(training.prepare, output))
+        batches, measure = devices.main_process_first(partial(training.prepare, output))
         folders = [name for name in (DATA, DEV_DATA) if (output / name).is_dir()]
         record["data"] = {name: read_manifest(output / name, kind).made_from for name in folders}
         reports.arguments.settings = record
@@ -154,7 +148,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
 
 def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
     """Return the arguments that cut prepared data into this process's batches."""
-    rank, size = world()
+    rank, size = devices.world()
     steps = run.optimizer.max_steps
     return {
         "epochs": run.optimizer.epochs,
@@ -312,6 +306,6 @@ class Reports:
 
     def send(self, event: str, step: int = 0, **options: Any) -> None:
         """Call a method of transformers' callbacks: on_train_begin, on_log or on_train_end."""
-        for callback in () if world()[0] else self._callbacks:
+        for callback in () if devices.world()[0] else self._callbacks:
             state, control = TrainerState(global_step=step), TrainerControl()
             getattr(callback, event)(self.arguments, state, control, model=None, **options)

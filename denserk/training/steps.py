@@ -35,15 +35,8 @@ from denserk.data.batches import (
     by_length,
 )
 from denserk.data.training_batches import PairTrainingBatch
+from denserk.losses import retrieval
 from denserk.losses.pretraining import MaskedLanguageModel
-from denserk.losses.retrieval import (
-    RetrievalObjective,
-    Vectors,
-    listwise_loss,
-    r_drop_loss,
-    sentence_loss,
-    span_contrast_loss,
-)
 from denserk.models.cross_encoder import Reranker
 from denserk.models.devices import gather, widen, widest, world
 from denserk.models.representation import Encoder, PassageVectors, Retriever
@@ -169,7 +162,7 @@ def join(parts: Sequence[PassageVectors]) -> PassageVectors:
 
 def retrieval_step(
     model: Retriever,
-    objective: RetrievalObjective,
+    objective: retrieval.RetrievalObjective,
     cache: CacheSettings,
     across_devices: bool,
     batch: TrainingBatch,
@@ -195,7 +188,7 @@ def retrieval_step(
         queries = torch.cat([run(model.query, part) for part in asked])[place]
         passages = join([run(model.passage.passage_vectors, part) for part in read]).of(places)
     groups, keys, teacher, known = batch.groups, batch.keys, batch.teacher, batch.known
-    guided: Vectors | None = None
+    guided: retrieval.Vectors | None = None
     if guide is not None and batch.guide is not None:
         sides = (guide.encode_tokens(side, batch.guide[side]) for side in (QUERY, PASSAGE))
         its_queries, its_passages = (torch.from_numpy(each).to(keys.device) for each in sides)
@@ -287,8 +280,8 @@ def reranking_step(
             return found[back][places.clamp_min(0)].masked_fill(places < 0, -torch.inf)
 
         if not settings.r_drop:
-            return {"listwise": listwise_loss(scores())}
-        return r_drop_loss(scores(), scores(), settings.r_drop)
+            return {"listwise": retrieval.listwise_loss(scores())}
+        return retrieval.r_drop_loss(scores(), scores(), settings.r_drop)
 
     names = ("listwise", "agreement") if settings.r_drop else ("listwise",)
     shape = batch.groups.shape[1], batch.pairs.tokens.input_ids.shape[1]
@@ -314,7 +307,7 @@ def sentence_step(
         with update.autocast():
             vectors = torch.cat([encoder(each) for each in batches])[back]
         grouped = vectors.view(-1, size, vectors.shape[1])
-        return {name: sentence_loss(grouped, labels, objective)}
+        return {name: retrieval.sentence_loss(grouped, labels, objective)}
 
     return add_shares(batch.items, cache, (size, width), loss, (name,), update)
 
@@ -351,7 +344,7 @@ def pretraining_step(
     # each chunk's activations are computed again in the backward pass
     passed = [checkpoint(forward, chunk, use_reentrant=False) for chunk in chunks]
     cls = torch.cat([states for states, _ in passed])[torch.cat(rows).argsort()]
-    spans = span_contrast_loss(gather(cls))
+    spans = retrieval.span_contrast_loss(gather(cls))
     sums = {name: torch.stack([t[name] for _, t in passed]).sum() for name in passed[0][1]}
     update.backward(spans + total(sums))
     own = {name: term.detach() for name, term in sums.items()}
