@@ -69,7 +69,7 @@ def forget_checks(folder):
 @pytest.fixture
 def on_disk(monkeypatch):
     """Too little memory for any merged index, and for more than 500 vectors of one."""
-    monkeypatch.setattr("denserk.index.build.check_memory", lambda *_: None)
+    monkeypatch.setattr("denserk.index.faiss_index.check_memory", lambda *_: None)
     monkeypatch.setattr(faiss_index, "available_bytes", lambda: 100)
     monkeypatch.setattr(faiss_index, "LEAST_SPILL", 3_000)
     monkeypatch.setattr(faiss_index, "ADD_ROWS", 250)

@@ -262,7 +262,7 @@ def test_an_update_of_several_vectors_by_command(tiny, corpus, changed, tmp_path
 
 @pytest.mark.parametrize("settings", [{"corpus": "-"}, {"output_format": VectorFormat.JSONL}])
 def test_what_only_one_process_can_do(monkeypatch, settings):
-    monkeypatch.setattr(encode_module, "launched", lambda: True)
+    monkeypatch.setattr("denserk.models.devices.launched", lambda: True)
     settings = EncodeSettings(**{"model": "m", "corpus": "c", "output": "o", **settings})
     with pytest.raises(UsageError, match="several processes cannot"):
         encode(settings, CorpusSettings(), ModelOptions(compute=ComputeSettings()))
