@@ -42,7 +42,7 @@ Records = Sequence[Mapping[str, Any]]
 if TYPE_CHECKING:
     import pandas as pd
 
-    from denserk.index.opening import OpenedIndex
+    from denserk.index.search import OpenedIndex
     from denserk.models.text_encoder import TextEncoder
 
     RunLike: TypeAlias = PathName | Scores | pd.DataFrame
@@ -182,7 +182,7 @@ class Index:
     @classmethod
     def open(cls, path: PathName | Sequence[PathName], **options: Any) -> Self:
         """Open an index or a folder of vectors, or several as one; options: device, threads."""
-        from denserk.index.opening import open_index
+        from denserk.index.search import open_index
 
         paths = [path] if isinstance(path, str | PathLike) else path
         compute = from_json(ComputeSettings, options)

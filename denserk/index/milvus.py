@@ -192,11 +192,11 @@ class MilvusIndex(Collection):
                     f"{self.place} is unfinished: the command that loads it was interrupted",
                     "run that command again with --resume",
                 )
-            self._size = vectors_per_passage(self.manifest)
-            if rules.hits * self._size > LIMIT:
+            self.size = vectors_per_passage(self.manifest)
+            if rules.hits * self.size > LIMIT:
                 raise UsageError(
-                    f"--hits {rules.hits} x {self._size}: Milvus returns at most {LIMIT:,} rows",
-                    f"--hits {LIMIT // self._size} or less, or a faiss index (denserk index)",
+                    f"--hits {rules.hits} x {self.size}: Milvus returns at most {LIMIT:,} rows",
+                    f"--hits {LIMIT // self.size} or less, or a faiss index (denserk index)",
                 )
             self._kind = self.manifest.settings["milvus_index"]
             self.is_exhaustive = self._kind in EXHAUSTIVE
@@ -249,7 +249,7 @@ class MilvusIndex(Collection):
             for query, hits in enumerate(answers, start=first):
                 scores[query, : len(hits)], rows[query, : len(hits)] = hits.distances, hits.ids
                 for row, hit in zip(hits.ids, hits, strict=True):
-                    self._ids[int(row) // self._size] = hit["entity"][PASSAGE]
+                    self._ids[int(row) // self.size] = hit["entity"][PASSAGE]
         return in_order(scores, rows)
 
 

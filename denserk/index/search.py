@@ -1,10 +1,15 @@
-"""Search an index with queries and write the run."""
+"""Open indexes and folders of vectors, one or several as one, search them, and write the run.
+
+The rows of flat indexes and of vector folders are one chain of memory-mapped files for exact
+search in torch. Approximate indexes beside them are searched by faiss, and the hits are merged.
+"""
 
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,19 +17,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.encoding import Backend, ComputeSettings, Dtype
-from denserk.config.options import NOTHING
-from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
+from denserk.config.options import NOTHING, from_json
+from denserk.config.retrieval import (
+    BM25_ENGINES,
+    Bm25Settings,
+    CollectionSettings,
+    Engine,
+    Metric,
+    SearchPaths,
+    SearchSettings,
+)
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index.folder import expanded
+from denserk.index import folder
+from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex
+from denserk.index.faiss_index import FaissIndex, require_memory
 from denserk.index.milvus import MilvusIndex
-from denserk.index.opening import OpenedIndex, open_index
-from denserk.index.searcher import Hits, Searcher
+from denserk.index.searcher import TAIL, Hits, PassageNames, SearchableIndex, Searcher, ShardedIndex
+from denserk.io import vectors
 from denserk.io.blocks import texts_sha256
 from denserk.io.files import some
-from denserk.io.manifest import Description, describe_run, forget_run, model_of, refuse_other_model
+from denserk.io.manifest import (
+    Description,
+    Manifest,
+    common_model,
+    describe_run,
+    forget_run,
+    model_of,
+    refuse_other_model,
+    vectors_per_passage,
+)
 from denserk.io.runs import write_run
 from denserk.io.topics import read_queries
-from denserk.io.vectors import INT8_WEIGHTS, read_vector_blocks, verify_folders
+from denserk.io.vector_formats import is_flat, map_flat
 from denserk.records import Query
 from denserk.reporting import Progress, track
 
@@ -34,6 +58,178 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENCODED_AT_ONCE = 4096  # queries encoded together, sorted by length
+MAKER = "search with the model and settings that made the index"
+
+
+@dataclass(frozen=True)
+class OpenedIndex:
+    """An index that is ready to be searched."""
+
+    names: Sequence[str]  # of its folders, as they were given
+    index: SearchableIndex
+    ids: PassageNames
+    manifests: Sequence[Manifest | None]  # of each folder; None if another tool wrote it
+    vectors_per_passage: int = 1  # consecutive rows that are one passage
+    bm25: Engine | None = None  # the engine of a BM25 index
+
+    @property
+    def name(self) -> str:
+        """The name of the index in messages."""
+        more = len(self.names) - 1
+        return self.names[0] if not more else f"{self.names[0]} (and {more:,} more)"
+
+    @property
+    def model(self) -> Description | None:
+        """The model that encoded the vectors, if one of the manifests names it."""
+        return next((made for m in self.manifests if (made := model_of(m)) is not None), None)
+
+    def searcher(self, settings: SearchSettings) -> Searcher:
+        """Return a searcher of the index."""
+        in_lucene = self.bm25 is Engine.LUCENE
+        if in_lucene:  # so many queries in one process that starting Java hardly counts
+            batch = max(settings.query_batch, PROCESS_HITS // settings.hits)
+            settings = replace(settings, query_batch=batch)
+        size = self.vectors_per_passage
+        return Searcher(self.index, self.ids, settings, size, engine_order=in_lucene)
+
+    def described(self) -> list[Mapping[str, Any]]:
+        """Return what a run's manifest records of each folder."""
+        found: list[Mapping[str, Any]] = []
+        for name, manifest in zip(self.names, self.manifests, strict=True):
+            made = {} if manifest is None else manifest.contents
+            size = folder.folder_bytes(Path(name)) if Path(name).is_dir() else None
+            sums, tuned = made.get("sha256", {}), made.get("search", {})
+            found.append({"name": name, "sha256": sums, "bytes": size, "search": tuned})
+        return found
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One opened folder: an approximate index, or else the parts are searched exactly."""
+
+    name: str
+    manifest: Manifest | None  # None if another tool wrote it
+    size: int  # vectors per passage
+    dimension: int
+    parts: Sequence[folder.Part]
+    metric: Metric | None = None  # None for a vector folder
+    approximate: FaissIndex | None = None
+
+
+def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -> Shard:
+    if folder.is_vector_folder(name):
+        opened = vectors.open_vectors(name)
+        size = opened.vectors_per_passage
+        parts = []
+        for block in opened.finished:
+            ids, mapped = opened.ids_of(block), partial(opened.map_block, block)
+            parts.append(folder.Part(name, ids, block.count, 1, block.count * size, mapped))
+        return Shard(name, opened.manifest, size, opened.dimension, parts)
+    manifest, engine = folder.read_index_manifest(name)
+    if engine in BM25_ENGINES:
+        raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
+    path, size = Path(name) / folder.INDEX, vectors_per_passage(manifest)
+    vectors.check_index(path.parent, manifest)
+    index = None
+    if is_flat(path):
+        flat, metric = map_flat(path)
+        rows, dimension = flat.shape
+    else:
+        tuned = manifest.contents.get("search", {}) if manifest else {}
+        settings = replace(settings, **{n: getattr(settings, n) or v for n, v in tuned.items()})
+        device = settings.index_device or compute.device
+        index = FaissIndex(path, settings, device, compute.threads)
+        rows, dimension, metric = len(index), index.dimension, index.metric
+    ids = path.with_name(folder.DOCID)
+    part = folder.Part(name, ids, rows // size, size, rows, lambda: map_flat(path)[0])
+    return Shard(name, manifest, size, dimension, [part], metric, index)
+
+
+def open_index(
+    indexes: Sequence[str], settings: SearchSettings, compute: ComputeSettings
+) -> OpenedIndex:
+    """Open an index folder with the engine in its manifest, or several folders as one index.
+
+    Flat indexes are searched by torch, whichever engine built them: the file is the same.
+    """
+    names = folder.expanded(indexes, "--index")
+    alone = len(names) == 1 and not folder.is_vector_folder(names[0])
+    if alone:
+        manifest, engine = folder.read_index_manifest(names[0])
+        if engine in BM25_ENGINES:
+            _reject_options(settings, f"{names[0]} is a BM25 index")
+            return _open_bm25(names[0], manifest, engine, compute.threads)
+    shards = [_open_shard(name, settings, compute) for name in names]
+    folder.require_same("dimensions", [(shard.name, shard.dimension) for shard in shards])
+    folder.require_same("vectors per passage", [(shard.name, shard.size) for shard in shards])
+    metrics = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
+    folder.require_same("as its metric", metrics)
+    metric = metrics[0][1] if metrics else Metric.INNER
+    manifests = [(shard.name, shard.manifest) for shard in shards]
+    common_model([pair for pair in manifests if model_of(pair[1])] or manifests)
+    folder.check_shards(manifests)
+
+    engines: list[SearchableIndex] = [s.approximate for s in shards if s.approximate is not None]
+    exact = [part for s in shards if s.approximate is None for part in s.parts]
+    others = [part for s in shards if s.approximate is not None for part in s.parts]
+    if not engines:
+        _reject_options(settings, f"{names[0]} is searched exactly")
+    if sum(part.passages for part in exact):
+        device = settings.index_device or compute.device
+        engines.insert(0, _exact(exact, metric, shards[0].size, device, compute.threads))
+    if not engines:
+        raise InputError(names[0], None, "no vectors", "at least one")
+    index = ShardedIndex(engines, shards[0].dimension, is_exhaustive=not others)
+    if not alone:
+        what = f"{len(shards):,} shards" if len(shards) > 1 else names[0]
+        compared = "inner product" if metric is Metric.INNER else "distance"
+        how = "approximate ones by their own engines" if others else "all exactly"
+        passages = len(index) // shards[0].size
+        logger.info(f"{what}: {passages:,} passages, compared by {compared}, {how}")
+        # for each hit that is returned: query, row and score; sorting them; row, score, id
+        hits = settings.query_batch * min(settings.hits + TAIL, len(index)) * (4 * 3 * 10 + 60)
+        fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
+        require_memory("searching", {"the top-k": hits}, f"search with {fewer}, or less deep")
+    opened = engines[0] if len(engines) == 1 else index
+    ids, of = folder.PassageIds([*exact, *others]), [shard.manifest for shard in shards]
+    return OpenedIndex(names, opened, ids, of, shards[0].size)
+
+
+def _exact(
+    parts: Sequence[folder.Part], metric: Metric, size: int, device: str, threads: int | None
+) -> SearchableIndex:
+    import torch
+
+    from denserk.index.exact import ExactIndex
+    from denserk.models.devices import choose_device, has_bfloat16
+
+    if threads:
+        torch.set_num_threads(threads)
+    device = str(choose_device(device)) if device != "auto" or torch.cuda.is_available() else "cpu"
+    chained = folder.ChainedVectors(parts)
+    return ExactIndex(chained, metric, device, size, bfloat16=has_bfloat16())
+
+
+def _open_bm25(
+    name: str, manifest: Manifest | None, engine: Engine, threads: int | None
+) -> OpenedIndex:
+    path = Path(name)
+    vectors.check_index(path, manifest)
+    bm25 = from_json(Bm25Settings, {} if manifest is None else manifest.settings.get("bm25", {}))
+    if engine is Engine.LUCENE:
+        count = None if manifest is None else manifest.contents["count"]
+        lucene = LuceneIndex(path, bm25, count, threads)
+        return OpenedIndex([name], lucene, lucene.names, [manifest], 1, engine)
+    index = Bm25Index(path, bm25, threads)
+    ids = folder.PassageIds([folder.Part(name, path / folder.DOCID, len(index))])
+    return OpenedIndex([name], index, ids, [manifest], 1, engine)
+
+
+def _reject_options(settings: SearchSettings, reason: str) -> None:
+    """Raise a UsageError if an option of approximate indexes is given."""
+    for option, given in settings.index_options.items():
+        raise UsageError(f"{option} {given}: {reason}", f"leave out {option}")
+
 
 # answers queries that are printed, from the index that is open
 Use = Callable[[OpenedIndex, Callable[[Sequence[Query]], list[tuple[str, Hits]]]], None]
@@ -73,12 +269,14 @@ def search(
     """
     own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)
     if paths.verify:
-        verify_folders([*expanded(paths.index, "--index"), *filter(None, [paths.encoded_queries])])
+        encoded = filter(None, [paths.encoded_queries])
+        vectors.verify_folders([*folder.expanded(paths.index, "--index"), *encoded])
     topics: list[Query] = []
     with ExitStack() as stack:
         if paths.engine is Engine.MILVUS:
             index = stack.enter_context(closing(MilvusIndex(milvus, settings)))
-            opened = OpenedIndex((index.place,), index, index.names, (index.manifest,))
+            manifests = (index.manifest,)
+            opened = OpenedIndex((index.place,), index, index.names, manifests, index.size)
         else:
             opened = open_index(paths.index, settings, compute)
         searcher = opened.searcher(settings)
@@ -88,7 +286,7 @@ def search(
         if opened.bm25:
             queries = _texts(paths, opened, topics)
         elif paths.encoded_queries is not None:
-            queries = _encoded(paths, opened, paths.encoded_queries, topics)
+            queries = _loaded(paths, opened, paths.encoded_queries, topics)
         else:
             named = {"own_precision": own_precision, "force": paths.force}
             overrides = (representation, text)
@@ -101,7 +299,7 @@ def search(
 
             use(opened, answer)
             return SearchResult()
-        result = _write_run(paths, settings, searcher, queries)
+        result = _write_run(paths, searcher, queries)
         indexes = opened.described()
     asked = texts_sha256(query[:2] for query in topics)
     made_from = {
@@ -122,20 +320,17 @@ def search(
     return result
 
 
-def _write_run(
-    paths: SearchPaths, settings: SearchSettings, searcher: Searcher, queries: Queries
-) -> SearchResult:
+def _write_run(paths: SearchPaths, searcher: Searcher, queries: Queries) -> SearchResult:
     """Search for batches of queries, which are encoded when they are needed."""
-    result, (topics, encode, _) = SearchResult(), queries
-    searched = searcher.settings.query_batch
-    step = searched * max(1, ENCODED_AT_ONCE // searched)
+    result, (topics, encode, _), settings = SearchResult(), queries, searcher.settings
+    step = settings.query_batch * max(1, ENCODED_AT_ONCE // settings.query_batch)
 
     def answers(progress: Progress) -> Iterator[tuple[str, Hits]]:
         for first in range(0, len(topics), step):
             batch, before = topics[first : first + step], time.perf_counter()
-            vectors = encode(batch)
+            encoded = encode(batch)
             result.encoding_seconds += time.perf_counter() - before
-            for qid, hits in searcher.search([query.qid for query in batch], vectors):
+            for qid, hits in searcher.search([query.qid for query in batch], encoded):
                 yield qid, hits
                 result.queries += 1
                 if not hits:
@@ -150,9 +345,8 @@ def _write_run(
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
     searcher.ranking.report()
     if missing := result.without_hits:
-        logger.warning(
-            f"{len(missing):,} queries have no hits and are missing from the run ({some(missing)})"
-        )
+        without = f"{len(missing):,} queries have no hits"
+        logger.warning(f"{without} and are missing from the run ({some(missing)})")
     return result
 
 
@@ -164,13 +358,11 @@ def _texts(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> 
     return topics, lambda batch: np.array([query.text for query in batch], dtype=object), None
 
 
-def _encoded(
-    paths: SearchPaths, opened: OpenedIndex, name: str, topics: Sequence[Query]
-) -> Queries:
+def _loaded(paths: SearchPaths, opened: OpenedIndex, name: str, topics: Sequence[Query]) -> Queries:
     """Read the vectors of --encoded-queries: all, or those of --topics in its order."""
-    source = read_vector_blocks(name, allow_pickle=paths.allow_pickle)
+    source = vectors.read_vector_blocks(name, allow_pickle=paths.allow_pickle)
     blocks = list(source.blocks())
-    vectors = np.concatenate([block.vectors.astype(np.float32) for block in blocks])
+    encoded = np.concatenate([block.vectors.astype(np.float32) for block in blocks])
     rows: dict[str, int] = {}
     for position, qid in enumerate(qid for block in blocks for qid in block.ids):
         if rows.setdefault(qid, position) != position:
@@ -178,17 +370,13 @@ def _encoded(
     asked = [Query(qid, "") for qid in rows] if paths.topics is None else topics
     missing = [query.qid for query in asked if query.qid not in rows]
     if missing:
-        raise InputError(
-            name,
-            None,
-            f"no vector for {len(missing):,} of {len(asked):,} queries, the first {missing[0]}",
-            f"one for each query of {paths.topics}",
-        )
+        found = f"no vector for {len(missing):,} of {len(asked):,} queries, the first {missing[0]}"
+        raise InputError(name, None, found, f"one for each query of {paths.topics}")
     model = model_of(source.manifest)
-    refuse_other_queries(opened, vectors.shape[1], model, name, force=paths.force)
+    refuse_other_queries(opened, encoded.shape[1], model, name, force=paths.force)
     if source.manifest is not None and source.manifest.settings.get("side") == "passage":
         logger.warning(f"{name} was encoded as passages, not as queries")
-    return asked, lambda batch: vectors[[rows[query.qid] for query in batch]], model
+    return asked, lambda batch: encoded[[rows[query.qid] for query in batch]], model
 
 
 def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
@@ -224,9 +412,8 @@ def load_query_encoder(
     made = opened.model
     model = name or (made or {}).get("name")
     if model is None:
-        raise UsageError(
-            f"the manifest of {opened.name} names no model", "give --model, or --encoded-queries"
-        )
+        hint = "give --model, or --encoded-queries"
+        raise UsageError(f"the manifest of {opened.name} names no model", hint)
     if compute.backend is Backend.AUTO and (made or {}).get("backend") == Backend.TORCH:
         compute = replace(compute, backend=Backend.TORCH)
     if not own_precision:
@@ -239,37 +426,27 @@ def load_query_encoder(
     encoder = TextEncoder(model, *overrides, compute, like=like)
     int8 = like.get("int8") if like and like["fingerprint"] == encoder.fingerprint else None
     if int8 and encoder.backend is Backend.OPENVINO:
-        folder = Path(opened.names[0])
-        if (folder / INT8_WEIGHTS).exists():
-            encoder.use_int8("passage", folder, int8)
+        weights = Path(opened.names[0]) / vectors.INT8_WEIGHTS
+        if weights.exists():
+            encoder.use_int8("passage", weights.parent, int8)
         else:
-            logger.info(f"queries are encoded in float32: {folder} has no {INT8_WEIGHTS}")
+            logger.info(f"queries are encoded in float32: {weights.parent} has no {weights.name}")
     described = encoder.description()
     refuse_other_queries(opened, encoder.dimension, described, encoder.name, force=force)
     return encoder
 
 
 def refuse_other_queries(
-    opened: OpenedIndex,
-    dimension: int,
-    model: Description | None,
-    name: str,
-    *,
-    force: bool = False,
+    opened: OpenedIndex, dimension: int, made: Description | None, name: str, *, force: bool = False
 ) -> None:
     """Reject queries of another dimension, or, unless `force`, of another model or settings."""
     there = opened.index.dimension
     if there != dimension:
         cut = f" (--truncate-dim {there}, if its vectors were cut)" if there < dimension else ""
-        raise MismatchError(
-            f"{opened.name} holds vectors of {there} dimensions, {name} makes {dimension}",
-            f"search with the model and settings that made the index{cut}",
-        )
+        what = f"{opened.name} holds vectors of {there} dimensions, {name} makes {dimension}"
+        raise MismatchError(what, f"{MAKER}{cut}")
     if not force:
-        teacher = (model or {}).get("queries_of")  # whose index it is for, with any texts
-        refuse_other_model(
-            opened.model,
-            {**(opened.model or {}), **teacher} if teacher else model,
-            f"{opened.name} and the queries of {name}",
-            "search with the model and settings that made the index, or add --force",
-        )
+        teacher = (made or {}).get("queries_of")  # whose index it is for, with any texts
+        made = {**(opened.model or {}), **teacher} if teacher else made
+        both = f"{opened.name} and the queries of {name}"
+        refuse_other_model(opened.model, made, both, f"{MAKER}, or add --force")

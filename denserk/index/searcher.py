@@ -24,7 +24,7 @@ Rows = NDArray[np.int64]  # (B, K), numbers of the rows of an index; -1 where th
 PassageNames = Callable[[Rows], Sequence[str]]  # ids of (K,) passages, by their numbers
 Hits = list[tuple[str, float]]  # (passage id, score), best first
 
-SPARE = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
+TAIL = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
 
 
 class StoredVectors(Protocol):
@@ -217,8 +217,8 @@ class Searcher:
         *,
         engine_order: bool = False,
     ) -> None:
-        self._index, self._ids, self.settings = index, ids, settings
-        self._size = vectors_per_passage
+        self._size, self._ids, self.settings = vectors_per_passage, ids, settings
+        self._index = FeedbackIndex(index, self._size, settings) if settings.prf else index
         self.ranking = Ranking(settings, engine_order=engine_order)
 
     def search(self, qids: Sequence[str], queries: NDArray[Any]) -> Iterator[tuple[str, Hits]]:
@@ -231,7 +231,7 @@ class Searcher:
 
     def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits]:
         total, wanted = max(len(self._index), 1), self.settings.kept
-        depth = min(self.settings.hits * self._size + SPARE, total)
+        depth = min(self.settings.hits * self._size + TAIL, total)
         results: list[Hits] = [[] for _ in qids]
         unfinished = list(range(len(qids)))
         while unfinished:
