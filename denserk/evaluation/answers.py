@@ -15,10 +15,10 @@ the hits are kept on disk (in TMPDIR).
 import logging
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -31,16 +31,8 @@ import regex
 from denserk.config import evaluation
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.errors import DenserkError, MismatchError, UsageError
-from denserk.evaluation.evaluator import (
-    EvaluationResult,
-    Evaluator,
-    Run,
-    first_hits,
-    prune_hits,
-    read_hits,
-    short_names,
-)
-from denserk.evaluation.measures import Measure, parse_measures
+from denserk.evaluation import evaluator
+from denserk.evaluation.measures import parse_measures
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import display_name, some
 from denserk.io.outputs import scratch_folder
@@ -82,31 +74,26 @@ def match_answers(
     """
     normal = [normalize("NFD", text) for text in texts]
     if regex:
-        patterns = {answer: _pattern(answer) for answer in answers}
-        known = [pattern for pattern in patterns.values() if pattern]
-        unusable = [answer for answer, pattern in patterns.items() if pattern is None]
-        return [any(p.search(text) for p in known) for text in normal], unusable
+        patterns: dict[str, re.Pattern[str]] = {}
+        for answer in answers:
+            with suppress(re.error, OverflowError, RecursionError):
+                sought = normalize("NFD", answer)
+                patterns[answer] = re.compile(sought, re.IGNORECASE | re.MULTILINE)
+        unusable = [answer for answer in dict.fromkeys(answers) if answer not in patterns]
+        return [any(p.search(text) for p in patterns.values()) for text in normal], unusable
     sequences = {answer: tokens_of(answer) for answer in answers}
     unusable = [answer for answer, tokens in sequences.items() if not tokens]
     if strict and unusable:
         return [True] * len(texts), unusable
     # a passage without an answer's longest token need not be tokenized
-    sought = [(_joined(t), max(t, key=len).casefold()) for t in sequences.values() if t]
-    return [_holds(text, sought) for text in normal], unusable
-
-
-def _pattern(answer: str) -> re.Pattern[str] | None:
-    try:
-        return re.compile(normalize("NFD", answer), re.IGNORECASE | re.MULTILINE)
-    except (re.error, OverflowError, RecursionError):
-        return None
-
-
-def _holds(text: str, sought: Iterable[tuple[str, str]]) -> bool:
-    folded = text.casefold()
-    possible = [sequence for sequence, longest in sought if longest in folded]
-    joined = _joined(tokens_of(text)) if possible else ""
-    return any(sequence in joined for sequence in possible)
+    longest = {_joined(t): max(t, key=len).casefold() for t in sequences.values() if t}
+    found = []
+    for text in normal:
+        folded = text.casefold()
+        possible = [sequence for sequence, token in longest.items() if token in folded]
+        joined = _joined(tokens_of(text)) if possible else ""
+        found.append(any(sequence in joined for sequence in possible))
+    return found, unusable
 
 
 def _joined(tokens: Iterable[str]) -> str:
@@ -134,29 +121,8 @@ def judging(settings: evaluation.AnswerSettings) -> Iterator[Judge]:
                 pool.submit(int)
             yield partial(pool.map, one, chunksize=CHUNK)
     except BrokenProcessPool:
-        raise DenserkError(
-            "a process that looks for answers was killed",
-            "was there enough memory? --num-workers 1 uses no other process",
-        ) from None
-
-
-def choose_answer_measures(texts: Iterable[str]) -> tuple[Measure, ...]:
-    """Parse measures, and reject those that answers cannot give."""
-    measures, known = parse_measures(texts).measures, ("Success", "RR", "P")
-    if wrong := [m for m in measures if m.NAME not in known or list(m.params) != ["cutoff"]]:
-        raise UsageError(
-            f"{', '.join(map(str, wrong))}: answers judge only the first hits, and not by grades",
-            "answers allow Success@k, RR@k, P@k; QA papers call Success@k R@k or top-k accuracy",
-        )
-    return measures
-
-
-def mean_of_means(values: Mapping[str, float], groups: Mapping[str, str]) -> float:
-    """Return the mean of the means of groups, each counting once whatever its size."""
-    parts: dict[str, list[float]] = {}
-    for qid, value in values.items():
-        parts.setdefault(groups[qid], []).append(value)
-    return fmean(map(fmean, parts.values()))
+        hint = "was there enough memory? --num-workers 1 uses no other process"
+        raise DenserkError("a process that looks for answers was killed", hint) from None
 
 
 def evaluate_answers(
@@ -165,7 +131,7 @@ def evaluate_answers(
     corpus: str,
     settings: evaluation.EvalSettings | None = None,
     format: CorpusSettings = DETECTED,
-) -> EvaluationResult:
+) -> evaluator.EvaluationResult:
     """Evaluate runs by the answers that their passages hold; titles are ignored.
 
     `answers` are questions with the ids of the runs; `settings.topics` gives their texts where
@@ -174,7 +140,12 @@ def evaluate_answers(
     settings = settings or evaluation.EvalSettings()
     named = [*settings.measures, *(f"Success@{depth}" for depth in settings.topk)]
     bounded = [evaluation.parse_bound(text)[0] for text in settings.min]
-    measures = choose_answer_measures([*(named or evaluation.DEFAULT_ANSWER_MEASURES), *bounded])
+    asked = [*(named or evaluation.DEFAULT_ANSWER_MEASURES), *bounded]
+    measures, known = parse_measures(asked).measures, ("Success", "RR", "P")
+    if wrong := [m for m in measures if m.NAME not in known or list(m.params) != ["cutoff"]]:
+        names = ", ".join(map(str, wrong))
+        hint = "answers allow Success@k, RR@k, P@k; QA papers call Success@k R@k or top-k accuracy"
+        raise UsageError(f"{names}: answers judge only the first hits, and not by grades", hint)
     depth = max(int(measure["cutoff"]) for measure in measures)
     if not runs:
         raise UsageError("no run is named", "denserk eval run.trec --answers FILE --corpus FILE")
@@ -182,14 +153,56 @@ def evaluate_answers(
         raise UsageError("--relevance-level: a passage holds an answer or not, without grades")
     if settings.outputs and len(runs) > 1:
         raise UsageError(f"{' and '.join(settings.outputs)}: takes one run, {len(runs)} are given")
-    questions = _read_questions(answers, settings.topics, settings.outputs)
-    read = [read_hits(run, settings, partial(prune_hits, depth=depth)) for run in runs]
+    questions = _read_questions(answers, settings)
+    keep = partial(evaluator.prune_hits, depth=depth)
+    read = [evaluator.read_hits(run, settings, keep) for run in runs]
     found = [{q.qid: run[q.qid] for q in questions if q.qid in run} for run in read]
     if not all(found):
         unanswered = display_name(runs[[bool(hits) for hits in found].index(False)])
-        asked = some(query.qid for query in questions)
-        raise MismatchError(f"{unanswered} has no hits for the questions {asked}")
-    with scratch_folder("answers") as scratch, closing(PassageTexts(scratch / "texts")) as texts:
+        missing = some(query.qid for query in questions)
+        raise MismatchError(f"{unanswered} has no hits for the questions {missing}")
+    judged = _judge(questions, found, corpus, format, settings, depth)
+    measured = evaluator.Evaluator(measures, judged, complete=settings.complete)
+    relations = {q.qid: str(q.extra["relation"]) for q in questions if "relation" in q.extra}
+    every, results = len(relations) == len(questions), []
+    for name, run in zip(evaluator.short_names(runs), read, strict=True):
+        result, means = measured.evaluate(name, run), {}
+        for measure, values in result.per_query.items() if every else ():
+            groups: dict[str, list[float]] = {}
+            for qid, value in values.items():
+                groups.setdefault(relations[qid], []).append(value)
+            means[measure] = fmean(map(fmean, groups.values()))
+        results.append(replace(result, over_relations=means))
+    return measured.result(results)
+
+
+def _read_questions(answers: str, settings: evaluation.EvalSettings) -> list[Query]:
+    """Return the questions, with the texts of `--topics`; outputs need all texts."""
+    topics, outputs = settings.topics, " and ".join(settings.outputs)
+    known = {query.qid: query.text for query in (read_queries(topics) if topics else ())}
+    questions = [q._replace(text=known.get(q.qid, q.text)) for q in read_questions(answers)]
+    if outputs and (lacking := [query.qid for query in questions if not query.text]):
+        which = f"{len(lacking):,} of {len(questions):,} questions ({some(lacking)})"
+        why = f"{topics or answers} lacks the text of {which}, which {outputs} would hold"
+        raise UsageError(why, "add --topics FILE, the queries with these ids")
+    return questions
+
+
+def _judge(
+    questions: Sequence[Query],
+    found: Sequence[evaluator.Run],
+    corpus: str,
+    format: CorpusSettings,
+    settings: evaluation.AnswerSettings,
+    depth: int,
+) -> dict[str, dict[str, int]]:
+    """Look for answers: question -> passage -> 1 if it holds one; write and warn."""
+    judged: dict[str, dict[str, int]] = {}
+    unusable: dict[str, None] = {}
+    stream = iter(questions)
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        texts = enter(closing(PassageTexts(enter(scratch_folder("answers")) / "texts")))
         for hits in found:
             texts.refer(chain(*hits.values()))
         texts.find(read_passages(corpus, format), corpus)
@@ -198,54 +211,10 @@ def evaluate_answers(
             texts.require_all(corpus, "the runs", hint)
         elif missing := len(texts.missing):
             logger.warning(f"passages missing in {corpus}, which hold no answer: {missing:,}")
-        judged = _judge(questions, found, texts, settings, depth)
-    evaluator = Evaluator(measures, judged, complete=settings.complete)
-    relations = {q.qid: str(q.extra["relation"]) for q in questions if "relation" in q.extra}
-    results = []
-    for name, whole in zip(short_names(runs), read, strict=True):
-        result = evaluator.evaluate(name, whole)
-        if relations:
-            means = {m: mean_of_means(of, relations) for m, of in result.per_query.items()}
-            result = replace(result, over_relations=means)
-        results.append(result)
-    return evaluator.result(results)
-
-
-def _read_questions(answers: str, topics: str | None, outputs: Sequence[str]) -> list[Query]:
-    """Return the questions, with the texts of `topics`; outputs need all texts."""
-    questions = list(read_questions(answers))
-    if topics is not None:
-        known = {query.qid: query.text for query in read_queries(topics)}
-        questions = [query._replace(text=known.get(query.qid, query.text)) for query in questions]
-    if outputs and (lacking := [query.qid for query in questions if not query.text]):
-        raise UsageError(
-            f"{topics or answers} lacks the text of {len(lacking):,} of {len(questions):,} "
-            f"questions ({some(lacking)}), which {' and '.join(outputs)} would hold",
-            "add --topics FILE, the queries with these ids",
-        )
-    return questions
-
-
-def _judge(
-    questions: Sequence[Query],
-    found: Sequence[Run],
-    texts: PassageTexts,
-    settings: evaluation.AnswerSettings,
-    depth: int,
-) -> dict[str, dict[str, int]]:
-    """Look for answers: question -> passage -> 1 if it holds one; write and warn."""
-    judged: dict[str, dict[str, int]] = {}
-    unusable: list[str] = []
-    stream = iter(questions)
-    with ExitStack() as stack:
-        outputs = {settings.write_dpr_json: False, settings.write_pyserini_json: True}
-        writers = [
-            stack.enter_context(contexts_writer(path, pyserini=pyserini))
-            for path, pyserini in outputs.items()
-            if path is not None
-        ]
-        judge = stack.enter_context(judging(settings))
-        progress = stack.enter_context(track("looking for answers", len(questions), "questions"))
+        files = {settings.write_dpr_json: False, settings.write_pyserini_json: True}
+        writers = [enter(contexts_writer(f, pyserini=other)) for f, other in files.items() if f]
+        judge = enter(judging(settings))
+        progress = enter(track("looking for answers", len(questions), "questions"))
         while batch := list(islice(stream, BATCH)):
             passages = []
             for query in batch:
@@ -257,18 +226,15 @@ def _judge(
                 matches = dict(zip(of, map(int, holding), strict=True))
                 # "" is no id: trec_eval needs a judged passage for each question
                 judged[query.qid] = matches or {"": 0}
-                unusable += bad
-                best = first_hits(found[0].get(query.qid, {}), depth).items()  # of the one run
-                hits = [(of[d], score, bool(matches[d])) for d, score in best if d in of]
-                for write in writers:
-                    write(query, hits)
+                unusable |= dict.fromkeys(bad)
+                for write in writers:  # of the one run
+                    best = evaluator.first_hits(found[0].get(query.qid, {}), depth).items()
+                    write(query, [(of[d], at, bool(matches[d])) for d, at in best if d in of])
             progress.advance(len(batch))
-    without = [query.qid for query in questions if not query.answers]
+    without = "questions without an answer, which no passage holds"
     kind = "that are not valid regular expressions" if settings.regex else "of no letter or sign"
-    for sentence, names in (
-        ("questions without an answer, which no passage holds", without),
-        (f"answers {kind}", list(dict.fromkeys(unusable))),
-    ):
+    unanswered = [query.qid for query in questions if not query.answers]
+    for sentence, names in ((without, unanswered), (f"answers {kind}", [*unusable])):
         if names:
             logger.warning(f"{sentence}: {len(names):,} ({some(names)})")
     return judged

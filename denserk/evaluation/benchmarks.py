@@ -8,20 +8,12 @@ and row, system, setting, dataset and measure as the paper calls them.
 import csv
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from denserk.config.benchmarks import (
-    Benchmark,
-    Group,
-    Paper,
-    benchmarks,
-    find_benchmark,
-    find_benchmarks,
-    groups_within,
-)
+from denserk.config import benchmarks as config
 from denserk.config.evaluation import EvalSettings
 from denserk.config.options import FOLDER
 from denserk.errors import MismatchError, UsageError
@@ -39,7 +31,7 @@ ENDINGS = ("", ".trec", ".txt", ".tsv", ".run", ".jsonl")  # of runs in a folder
 class PublishedRow:
     """The published results of one system on one benchmark."""
 
-    paper: Paper
+    paper: config.Paper
     benchmark: str  # the benchmark, or the group whose mean it is
     table: str  # table and row
     system: str  # the model, as the paper calls it
@@ -57,8 +49,8 @@ class BenchmarksResult:
 
     def values(self, name: str, run: str) -> Values | None:
         """Return a run's values on a benchmark or means over a group; None if it lacks one."""
-        entry = find_benchmark(name)
-        if isinstance(entry, Benchmark):
+        entry = config.find_benchmark(name)
+        if isinstance(entry, config.Benchmark):
             runs = self.results[entry.name].runs if entry.name in self.results else ()
             return next((one.summary for one in runs if one.name == run), None)
         members = [self.values(member, run) for member in entry.members]
@@ -68,37 +60,33 @@ class BenchmarksResult:
         shared = [m for m in present[0] if all(m in values for values in present)]
         return {m: math.fsum(values[m] for values in present) / len(present) for m in shared}
 
-    def rows(self) -> Iterator[tuple[str, list[Values | None]]]:
-        """Yield benchmarks and then the known means: (name, values of each run)."""
-        groups = [group.name for group in groups_within(self.results)]
-        for name in (*self.results, *groups):
-            values = [self.values(name, run) for run in self.runs]
-            if any(values):
-                yield name, values
-
-
-def published_measures(rows: Sequence[PublishedRow]) -> list[str]:
-    """Return the measures that rows report, each once, in order."""
-    return list(dict.fromkeys(measure for row in rows for measure in row.values))
-
 
 def evaluate_benchmark(
     runs: Sequence[str],
-    benchmark: Benchmark,
+    benchmark: config.Benchmark,
     settings: EvalSettings | None = None,
-    against: Sequence[Paper] = (),
+    against: Sequence[config.Paper] = (),
 ) -> EvaluationResult:
     """Evaluate runs on one benchmark, whose measures hold unless `settings` name some.
 
     The measures that the papers in `against` report are computed too.
     """
     settings = settings or EvalSettings()
+    corpus = benchmark.corpus.name
+    own = f"{benchmark.name} (corpus {corpus})"
     for path in runs:
-        _check_origin(path, benchmark)
+        recorded = path != STREAM and beside(path).is_file()
+        made = read_manifest(path, Kind.RUN).made_from.get("suite") if recorded else None
+        if made is not None and (other := f"{made['name']} (corpus {made['corpus']})") != own:
+            hint = f"denserk benchmark {made['name']} --runs {path}"
+            raise MismatchError(f"{path} was made for {other}, not for {own}", hint)
+        if made is None and corpus == "msmarco-passage-titled":
+            logger.info(f"{path} has no manifest: assumed to be a run on the titled corpus")
     rows = _published(against, [benchmark.name])
+    reported = (measure for row in rows for measure in row.values)
     settings = replace(
         settings,
-        measures=settings.measures or (*benchmark.measures, *published_measures(rows)),
+        measures=settings.measures or (*benchmark.measures, *reported),
         remove_query=settings.remove_query or benchmark.remove_query,
         regex=settings.regex or benchmark.regex,
     )
@@ -115,29 +103,14 @@ def evaluate_benchmark(
     return replace(result, published=tuple(row for row in cut if row.values))
 
 
-def _check_origin(path: str, benchmark: Benchmark) -> None:
-    """Reject a run whose manifest says that it was made for another benchmark or corpus."""
-    recorded = path != STREAM and beside(path).is_file()
-    made = read_manifest(path, Kind.RUN).made_from.get("suite") if recorded else None
-    corpus = benchmark.corpus.name
-    if made is not None and (made["name"], made["corpus"]) != (benchmark.name, corpus):
-        raise MismatchError(
-            f"{path} was made for {made['name']} (corpus {made['corpus']}), not for "
-            f"{benchmark.name} (corpus {corpus})",
-            f"denserk benchmark {made['name']} --runs {path}",
-        )
-    if made is None and corpus == "msmarco-passage-titled":
-        logger.info(f"{path} has no manifest: assumed to be a run on the titled corpus")
-
-
 def evaluate_benchmarks(
     folders: Sequence[str],
     names: Sequence[str],
     settings: EvalSettings | None = None,
-    against: Sequence[Paper] = (),
+    against: Sequence[config.Paper] = (),
 ) -> BenchmarksResult:
     """Evaluate folders of runs, such as scifact.trec, on several benchmarks and groups."""
-    asked, called = find_benchmarks(names), short_names(folders)
+    asked, called = config.find_benchmarks(names), short_names(folders)
     paths: dict[str, dict[str, str]] = {benchmark.name: {} for benchmark in asked}
     for folder, name in zip(folders, called, strict=True):
         found = {each.name: run_in_folder(folder, each) for each in asked}
@@ -146,10 +119,8 @@ def evaluate_benchmarks(
                 paths[title][name] = str(path)
         missing = [title for title, path in found.items() if path is None]
         if len(missing) == len(asked):
-            raise UsageError(
-                f"{folder} holds no run of {', '.join(names)}",
-                f"runs are named by benchmark, for example {asked[0].short}.trec",
-            )
+            hint = f"runs are named by benchmark, for example {asked[0].short}.trec"
+            raise UsageError(f"{folder} holds no run of {', '.join(names)}", hint)
         if missing:
             logger.warning(f"{folder} has no run of {', '.join(missing)}: no mean that needs them")
     asked = tuple(benchmark for benchmark in asked if paths[benchmark.name])
@@ -160,36 +131,33 @@ def evaluate_benchmarks(
         result = evaluate_benchmark(list(runs.values()), benchmark, settings)
         named = (replace(run, name=name) for name, run in zip(runs, result.runs, strict=True))
         results[benchmark.name] = replace(result, runs=tuple(named))
-    shown = [*results, *(group.name for group in groups_within(results))]
+    shown = [*results, *(group.name for group in config.groups_within(results))]
     return BenchmarksResult(tuple(called), results, _published(against, shown))
 
 
-def run_in_folder(folder: str | Path, benchmark: Benchmark) -> Path | None:
+def run_in_folder(folder: str | Path, benchmark: config.Benchmark) -> Path | None:
     """Return the run of a benchmark in a folder of runs, if any; several are an error."""
     if not Path(folder).is_dir():
-        raise UsageError(
-            f"{folder}: several benchmarks are asked for, and a run is of one",
-            "name folders of runs named by benchmark, or one benchmark",
-        )
+        hint = "name folders of runs named by benchmark, or one benchmark"
+        raise UsageError(f"{folder}: several benchmarks are asked for, and a run is of one", hint)
     name = benchmark.name
     stems = dict.fromkeys((benchmark.short, name.removeprefix("beir/"), name))
     names = (f"{stem}{ending}{gz}" for stem in stems for ending in ENDINGS for gz in ("", ".gz"))
     found = [path for name in names if (path := Path(folder) / name).is_file()]
     if len(found) > 1:
-        raise UsageError(
-            f"{folder} holds several runs of {name}: {', '.join(p.name for p in found)}", "keep one"
-        )
+        several = ", ".join(path.name for path in found)
+        raise UsageError(f"{folder} holds several runs of {name}: {several}", "keep one")
     return found[0] if found else None
 
 
-def _published(against: Sequence[Paper], names: Sequence[str]) -> tuple[PublishedRow, ...]:
+def _published(against: Sequence[config.Paper], names: Sequence[str]) -> tuple[PublishedRow, ...]:
     """Return what papers report on benchmarks and groups; log where they report nothing."""
     found: list[PublishedRow] = []
     for paper in dict.fromkeys(against):
         rows = [row for name in names for row in published_rows(paper, name)]
         if not rows:
             # the paper may use the same qrels on another corpus
-            every = benchmarks().values()
+            every = config.benchmarks().values()
             qrels = [one.qrels for one in every if one.name in names and one.qrels is not None]
             others = [o.name for of in qrels for o in every if o.qrels == of and paper in o.labels]
             instead = f"; it does on {', '.join(others)}" if others else ""
@@ -199,23 +167,23 @@ def _published(against: Sequence[Paper], names: Sequence[str]) -> tuple[Publishe
 
 
 @cache
-def figures(paper: Paper) -> tuple[Mapping[str, str], ...]:
+def figures(paper: config.Paper) -> tuple[Mapping[str, str], ...]:
     """Return all values of a paper, in the order of its tables, by the columns of its file."""
     return tuple(csv.DictReader((FOLDER / f"{paper}.csv").read_text("utf-8").splitlines()))
 
 
-def published_rows(paper: Paper, name: str) -> tuple[PublishedRow, ...]:
+def published_rows(paper: config.Paper, name: str) -> tuple[PublishedRow, ...]:
     """Return what a paper reports on a benchmark, or as the mean of a group.
 
-    >>> row = published_rows(Paper.AGGRETRIEVER, "msmarco-dev")[0]
+    >>> row = published_rows(config.Paper.AGGRETRIEVER, "msmarco-dev")[0]
     >>> row.system, row.values["RR@10"], row.values["R@1000"]
     ('BM25', '0.188', '0.858')
     """
-    entry = find_benchmark(name)
+    entry = config.find_benchmark(name)
     label = entry.labels.get(paper)
     member = entry
-    while isinstance(member, Group):
-        member = find_benchmark(member.members[0])
+    while isinstance(member, config.Group):
+        member = config.find_benchmark(member.members[0])
     found: dict[tuple[str, str, str], dict[str, str]] = {}
     for figure in figures(paper):
         metric = figure["metric"]

@@ -21,16 +21,7 @@ import numpy as np
 
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunOrder, parse_bound
 from denserk.errors import GateError, InputError, MismatchError
-from denserk.evaluation.measures import (
-    COUNTED,
-    Judgments,
-    Measure,
-    count_judgments,
-    parse_measures,
-    per_query_measure,
-    providers_of,
-    summarize,
-)
+from denserk.evaluation.measures import Measure, parse_measures, providers_of, summarize, underlying
 from denserk.io.files import STREAM, some
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RankedList, read_run, read_run_scores, read_run_tag
@@ -43,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Run = Mapping[str, Mapping[str, float]]  # query id -> passage id -> score
+Judgments = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
 Values = Mapping[str, float]  # measure -> value
 
 # measures of pytrec_eval and msmarco that depend on the ranks of judged hits alone
@@ -220,9 +212,14 @@ class Evaluator:
         self.measures = tuple(dict.fromkeys(measures))
         self.queries = tuple(judgments)
         self.complete = complete
-        self._counts = {
-            str(m): count_judgments(m, judgments) for m in self.measures if m.NAME in COUNTED
-        }
+        self._counts: dict[str, dict[str, float]] = {}  # as `trec_eval -c` counts
+        for measure in self.measures:
+            if measure.NAME == "NumQ":
+                self._counts[str(measure)] = dict.fromkeys(judgments, 1)
+            elif measure.NAME == "NumRel":
+                least, graded = measure["rel"], judgments.items()
+                relevant = {qid: sum(g >= least for g in of.values()) for qid, of in graded}
+                self._counts[str(measure)] = relevant
         # queries are numbered, as gdeval takes only whole numbers as ids
         self._numbers = {qid: str(number) for number, qid in enumerate(judgments)}
         # trec_eval's nDCG never ends for a query whose grades are all negative
@@ -242,15 +239,22 @@ class Evaluator:
             has = f"answers queries {some(run)}" if run else "holds no hit at all"
             judged = f"the judgments are for queries {some(self.queries)}"
             raise MismatchError(f"{name} {has}; {judged}{': none in common' if run else ''}")
-        values = self._values(run)
+        values, numbered = dict(self._counts), self._numbered(run)
+        for evaluator in self._evaluators:
+            # ir-measures spells a measure out each time that it is hashed
+            found = {id(m): values.setdefault(str(m), {}) for m in evaluator.measures}
+            for metric in evaluator.iter_calc(numbered):
+                found[id(metric.measure)][self.queries[int(metric.query_id)]] = metric.value
         counted = [qid for qid in self.queries if self.complete or qid in run]
         per_query = {}
         for measure in self.measures:
-            found = values[str(per_query_measure(measure))]
-            per_query[str(measure)] = {qid: found[qid] for qid in counted if qid in found}
+            of = values[str(underlying(measure))]
+            per_query[str(measure)] = {qid: of[qid] for qid in counted if qid in of}
         summary = {str(m): summarize(m, per_query[str(m)].values()) for m in self.measures}
         unjudged = tuple(qid for qid in run if qid not in self._numbers)
-        return RunResult(name, summary, per_query, missing, unjudged, count_ties(run))
+        tied = {qid: len(hits) - len(set(array("f", hits.values()))) for qid, hits in run.items()}
+        ties = {qid: count for qid, count in tied.items() if count}
+        return RunResult(name, summary, per_query, missing, unjudged, ties)
 
     def result(self, runs: Sequence[RunResult], relevance_level: int = 1) -> EvaluationResult:
         """Return the results of several runs as one; log what is remarkable."""
@@ -261,16 +265,6 @@ class Evaluator:
             for level, sentence in remarks(run, result, self.complete):
                 logger.log(level, sentence)
         return result
-
-    def _values(self, run: Run) -> dict[str, dict[str, float]]:
-        values = dict(self._counts)
-        numbered = self._numbered(run)
-        for evaluator in self._evaluators:
-            # ir-measures spells a measure out each time that it is hashed
-            found = {id(m): values.setdefault(str(m), {}) for m in evaluator.measures}
-            for metric in evaluator.iter_calc(numbered):
-                found[id(metric.measure)][self.queries[int(metric.query_id)]] = metric.value
-        return values
 
     def _numbered(self, queries: Mapping[str, T]) -> dict[str, T]:
         return {self._numbers[q]: hits for q, hits in queries.items() if q in self._numbers}
@@ -297,16 +291,6 @@ def over_seeds(result: EvaluationResult) -> EvaluationResult:
         one = replace(runs[0], name=name, summary=mean, per_query=per_query)
         systems.append(replace(one, seeds=tuple(runs), spread=spread))
     return replace(result, runs=tuple(systems))
-
-
-def count_ties(run: Run) -> dict[str, int]:
-    """Count the hits of each query whose score equals an earlier one as float32.
-
-    >>> count_ties({"q1": {"a": 2.0, "b": 1.0, "c": 1.00000000001}, "q2": {"a": 1.0}})
-    {'q1': 1}
-    """
-    tied = {qid: len(hits) - len(set(array("f", hits.values()))) for qid, hits in run.items()}
-    return {qid: count for qid, count in tied.items() if count}
 
 
 def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:

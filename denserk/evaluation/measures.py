@@ -8,7 +8,7 @@ import difflib
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import ClassVar, NamedTuple
 
@@ -20,7 +20,6 @@ from denserk.config.options import LARGEST
 from denserk.errors import UsageError
 
 Measure = ir_measures.Measure
-Judgments = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
 
 # trec_eval's names that ir-measures knows, in the order in which trec_eval 9 prints them
 TREC_NAMES = (
@@ -35,6 +34,7 @@ TREC_SETS = {
     "all_trec": ("runid", *TREC_NAMES),
 }
 _TREC = re.compile(r"[A-Za-z_]+([._]\d+(\.\d+)?(,\d+(\.\d+)?)*)?")
+# names are split at white space and commas, but not inside brackets
 _TOKEN = re.compile(r"(?:[^\s,(){}]|,(?=\d)|\((?:[^(){}]|\{[^{}]*\})*\)|[(){}])+")
 
 MIN_GEO_MEAN = 0.00001  # smaller values count as this in a geometric mean, as in trec_eval
@@ -59,8 +59,12 @@ class _GMAP(type(ir_measures.AP)):  # type: ignore[misc]
 
 ir_measures.measures.register(_GMAP())  # type: ignore[no-untyped-call]
 
+# measures that count passages as relevant from a grade, by default 1
+_LEVELS = {m.NAME: m.SUPPORTED_PARAMS.get("rel") for m in ir_measures.measures.registry.values()}
+WITH_LEVEL = {name for name, level in _LEVELS.items() if level and level.default == 1}
 
-def per_query_measure(measure: Measure) -> Measure:
+
+def underlying(measure: Measure) -> Measure:
     """Return the measure whose values of single queries a measure summarises: AP for GMAP."""
     return ir_measures.AP(**measure.params) if isinstance(measure, _GMAP) else measure
 
@@ -85,35 +89,19 @@ def summarize(measure: Measure, values: Collection[float]) -> float:
     return mean if is_mean(measure) else math.exp(mean)
 
 
-def count_judgments(measure: Measure, judgments: Judgments) -> dict[str, float]:
-    """Return NumQ or NumRel of each query, as `trec_eval -c` counts them."""
-    if measure.NAME == "NumQ":
-        return dict.fromkeys(judgments, 1)
-    relevant = measure["rel"]
-    return {qid: sum(g >= relevant for g in of.values()) for qid, of in judgments.items()}
-
-
-def split_measures(text: str) -> list[str]:
-    """Split a list of measures at white space and commas, but not inside brackets.
-
-    >>> split_measures("nDCG@10, AP(rel=2, judged_only=True)@100 P_5,10")
-    ['nDCG@10', 'AP(rel=2, judged_only=True)@100', 'P_5,10']
-    """
-    return _TOKEN.findall(text)
-
-
 def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureChoice:
     """Parse measures in ir-measures' notation, its aliases, and trec_eval's names and sets.
 
     `relevance_level` is the lowest grade that counts as relevant, for measures that name none. A
     UsageError names all that are unknown, incomplete, or need a package that is not installed.
 
-    >>> [str(m) for m in parse_measures(["ndcg_cut.10 MRR@10", "map"], 2).measures]
-    ['nDCG@10', 'RR(rel=2)@10', 'AP(rel=2)']
+    >>> asked = ["ndcg_cut.10, MRR@10", "AP(rel=3, judged_only=True) P_5,10"]
+    >>> [str(m) for m in parse_measures(asked, 2).measures]
+    ['nDCG@10', 'RR(rel=2)@10', 'AP(rel=3,judged_only=True)', 'P(rel=2)@5', 'P(rel=2)@10']
     """
     found: dict[str, Measure] = {}
     mistakes: dict[str, None] = {}
-    asked = [token for text in texts for token in split_measures(text)]
+    asked = [token for text in texts for token in _TOKEN.findall(text)]
     names = [name for token in asked for name in TREC_SETS.get(token, (token,))]
     for name in names:
         try:
@@ -158,7 +146,7 @@ def _checked(token: str, measure: Measure, level: int) -> Measure:
             params[name] = float(params[name])
     if token in ("NumRelRet", "num_rel_ret"):
         params["rel"] = level
-    elif level != 1 and _has_level(measure):
+    elif level != 1 and measure.NAME in WITH_LEVEL:
         params.setdefault("rel", level)
     for name, value in params.items():
         if isinstance(value, int) and value > LARGEST:
@@ -172,18 +160,12 @@ def _checked(token: str, measure: Measure, level: int) -> Measure:
     if not possible:
         takes = (f"{name}{' (required)' * info.required}" for name, info in known.items())
         raise UsageError(f"{token}: {measure.NAME} takes {', '.join(takes) or 'nothing'}")
-    able = [provider for provider in PROVIDERS if provider.supports(per_query_measure(measure))]
+    able = [provider for provider in PROVIDERS if provider.supports(underlying(measure))]
     if measure.NAME not in COUNTED and not any(provider.is_available() for provider in able):
         lines = " or ".join(filter(None, (p.install_instructions() for p in able)))  # type: ignore[no-untyped-call]
         needs = f": {lines}" if lines else " that ir-measures knows"
         raise UsageError(f"{token} is computed by no installed package{needs}")
     return measure
-
-
-def _has_level(measure: Measure) -> bool:
-    """Return whether a measure counts passages as relevant from a grade, by default 1."""
-    level = measure.SUPPORTED_PARAMS.get("rel")
-    return level is not None and level.default == 1
 
 
 def providers_of(measures: Iterable[Measure]) -> dict[Provider, list[Measure]]:
@@ -194,7 +176,7 @@ def providers_of(measures: Iterable[Measure]) -> dict[Provider, list[Measure]]:
     {'pytrec_eval': ['nDCG@10'], 'msmarco': ['RR@10']}
     """
     shares: dict[Provider, list[Measure]] = {provider: [] for provider in PROVIDERS}
-    for measure in dict.fromkeys(map(per_query_measure, measures)):
+    for measure in dict.fromkeys(map(underlying, measures)):
         if measure.NAME not in COUNTED:
             able = (p for p in PROVIDERS if p.supports(measure) and p.is_available())
             shares[next(able)].append(measure)
@@ -219,7 +201,7 @@ def trec_spelling(measure: Measure, level: int = 1) -> str:
     if str(measure) == f"NumRet(rel={level})":
         return "num_rel_ret"
     params = dict(measure.params)
-    if _has_level(measure) and params.pop("rel", 1) != level:
+    if measure.NAME in WITH_LEVEL and params.pop("rel", 1) != level:
         return str(measure)
     base, at, value = str(type(measure)(**params)).partition("@")
     if base == "IPrec":

@@ -21,12 +21,13 @@ from denserk.evaluation.benchmarks import BenchmarksResult
 from denserk.evaluation.evaluator import (
     EvaluationResult,
     Evaluator,
+    Judgments,
     Run,
     first_hits,
     read_hits,
     remarks,
 )
-from denserk.evaluation.measures import Judgments, is_count, parse_measures
+from denserk.evaluation.measures import is_count, parse_measures
 from denserk.evaluation.tables import tables
 from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages

@@ -83,22 +83,19 @@ def compare(
         others, baseline = dict(zip([*runs][1:], runs, strict=False)), "the previous run"
     if not others:
         raise UsageError(f"--baseline {baseline} is the only run", "name a run to compare with it")
-    samples, spread = {}, {}
+    samples, p_values, spread = {}, [], {}
     for run, against in others.items():
         for name in (str(measure) for measure in measures if is_mean(measure)):
             mine, theirs = runs[run][name], runs[against][name]
             values = np.array([mine[qid] - theirs[qid] for qid in theirs if qid in mine])
             samples[run, name] = values.round(DIGITS)
-            if systems:
-                deviations = [systems[each].spread.get(name, 0.0) for each in (run, against)]
+            if systems is None:
+                p_values.append(p_value(samples[run, name], settings))
+            else:
+                pair = systems[run], systems[against]
+                p_values.append(seeds_p_value(*pair, name, settings))
+                deviations = [system.spread.get(name, 0.0) for system in pair]
                 spread[run, name] = math.hypot(*deviations) / math.sqrt(2)
-    if systems is None:
-        p_values = [p_value(sample, settings) for sample in samples.values()]
-    else:
-        p_values = [
-            seeds_p_value(systems[run], systems[others[run]], name, settings)
-            for run, name in samples
-        ]
     factors = correction_factors(p_values, settings.correction)
     found: dict[str, dict[str, Difference]] = {run: {} for run in others}
     for ((run, name), sample), p, factor in zip(samples.items(), p_values, factors, strict=True):

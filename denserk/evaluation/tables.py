@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from denserk.config.benchmarks import groups_within
 from denserk.config.evaluation import Correction, OutputFormat, ReportSettings
 from denserk.errors import UsageError
-from denserk.evaluation.benchmarks import BenchmarksResult, PublishedRow, published_measures
+from denserk.evaluation.benchmarks import BenchmarksResult
 from denserk.evaluation.evaluator import EvaluationResult, Values
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
 
@@ -63,18 +64,51 @@ def render(result: Result, report: ReportSettings, format: OutputFormat) -> str:
     if format is OutputFormat.JSON:
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         return orjson.dumps(_as_object(result, report), option=options).decode()
-    return "\n".join(map(as_markdown, tables(result, report)))
+    blocks = []
+    for table in tables(result, report):
+        rows = [[*map(escape_markdown, table.header)]]
+        for row in table.rows:
+            texts = [(escape_markdown(cell.text), cell) for cell in row]
+            rows.append([(f"**{t}**" if c.best else t) + DAGGER * c.differs for t, c in texts])
+        lines = ["| " + " | ".join(row) + " |\n" for row in rows]
+        rule = "---|" * table.labels + "---:|" * (len(table.header) - table.labels)
+        notes = escape_markdown("".join(f"\n{note}\n" for note in table.legend("bold")))
+        blocks.append("".join([lines[0], f"|{rule}\n", *lines[1:], notes]))
+    return "\n".join(blocks)
 
 
 def tables(result: Result, report: ReportSettings) -> list[Table]:
     """Return the measures, the differences from the baseline, and the published results."""
     every = result.results.values() if isinstance(result, BenchmarksResult) else [result]
     measures = list(dict.fromkeys(measure for one in every for measure in one.measures))
-    found = [_measures_table(result, measures, report)]
-    if isinstance(result, EvaluationResult) and result.comparison is not None:
-        found.append(_differences_table(result.comparison, report.places))
-    if result.published:
-        found.append(_published_table(result.published, list(map(str, measures))))
+    found, places = [_measures_table(result, measures, report)], report.places
+    if isinstance(result, EvaluationResult) and (compared := result.comparison) is not None:
+        rows = [
+            (
+                Cell(run),
+                Cell(name),
+                Cell(f"{of.mean:+.{places}f}", differs=compared.significant(run, name)),
+                Cell(f"{of.low:+.{places}f}..{of.high:+.{places}f}"),
+                Cell(f"{of.effect:.2f}"),
+                Cell(f"{of.corrected:.1e}" if of.corrected < 5e-4 else f"{of.corrected:.3f}"),
+                Cell(f"{of.wins}/{of.ties}/{of.losses}"),
+            )
+            for run, differences in compared.differences.items()
+            for name, of in differences.items()
+        ]
+        effects = "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse"
+        share = f"{100 * (1 - compared.settings.alpha):g}% interval"
+        header = ("run", "measure", "difference", share, "d", "p", "+/=/-")
+        found.append(Table(header, 2, tuple(rows), (difference_note(compared), effects)))
+    if result.published:  # systems by measures: those of the runs come first
+        known = dict.fromkeys(name for row in result.published for name in row.values)
+        across = dict.fromkeys([*(name for name in map(str, measures) if name in known), *known])
+        lines = []
+        for row in result.published:
+            labels = (row.paper, row.benchmark, row.table, row.system, row.setting)
+            lines.append(tuple(map(Cell, (*labels, *(row.values.get(m, "") for m in across)))))
+        names = ("paper", "benchmark", "row", "system", "setting", *across)
+        found.append(Table(names, 5, tuple(lines)))
     return found
 
 
@@ -102,22 +136,6 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*\[\]|])", r"\\\1", escape(text, quote=False))
 
 
-def as_markdown(table: Table) -> str:
-    """Return a markdown table; the best values in bold."""
-
-    def line(texts: Iterable[str]) -> str:
-        return "| " + " | ".join(texts) + " |\n"
-
-    def shown(cell: Cell) -> str:
-        text = escape_markdown(cell.text)
-        return (f"**{text}**" if cell.best else text) + DAGGER * cell.differs
-
-    rule = "---|" * table.labels + "---:|" * (len(table.header) - table.labels)
-    rows = "".join(line(map(shown, row)) for row in table.rows)
-    below = "".join(f"\n{note}\n" for note in table.legend("bold"))
-    return line(map(escape_markdown, table.header)) + f"|{rule}\n" + rows + escape_markdown(below)
-
-
 def number(measure: Measure, value: float, places: int = 4) -> str:
     """Return a value as text: counts as whole numbers, other measures with `places` decimals."""
     return f"{value:.{0 if is_count(measure) else places}f}"
@@ -126,7 +144,11 @@ def number(measure: Measure, value: float, places: int = 4) -> str:
 def _sections(result: Result, report: ReportSettings) -> Iterator[tuple[str, list[Values | None]]]:
     """Yield (benchmark, query id or `all`; values of each run by measure)."""
     if isinstance(result, BenchmarksResult):
-        yield from result.rows()
+        # benchmarks, and then the known means
+        for name in (*result.results, *(group.name for group in groups_within(result.results))):
+            runs = [result.values(name, run) for run in result.runs]
+            if any(runs):
+                yield name, runs
         return
     for qid in result.queries if report.per_query else ():
         values = [run.per_query.items() for run in result.runs]
@@ -188,31 +210,6 @@ def _measures_table(result: Result, measures: Sequence[Measure], report: ReportS
     return Table(header, len(labels), tuple(rows), tuple(notes))
 
 
-def _differences_table(comparison: "Comparison", places: int) -> Table:
-    """Return a table with runs and measures down and the differences from the baseline across."""
-    settings = comparison.settings
-    rows = [
-        (
-            Cell(run),
-            Cell(measure),
-            Cell(f"{found.mean:+.{places}f}", differs=comparison.significant(run, measure)),
-            Cell(f"{found.low:+.{places}f}..{found.high:+.{places}f}"),
-            Cell(f"{found.effect:.2f}"),
-            Cell(f"{found.corrected:.1e}" if found.corrected < 5e-4 else f"{found.corrected:.3f}"),
-            Cell(f"{found.wins}/{found.ties}/{found.losses}"),
-        )
-        for run, measures in comparison.differences.items()
-        for measure, found in measures.items()
-    ]
-    notes = (
-        difference_note(comparison),
-        "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse",
-    )
-    share = f"{100 * (1 - settings.alpha):g}% interval"
-    header = ("run", "measure", "difference", share, "d", "p", "+/=/-")
-    return Table(header, 2, tuple(rows), notes)
-
-
 def difference_note(comparison: "Comparison") -> str:
     """Return what a dagger means."""
     settings, correction = comparison.settings, ""
@@ -223,20 +220,8 @@ def difference_note(comparison: "Comparison") -> str:
     test = f"paired {settings.test} test"
     if settings.seeds:
         test = "permutation of runs within queries, and beyond the spread over seeds"
-    what = f"{test}{correction}"
-    return f"{DAGGER} differs from {comparison.baseline} (p < {settings.alpha:g}; {what})"
-
-
-def _published_table(rows: Sequence[PublishedRow], measures: Sequence[str]) -> Table:
-    """Return a table with systems down and measures across: those of the runs come first."""
-    known = published_measures(rows)
-    across = dict.fromkeys([*(name for name in measures if name in known), *known])
-    cells = []
-    for row in rows:
-        values = (row.values.get(measure, "") for measure in across)
-        labels = (row.paper, row.benchmark, row.table, row.system, row.setting)
-        cells.append(tuple(map(Cell, (*labels, *values))))
-    return Table(("paper", "benchmark", "row", "system", "setting", *across), 5, tuple(cells))
+    level = f"p < {settings.alpha:g}"
+    return f"{DAGGER} differs from {comparison.baseline} ({level}; {test}{correction})"
 
 
 def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
@@ -272,10 +257,8 @@ def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
             for position, run in enumerate(result.runs)
         ]
     else:
-        whole["relevance_level"] = result.relevance_level
-        whole["queries"] = len(result.queries)
-        whole["providers"] = result.providers
-        whole["runs"] = []
+        whole |= {"relevance_level": result.relevance_level, "queries": len(result.queries)}
+        whole |= {"providers": result.providers, "runs": []}
         for position, run in enumerate(result.runs):
             shown: dict[str, Any] = {"run": run.name, "measures": run.summary}
             shown |= {"missing": run.missing, "unjudged": run.unjudged}
@@ -305,10 +288,8 @@ def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
 def _trec_eval(result: Result, report: ReportSettings) -> str:
     """Return trec_eval's lines and names; a line `runid` opens each of several runs."""
     if isinstance(result, BenchmarksResult) or result.comparison or result.published:
-        raise UsageError(
-            "--format trec_eval has no lines for several benchmarks, --baseline or --against",
-            "choose another format",
-        )
+        why = "--format trec_eval has no lines for several benchmarks, --baseline or --against"
+        raise UsageError(why, "choose another format")
     lines = []
     several, sections = len(result.runs) > 1, list(_sections(result, report))
     for position, run in enumerate(result.runs):
