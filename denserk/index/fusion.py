@@ -33,7 +33,7 @@ from denserk.config.retrieval import (
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.searcher import Hits, Ranking
 from denserk.io.files import STREAM, ScratchRecords, some
-from denserk.io.manifest import describe_run, file_sha256, forget_run
+from denserk.io.manifest import describe_run, file_sha256, forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RankedList, RunLookup, write_run
@@ -74,7 +74,7 @@ def fuse(
         raise UsageError("standard input (-) can be only one of the runs")
     weights = fusion.weights_of(len(paths))
     if output:
-        forget_run(output)
+        forget_file(output)
     with scratch_folder("fuse") as scratch, closing(ScratchRecords(scratch / "hits")) as copy:
         runs, qids = open_runs(paths, copy, fusion)
         ranking = Ranking(settings)

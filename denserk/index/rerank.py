@@ -24,7 +24,7 @@ from denserk.index.searcher import Hits, Ranking
 from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import STREAM, some
-from denserk.io.manifest import describe_run, file_sha256, forget_run
+from denserk.io.manifest import describe_run, file_sha256, forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries
@@ -95,7 +95,7 @@ def rerank(
             texts.find(read_passages(paths.corpus, corpus, text.get("fields")), paths.corpus)
             hint = "name the --corpus that the run was made from"
             texts.require_all(paths.corpus, "the run's hits", hint)
-            forget_run(paths.output)
+            forget_file(paths.output)
             with track("reranking", count, "pairs") as progress:
                 form, tag = settings.output_format, settings.tag
                 result.hits = write_run(paths.output, answers(texts), form, tag)

@@ -41,7 +41,7 @@ from denserk.io.manifest import (
     Manifest,
     common_model,
     describe_run,
-    forget_run,
+    forget_file,
     model_of,
     refuse_other_model,
     vectors_per_passage,
@@ -337,7 +337,7 @@ def _write_run(paths: SearchPaths, searcher: Searcher, queries: Queries) -> Sear
                     result.without_hits.append(qid)
                 progress.advance()
 
-    forget_run(paths.output)
+    forget_file(paths.output)
     start = time.perf_counter()
     with track("searching", len(topics), "queries") as progress:
         form, tag = settings.output_format, settings.tag

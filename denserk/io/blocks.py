@@ -8,7 +8,7 @@ folder beside it, NAME.unfinished.
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from denserk.config.options import from_json
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM, read_file, whole_binary, write_errors
+from denserk.io.json_records import dump_json
 from denserk.io.manifest import Manifest, beside, differences, file_sha256, write_manifest
 from denserk.io.outputs import unfinished_folder
 from denserk.reporting import track
@@ -30,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 JOURNAL = "blocks.jsonl"
 OTHERS = "blocks-*.jsonl"  # of ranks 1, 2, ... until their lines are copied into the first journal
-OVERWRITE = "give the same settings, or start over with --overwrite"
 
 Hashes = NDArray[np.bytes_]  # (N,) of 16 bytes each
 
@@ -85,10 +85,9 @@ def shard_bounds(
         return 0, None
     blocks = -(-count // block_size)
     if shard_num > blocks:
-        raise UsageError(
-            f"--shard-num {shard_num}: {count:,} texts make only {blocks} blocks of {block_size:,}",
-            f"use at most {blocks} shards, or a smaller --block-size",
-        )
+        made = f"{count:,} texts make only {blocks} blocks of {block_size:,}"
+        hint = f"use at most {blocks} shards, or a smaller --block-size"
+        raise UsageError(f"--shard-num {shard_num}: {made}", hint)
     first, last = (blocks * shard // shard_num for shard in (shard_id, shard_id + 1))
     return first * block_size, min(count, last * block_size)
 
@@ -109,11 +108,7 @@ def text_hashes(texts: Iterable[Sequence[str]]) -> Hashes:
 
 
 def refuse_other_run(
-    where: str | Path,
-    started: Manifest,
-    now: Manifest,
-    inputs: Iterable[str],
-    hint: str = OVERWRITE,
+    where: str | Path, started: Manifest, now: Manifest, inputs: Iterable[str], hint: str = ""
 ) -> None:
     """Raise a MismatchError if an output was started with other settings or another model.
 
@@ -125,6 +120,7 @@ def refuse_other_run(
         old, new = ({**(each.made_from.get(key) or {}), "name": None} for each in (started, now))
         found += differences(old, new, f"{key}.")
     if found:
+        hint = hint or "give the same settings, or start over with --overwrite"
         raise MismatchError(f"{where} was started with other settings: {'; '.join(found)}", hint)
     if started.version != now.version:
         logger.warning(f"{where} was started by denserk {started.version}; this is {now.version}")
@@ -146,6 +142,9 @@ class Block:
         return f"block-{self.number:05d}"
 
 
+Finished = Mapping[int, Block]  # by number
+
+
 def read_journal(folder: Path) -> dict[int, Block]:
     """Read the finished blocks of all processes, by number and in its order."""
     found: dict[int, Block] = {}
@@ -164,10 +163,6 @@ def read_journal(folder: Path) -> dict[int, Block]:
     return dict(sorted(found.items()))
 
 
-def _line(block: Block) -> bytes:
-    return orjson.dumps(asdict(block), option=orjson.OPT_APPEND_NEWLINE)
-
-
 def start_folder(folder: Path, manifest: Manifest) -> dict[int, Block]:
     """Prepare a folder for writing or resuming; return its finished blocks by number."""
     finished = read_journal(folder)
@@ -178,10 +173,10 @@ def start_folder(folder: Path, manifest: Manifest) -> dict[int, Block]:
     return finished
 
 
-def _write_journal(folder: Path, blocks: Mapping[int, Block]) -> None:
+def _write_journal(folder: Path, blocks: Finished) -> None:
     """Write the journal, sorted by block number, and remove those of other processes."""
     with whole_binary(folder / JOURNAL) as handle:
-        handle.writelines(_line(block) for _, block in sorted(blocks.items()))
+        handle.writelines(dump_json(block) for _, block in sorted(blocks.items()))
     with write_errors(folder):
         for other in folder.glob(OTHERS):
             other.unlink()
@@ -196,11 +191,7 @@ class BlockFolder:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        finished: Mapping[int, Block] | None = None,
-        rank: int = 0,
+        self, folder: Path, manifest: Manifest, finished: Finished | None = None, rank: int = 0
     ) -> None:
         self._folder, self._manifest = folder, manifest
         self._journal = folder / (OTHERS.replace("*", str(rank)) if rank else JOURNAL)
@@ -214,7 +205,7 @@ class BlockFolder:
         digests = {suffix: sha256(data).hexdigest() for suffix, data in files.items()}
         self.finished[block.number] = replace(block, sha256=digests)
         with write_errors(self._folder), self._journal.open("ab") as journal:
-            journal.write(_line(self.finished[block.number]))
+            journal.write(dump_json(self.finished[block.number]))
 
     def complete(self, contents: Mapping[str, Any]) -> Manifest:
         """Write the journal in order and the manifest; return it."""

@@ -18,7 +18,7 @@ from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import installed, require
 from denserk.io.files import STREAM, write_errors
 from denserk.io.json_records import identifier
-from denserk.records import NO_FIELDS, Passage, Qrel, Query
+from denserk.records import NO_FIELDS, Passage, Query
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,6 @@ IRDS = "irds:"
 BEIR = "beir:"
 BEIR_ARCHIVE = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{name}.zip"
 TEXT_FIELDS = ("text", "body", "abstract", "contents")
-PARTS = ("corpus", "topics", "qrels", "answers")  # of a `Benchmark`
 
 
 def cache_folder() -> Path:
@@ -122,12 +121,6 @@ def irds_queries(name: str) -> Iterator[Query]:
         yield Query(qid, text, answers, _plain(fields))
 
 
-def irds_qrels(name: str) -> Iterator[Qrel]:
-    """Yield the qrels of a dataset of ir_datasets."""
-    for record in irds_records(name, "qrels"):
-        yield Qrel(record.query_id, record.doc_id, int(record.relevance))
-
-
 def beir_folder(name: str) -> Path:
     """Return the folder of a BEIR dataset: in $DENSERK_CACHE/beir, ./datasets, or downloaded."""
     if not all(part.strip(".") and "\\" not in part for part in name.split("/")):
@@ -166,10 +159,8 @@ def local_copy(source: Source) -> str | None:
     return next((str(path) for path in found if path.exists()), None)
 
 
-def find_parts(
-    chosen: Iterable[Benchmark], parts: Sequence[str] = PARTS
-) -> dict[str, dict[str, str]]:
-    """Return where parts of benchmarks are: benchmark -> part -> a path or a name.
+def find_parts(chosen: Iterable[Benchmark], parts: Sequence[str] = ()) -> dict[str, dict[str, str]]:
+    """Return where parts of benchmarks are, by default all: benchmark -> part -> a path or a name.
 
     Parts that a benchmark lacks are left out. One error names all that are not on the disk and
     cannot be downloaded.
@@ -178,7 +169,7 @@ def find_parts(
     missing: dict[Path, list[str]] = {}
     for benchmark in chosen:
         for part, source in benchmark.sources.items():
-            if part not in parts:
+            if parts and part not in parts:
                 continue
             name = local_copy(source)
             if name is None and source.fetched and source.name is not None:

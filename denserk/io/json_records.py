@@ -30,7 +30,6 @@ Record = tuple[int | None, str, str, str, dict[str, Any]]  # line, id, text, tit
 
 NAMES: dict[type, str] = {str: "strings", dict: "objects"}
 ONE_A_LINE, ONE_ARRAY = "one JSON object a line", "one JSON array of objects"
-CHUNK = 1 << 20  # bytes of an array that are read at once
 LONGEST = 1 << 26  # characters of an object, past which a quote or bracket was never closed
 # what stands before the first and the next object of an array, or ends it
 FIRST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?:\]|(?=\{))")
@@ -125,7 +124,7 @@ def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
 
 
 def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
-    chunks = iter(partial(files.read_all, handle, path, CHUNK), b"")
+    chunks = iter(partial(files.read_all, handle, path, 1 << 20), b"")
     try:
         yield from codecs.iterdecode(chunks, "utf-8-sig")
     except UnicodeDecodeError:

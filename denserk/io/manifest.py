@@ -16,6 +16,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from importlib.metadata import version
@@ -33,8 +34,10 @@ from denserk.io.files import STREAM, open_binary, read_errors, read_file, whole_
 
 NAME = "manifest.json"
 DTYPES = ("float16", "float32")  # of stored vectors
+SUFFIX = ".ir_metadata.yaml"
 SHOWN = 60  # characters of a wrong value or name that an error shows
 
+Part = Mapping[str, Any]  # settings, inputs or contents
 Description = Mapping[str, Any]  # of a model, by `TextEncoder.description`
 # settings of text that queries and passages must share, or that only passages use
 OF_PASSAGES = ("fields", "join", "passage_prefix")
@@ -60,9 +63,9 @@ class Manifest:
 
     kind: Kind
     complete: bool
-    settings: Mapping[str, Any] = field(default_factory=dict)  # the options of the command
-    made_from: Mapping[str, Any] = field(default_factory=dict)  # names and checksums of inputs
-    contents: Mapping[str, Any] = field(default_factory=dict)  # counts and checksums
+    settings: Part = field(default_factory=dict)  # the options of the command
+    made_from: Part = field(default_factory=dict)  # names and checksums of inputs
+    contents: Part = field(default_factory=dict)  # counts and checksums
     version: str = __version__
 
 
@@ -164,14 +167,12 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
     if manifest.kind is not kind:
         raise MismatchError(f"{path} holds {manifest.kind}, not {kind}")
     if not manifest.complete and not unfinished:
-        raise MismatchError(
-            f"{path} is unfinished: the command that writes it was interrupted",
-            "run that command again with --resume",
-        )
+        found = f"{path} is unfinished: the command that writes it was interrupted"
+        raise MismatchError(found, "run that command again with --resume")
     return manifest
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(old: Part, new: Part, prefix: str = "") -> list[str]:
     """Describe the differences between two parts of manifests, one phrase per value.
 
     >>> differences({"model": {"name": "a"}, "k": 1}, {"model": {"name": "b"}, "k": 1})
@@ -198,24 +199,19 @@ def has_manifest(output: str) -> bool:
     return output != STREAM and (Path(output).is_file() or not Path(output).exists())
 
 
-def forget_manifest(output: str) -> None:
-    """Remove the manifest of a file that is about to be replaced."""
+def forget_file(output: str) -> None:
+    """Remove the manifest, and the ir_metadata, of a file that is about to be replaced."""
     if has_manifest(output):
         with write_errors(output):
-            beside(output).unlink(missing_ok=True)
+            for path in (beside(output), Path(f"{output}{SUFFIX}")):
+                path.unlink(missing_ok=True)
 
 
-def describe_file(
-    output: str,
-    kind: Kind,
-    settings: Mapping[str, Any],
-    made_from: Mapping[str, Any],
-    contents: Mapping[str, Any],
-) -> None:
+def describe_file(output: str, manifest: Manifest) -> None:
     """Write the manifest of a finished file beside it, with its checksum."""
     if has_manifest(output):
-        contents = {**contents, "sha256": file_sha256(output)}
-        write_manifest(output, Manifest(kind, True, settings, made_from, contents))
+        contents = {**manifest.contents, "sha256": file_sha256(output)}
+        write_manifest(output, replace(manifest, contents=contents))
 
 
 def vectors_per_passage(manifest: Manifest | None) -> int:
@@ -233,7 +229,7 @@ def corpora_of(manifest: Manifest | None) -> Iterator[tuple[str, CorpusSettings]
 
     Those of an index of vectors are in the manifests of the vectors, where these still exist.
     """
-    made: Mapping[str, Any] = {} if manifest is None else manifest.made_from
+    made: Part = {} if manifest is None else manifest.made_from
     if manifest is not None and "texts" in made:
         recorded = manifest.settings.get("corpus") or manifest.settings
         yield made["texts"], from_json(CorpusSettings, select(recorded, CorpusSettings))
@@ -242,13 +238,13 @@ def corpora_of(manifest: Manifest | None) -> Iterator[tuple[str, CorpusSettings]
             yield from corpora_of(read_manifest(name, Kind.VECTORS))
 
 
-def indexes_of(made_from: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def indexes_of(made_from: Part) -> list[Mapping[str, Any]]:
     """Return the indexes, or the folders of vectors, that a run searched."""
     found = made_from.get("index") or []
     return found if isinstance(found, list) else [found]
 
 
-def runs_of(made_from: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def runs_of(made_from: Part) -> list[Mapping[str, Any]]:
     """Return the runs that a run was fused or reranked from."""
     return [*made_from.get("runs", ()), *filter(None, [made_from.get("run")])]
 
@@ -273,14 +269,11 @@ def refuse_other_model(
         found.append(f"other weights: {one.get('name')} and {other.get('name')}")
     if len({each["int8"].get("sha256") for each in (one, other) if each.get("int8")}) > 1:
         found.append("int8 calibrated on other texts")
-    before, after = (
-        {
-            "representation": model.get("representation", {}),
-            "text": {name: model.get("text", {}).get(name) for name in OF_PASSAGES},
-        }
-        for model in (one, other)
-    )
-    if found := found + differences(before, after):
+    parts = []
+    for each in (one, other):
+        text = {name: each.get("text", {}).get(name) for name in OF_PASSAGES}
+        parts.append({"representation": each.get("representation", {}), "text": text})
+    if found := found + differences(parts[0], parts[1]):
         raise MismatchError(f"{what} were encoded differently: {'; '.join(found)}", hint)
 
 
@@ -295,16 +288,11 @@ def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description 
 
 # ir_metadata
 
-SUFFIX = ".ir_metadata.yaml"
 LIBRARIES = ("torch", "transformers", "faiss-cpu", "faiss-gpu", "bm25s", "openvino", "numpy")
 
 
 def describe_run(
-    output: str,
-    settings: RankingSettings,
-    made_from: Mapping[str, Any],
-    contents: Mapping[str, Any],
-    **more: Any,
+    output: str, settings: RankingSettings, made_from: Part, contents: Part, **more: Any
 ) -> None:
     """Write manifest and ir_metadata of a finished run, unless it is a stream."""
     if not has_manifest(output):
@@ -322,15 +310,7 @@ def describe_run(
         else:
             with whole_binary(f"{output}{SUFFIX}") as out:
                 out.write("".join(f"{line}\n" for line in lines).encode())
-    write_manifest(output, replace(manifest, contents={**contents, "sha256": file_sha256(output)}))
-
-
-def forget_run(output: str) -> None:
-    """Remove the manifest and the ir_metadata of a run that is about to be replaced."""
-    forget_manifest(output)
-    if has_manifest(output):
-        with write_errors(output):
-            Path(f"{output}{SUFFIX}").unlink(missing_ok=True)
+    describe_file(output, manifest)
 
 
 def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
@@ -340,21 +320,29 @@ def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
         next(filter(None, [stage.pop(name, None) for stage in stages]), None)
         for name in ("indexing", "topics", "corpus")
     )
-    trained = {}
+    collection, trained = {"source": corpus, "topics": topics}, {}
     for record in (Path(stage.get("model") or "") / "training.json" for stage in stages):
         for source in training_files(orjson.loads(read_file(record))) if record.is_file() else ():
             name = source["name"]
             trained[name] = {"name": Path(name).name, "source": name}
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    cpu = {"architecture": platform.machine(), "number of cores": len(os.sched_getaffinity(0))}
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    libraries, toolkit = [], f"denserk=={__version__}"
+    for library in LIBRARIES:
+        with suppress(ModuleNotFoundError):
+            libraries.append(f"{library}=={version(library)}")
     return {
         "schema-version": 0.1,
         "run-version": 1.0,
         "tag": manifest.settings.get("tag", ""),
-        "platform": _platform(),
-        "research goal": {},  # readers expect all six components
-        "implementation": {
-            "executable": {"cmd": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])},
-            "source": {"lang": ["python"]},
+        "platform": {
+            "hardware": {"cpu": cpu, "ram": f"{ram:.0f} GB"},
+            "operating system": {"kernel": platform.release()},
+            "software": {"libraries": {"python": libraries}, "retrieval toolkit": [toolkit]},
         },
+        "research goal": {},  # readers expect all six components
+        "implementation": {"executable": {"cmd": command}, "source": {"lang": ["python"]}},
         "method": {
             "automatic": True,
             "score ties": "passage ids descending, then strictly decreasing scores"
@@ -365,10 +353,7 @@ def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
         },
         "actor": {},
         "data": {
-            "test collection": {
-                **({"source": corpus} if corpus else {}),
-                **({"topics": topics} if topics else {}),
-            },
+            "test collection": {name: value for name, value in collection.items() if value},
             **({"training data": [*trained.values()]} if trained else {}),
         },
     }
@@ -388,63 +373,27 @@ def _stages(name: str, manifest: Manifest) -> Iterator[dict[str, Any]]:
     names = [Path(run["name"]).name for run in earlier]
     if "runs" in made:
         fusion = manifest.settings["fusion"]
-        yield {
-            "name": name,
-            "method": f"{fusion['method']} fusion",
-            "interpolates": names,
-            "weight": fusion["weights"],
-        }
+        method, weights = f"{fusion['method']} fusion", fusion["weights"]
+        yield {"name": name, "method": method, "interpolates": names, "weight": weights}
     elif earlier:
         yield {"name": name, "method": "cross-encoder", "model": model["name"], "reranks": names[0]}
     else:
-        topics = (made.get("topics") or {}).get("name")
-        yield {"name": name, "topics": topics, **_retriever(made, model)}
-
-
-def _retriever(made: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stage of a search."""
-    settings: Mapping[str, Any] = {}
-    corpus = None
-    for each in indexes_of(made)[:1]:
-        where = beside(each["name"])
-        try:
-            index = decoded(read_file(where), where)
-            corpus = next((name for name, _ in corpora_of(index)), None)
-        except DenserkError:  # gone, or of another version
-            continue
-        settings = index.settings
-    if bm25 := settings.get("bm25"):
-        analysis = {name: bm25[name] for name in ("stemmer", "stopwords")}
-        analysis = {"tokenizer": settings["engine"], **analysis}
-        scoring = {"k1": bm25["k1"], "b": bm25["b"], "corpus": corpus, "indexing": analysis}
-        return {"method": "BM25", **scoring}
-    return {
-        "method": f"dense: {(model.get('representation') or {}).get('representation', 'vectors')}",
-        "model": model.get("name"),
-        "fingerprint": model.get("fingerprint"),
-        "index": settings.get("type", "flat"),
-        "corpus": corpus,
-    }
-
-
-def _platform() -> dict[str, Any]:
-    """Return hardware, operating system and software of this machine."""
-    cores = len(os.sched_getaffinity(0))
-    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    libraries = []
-    for name in LIBRARIES:
-        try:
-            libraries.append(f"{name}=={version(name)}")
-        except ModuleNotFoundError:
-            continue
-    return {
-        "hardware": {
-            "cpu": {"architecture": platform.machine(), "number of cores": cores},
-            "ram": f"{ram:.0f} GB",
-        },
-        "operating system": {"kernel": platform.release()},
-        "software": {
-            "libraries": {"python": libraries},
-            "retrieval toolkit": [f"denserk=={__version__}"],
-        },
-    }
+        settings: Part = {}
+        corpus = None
+        for each in indexes_of(made)[:1]:
+            where = beside(each["name"])
+            with suppress(DenserkError):  # gone, or of another version
+                index = decoded(read_file(where), where)
+                corpus = next((name for name, _ in corpora_of(index)), None)
+                settings = index.settings
+        stage = {"name": name, "topics": (made.get("topics") or {}).get("name")}
+        if bm25 := settings.get("bm25"):
+            analysis = {name: bm25[name] for name in ("stemmer", "stopwords")}
+            analysis = {"tokenizer": settings["engine"], **analysis}
+            scoring = {"k1": bm25["k1"], "b": bm25["b"], "corpus": corpus, "indexing": analysis}
+            yield {**stage, "method": "BM25", **scoring}
+        else:
+            dense = (model.get("representation") or {}).get("representation", "vectors")
+            encoder = {"model": model.get("name"), "fingerprint": model.get("fingerprint")}
+            searched = {"index": settings.get("type", "flat"), "corpus": corpus}
+            yield {**stage, "method": f"dense: {dense}", **encoder, **searched}

@@ -19,14 +19,7 @@ from tempfile import gettempdir, mkdtemp
 from typing import Any
 
 from denserk.errors import Interrupted, OutputError, UsageError
-from denserk.io.files import (
-    STREAM,
-    is_special,
-    is_temporary,
-    temporary_beside,
-    whole_binary,
-    write_errors,
-)
+from denserk.io import files
 
 MANIFEST, TRAINING, MODEL = "manifest.json", "training.json", "denserk.json"
 EXPORT = ".denserk"  # lists the files of a folder in another tool's format
@@ -87,17 +80,17 @@ def foreign_items(folder: Path) -> Iterator[Path]:
     list of an export; in it, only files and folders with names that denserk uses are denserk's.
     """
     marker = _marker(folder)
-    files = MARKS[marker][1].split() if marker else []
+    names = MARKS[marker][1].split() if marker else []
     folders = FOLDERS.split() if marker in (TRAINING, MODEL) else []
     if marker == EXPORT:
-        files += _json(folder / EXPORT)["files"]
-        folders = [parent.as_posix() for name in files for parent in Path(name).parents]
+        names += _json(folder / EXPORT)["files"]
+        folders = [parent.as_posix() for name in names for parent in Path(name).parents]
     for item in sorted(folder.rglob("*") if marker else folder.iterdir()):
         name = item.relative_to(folder)
-        if any(is_temporary(Path(part)) for part in name.parts):
+        if any(files.is_temporary(Path(part)) for part in name.parts):
             continue
         compared = name.as_posix() if marker == EXPORT else item.name
-        patterns = folders if item.is_dir() and not item.is_symlink() else files
+        patterns = folders if item.is_dir() and not item.is_symlink() else names
         if not any(fnmatchcase(compared, pattern) for pattern in patterns):
             yield item
 
@@ -107,7 +100,8 @@ def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
-    present = [item for item in path.iterdir() if not is_temporary(item)] if path.is_dir() else []
+    items = path.iterdir() if path.is_dir() else ()
+    present = [item for item in items if not files.is_temporary(item)]
     failed_at_its_start = _json(path / TRAINING).keys() == {"versions"}  # a training run
     if not present or (failed_at_its_start and [item.name for item in present] == [TRAINING]):
         return
@@ -115,10 +109,8 @@ def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False
         raise UsageError(f"{folder} is not empty (it holds {min(present).name})", TAKEN)
     foreign = None if resume and _marker(path) else next(foreign_items(path), None)
     if foreign is not None:
-        raise UsageError(
-            f"{folder} holds {foreign.relative_to(path)}, which denserk did not write",
-            f"choose another output, or remove {folder} yourself",
-        )
+        found = f"{folder} holds {foreign.relative_to(path)}, which denserk did not write"
+        raise UsageError(found, f"choose another output, or remove {folder} yourself")
 
 
 def unfinished_folder(output: str | Path) -> Path:
@@ -126,28 +118,16 @@ def unfinished_folder(output: str | Path) -> Path:
     return Path(f"{output}.unfinished")
 
 
-def _refuse_occupied_file(output: Path, *, overwrite: bool, resume: bool) -> None:
-    """Raise a UsageError for an output file that exists or was started, unless a flag allows it."""
-    if output.exists() and not output.is_file():
-        raise UsageError(f"{output} is no file; a file is expected", "choose another --output")
-    if overwrite or resume:
-        return
-    if (unfinished := unfinished_folder(output)).exists():
-        raise UsageError(f"{output} was started and not finished (it is in {unfinished})", TAKEN)
-    if output.exists():
-        raise UsageError(f"{output} exists", "add --overwrite, or choose another output")
-
-
 def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False) -> Path:
     """Create an output folder, or empty it if `refuse_occupied` accepts; `resume` keeps it."""
     refuse_occupied(folder, overwrite=overwrite, resume=resume)
     path = Path(folder)
-    with write_errors(folder):
+    with files.write_errors(folder):
         path.mkdir(parents=True, exist_ok=True)
         if resume:
             return path
         if _marker(path) == MANIFEST:
-            with whole_binary(path / MANIFEST) as out:
+            with files.whole_binary(path / MANIFEST) as out:
                 out.write(json.dumps({**_json(path / MANIFEST), "complete": False}).encode())
         # what marks the folder as denserk's goes last
         for item in sorted(path.iterdir(), key=lambda item: item.name in MARKS):
@@ -167,39 +147,34 @@ def whole_folder(
     if not own:
         refuse_occupied(folder, overwrite=overwrite)
     target = Path(folder)
-    temporary = temporary_beside(target)
+    temporary = files.temporary_beside(target)
     try:
-        with write_errors(folder):
+        with files.write_errors(folder):
             temporary.mkdir(parents=True)
             yield temporary
             if export:
-                files = (item for item in temporary.rglob("*") if item.is_file())
-                names = sorted(item.relative_to(temporary).as_posix() for item in files)
+                items = (item for item in temporary.rglob("*") if item.is_file())
+                names = sorted(item.relative_to(temporary).as_posix() for item in items)
                 (temporary / EXPORT).write_text(json.dumps({"files": names}) + "\n")
-            if target.exists():
-                _exchange(temporary, target)
-            else:
+            # exchange the two folders' names, atomically if the file system can
+            here, exchange = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
+            old, new = os.fsencode(target), os.fsencode(temporary)
+            rename = getattr(ctypes.CDLL(None), "renameat2", None)
+            if not target.exists():
                 temporary.replace(target)
+            elif not rename or rename(here, new, here, old, exchange):
+                aside = files.temporary_beside(target)
+                target.replace(aside)
+                temporary.replace(target)
+                aside.replace(temporary)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two folders, atomically if the file system can."""
-    here, exchange = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)
-    if rename and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
-        return
-    aside = temporary_beside(other)
-    other.replace(aside)
-    one.replace(other)
-    aside.replace(one)
 
 
 def named_paths(*given: Any) -> Iterator[Path]:
     """Yield the existing files and folders among the values of options, also nested ones."""
     for value in given:
-        if isinstance(value, Path) or (isinstance(value, str) and value not in ("", STREAM)):
+        if isinstance(value, Path) or (isinstance(value, str) and value not in ("", files.STREAM)):
             with suppress(OSError, ValueError):  # a text too long for a path is no path
                 if has_magic(str(value)):
                     yield from map(Path, glob(str(value)))  # noqa: PTH207  (patterns may be absolute)
@@ -213,21 +188,23 @@ def named_paths(*given: Any) -> Iterator[Path]:
 
 @contextmanager
 def claim(
-    outputs: Iterable[str | Path],
-    *,
-    inputs: Iterable[Path] = (),
-    overwrite: bool = False,
-    resume: bool = False,
+    outputs: list[str], inputs: Iterable[Path] = (), overwrite: bool = False, resume: bool = False
 ) -> Iterator[None]:
     """Check and lock outputs while they are written; pipes, devices and `-` are not locked."""
-    targets = [Path(name) for name in outputs if str(name) != STREAM and not is_special(Path(name))]
-    read = list(inputs)
+    paths, read = [Path(name) for name in outputs if str(name) != files.STREAM], list(inputs)
+    targets = [path for path in paths if not files.is_special(path)]
     with ExitStack() as stack:
         for target in targets:
             refuse_inputs(target, read, resume=resume)
             stack.enter_context(_locked(target))
-            if not target.is_dir():
-                _refuse_occupied_file(target, overwrite=overwrite, resume=resume)
+            if not (overwrite or resume or target.is_dir()):
+                if (unfinished := unfinished_folder(target)).exists():
+                    found = f"{target} was started and not finished (it is in {unfinished})"
+                    raise UsageError(found, TAKEN)
+                if target.exists():
+                    raise UsageError(
+                        f"{target} exists", "add --overwrite, or choose another output"
+                    )
             _remove_leftovers(target)
         try:
             yield
@@ -266,7 +243,7 @@ def _locked(target: Path) -> Iterator[None]:
     inside = whole.is_dir() and not os.access(whole.parent, os.W_OK)
     place = (whole if inside else whole.parent) / f".{whole.name}.lock"
     lock = FileLock(place, blocking=False)
-    with write_errors(target):
+    with files.write_errors(target):
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire()
@@ -289,7 +266,7 @@ def _remove_leftovers(target: Path) -> None:
     own = re.compile(rf"\.{re.escape(whole.name)}(\.{re.escape(MANIFEST)})?\.[0-9a-f]{{8}}\.part")
     left = [path for path in whole.parent.iterdir() if own.fullmatch(path.name)]
     if whole.is_dir() and _marker(whole):
-        left += [path for path in whole.rglob(".*.part") if is_temporary(path)]
+        left += [path for path in whole.rglob(".*.part") if files.is_temporary(path)]
     for path in left:
         with suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -303,7 +280,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
         with suppress(OSError), path.open("r+b") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path.parent, ignore_errors=True)
-    with write_errors(root):
+    with files.write_errors(root):
         folder = Path(mkdtemp(prefix=f"{SCRATCH}{purpose}-"))
     try:
         with (folder / "new").open("wb") as lock:

@@ -60,7 +60,18 @@ def read_documents(
         is_file = Path(file).is_file()
         is_text = is_file and file.removesuffix(".gz").endswith(TEXT_ENDING)
         if is_text or (file == STREAM and raw_text is not None):
-            yield from _read_text(file, raw_text)
+            ends, lines = raw_text, (line for _, line in read_text_lines(file))
+            if ends is None:  # without empty lines, each line is a document
+                with open_ahead(file) as (head, _):
+                    head = head.strip().replace(b"\r\n", b"\n")
+                ends = RawText.PARAGRAPHS if b"\n\n" in head else RawText.LINES
+                logger.info(f"{display_name(file)}: plain text, documents are {ends}")
+            texts = (text for text in lines if text.strip())
+            if ends is RawText.PARAGRAPHS:
+                groups = groupby(lines, key=lambda line: bool(line.strip()))
+                texts = ("\n".join(group) for text, group in groups if text)
+            for number, text in enumerate(texts):
+                yield Document(str(number), "", (text,))
         elif is_file and (key := _listed_key(file)):
             yield from _read_records(file, key)
         else:
@@ -81,21 +92,6 @@ def _listed_key(file: str) -> str | None:
     return None
 
 
-def _read_text(file: str, raw_text: RawText | None) -> Iterator[Document]:
-    if raw_text is None:  # without empty lines, each line is a document
-        with open_ahead(file) as (head, _):
-            head = head.strip().replace(b"\r\n", b"\n")
-        raw_text = RawText.PARAGRAPHS if b"\n\n" in head else RawText.LINES
-        logger.info(f"{display_name(file)}: plain text, documents are {raw_text}")
-    lines = (line for _, line in read_text_lines(file))
-    texts = (text for text in lines if text.strip())
-    if raw_text is RawText.PARAGRAPHS:
-        groups = groupby(lines, key=lambda line: bool(line.strip()))
-        texts = ("\n".join(group) for text, group in groups if text)
-    for number, text in enumerate(texts):
-        yield Document(str(number), "", (text,))
-
-
 def _read_records(file: str, key: str) -> Iterator[Document]:
     for line, record in read_objects(file):
         fields = Fields(record, file, line)
@@ -104,11 +100,9 @@ def _read_records(file: str, key: str) -> Iterator[Document]:
         found, place = fields.items(key), (file, line)
         if key == "text":
             ids = _check_ids(fields, key, [found])
-            queries, following = (
-                _check_ids(fields, name, fields.items(name)) if name in fields else None
-                for name in ("queries", "next")
-            )
-            yield Document("", "", (), False, ids, queries, following, place)
+            others = (name for name in ("queries", "next") if name in fields)
+            lists = {name: _check_ids(fields, name, fields.items(name)) for name in others}
+            yield Document("", "", (), False, ids, place=place, **lists)
         elif all(isinstance(span, str) for span in found):
             yield Document(str(line), "", tuple(span for span in found if span.strip()), cut=True)
         else:
@@ -134,8 +128,7 @@ def read_expansions(path: str | Path) -> Iterator[Expansion]:
     """Yield the expansions of a file, in its order."""
     for line, record in read_objects(path):
         fields = Fields(record, path, line)
-        docid = fields.identifier("docid")
-        if not docid:
+        if not (docid := fields.identifier("docid")):
             raise fields.error("an expansion without `docid`", "the id of its passage")
         yield Expansion(docid, fields.texts("queries"), fields.texts("next"))
 

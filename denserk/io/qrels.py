@@ -35,7 +35,8 @@ def read_qrels(source: str | Path, form: QrelsFormat | None = None) -> Iterator[
     if is_table(source, "qrels"):
         yield from _read_file(source, form)
     elif (place := data_sets.locate(str(source))).irds is not None:
-        yield from data_sets.irds_qrels(place.irds)
+        for each in data_sets.irds_records(place.irds, "qrels"):
+            yield Qrel(each.query_id, each.doc_id, int(each.relevance))
     else:
         path = split_file(place.path, place.split) if place.path.is_dir() else place.path
         yield from _read_file(path, form)

@@ -23,15 +23,8 @@ import orjson
 
 from denserk.config.formats import WITHOUT_TEXTS, TrainingFormat
 from denserk.errors import DenserkError, InputError
-from denserk.io import files
-from denserk.io.json_records import (
-    Fields,
-    dump_json,
-    first_record,
-    list_keys,
-    parse_objects,
-    read_json,
-)
+from denserk.io import files, json_records
+from denserk.io.json_records import Fields, dump_json, list_keys
 from denserk.records import Candidate, SentenceExample, TrainingExample
 
 logger = logging.getLogger(__name__)
@@ -40,22 +33,19 @@ RANDOM_NEGATIVES = "negative_ctxs"  # DPR's key of negatives that it does not tr
 LABELS = ("label", "score", "similarity_score")
 FIRST_COLUMNS = ("anchor", "query", "question", "sentence", "sentence1")
 NAMES = {"positive", "negative", "negative_1", "anchor", "answer"}  # of columns of st-triplet
-SAMPLE = 100  # lines that decide between formats of columns
 Candidates = tuple[Candidate, ...]
+Order = Callable[[Sequence[str]], Sequence[str]]  # names of the columns of a row
 Row = tuple[int, Mapping[Any, Any]]  # line number, columns by name or number
 
 
 def _passages(fields: Fields, key: str) -> Candidates:
-    records = (Fields(value, fields.path, fields.line) for value in fields.items(key, dict))
-    return tuple(map(_passage, records))
-
-
-def _passage(fields: Fields) -> Candidate:
-    ids = ("docid", "passage_id", "psg_id")
-    key = next((name for name in ids if name in fields), ids[0])
-    known = (*ids, "text", "title", "score")
-    texts = fields.text("text"), fields.text("title")
-    return Candidate(fields.identifier(key), *texts, fields.number("score"), fields.rest(known))
+    ids, found = ("docid", "passage_id", "psg_id"), []
+    for value in fields.items(key, dict):
+        each = Fields(value, fields.path, fields.line)
+        docid = each.identifier(next((name for name in ids if name in each), ids[0]))
+        texts, score = (each.text("text"), each.text("title")), each.number("score")
+        found.append(Candidate(docid, *texts, score, each.rest((*ids, "text", "title", "score"))))
+    return tuple(found)
 
 
 def _texts(fields: Fields, key: str) -> Candidates:
@@ -139,6 +129,7 @@ class Columns(NamedTuple):
 
 
 _docid, _text = attrgetter("docid"), attrgetter("text")
+_to_dpr = partial(_to_passage, id_key="passage_id")
 TEXTS = Keys("", "query", "pos", "neg", _texts, _text)
 IDS = Keys("qid", "query", "pos", "neg", _ids, _docid)
 KEYS = {
@@ -149,12 +140,7 @@ KEYS = {
         "query_id", "query_text", "positive_document_ids", "negative_document_ids", _ids, _docid
     ),
     TrainingFormat.DPR: Keys(
-        "query_id",
-        "question",
-        "positive_ctxs",
-        "hard_negative_ctxs",
-        _passages,
-        partial(_to_passage, id_key="passage_id"),
+        "query_id", "question", "positive_ctxs", "hard_negative_ctxs", _passages, _to_dpr
     ),
     TrainingFormat.FLAG: TEXTS,
     TrainingFormat.ST_IDS: IDS,
@@ -202,57 +188,58 @@ def read_training(
     `datasets` saved; `hf:NAME`.
     """
     with files.open_ahead(source, part="train") as (head, handle):
-        form = form or _known(detect_training(head), source, first_record(head))
+        if form is None:
+            form = detect_training(head)
+            if form is None:
+                expected = f"one of {', '.join(TrainingFormat)}"
+                found = "no training data of a known format"
+                if record := json_records.first_record(head):
+                    sides = dict.fromkeys(f"{k.query} with {k.positives}" for k in KEYS.values())
+                    own = "anchor|query|question with positive|answer|label"
+                    expected = " or ".join([*sides, own])
+                    found += f": the columns {list_keys(record)}"
+                hint = "denserk mine-negatives makes it of topics, qrels and runs"
+                raise InputError(source, None, found, expected, hint)
+            logger.info(f"{source}: training data in the format {form}")
         rows: Iterable[Row]
         if form in KEYS:
-            rows = read_json(handle, head.lstrip()[:1], source)
+            rows = json_records.read_json(handle, head.lstrip()[:1], source)
         elif form is TrainingFormat.ST_TRIPLET or (form in WITHOUT_TEXTS and files.is_json(head)):
             rows = _named_rows(handle, source, COLUMNS[form].expected)
         else:
-            lines = (
-                (line, text.split("\t")) for line, text in files.read_text_lines(source, handle)
-            )
-            rows = ((line, dict(enumerate(row))) for line, row in lines if any(row))
+            lines = files.read_text_lines(source, handle)
+            filled = ((line, text.split("\t")) for line, text in lines if text.strip("\t"))
+            rows = ((line, dict(enumerate(columns))) for line, columns in filled)
         fields = (Fields(record, source, line) for line, record in rows)
         if form in KEYS:
             yield from (KEYS[form].example(each, str(n)) for n, each in enumerate(fields))
-        else:
-            yield from _join_neighbours(map(COLUMNS[form].example, fields))
-
-
-def _join_neighbours(examples: Iterable[TrainingExample]) -> Iterator[TrainingExample]:
-    """Join lines of one query that follow each other; an absent id becomes the number from 0."""
-    groups = groupby(examples, key=lambda example: (example.qid, example.query))
-    for number, ((qid, query), group) in enumerate(groups):
-        lines = list(group)
-        positives = {(c.docid, c.text): c for line in lines for c in line.positives}
-        negatives = {(c.docid, c.text): c for line in lines for c in line.negatives}
-        yield TrainingExample(
-            qid or str(number), query, tuple(positives.values()), tuple(negatives.values())
-        )
-
-
-def _known(
-    form: TrainingFormat | None, source: str | Path, record: Mapping[str, Any] | None
-) -> TrainingFormat:
-    if form is None:
-        expected = f"one of {', '.join(TrainingFormat)}"
-        hint = "denserk mine-negatives makes it of topics, qrels and runs"
-        found = "no training data of a known format"
-        if record:
-            keys = dict.fromkeys(f"{keys.query} with {keys.positives}" for keys in KEYS.values())
-            expected = " or ".join([*keys, "anchor|query|question with positive|answer|label"])
-            found += f": the columns {list_keys(record)}"
-        raise InputError(source, None, found, expected, hint)
-    logger.info(f"{source}: training data in the format {form}")
-    return form
+            return
+        # lines of one query that follow each other are one example; an absent id is its number
+        examples = map(COLUMNS[form].example, fields)
+        groups = groupby(examples, key=lambda example: (example.qid, example.query))
+        for number, ((qid, query), group) in enumerate(groups):
+            joined = list(group)
+            positives = {(c.docid, c.text): c for each in joined for c in each.positives}
+            negatives = {(c.docid, c.text): c for each in joined for c in each.negatives}
+            unique = tuple(positives.values()), tuple(negatives.values())
+            yield TrainingExample(qid or str(number), query, *unique)
 
 
 def detect_training(head: bytes) -> TrainingFormat | None:
     """Return the format of training data that begins with these bytes; None if it is unknown."""
-    if (record := first_record(head)) is not None:
-        return _of_record(record)
-    lines = [line for line in head.splitlines()[:SAMPLE] if line.strip()]
+    if (record := json_records.first_record(head)) is not None:
+        keys = record.keys()
+        if isinstance(record.get("neg"), dict) or {"qid", "pos"} <= keys:
+            return TrainingFormat.ST_IDS
+        own = (form for form, own in KEYS.items() if keys & {own.positives, own.negatives})
+        if form := next(own, None):
+            return form
+        texts = keys & NAMES or ("label" in keys and keys & {"anchor", "query", "question"})
+        ids = {"positive_id", "negative_id"} <= keys or all(type(v) is int for v in record.values())
+        if len(keys) == 3 and ids and (texts or "query_id" in keys):
+            return TrainingFormat.TRIPLES
+        return TrainingFormat.ST_TRIPLET if texts else None
+    lines = [line for line in head.splitlines()[:100] if line.strip()]
     if len(lines) > 1 and not head.endswith((b"\n", b"\r")):
         lines.pop()  # it may be cut short
     rows = [[column.strip() for column in line.split(b"\t")] for line in lines]
@@ -266,20 +253,6 @@ def detect_training(head: bytes) -> TrainingFormat | None:
     if width == 3:
         return TrainingFormat.TRIPLES if bare else TrainingFormat.TEXT_TRIPLES
     return TrainingFormat.NEGATIVES if width == 2 and bare else None
-
-
-def _of_record(record: Mapping[str, Any]) -> TrainingFormat | None:
-    keys = record.keys()
-    if isinstance(record.get("neg"), dict) or {"qid", "pos"} <= keys:
-        return TrainingFormat.ST_IDS
-    for form, own in KEYS.items():
-        if keys & {own.positives, own.negatives}:
-            return form
-    texts = keys & NAMES or ("label" in keys and keys & {"anchor", "query", "question"})
-    ids = {"positive_id", "negative_id"} <= keys or all(type(v) is int for v in record.values())
-    if len(keys) == 3 and ids and (texts or "query_id" in keys):
-        return TrainingFormat.TRIPLES
-    return TrainingFormat.ST_TRIPLET if texts else None
 
 
 def _check(example: TrainingExample, form: TrainingFormat) -> None:
@@ -302,18 +275,13 @@ def _check(example: TrainingExample, form: TrainingFormat) -> None:
 def _contents(example: TrainingExample) -> Counter[str]:
     """Count what an example consists of."""
     passages = all_candidates(example)
-    counted = Counter(
-        {
-            "examples": 1,
-            "positives": len(example.positives),
-            "passage ids": sum(bool(each.docid) for each in passages),
-            "texts": sum(bool(each.text) for each in passages),
-            "titles": sum(bool(each.title) for each in passages),
-            "scores": sum(each.score is not None for each in passages),
-            "query texts": int(bool(example.query)),
-            "answers": len(example.answers),
-        }
-    )
+    counted = Counter({"examples": 1, "positives": len(example.positives)})
+    counted["passage ids"] = sum(bool(each.docid) for each in passages)
+    counted["texts"] = sum(bool(each.text) for each in passages)
+    counted["titles"] = sum(bool(each.title) for each in passages)
+    counted["scores"] = sum(each.score is not None for each in passages)
+    counted["query texts"] = int(bool(example.query))
+    counted["answers"] = len(example.answers)
     counted.update(key for extra in (example.extra, *(c.extra for c in passages)) for key in extra)
     return counted
 
@@ -329,10 +297,14 @@ def write_training(
         out.write(b"[\n" * array)
         for example in examples:
             _check(example, form)
-            before = b",\n" * (array and count > 0)
             lost = _contents(example)
-            for line, read_back in _written(example, count, form, path):
-                out.write(before + (line.rstrip(b"\n") if array else line))
+            for record in _records(example, count, form):
+                read_back = (KEYS | COLUMNS)[form].example(Fields(record, path, None))
+                if form in KEYS or form is TrainingFormat.ST_TRIPLET:
+                    line = dump_json(record)
+                else:
+                    line = ("\t".join(map(files.one_line, record.values())) + "\n").encode()
+                out.write(b",\n" * (count > 0) + line.rstrip(b"\n") if array else line)
                 lost -= _contents(read_back)
             losses += lost
             count += 1
@@ -343,48 +315,35 @@ def write_training(
     return count
 
 
-def _written(
-    example: TrainingExample, number: int, form: TrainingFormat, path: str | Path
-) -> Iterator[tuple[bytes, TrainingExample]]:
-    """Yield the lines of an example, written after `number` others, and what each reads back as."""
-    if form in KEYS:
-        record: dict[Any, Any] = _record(example, number, form)
-        yield dump_json(record), KEYS[form].example(Fields(record, path, None), str(number))
-        return
-    pairs = product(example.positives, example.negatives)
-    if form is TrainingFormat.TRIPLES:
-        rows = [[example.qid, positive.docid, negative.docid] for positive, negative in pairs]
-    elif form is TrainingFormat.NEGATIVES:
-        rows = [[example.qid, ",".join(each.docid for each in example.negatives)]]
-    else:
-        rows = [[example.query, positive.text, negative.text] for positive, negative in pairs]
-    for row in rows:
-        record = dict(enumerate(row))
-        line = ("\t".join(map(files.one_line, row)) + "\n").encode()
-        if form is TrainingFormat.ST_TRIPLET:
-            line = dump_json(dict(zip(TRIPLETS[0], row, strict=True)))
-        yield line, COLUMNS[form].example(Fields(record, path, None))
-
-
-def _record(example: TrainingExample, number: int, form: TrainingFormat) -> dict[str, Any]:
-    keys, flag, dpr = KEYS[form], form is TrainingFormat.FLAG, form is TrainingFormat.DPR
+def _records(example: TrainingExample, number: int, form: TrainingFormat) -> list[dict[Any, Any]]:
+    """Return the lines of an example, written after `number` others, as keys or columns."""
+    if form is TrainingFormat.NEGATIVES:
+        return [{0: example.qid, 1: ",".join(each.docid for each in example.negatives)}]
+    if form in COLUMNS:
+        names = TRIPLETS[0] if form is TrainingFormat.ST_TRIPLET else range(3)
+        value = _docid if form is TrainingFormat.TRIPLES else _text
+        query = example.qid if form is TrainingFormat.TRIPLES else example.query
+        pairs = product(map(value, example.positives), map(value, example.negatives))
+        return [dict(zip(names, (query, *pair), strict=True)) for pair in pairs]
+    keys, dpr = KEYS[form], form is TrainingFormat.DPR
     sides = {keys.positives: example.positives, keys.negatives: example.negatives}
     lists: dict[str, Any] = {key: [keys.write(c) for c in side] for key, side in sides.items()}
     if form is TrainingFormat.ST_IDS:
-        return {keys.qid: example.qid, **lists, keys.negatives: {"denserk": lists[keys.negatives]}}
+        ids = {"denserk": lists[keys.negatives]}
+        return [{keys.qid: example.qid, **lists, keys.negatives: ids}]
     has_id = keys.qid and not (dpr and example.qid == str(number))
     record: dict[str, Any] = {keys.qid: example.qid} if has_id else {}
     record[keys.query] = example.query
     if example.answers or dpr:
         record["answers"] = list(example.answers)
     record |= lists
-    if flag and all(each.score is not None for each in all_candidates(example)):
-        for key, side in sides.items():
-            record[f"{key}_scores"] = [candidate.score for candidate in side]
+    scored = all(each.score is not None for each in all_candidates(example))
+    if form is TrainingFormat.FLAG and scored:
+        record |= {f"{key}_scores": [c.score for c in side] for key, side in sides.items()}
     if dpr:
         record[RANDOM_NEGATIVES] = []
     left_out = () if keys.read is _passages else (RANDOM_NEGATIVES,)
-    return record | {key: value for key, value in example.extra.items() if key not in left_out}
+    return [record | {key: value for key, value in example.extra.items() if key not in left_out}]
 
 
 PAIR = ("sentence1", "sentence2")
@@ -434,23 +393,18 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
 
 
 def _named_rows(
-    handle: BinaryIO,
-    source: str | Path,
-    expected: str,
-    order: Callable[[Sequence[str]], Sequence[str]] | None = None,
+    handle: BinaryIO, source: str | Path, expected: str, order: Order | None = None
 ) -> Iterator[Row]:
     """Yield (line, row with its columns by name in lower case) of JSON lines, tabs or commas.
 
     `order` names the columns of a file without a header; where it is None, all have a header.
     """
-    numbered = (
-        (number, line) for number, line in files.number_lines(handle, source) if line.strip()
-    )
+    numbered = (each for each in files.number_lines(handle, source) if each[1].strip())
     start, lines = files.peek(numbered)
     if start is None:
         return
     if files.is_json(start[1]):
-        for line, record in parse_objects(lines, source):
+        for line, record in json_records.parse_objects(lines, source):
             yield line, {key.lower(): value for key, value in record.items()}
         return
     texts = files.decode_lines(lines, source)
@@ -458,17 +412,14 @@ def _named_rows(
     rows = tabs if b"\t" in start[1] else files.read_rows(texts, source, ",", expected)
     header: Sequence[str] = ()
     for line, row in rows:
+        width = files.columns(len(row))
         if not header:
             header = [column.strip().lower() for column in row]
             if order is None or {"anchor", "sentence1"} & set(header):
                 continue
             if not (header := order(row)):
-                raise InputError(
-                    source, line, f"{files.columns(len(row))} without a header", expected
-                )
+                raise InputError(source, line, f"{width} without a header", expected)
         known = row[: len(BENCHMARK)] if header is BENCHMARK else row
         if len(known) != len(header):
-            raise InputError(
-                source, line, files.columns(len(row)), f"{len(header)}: {', '.join(header)}"
-            )
+            raise InputError(source, line, width, f"{len(header)}: {', '.join(header)}")
         yield line, dict(zip(header, known, strict=True))

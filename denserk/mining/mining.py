@@ -34,7 +34,7 @@ from denserk.evaluation.answers import match_answers
 from denserk.io import training
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import ScratchRecords, display_name, some
-from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest
+from denserk.io.manifest import Kind, Manifest, describe_file, file_sha256, forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.qrels import read_qrels
 from denserk.io.runs import RunLookup
@@ -233,7 +233,7 @@ def mine_negatives(
         candidates = mining.candidates()
         if teacher is not None:
             candidates = mining.rescored(candidates, teacher.score)
-        forget_manifest(paths.output)
+        forget_file(paths.output)
         training.write_training(paths.output, mining.chosen(candidates), paths.output_format)
     mining.result.log(settings.num_negatives)
     _write_manifest(paths, settings, corpus, mining.result)
@@ -481,7 +481,7 @@ def _write_manifest(
     counted = vars(result).items()
     contents = {name: dict(+n) if isinstance(n, Counter) else n for name, n in counted}
     asked = as_json(settings) | {"output_format": paths.output_format.value}
-    describe_file(paths.output, Kind.TRAINING, asked, made_from, contents)
+    describe_file(paths.output, Manifest(Kind.TRAINING, True, asked, made_from, contents))
 
 
 def scored(

@@ -53,7 +53,7 @@ def test_unknown_and_broken_data_sets_are_reported(tmp_path):
         list(data_sets.irds_passages("no/such"))
     assert not data_sets.knows_irds("no/such")
     with pytest.raises(UsageError, match=r"irds:beir/scifact has no qrels"):
-        list(data_sets.irds_qrels("beir/scifact"))
+        list(data_sets.irds_records("beir/scifact", "qrels"))
     (tmp_path / "corpus.tsv").unlink()
     with pytest.raises(InputError, match=r"denserk-toy/test: found a dataset that cannot be read"):
         list(data_sets.irds_passages(NAME))
