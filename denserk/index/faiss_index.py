@@ -78,11 +78,8 @@ def read_index(path: Path, *, mapped: bool = True) -> Any:
     instead, so that a folder can be moved (as by IO_FLAG_ONDISK_SAME_DIR, which prints to stdout).
     """
     faiss, lists = load_faiss(), lists_file(path)
-
-    def unreadable(reason: str) -> InputError:
-        return InputError(path, None, f"a file that faiss cannot read ({reason})", "a faiss index")
-
-    with faiss_errors(unreadable):
+    what = "a file that faiss cannot read"
+    with faiss_errors(lambda why: InputError(path, None, f"{what} ({why})", "a faiss index")):
         if not lists.exists():
             return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
@@ -109,10 +106,8 @@ def on_gpu(index: Any, device: str) -> Any:
     """Return an index on a GPU of faiss, or None if faiss has no GPU version of it."""
     faiss, number = load_faiss(), int(device.partition(":")[2] or 0)
     if faiss.get_num_gpus() <= number:
-        raise UsageError(
-            f"faiss sees no GPU {number}",
-            "pip install faiss-gpu, or use --device cpu for the index",
-        )
+        hint = "pip install faiss-gpu, or use --device cpu for the index"
+        raise UsageError(f"faiss sees no GPU {number}", hint)
     try:
         return faiss.index_cpu_to_gpu(_gpu_resources(), number, index)
     except RuntimeError:
@@ -350,22 +345,17 @@ def merge_files(index: Any, files: Sequence[Path], path: Path) -> None:
     sizes = [file.stat().st_size for file in files]
     needed, available = sum(sizes) + max(sizes), available_bytes()
     separate = any(lists_file(file).exists() for file in files)
-    if separate or (available is not None and needed > available):
-        logger.info(f"inverted lists go to {lists_file(path)}: open the index with denserk")
-        _merge_on_disk(index, files, lists_file(path))
-    else:
+    if not separate and (available is None or needed <= available):
         with track("merging indexes", len(files), "files") as progress:
             for file in files:
                 index.merge_from(read_index(file, mapped=False), index.ntotal)
                 progress.advance()
-    write_index(index, path)
+        write_index(index, path)
+        return
 
-
-def _merge_on_disk(index: Any, files: Sequence[Path], target: Path) -> None:
-    """Merge the inverted lists of index files into the file `target`, used by `index` from then."""
-    faiss = load_faiss()
+    faiss, ivf, target = load_faiss(), mergeable_ivf(index), lists_file(path)
+    logger.info(f"inverted lists go to {target}: open the index with denserk")
     parts = [read_index(file) for file in files]
-    ivf = mergeable_ivf(index)
     count = sum(part.ntotal for part in parts)
     size, free = count * (ivf.code_size + ID_BYTES), shutil.disk_usage(target.parent).free
     if size > free:  # faiss writes through a memory map: a full disk would kill the process
@@ -386,12 +376,9 @@ def _merge_on_disk(index: Any, files: Sequence[Path], target: Path) -> None:
             first, offset = last, offset + source.ntotal
     lists.filename = target.name  # the folder can be moved
     index.ntotal = ivf.ntotal = count
-    _replace_lists(ivf, lists)
-
-
-def _replace_lists(ivf: Any, lists: Any) -> None:
     ivf.replace_invlists(lists, True)
     lists.this.disown()  # the index deletes them
+    write_index(index, path)
 
 
 @dataclass(frozen=True)
@@ -412,11 +399,9 @@ class Template:
         for name in values.keys() & given_fields(given):
             asked, option = getattr(given, name), spelled(name, IndexSettings)
             if asked not in (values[name], self.factory):
-                raise UsageError(
-                    f"{option} {asked}: {self.name} was trained as {self.factory}, "
-                    f"with {name} {values[name]}",
-                    f"leave {option} out, or train a new index",
-                )
+                trained = f"{self.name} was trained as {self.factory}, with {name} {values[name]}"
+                hint = f"leave {option} out, or train a new index"
+                raise UsageError(f"{option} {asked}: {trained}", hint)
         return replace(given, **values)
 
 
@@ -429,15 +414,15 @@ def read_template(name: str) -> Template:
     faiss, factory = load_faiss(), manifest.contents.get("factory", "flat")
     index = read_index(path)
     if factory == "flat" or faiss.index_factory(index.d, factory).is_trained:
-        raise UsageError(
-            f"{name} is {factory}, which has no training to take over",
-            "index the vectors with --type or --factory",
-        )
+        hint = "index the vectors with --type or --factory"
+        raise UsageError(f"{name} is {factory}, which has no training to take over", hint)
     ivf = mergeable_ivf(index)
     if ivf is None:  # what is mapped cannot be emptied
         index = read_index(path, mapped=False)
     else:
-        _replace_lists(ivf, faiss.ArrayInvertedLists(ivf.nlist, ivf.code_size))
+        lists = faiss.ArrayInvertedLists(ivf.nlist, ivf.code_size)
+        ivf.replace_invlists(lists, True)
+        lists.this.disown()  # the index deletes them
     index.reset()
     digest = hashlib.sha256(faiss.serialize_index(index)).hexdigest()
     return Template(name, manifest, factory, index, digest)
@@ -449,16 +434,12 @@ def open_parts(names: Sequence[str]) -> list[Template]:
     for name in names:
         part = read_template(name)
         if mergeable_ivf(part.index) is None:
-            raise UsageError(
-                f"{name} is {part.factory}, which cannot be merged",
-                "index the vectors themselves, or build the parts with inverted lists: IVF...,Flat,"
-                " IVF...,PQ... or IVF...,SQ8, also behind OPQ or PCA",
-            )
+            lists = "IVF...,Flat, IVF...,PQ... or IVF...,SQ8, also behind OPQ or PCA"
+            hint = f"index the vectors themselves, or build the parts with inverted lists: {lists}"
+            raise UsageError(f"{name} is {part.factory}, which cannot be merged", hint)
         if parts and part.sha256 != parts[0].sha256:
-            raise MismatchError(
-                f"{parts[0].name} and {name} have different training: they cannot be merged",
-                f"build {name} again with --trained-as {parts[0].name}",
-            )
+            what = f"{parts[0].name} and {name} have different training: they cannot be merged"
+            raise MismatchError(what, f"build {name} again with --trained-as {parts[0].name}")
         parts.append(replace(part, index=None) if parts else part)
     require_same("vectors per passage", [(p.name, vectors_per_passage(p.manifest)) for p in parts])
     return parts

@@ -109,18 +109,15 @@ class PassageIds:
             lines = inside * size
             starts = np.where(lines > 0, ends[lines - 1] + 1, 0).tolist()
             bounds = zip(starts, ends[lines].tolist(), strict=True)
-            names[places] = [
-                passage_of(text[start:end].decode().rstrip(), size) for start, end in bounds
-            ]
+            named = (text[start:end].decode().rstrip() for start, end in bounds)
+            names[places] = [passage_of(line, size) for line in named]
         found: list[str] = names.tolist()
         if len(set(found)) < len(found):
             name = next(name for name, times in Counter(found).items() if times > 1)
             files = by_file(self._firsts, passages[names == name])
             one, other = [self._parts[n].shard for n, places, _ in files for _ in places][:2]
-            raise MismatchError(
-                f"the id {name} occurs in {one} and in {other}",
-                "search shards that share no passage",
-            )
+            hint = "search shards that share no passage"
+            raise MismatchError(f"the id {name} occurs in {one} and in {other}", hint)
         return found
 
 
@@ -136,10 +133,8 @@ def _map_lines(part: Part) -> tuple[mmap.mmap | bytes, Rows]:
     if text[-1:] not in (b"", b"\n"):
         ends = np.append(ends, length)
     if len(ends) != part.passages * part.lines:
-        raise MismatchError(
-            f"{part.shard} holds {part.passages * part.lines:,} vectors but {len(ends):,} ids",
-            "build the index again with --overwrite",
-        )
+        found = f"{part.passages * part.lines:,} vectors but {len(ends):,} ids"
+        raise MismatchError(f"{part.shard} holds {found}", "build the index again with --overwrite")
     return text, ends
 
 
@@ -183,16 +178,14 @@ def by_file(firsts: Rows, wanted: Rows) -> Iterator[tuple[int, Rows, Rows]]:
 
 def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
     """Return the inputs of `option`, patterns replaced by the sorted names that they match."""
-
-    def by_number(path: str) -> list[int | str]:  # shard-2 before shard-10
-        return [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", path)]
-
     found: list[str] = []
     for name in inputs:
         if name == STREAM or Path(name).exists() or not glob.has_magic(name):
             found.append(name)
             continue
-        matches = sorted(glob.glob(name), key=by_number)  # noqa: PTH207 - patterns with folders
+        matches = glob.glob(name)  # noqa: PTH207 - patterns with folders
+        # shard-2 before shard-10
+        matches.sort(key=lambda m: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", m)])
         if not matches:
             raise UsageError(f"{option} {name}: the pattern matches nothing")
         found += matches
@@ -232,10 +225,9 @@ def check_shards(named: Sequence[tuple[str, Manifest | None]]) -> None:
         ids.add((number, shard))
         other, expected = first.setdefault(number, (name, size))
         if size != expected:
-            raise MismatchError(
-                f"{other} was encoded in blocks of {expected} passages, {name} in blocks of {size}",
-                f"encode all shards with one --block-size, for example {expected}",
-            )
+            blocks = f"in blocks of {expected} passages, {name} in blocks of {size}"
+            hint = f"encode all shards with one --block-size, for example {expected}"
+            raise MismatchError(f"{other} was encoded {blocks}", hint)
     if len(first) == 1 and 1 < len(ids) == len(named):  # one shard alone may be meant
         (number,) = first
         if missing := sorted(set(range(number)) - {shard for _, shard in ids}):

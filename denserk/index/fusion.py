@@ -46,6 +46,7 @@ MOST_WEIGHTS = 100  # choices of weights that are tried
 SHOWN = 5  # of them are logged
 BLOCK = 256  # queries that are measured at once
 Weights = tuple[float, ...]  # of each run
+PartsOf = Callable[[str], Mapping[str, Sequence[float]]]  # `score_parts` by query id
 
 
 @dataclass
@@ -90,21 +91,17 @@ def fuse(
                 yield qid, ranking.final(best_first(weighted(parts_of(qid), weights).items()))
 
         if fusion.tune is not None:
-            weights = best_weights(parts_of, qids, fusion, settings, len(runs))
+            weights = best_weights(parts_of, qids, fusion, Ranking(settings), len(runs))
         result = FusionResult(len(qids), 0, weights, options_of(fusion, weights))
         if not output:
             return result
         with track("fusing", len(qids), "queries") as progress:
             result.hits = write_run(output, answers(), settings.output_format, settings.tag)
         ranking.report()
-        made_from = [
-            {
-                "name": str(run.path),
-                "sha256": file_sha256(run.path) if Path(run.path).is_file() else None,
-                "queries": len(run.queries),
-            }
-            for run in runs
-        ]
+        made_from = []
+        for run in runs:
+            digest = file_sha256(run.path) if Path(run.path).is_file() else None
+            made_from.append({"name": str(run.path), "sha256": digest, "queries": len(run.queries)})
         used = as_json(fusion) | {"method": fusion.chosen.value}
         used |= {"weights": weights} if fusion.tune else {}
         counts = {"queries": result.queries, "hits": result.hits}
@@ -126,10 +123,8 @@ def open_runs(
     for run in runs:
         has = set(run.queries)
         if missing := [qid for qid in qids if qid not in has]:
-            logger.warning(
-                f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other "
-                f"runs answer alone ({some(missing)})"
-            )
+            alone = f"which the other runs answer alone ({some(missing)})"
+            logger.warning(f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, {alone}")
     return runs, qids
 
 
@@ -159,17 +154,13 @@ def weight_grid(runs: int) -> list[Weights]:
 
 
 def best_weights(
-    parts_of: Callable[[str], Mapping[str, Sequence[float]]],
-    qids: Sequence[str],
-    fusion: FusionSettings,
-    settings: RankingSettings,
-    runs: int,
+    parts_of: PartsOf, qids: Sequence[str], fusion: FusionSettings, ranking: Ranking, runs: int
 ) -> Weights:
     """Return the weights whose fused run is best by the measure; of equals, the most even ones."""
     from denserk.evaluation.evaluator import Evaluator, needed_depth, prune_hits
     from denserk.evaluation.measures import parse_measures, summarize
 
-    measures, ranking = parse_measures([fusion.measure]).measures, Ranking(settings)
+    measures = parse_measures([fusion.measure]).measures
     if len(measures) > 1:
         raise UsageError(f"--measure {fusion.measure}: one measure is expected")
     depth, name = needed_depth(measures) or math.inf, str(measures[0])

@@ -62,10 +62,8 @@ class Collection:
 
     def __init__(self, settings: CollectionSettings, *, create: bool = False) -> None:
         if settings.uri is None or settings.collection is None:
-            raise UsageError(
-                "--engine milvus needs an address and a collection",
-                "give --uri ./passages.db or --uri http://localhost:19530, and --collection NAME",
-            )
+            hint = "give --uri ./passages.db or --uri http://localhost:19530, and --collection NAME"
+            raise UsageError("--engine milvus needs an address and a collection", hint)
         self._name, self.place = settings.collection, settings.place
         self._embedded = settings.is_embedded
         self._library = require("pymilvus", "--engine milvus")
@@ -115,12 +113,9 @@ class Collection:
         schema.add_field(ROW, types.INT64, is_primary=True)
         schema.add_field(PASSAGE, types.VARCHAR, max_length=ID_BYTES)
         schema.add_field(VECTOR, types.FLOAT_VECTOR, dim=manifest.contents["dimension"])
-        self.call(
-            "create_collection",
-            schema=schema,
-            properties={MANIFEST: encoded(manifest).decode(), ROWS: "0"},
-            consistency_level="Strong",  # every read sees every write before it
-        )
+        noted = {MANIFEST: encoded(manifest).decode(), ROWS: "0"}
+        # every read sees every write before it
+        self.call("create_collection", schema=schema, properties=noted, consistency_level="Strong")
         # milvus-lite reads parameters in the older form only
         given = {"params": settings.parameters} if self._embedded else settings.parameters
         index = self._client.prepare_index_params()
@@ -139,10 +134,8 @@ class Collection:
     def read_manifest(self) -> Manifest:
         """Return the manifest, finished or not."""
         if (text := self.noted(MANIFEST)) is None:
-            raise MismatchError(
-                f"{self.place} was not made by denserk: it has no manifest",
-                "load it with denserk index --engine milvus --overwrite",
-            )
+            hint = "load it with denserk index --engine milvus --overwrite"
+            raise MismatchError(f"{self.place} was not made by denserk: it has no manifest", hint)
         return decoded(text, self.place)
 
     def note(self, name: str, value: str) -> None:
@@ -188,38 +181,31 @@ class MilvusIndex(Collection):
                 raise UsageError(f"there is no {self.place}", hint)
             self.manifest = self.read_manifest()
             if self.manifest.kind is not Kind.INDEX or not self.manifest.complete:
-                raise MismatchError(
-                    f"{self.place} is unfinished: the command that loads it was interrupted",
-                    "run that command again with --resume",
-                )
+                what = f"{self.place} is unfinished: the command that loads it was interrupted"
+                raise MismatchError(what, "run that command again with --resume")
             self.size = vectors_per_passage(self.manifest)
             if rules.hits * self.size > LIMIT:
-                raise UsageError(
-                    f"--hits {rules.hits} x {self.size}: Milvus returns at most {LIMIT:,} rows",
-                    f"--hits {LIMIT // self.size} or less, or a faiss index (denserk index)",
-                )
-            self._kind = self.manifest.settings["milvus_index"]
-            self.is_exhaustive = self._kind in EXHAUSTIVE
+                what = f"--hits {rules.hits} x {self.size}: Milvus returns at most {LIMIT:,} rows"
+                hint = f"--hits {LIMIT // self.size} or less, or a faiss index (denserk index)"
+                raise UsageError(what, hint)
+            kind, given = self.manifest.settings["milvus_index"], dict(rules.index_options)
+            found: dict[str, Any] = {}  # parameters for --ef-search and --nprobe
+            if kind.startswith("HNSW"):
+                found["ef"] = given.pop("--ef-search", 64)
+            elif "IVF" in kind or kind == "SCANN":
+                lists = (self.manifest.settings.get("milvus_params") or {}).get("nlist", 128)
+                found["nprobe"] = given.pop("--nprobe", max(1, int(lists) // 16))
+            for name, value in given.items():
+                raise UsageError(f"{name} {value}: {self.place} has an index {kind}")
+            self._parameters = found | settings.parameters
+            self.is_exhaustive = kind in EXHAUSTIVE
             self.dimension = int(self.manifest.contents["dimension"])
-            self._parameters = self._breadth(rules) | settings.parameters
             self.call("load_collection", timeout=None)
             self._count = self.count()
         except BaseException:
             self.close()
             raise
         self._ids: dict[int, str] = {}  # of the passages of the last search
-
-    def _breadth(self, rules: SearchSettings) -> dict[str, Any]:
-        """Return Milvus's parameters for --ef-search and --nprobe."""
-        kind, given, found = self._kind, dict(rules.index_options), {}
-        if kind.startswith("HNSW"):
-            found["ef"] = given.pop("--ef-search", 64)
-        elif "IVF" in kind or kind == "SCANN":
-            lists = (self.manifest.settings.get("milvus_params") or {}).get("nlist", 128)
-            found["nprobe"] = given.pop("--nprobe", max(1, int(lists) // 16))
-        for name, value in given.items():
-            raise UsageError(f"{name} {value}: {self.place} has an index {kind}")
-        return found
 
     def __len__(self) -> int:
         return self._count
@@ -237,15 +223,10 @@ class MilvusIndex(Collection):
         scores, rows = padding(len(queries), depth)
         self._ids.clear()
         step = max(1, HITS_AT_ONCE // wanted)
+        how = {"search_params": {"metric_type": "IP", "params": parameters}, "limit": wanted}
+        named = {"anns_field": VECTOR, "output_fields": [PASSAGE], **how}
         for first in range(0, len(queries), step):
-            answers = self.call(
-                "search",
-                data=list(queries[first : first + step]),
-                anns_field=VECTOR,
-                limit=wanted,
-                output_fields=[PASSAGE],
-                search_params={"metric_type": "IP", "params": parameters},
-            )
+            answers = self.call("search", data=list(queries[first : first + step]), **named)
             for query, hits in enumerate(answers, start=first):
                 scores[query, : len(hits)], rows[query, : len(hits)] = hits.distances, hits.ids
                 for row, hit in zip(hits.ids, hits, strict=True):
@@ -297,7 +278,7 @@ def build_collection(
                         return (block.vectors for each in sources for block in each.blocks())
 
                     kind = milvus.milvus_index
-                    contents["recall"] = measure_recall(kind, index, blocks, settings.seed)
+                    contents["recall"] = measure_recall(kind, index, blocks, settings)
                 collection.note(MANIFEST, encoded(found).decode())
     seconds = time.perf_counter() - started
     return IndexResult(found.contents["count"], 0, seconds, found.contents.get("recall"))
@@ -340,8 +321,6 @@ def _load(
         collection.note(ROWS, str(sent))
         collection.settle()
     if (count := collection.count()) != sent:
-        raise ServerError(
-            f"{collection.place} holds {count:,} rows where {sent:,} were written",
-            "load it again with --overwrite",
-        )
+        what = f"{collection.place} holds {count:,} rows where {sent:,} were written"
+        raise ServerError(what, "load it again with --overwrite")
     return {"count": sent // size, "vectors_per_passage": size, "dimension": dimension}

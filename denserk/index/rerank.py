@@ -7,7 +7,7 @@ folder (TMPDIR says where) as the corpus streams by, and read from there.
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +91,7 @@ def rerank(
                 progress.advance(len(pairs))
 
         with closing(PassageTexts(scratch / "passages", scorer.text.fields)) as texts:
-            count = _refer(texts, groups, queries, paths)
+            count = _refer(texts, groups(), queries, paths)
             texts.find(read_passages(paths.corpus, corpus, text.get("fields")), paths.corpus)
             hint = "name the --corpus that the run was made from"
             texts.require_all(paths.corpus, "the run's hits", hint)
@@ -113,26 +113,19 @@ def rerank(
 
 
 def _refer(
-    texts: PassageTexts,
-    groups: Callable[[], Iterator[Group]],
-    queries: Mapping[str, Query],
-    paths: RerankPaths,
+    texts: PassageTexts, groups: Iterable[Group], queries: Mapping[str, Query], paths: RerankPaths
 ) -> int:
     """Note the passages that are hit, and return the number of hits."""
     unknown, hits = [], 0
-    for qid, docids in groups():
+    for qid, docids in groups:
         texts.refer(docids)
         hits += len(docids)
         if qid not in queries:
             unknown.append(qid)
     if unknown:
-        raise InputError(
-            paths.run,
-            None,
-            f"{len(unknown):,} queries that {paths.topics} does not hold ({some(unknown)})",
-            "queries that are there",
-            "name the --topics that the run was made from",
-        )
+        found = f"{len(unknown):,} queries that {paths.topics} does not hold ({some(unknown)})"
+        hint = "name the --topics that the run was made from"
+        raise InputError(paths.run, None, found, "queries that are there", hint)
     if not hits:
         raise InputError(paths.run, None, "no hits", "at least one")
     return hits

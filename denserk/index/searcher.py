@@ -112,10 +112,8 @@ class FeedbackIndex:
 
     def __init__(self, index: SearchableIndex, size: int, settings: SearchSettings) -> None:
         if size > 1 or not hasattr(index, "reconstruct"):
-            raise UsageError(
-                f"--prf {settings.prf}: the index does not return one vector per passage",
-                "use folders of vectors, flat indexes, or one index of faiss",
-            )
+            what = f"--prf {settings.prf}: the index does not return one vector per passage"
+            raise UsageError(what, "use folders of vectors, flat indexes, or one index of faiss")
         self._index, self._vectors_of, self._settings = index, index.reconstruct, settings
         self.is_exhaustive, self.dimension = index.is_exhaustive, index.dimension
 

@@ -85,9 +85,8 @@ class Judge:
         search = {**point.search, **changed}
         index: SearchableIndex = self._flat
         if point.factory != "Flat":
-            index = faiss_index.FaissIndex(
-                path, SearchSettings(**search), threads=self.settings.threads
-            )
+            chosen = SearchSettings(**search)
+            index = faiss_index.FaissIndex(path, chosen, threads=self.settings.threads)
         start = time.perf_counter()
         _, rows = index.search(self._queries, DEPTH)
         milliseconds = 1000 * (time.perf_counter() - start) / len(rows)

@@ -25,7 +25,7 @@ def built(path, vectors=VECTORS, **settings):
 
 def recall(index, vectors=VECTORS, metric=Metric.INNER):
     blocks = np.array_split(vectors, 3)
-    return measure_recall("index", index, lambda: blocks, 1, metric)
+    return measure_recall("index", index, lambda: blocks, IndexSettings(seed=1, metric=metric))
 
 
 @pytest.mark.parametrize("metric", Metric)

@@ -62,7 +62,7 @@ def test_scores_are_those_of_the_formula_over_passages_with_text(tmp_path, with_
         "count": len(TEXTS) - 1,
         "without_text": 1,
     }
-    index = LuceneIndex(tmp_path, settings, threads=1)
+    index = LuceneIndex(tmp_path, settings, None, 1)
     assert len(index) == len(TEXTS) - 1
     queries = ["cat dog", "", "unknown", 'a "cat" AND (\ud800 *:* ~\n fish']
     hits = found(index, *queries)
