@@ -106,14 +106,6 @@ def register(command: str | None = None) -> None:
             import_module(f"denserk.commands.{section.lower()}")
 
 
-def _register_named(arguments: Sequence[str]) -> None:
-    if "_DENSERK_COMPLETE" in os.environ:  # bash gives the line in the first, others in the second
-        line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-        arguments = line.split()[1:]
-    if command := next((word.replace("_", "-") for word in arguments if word[:1] != "-"), None):
-        register(command)
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; errors are reported in one line."""
     given = sys.argv[1:] if arguments is None else arguments
@@ -123,17 +115,25 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except UnicodeEncodeError:
         why = f"an argument is not valid {sys.getfilesystemencoding()}"
         return _report(UsageError(why, "use a UTF-8 locale and names: export LC_ALL=C.UTF-8"))
-    _register_named(given)
+    if "_DENSERK_COMPLETE" in os.environ:  # bash gives the line in the first, others in the second
+        line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+        given = line.split()[1:]
+    if command := next((word.replace("_", "-") for word in given if word[:1] != "-"), None):
+        register(command)
     try:
         status = app(args=arguments, prog_name="denserk", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
-    except typer.TyperException as error:
-        return _usage_error(error)
-    except (KeyboardInterrupt, typer.Abort):
-        return _interrupted(Interrupted(signal.SIGINT))
-    except Interrupted as stop:
-        return _interrupted(stop)
+    except typer.TyperException as raised:
+        error: Any = raised  # what its class has depends on typer's version
+        if not error.format_message().strip() or type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            return int(error.exit_code)
+        context = getattr(error, "ctx", None)
+        hint = f"see {context.command_path} --help" if context else None
+        return _report(UsageError(error.format_message(), hint))
+    except (KeyboardInterrupt, typer.Abort, Interrupted) as stop:
+        return _interrupted(stop if isinstance(stop, Interrupted) else Interrupted(signal.SIGINT))
     except (BrokenPipeError, SystemExit) as end:  # typer ends the process when it meets one
         if not isinstance(end.__context__ if isinstance(end, SystemExit) else end, BrokenPipeError):
             raise
@@ -150,19 +150,8 @@ def _unexpected(error: Exception) -> DenserkError:
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         raised = OutputError if full else DenserkError
         return raised(f"{error.filename or 'the system'}: {error.strerror or error}")
-    return DenserkError(
-        f"internal error: {type(error).__name__}: {error}",
-        "please report it with the output of --traceback",
-    )
-
-
-def _usage_error(error: Any) -> int:
-    if not error.format_message().strip() or type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-        return int(error.exit_code)
-    context = getattr(error, "ctx", None)
-    hint = f"see {context.command_path} --help" if context else None
-    return _report(UsageError(error.format_message(), hint))
+    said = f"internal error: {type(error).__name__}: {error}"
+    return DenserkError(said, "please report it with the output of --traceback")
 
 
 def _interrupted(stop: Interrupted) -> int:

@@ -11,29 +11,21 @@ runs/manifest.json                      the model and the settings that all runs
 import logging
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from denserk.config import benchmarks, encoding, retrieval
-from denserk.config.benchmarks import Benchmark, Corpus
+from denserk.config.benchmarks import Benchmark
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, plain
 from denserk.index.build import build_index
 from denserk.index.search import search
+from denserk.io import manifest as manifests
 from denserk.io.blocks import refuse_other_run
 from denserk.io.data_sets import find_parts
 from denserk.io.files import write_errors
-from denserk.io.manifest import (
-    NAME,
-    Kind,
-    Manifest,
-    beside,
-    file_sha256,
-    read_manifest,
-    write_manifest,
-)
+from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
 from denserk.io.outputs import refuse_occupied
 from denserk.models.checkpoints import find_model
 from denserk.models.encode import encode
@@ -69,37 +61,43 @@ class RunMaker:
         """Encode, index and search benchmarks, one after the other."""
         found = find_parts(asked)
         manifest = self._start()
-        for position, benchmark in enumerate(asked):
-            if self.choice.resume and self._is_finished(benchmark):
-                logger.info(f"{benchmark.name}: finished, kept")
+        longest = self.stored.passage.max_length or math.inf
+        published = encoding.PUBLISHED_TEXT.get(self.model, {})
+        states_join = self.stored.has_settings or "join" in published
+        for position, each in enumerate(asked, start=1):
+            corpus, run = each.corpus, str(self._run_of(each))
+            folder = self.output / CORPORA / corpus.name.replace("/", "-")
+            if self.choice.resume and self._is_finished(each):
+                logger.info(f"{each.name}: finished, kept")
             else:
-                text = self._text_for(benchmark.corpus)
+                # the text settings given, else the benchmark's, at most the model's lengths
+                lengths = {name: min(getattr(corpus, name), longest) for name in LENGTHS}
+                join = {} if states_join else {"join": corpus.join}
+                text = {**lengths, **join, **self.options.text}
                 query, passage = (text[name] for name in LENGTHS)
-                logger.info(
-                    f"{benchmark.name} ({position + 1} of {len(asked)}): queries of {query} "
-                    f"tokens, passages of {passage}"
+                which = f"{each.name} ({position} of {len(asked)})"
+                logger.info(f"{which}: queries of {query} tokens, passages of {passage}")
+                options, parts = self.options._replace(text=text), found[each.name]
+                index = self._index(folder, parts["corpus"], options)
+                rules = replace(
+                    self.search, remove_query=each.remove_query, max_passage=each.max_passage
                 )
-                self._search(benchmark, found[benchmark.name], text)
-            later = {other.corpus.name for other in asked[position + 1 :]}
-            if self.choice.discard_vectors and benchmark.corpus.name not in later:
-                shutil.rmtree(self._folder_of(benchmark.corpus), ignore_errors=True)
+                paths = retrieval.SearchPaths(
+                    index=(str(index),), topics=parts["topics"], model=self.model, output=run
+                )
+                search(paths, rules, *options, own_precision=True)
+                made = read_manifest(run, Kind.RUN)
+                made_from = {**made.made_from, "suite": _origin(each)}
+                write_manifest(run, replace(made, made_from=made_from))
+            later = {other.corpus.name for other in asked[position:]}
+            if self.choice.discard_vectors and corpus.name not in later:
+                shutil.rmtree(folder, ignore_errors=True)
         every = benchmarks.benchmarks().items()
         finished = sorted(name for name, one in every if self._is_finished(one))
         write_manifest(self.output, replace(manifest, complete=True, contents={"runs": finished}))
 
     def _run_of(self, benchmark: Benchmark) -> Path:
         return self.output / f"{benchmark.short}.trec"
-
-    def _folder_of(self, corpus: Corpus) -> Path:
-        return self.output / CORPORA / corpus.name.replace("/", "-")
-
-    def _text_for(self, corpus: Corpus) -> dict[str, Any]:
-        """Return the text settings given, else the benchmark's, at most the model's lengths."""
-        longest = self.stored.passage.max_length or math.inf
-        lengths = {name: min(getattr(corpus, name), longest) for name in LENGTHS}
-        published = encoding.PUBLISHED_TEXT.get(self.model, {})
-        states_join = self.stored.has_settings or "join" in published
-        return {**lengths, **({} if states_join else {"join": corpus.join}), **self.options.text}
 
     def _is_finished(self, benchmark: Benchmark) -> bool:
         """Return whether the run of a benchmark is complete and unchanged."""
@@ -122,7 +120,7 @@ class RunMaker:
         }
         model = {"name": self.model, "fingerprint": self.stored.fingerprint()}
         manifest = Manifest(Kind.RUNS, False, settings, {"model": model})
-        exists = (self.output / NAME).is_file()
+        exists = (self.output / manifests.NAME).is_file()
         if exists and self.choice.resume:
             started = read_manifest(self.output, Kind.RUNS, unfinished=True)
             refuse_other_run(self.output, started, manifest, ["model"])
@@ -141,31 +139,17 @@ class RunMaker:
         write_manifest(self.output, manifest)
         return manifest
 
-    def _search(
-        self, benchmark: Benchmark, parts: Mapping[str, str], text: Mapping[str, Any]
-    ) -> None:
-        index, run = self._index(benchmark, parts["corpus"], text), str(self._run_of(benchmark))
-        rules = replace(
-            self.search, remove_query=benchmark.remove_query, max_passage=benchmark.max_passage
-        )
-        paths = retrieval.SearchPaths(
-            index=(str(index),), topics=parts["topics"], model=self.model, output=run
-        )
-        search(paths, rules, *self.options._replace(text=text), own_precision=True)
-        made = read_manifest(run, Kind.RUN)
-        made_from = {**made.made_from, "suite": _origin(benchmark)}
-        write_manifest(run, replace(made, made_from=made_from))
-
-    def _index(self, benchmark: Benchmark, source: str, text: Mapping[str, Any]) -> Path:
-        """Return the index of a benchmark's corpus, building it if needed."""
-        folder = self._folder_of(benchmark.corpus)
+    def _index(self, folder: Path, source: str, options: encoding.ModelOptions) -> Path:
+        """Return the index of a corpus, building it if needed."""
         vectors, index = folder / "vectors", folder / "index"
-        if (index / NAME).is_file() and read_manifest(index, Kind.INDEX, unfinished=True).complete:
+        if (index / manifests.NAME).is_file() and read_manifest(
+            index, Kind.INDEX, unfinished=True
+        ).complete:
             return index
         paths = encoding.EncodeSettings(
             model=self.model, corpus=source, output=str(vectors), resume=vectors.is_dir()
         )
-        encode(paths, self.corpus, self.options._replace(text=text))
+        encode(paths, self.corpus, options)
         inputs = retrieval.IndexPaths(input=(str(vectors),), output=str(index), resume=True)
         build_index(inputs, retrieval.IndexSettings())
         return index

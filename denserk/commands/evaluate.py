@@ -29,14 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LONGEST_ROW = 1 << 20  # characters of a table's row: rich would cut rows at the terminal's width
-
-HOW = (
-    "for example: denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
-)
-OF_ANSWERS = " ".join(fields_of(config.AnswerSettings))
-# Options of a benchmark that need the runs of one.
-OF_ONE = "baseline plot min per_query topics write_dpr_json write_pyserini_json"
+HOW = "e.g. denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
 
 
 @command(
@@ -69,7 +62,19 @@ def evaluate(
         if not settings.measures and format_of(settings) is config.OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=config.TREC_EVAL_MEASURES)
     if inputs.explain is not None:
-        show_explained(runs, qrels or "", inputs.explain, settings)
+        from denserk.evaluation.explain import explain
+
+        for run in runs:
+            views = explain(run, qrels or "", inputs.explain, settings)
+            measures = list(dict.fromkeys(name for view in views for name in view.values))
+            rows = []
+            for view in views:
+                values = [view.values.get(name, "-") for name in measures]
+                cells = (v if isinstance(v, str) else f"{v:.{settings.places}f}" for v in values)
+                order, moved_by = " ".join(view.order) or "-", ", ".join(view.moved_by)
+                rows.append((view.name, *cells, order, moved_by))
+            first = f"{Path(run).name}: query {inputs.explain}"
+            print_table((first, *measures, "first passages (grade)", "moved by"), rows)
         return
     if not settings.seeds:
         settings, runs = with_baseline(settings, runs)
@@ -77,8 +82,7 @@ def evaluate(
     if inputs.answers is not None and inputs.corpus is not None:
         from denserk.evaluation.answers import evaluate_answers
 
-        paths = (inputs.answers, inputs.corpus)
-        result = evaluate_answers(runs, *paths, settings, corpus)
+        result = evaluate_answers(runs, inputs.answers, inputs.corpus, settings, corpus)
     else:
         from denserk.evaluation.evaluator import evaluate as task
 
@@ -121,10 +125,11 @@ def benchmark(
         raise UsageError("no runs given", "add --runs run.trec, or --model MODEL --output DIR")
     if not any(each.answers for each in asked):
         why = f"for benchmarks with answers; {' and '.join(names)} has qrels"
-        reject_given(settings, among=OF_ANSWERS, why=why)
+        reject_given(settings, among=" ".join(fields_of(config.AnswerSettings)), why=why)
     several = len(asked) > 1 or paths.output is not None or any(Path(run).is_dir() for run in runs)
     if several:
-        reject_given(settings, among=OF_ONE, why="only for run files of one benchmark")
+        of_one = "baseline plot min per_query topics write_dpr_json write_pyserini_json"
+        reject_given(settings, among=of_one, why="only for run files of one benchmark")
     check_page(settings, runs)
     if paths.model is not None:
         from denserk.commands.benchmark_runs import RunMaker
@@ -136,7 +141,7 @@ def benchmark(
         for name in (*options.representation, *options.text):
             raise UsageError(f"{name.replace('_', '-')}: {why}", hint)
     if not several:
-        _evaluate_one(runs, asked[0], settings, paths.against)
+        _evaluate_one(paths, asked[0], settings)
         return
     from denserk.evaluation.benchmarks import evaluate_benchmarks
 
@@ -149,15 +154,12 @@ def benchmark(
 
 
 def _evaluate_one(
-    runs: list[str],
-    benchmark: benchmarks.Benchmark,
-    settings: config.EvalSettings,
-    against: Sequence[benchmarks.Paper],
+    paths: benchmarks.BenchmarkPaths, benchmark: benchmarks.Benchmark, settings: config.EvalSettings
 ) -> None:
     from denserk.evaluation.benchmarks import evaluate_benchmark
 
-    settings, runs = with_baseline(settings, runs)
-    result = evaluate_benchmark(runs, benchmark, settings, against)
+    settings, runs = with_baseline(settings, [*paths.runs])
+    result = evaluate_benchmark(runs, benchmark, settings, paths.against)
     sources = config.ReportSources(benchmark.title, topics=settings.topics)
     if settings.report is not None:
         from denserk.evaluation.report import sources_of
@@ -222,10 +224,8 @@ def with_baseline(
     names = zip(runs, shown, strict=True)
     called = [run for run, short in names if name in (short, Path(run).name)]
     if len(called) != 1:
-        raise UsageError(
-            f"--baseline {name}: no such file, and {len(called) or 'no'} runs are called so",
-            f"the runs are called {', '.join(shown) or 'nothing: name one'}",
-        )
+        said = f"--baseline {name}: no such file, and {len(called) or 'no'} runs are called so"
+        raise UsageError(said, f"the runs are called {', '.join(shown) or 'nothing: name one'}")
     return replace(settings, baseline=called[0]), runs
 
 
@@ -275,24 +275,6 @@ def finish(
     check_minimums(result, settings)
 
 
-def show_explained(
-    runs: Sequence[str], qrels: str, qid: str, settings: config.EvalSettings
-) -> None:
-    """Print a query of each run as evaluators see it."""
-    from denserk.evaluation.explain import explain
-
-    for run in runs:
-        views = explain(run, qrels, qid, settings)
-        measures = list(dict.fromkeys(name for view in views for name in view.values))
-        rows = []
-        for view in views:
-            values = [view.values.get(name, "-") for name in measures]
-            cells = (v if isinstance(v, str) else f"{v:.{settings.places}f}" for v in values)
-            rows.append((view.name, *cells, " ".join(view.order) or "-", ", ".join(view.moved_by)))
-        header = (f"{Path(run).name}: query {qid}", *measures, "first passages (grade)", "moved by")
-        print_table(header, rows)
-
-
 def format_of(settings: config.ReportSettings) -> config.OutputFormat:
     """Return the output format; by default a table on a terminal and TSV elsewhere."""
     default = config.OutputFormat.TABLE if sys.stdout.isatty() else config.OutputFormat.TSV
@@ -307,7 +289,8 @@ def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportS
     if chosen is config.OutputFormat.TABLE:
         from rich.console import Console
 
-        out = Console(width=LONGEST_ROW, markup=False, highlight=False, soft_wrap=True)
+        # rich would cut rows at the terminal's width
+        out = Console(width=1 << 20, markup=False, highlight=False, soft_wrap=True)
         for number, table in enumerate(tables(result, settings)):
             if number:
                 out.print()

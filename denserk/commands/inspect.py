@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -56,10 +56,10 @@ def sentence_similarity(
     denserk analyze sentence-similarity --model minilm --data sts.tsv
     denserk analyze sentence-similarity --model model/ --data nli.jsonl --output out.csv
     """
-    from denserk.analysis import as_table
-    from denserk.analysis import sentence_similarity as task
+    from denserk import analysis as tasks
 
-    _print(settings.output, as_table(task(settings, options), digits=4))
+    found = tasks.sentence_similarity(settings, options)
+    _print(settings.output, tasks.as_table(found, digits=4))
 
 
 @command(
@@ -78,10 +78,10 @@ def attention_entropy(
     denserk analyze attention-entropy --model bert-base-uncased --corpus corpus.jsonl
     denserk analyze attention-entropy --model a/ --model b/ --corpus corpus.jsonl
     """
-    from denserk.analysis import attention_entropy as task
-    from denserk.analysis import layer_table
+    from denserk import analysis as tasks
 
-    _print(settings.output, layer_table(task(_with(settings, more), corpus, compute)))
+    found = tasks.attention_entropy(_with(settings, more), corpus, compute)
+    _print(settings.output, tasks.layer_table(found))
 
 
 @command(
@@ -98,11 +98,11 @@ def query_latency(
     denserk analyze query-latency --model minilm --topics queries.tsv
     denserk analyze query-latency --model minilm --topics queries.tsv --threads 4
     """
-    from denserk.analysis import as_table
-    from denserk.analysis import query_latency as task
+    from denserk import analysis as tasks
 
+    found = tasks.query_latency(_with(settings, more), options)
     columns = ("label", "device", "threads", "p1_ms", "p50_ms", "p99_ms")
-    _print(settings.output, as_table(task(_with(settings, more), options), columns, digits=2))
+    _print(settings.output, tasks.as_table(found, columns, digits=2))
 
 
 @command(
@@ -122,12 +122,11 @@ def winning_vectors(
     denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --qrels qrels.txt
     denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --run run.trec
     """
-    from denserk.analysis import as_table
-    from denserk.analysis import winning_vectors as task
+    from denserk import analysis as tasks
 
-    found = task(_with(settings, more), options, corpus)
+    found = tasks.winning_vectors(_with(settings, more), options, corpus)
     columns = ("label", "passages", "pairs", "kind", "vector", "wins", "share")
-    _print(settings.output, as_table(found, columns, digits=4))
+    _print(settings.output, tasks.as_table(found, columns, digits=4))
 
 
 # Groups of packages: no extra, and the extras without those for developers and alternatives.
@@ -211,11 +210,10 @@ def reproduce(
     """
     from denserk.commands.reproduction import reproduce as task
 
-    with ExitStack() as stack:
-        if settings.output is None:
-            work = stack.enter_context(scratch_folder("reproduce"))
-        else:
-            work = prepare_folder(Path(settings.output), overwrite=settings.overwrite)
+    place: AbstractContextManager[Path] = scratch_folder("reproduce")
+    if settings.output is not None:
+        place = nullcontext(prepare_folder(settings.output, overwrite=settings.overwrite))
+    with place as work:
         steps = task(run, work, settings.from_step, settings.tolerance)
     rows = [(s.step, s.path, ", ".join(s.changed) or "as recorded", s.remade) for s in steps]
     print_table(("step", "path", "inputs", "re-made"), rows)

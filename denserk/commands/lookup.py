@@ -22,7 +22,6 @@ from denserk.records import Passage, Query
 from denserk.reporting import printable
 
 EXCERPT = 320  # characters of a passage that are printed
-LONGEST_LINE = 1 << 20  # characters of a line that no terminal wraps
 
 
 def print_hits(
@@ -79,7 +78,7 @@ def _print(query: str, hits: Hits, passages: Sequence[Passage | None], *, headin
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = LONGEST_LINE
+        console.width = 1 << 20  # no line is wrapped
     terms = set(TERM.findall(query.lower()))
     terms = terms - STOP_WORDS or terms
 
@@ -98,13 +97,10 @@ def _print(query: str, hits: Hits, passages: Sequence[Passage | None], *, headin
         head = Text.assemble(f"{rank:>3}  {score:.4f}  ", name, "  ", marked(title))
         head.rstrip()
         console.print(head)
-        console.print(Padding.indent(marked(excerpt(text, terms)), 5))
+        # the part of the text that has most of the terms
+        parts = wrap(text, EXCERPT) or [""]
+        counts = [len(terms.intersection(TERM.findall(part.lower()))) for part in parts]
+        best = counts.index(max(counts))
+        excerpt = f"{'… ' * (best > 0)}{parts[best]}{' …' * (best < len(parts) - 1)}"
+        console.print(Padding.indent(marked(excerpt), 5))
     console.print("" if hits else "     no hits\n")
-
-
-def excerpt(text: str, terms: set[str]) -> str:
-    """Return the part of a text, of `EXCERPT` characters, that has most of the terms."""
-    parts = wrap(text, EXCERPT) or [""]
-    counts = [len(terms.intersection(TERM.findall(part.lower()))) for part in parts]
-    best = counts.index(max(counts))
-    return f"{'… ' * (best > 0)}{parts[best]}{' …' * (best < len(parts) - 1)}"

@@ -8,6 +8,7 @@ the one before it, and compares the results.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -17,30 +18,22 @@ import numpy as np
 
 from denserk.config import encoding, retrieval
 from denserk.config.analysis import Step
-from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, read_yaml, select
 from denserk.errors import DenserkError, MismatchError
+from denserk.index.build import bm25_texts, build_index
+from denserk.io import manifest as manifests
 from denserk.io.blocks import JOURNAL, texts_sha256
 from denserk.io.corpus import read_passages
 from denserk.io.files import read_file
-from denserk.io.manifest import (
-    Kind,
-    Manifest,
-    beside,
-    decoded,
-    file_sha256,
-    indexes_of,
-    read_manifest,
-    runs_of,
-    training_files,
-)
+from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries
 from denserk.io.vectors import open_vectors, read_vector_blocks, verify_folders
 
 ORDER = list(Step)
 SAME = "equal bytes"
+Remake = Callable[[str], None]  # makes a step again, into a path
 
 
 @dataclass(frozen=True)
@@ -80,20 +73,17 @@ class Reproduction:
             texts = (query[:2] for query in queries)
             changed += check(topics["name"], lambda: texts_sha256(texts) == topics["sha256"])
         model = self.model(made.get("model"), changed)
-        runs = runs_of(made)
+        runs = manifests.runs_of(made)
         for each in runs:
             changed += changed_file(each["name"], each["sha256"])
             self.run(each["name"])
-        for each in indexes_of(made):
+        for each in manifests.indexes_of(made):
             self.folder(each["name"], each.get("sha256"))
         if made.get("encoded_queries"):
             self.folder(made["encoded_queries"])
 
-        def remake(output: str) -> None:
-            one = fuse if "runs" in made else rerank if runs else search
-            one(manifest, model, self.places, output)
-
-        return self.take(Step.RUN, path, changed, remake, self.compare_runs)
+        task = fuse if "runs" in made else rerank if runs else search
+        return self.take(Step.RUN, path, changed, partial(task, manifest, model, self.places))
 
     def folder(self, path: str, recorded: Any = None) -> str:
         """Walk an index or a folder of vectors."""
@@ -101,54 +91,62 @@ class Reproduction:
             return self.places[path]
         if not beside(path).is_file():
             lacks = "has no manifest" if Path(path).exists() else "is absent"
-            return self.take(Step.INDEX, path, [f"{path} {lacks}"], None, None)
-        manifest = decoded(read_file(beside(path)), beside(path))
+            return self.take(Step.INDEX, path, [f"{path} {lacks}"], None)
+        manifest = manifests.decoded(read_file(beside(path)), beside(path))
         changed = check(path, lambda: verify_folders([path]))
         if manifest.kind is Kind.VECTORS:
             return self.vectors(path, manifest, changed)
         if recorded is not None and recorded != manifest.contents.get("sha256"):
             changed.append(f"{path} was rebuilt after the run")
         made, settings = manifest.made_from, manifest.settings
-        inputs = [self.folder(each) for each in made.get("vectors", ())]
-        if "texts_sha256" in manifest.contents:
-            changed += check(made["texts"], lambda: are_terms(manifest))
+        inputs, texts = [self.folder(each) for each in made.get("vectors", ())], made.get("texts")
+
+        def has_same_texts() -> bool:
+            digest, corpus = sha256(), corpus_of(settings["corpus"])
+            bm25 = from_json(retrieval.Bm25Settings, settings["bm25"])
+            for _ in bm25_texts(made["texts"], bm25, corpus, digest):
+                pass
+            return bool(digest.hexdigest() == manifest.contents["texts_sha256"])
 
         def build(output: str) -> None:
-            from denserk.index.build import build_index
-
             chosen = from_json(retrieval.IndexSettings, select(settings, retrieval.IndexSettings))
             bm25 = from_json(retrieval.Bm25Settings, settings.get("bm25", {}))
-            paths = retrieval.IndexPaths(
-                input=tuple(inputs), corpus=made.get("texts"), output=output
-            )
+            paths = retrieval.IndexPaths(input=tuple(inputs), corpus=texts, output=output)
             build_index(paths, chosen, bm25, corpus_of(settings.get("corpus", {})))
 
-        known = inputs or made.get("texts")
-        return self.take(Step.INDEX, path, changed, build if known else None, self.compare_indexes)
+        if "texts_sha256" in manifest.contents:
+            changed += check(made["texts"], has_same_texts)
+        return self.take(Step.INDEX, path, changed, build if inputs or texts else None)
 
     def vectors(self, path: str, manifest: Manifest, changed: list[str]) -> str:
         """Walk a folder of vectors."""
         made, settings = manifest.made_from, manifest.settings
         model = self.model(made.get("model"), changed)
         known = "texts" in made and made.get("model")
-        if known and settings["side"] == "passage":
-            changed += check(made["texts"], lambda: check_texts(path, manifest))
+
+        def check_texts() -> None:
+            fields, finished = made["model"]["text"]["fields"], open_vectors(path).finished
+            passages = read_passages(made["texts"], corpus_of(settings), fields)
+            passages = islice(passages, finished[0].number * settings["block_size"], None)
+            for block in finished:
+                texts = ([p.docid, *map(p.field, fields)] for p in islice(passages, block.count))
+                if texts_sha256(texts) != block.input_sha256:
+                    where = f"first in the passages of {block.name}"
+                    raise MismatchError(f"{made['texts']} has changed: {where}")
 
         def encode(output: str) -> None:
             from denserk.models.encode import encode as task
 
-            source = {"corpus" if settings["side"] == "passage" else "topics": made["texts"]}
+            source = "corpus" if settings["side"] == "passage" else "topics"
+            asked = {"model": model, "output": output, "qrels": settings.get("qrels")}
             names = ("vector_dtype", "shard_id", "shard_num", "block_size")
-            chosen = {name: settings[name] for name in names}
-            asked = {"model": model, "output": output, "qrels": settings.get("qrels"), **source}
-            task(
-                from_json(encoding.EncodeSettings, {**chosen, **asked}),
-                corpus_of(settings),
-                encoding.ModelOptions(*overrides(made), compute_of(made, settings)),
-            )
+            asked |= {source: made["texts"], **{name: settings[name] for name in names}}
+            options = encoding.ModelOptions(*overrides(made), compute_of(made, settings))
+            task(from_json(encoding.EncodeSettings, asked), corpus_of(settings), options)
 
-        remake = encode if known else None
-        return self.take(Step.VECTORS, path, changed, remake, self.compare_vectors)
+        if known and settings["side"] == "passage":
+            changed += check(made["texts"], check_texts)
+        return self.take(Step.VECTORS, path, changed, encode if known else None)
 
     def model(self, description: Mapping[str, Any] | None, changed: list[str]) -> str:
         """Walk a model; add to `changed` if it is not the one described."""
@@ -173,7 +171,7 @@ class Reproduction:
         record = read_json(record_path)
         command = "finetune" if "finetune" in record else "pretrain"
         changed: list[str] = []
-        for source in training_files(record):
+        for source in manifests.training_files(record):
             if source.get("sha256"):
                 changed += changed_file(source["name"], source["sha256"])
         start = record[command].get("model")
@@ -183,26 +181,19 @@ class Reproduction:
         def train(output: str) -> None:
             from denserk.commands import train as commands
 
-            given = {
-                key.replace("-", "_"): v for key, v in read_yaml(f"{name}/config.yaml").items()
-            }
+            recorded = read_yaml(f"{name}/config.yaml").items()
+            given = {key.replace("-", "_"): value for key, value in recorded}
             given |= {"output": output} | ({"model": self.places[start]} if start else {})
             getattr(commands, command)(**given)
 
-        self.take(Step.MODEL, name, changed, train, self.compare_models)
+        self.take(Step.MODEL, name, changed, train)
 
-    def take(
-        self,
-        step: Step,
-        path: str,
-        changed: Iterable[str],
-        remake: Callable[[str], None] | None,
-        compare: Callable[[str, str], tuple[str, bool]] | None,
-    ) -> str:
+    def take(self, step: Step, path: str, changed: Iterable[str], remake: Remake | None) -> str:
         """Make a step again, if asked for, and compare; return the path for later steps."""
         result, said, equal = path, "-", True
+        compare = getattr(self, f"compare_{step}")
         if ORDER.index(step) >= ORDER.index(self.first):
-            if remake is None or compare is None:
+            if remake is None:
                 said = "its making is not recorded"
             else:
                 result = str(self.work / f"{len(self.outcomes) + 1}-{Path(path).name}")
@@ -220,7 +211,7 @@ class Reproduction:
         equal = largest <= self.tolerance
         return f"{'equal within' if equal else 'differs by'} {largest:.2g}", equal
 
-    def compare_runs(self, old: str, new: str) -> tuple[str, bool]:
+    def compare_run(self, old: str, new: str) -> tuple[str, bool]:
         """Compare the bytes of runs, else scores: a passage that one lacks counts by its score."""
         if file_sha256(old) == file_sha256(new):
             return SAME, True
@@ -253,7 +244,7 @@ class Reproduction:
             worst = max(worst, float(apart.max(initial=0)))
         return self.verdict(worst)
 
-    def compare_indexes(self, old: str, new: str) -> tuple[str, bool]:
+    def compare_index(self, old: str, new: str) -> tuple[str, bool]:
         """Compare the files of indexes, else the vectors of flat ones."""
         before, after = (read_manifest(each, Kind.INDEX) for each in (old, new))
         if before.contents["sha256"] == after.contents["sha256"]:
@@ -262,7 +253,7 @@ class Reproduction:
             return self.compare_vectors(old, new)
         return "other bytes", before.settings.get("type") != "bm25"
 
-    def compare_models(self, old: str, new: str) -> tuple[str, bool]:
+    def compare_model(self, old: str, new: str) -> tuple[str, bool]:
         """Compare the weights of models."""
         from safetensors.numpy import load_file
 
@@ -301,7 +292,7 @@ def rerank(manifest: Manifest, model: str, places: Mapping[str, str], output: st
     sources = {"topics": made["topics"]["name"], "corpus": corpus["name"]}
     paths = retrieval.RerankPaths(model=model, run=run, output=output, **sources)
     settings = from_json(retrieval.RerankSettings, manifest.settings)
-    text = from_json(TextSettings, made["model"]["text"])
+    text = from_json(encoding.TextSettings, made["model"]["text"])
     task(paths, settings, vars(text), compute_of(made, {}), corpus_of(corpus))
 
 
@@ -311,14 +302,10 @@ def search(manifest: Manifest, model: str, places: Mapping[str, str], output: st
 
     made = manifest.made_from
     encoded = made.get("encoded_queries")
-    paths = retrieval.SearchPaths(
-        index=tuple(places[each["name"]] for each in indexes_of(made)),
-        topics=(made.get("topics") or {}).get("name"),
-        qrels=made.get("qrels"),
-        model=model if model and encoded is None else None,
-        encoded_queries=encoded and places[encoded],
-        output=output,
-    )
+    asked: dict[str, Any] = {"topics": (made.get("topics") or {}).get("name")}
+    asked |= {"encoded_queries": places[encoded]} if encoded else {"model": model or None}
+    indexes = tuple(places[each["name"]] for each in manifests.indexes_of(made))
+    paths = retrieval.SearchPaths(index=indexes, qrels=made.get("qrels"), output=output, **asked)
     settings = from_json(retrieval.SearchSettings, manifest.settings)
     task(paths, settings, *overrides(made), compute_of(made, {}), own_precision=True)
 
@@ -336,29 +323,6 @@ def changed_file(name: str, sha256: str | None) -> list[str]:
     if sha256 is None or not Path(name).is_file():
         return [f"{name} {'is absent' if sha256 else 'has no recorded checksum'}"]
     return check(name, lambda: file_sha256(name) == sha256)
-
-
-def check_texts(path: str, manifest: Manifest) -> None:
-    """Raise an error if a corpus has other texts than the blocks of its vectors were made from."""
-    name, fields = manifest.made_from["texts"], manifest.made_from["model"]["text"]["fields"]
-    finished = open_vectors(path).finished
-    passages = read_passages(name, corpus_of(manifest.settings), fields)
-    passages = islice(passages, finished[0].number * manifest.settings["block_size"], None)
-    for block in finished:
-        texts = ([p.docid, *map(p.field, fields)] for p in islice(passages, block.count))
-        if texts_sha256(texts) != block.input_sha256:
-            raise MismatchError(f"{name} has changed: first in the passages of {block.name}")
-
-
-def are_terms(manifest: Manifest) -> bool:
-    """Return whether a corpus has the texts that a BM25 index was built from."""
-    from denserk.index.build import bm25_texts
-
-    digest, settings = sha256(), manifest.settings
-    bm25 = from_json(retrieval.Bm25Settings, settings["bm25"])
-    for _ in bm25_texts(manifest.made_from["texts"], bm25, corpus_of(settings["corpus"]), digest):
-        pass
-    return bool(digest.hexdigest() == manifest.contents["texts_sha256"])
 
 
 def corpus_of(recorded: Mapping[str, Any]) -> CorpusSettings:
@@ -379,8 +343,8 @@ def overrides(made: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     model = made.get("model")
     if model is None:
         return {}, {}
-    settings = from_json(RepresentationSettings, model["representation"])
-    return dict(vars(settings)), dict(vars(from_json(TextSettings, model["text"])))
+    settings = from_json(encoding.RepresentationSettings, model["representation"])
+    return dict(vars(settings)), dict(vars(from_json(encoding.TextSettings, model["text"])))
 
 
 def fingerprint_of(name: str) -> str | None:
