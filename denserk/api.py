@@ -212,27 +212,22 @@ class Index:
             records = list(_queries(queries))
             qids = [query.qid for query in records]
             if not self._opened.bm25:
-                asked = self._query_encoder(model).encode_queries(records)
+                from denserk.index.search import load_query_encoder, refuse_other_queries
+
+                if isinstance(model, Encoder):
+                    encoder, described = model._encoder, model._encoder.description()
+                    refuse_other_queries(self._opened, model.dimension, described, model.name)
+                elif model is not None:
+                    encoder = load_query_encoder(self._opened, str(model))
+                else:  # the index's own model is loaded once
+                    encoder = self._own = self._own or load_query_encoder(self._opened)
+                asked = encoder.encode_queries(records)
             elif model is None:
                 asked = np.array([query.text for query in records], dtype=object)
             else:
                 raise TypeError("BM25 has no model")
-        searcher = self._opened.searcher(settings)
-        found = searcher.search(qids, asked)
+        found = self._opened.searcher(settings).search(qids, asked)
         return Run((qid, dict(hits)) for qid, hits in found)
-
-    def _query_encoder(self, model: Encoder | PathName | None) -> "TextEncoder":
-        """Return the encoder of the queries; the index's own model is loaded once."""
-        from denserk.index.search import load_query_encoder, refuse_other_queries
-
-        if isinstance(model, Encoder):
-            encoder = model._encoder
-            refuse_other_queries(self._opened, model.dimension, encoder.description(), model.name)
-            return encoder
-        if model is not None:
-            return load_query_encoder(self._opened, str(model))
-        self._own = self._own or load_query_encoder(self._opened)
-        return self._own
 
 
 class BM25(Index):
@@ -405,11 +400,6 @@ def _run_lines(run: Any, tag: str = "denserk") -> Iterator[str]:
             yield f"{qid} Q0 {docid} {rank} {float(score)!r} {tag}\n"
 
 
-def _qrels(qrels: Any) -> Iterator[Qrel]:
-    for qid, judged in _as_scores(qrels).items():
-        yield from (Qrel(qid, docid, int(relevance)) for docid, relevance in judged.items())
-
-
 def _rows(value: Any, ids: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield records by id, a text as {"text": text}; the ids of a list of texts count from 0."""
     if isinstance(value, Mapping):
@@ -447,7 +437,9 @@ def _stored(option: str, value: Any, path: Path) -> Any:
         case "run":
             write_lines(path, _run_lines(value))
         case "qrels" | "tune":
-            write_qrels(path, _qrels(value), QrelsFormat.TREC)
+            judged = ((q, *one) for q, hits in _as_scores(value).items() for one in hits.items())
+            qrels = (Qrel(qid, docid, int(relevance)) for qid, docid, relevance in judged)
+            write_qrels(path, qrels, QrelsFormat.TREC)
         case "corpus":
             passages = (_passage(docid, record) for docid, record in _rows(value, _DOCID))
             write_passages(path, passages, CorpusFormat.BEIR)

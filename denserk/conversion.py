@@ -14,17 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from denserk.config import formats
 from denserk.config.encoding import DEFAULTS, ModelLayout, ModelOptions, VectorFormat
-from denserk.config.formats import (
-    ConversionSettings,
-    CorpusFormat,
-    CorpusSettings,
-    Kind,
-    QrelsFormat,
-    RunFormat,
-    TopicsFormat,
-    TrainingFormat,
-)
+from denserk.config.formats import ConversionSettings, CorpusSettings, Kind, TrainingFormat
 from denserk.config.options import unused_options
 from denserk.errors import InputError, UsageError
 from denserk.io import corpus, qrels, runs, topics, training
@@ -41,7 +33,7 @@ from denserk.io.tables import HUB
 from denserk.io.topics import is_answer_list, is_relation_file
 from denserk.io.training import detect_training
 from denserk.io.vector_formats import VectorBlock, write_vectors
-from denserk.io.vectors import VectorFolderWriter, VectorSource, read_vector_blocks
+from denserk.io.vectors import VectorFolderWriter, read_vector_blocks
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import Progress, track
 
@@ -106,8 +98,7 @@ def _run(job: _Job) -> int:
 
 
 def _training(job: _Job) -> int:
-    settings = job.settings
-    examples = with_texts(job.source, job.from_format, settings.corpus, settings.queries)
+    settings, examples = job.settings, _with_texts(job)
     if settings.teacher is not None:
         if job.to_format not in WITH_SCORES:
             message = f"--teacher gives scores, for which {job.to_format} has no place"
@@ -120,20 +111,19 @@ def _training(job: _Job) -> int:
     return training.write_training(job.target, job.counted(examples), job.to_format)
 
 
-def with_texts(
-    source: str, form: TrainingFormat | None, passages: str | None, queries: str | None
-) -> Iterator[TrainingExample]:
+def _with_texts(job: _Job) -> Iterator[TrainingExample]:
     """Yield training examples, with texts for the passages and queries known by id alone.
 
     The training data is read twice. In memory are the texts that it needs, not the corpus.
     """
+    source, passages, queries = job.source, job.settings.corpus, job.settings.queries
     qids: set[str] = set()
     docids: set[str] = set()
     if passages or queries:
         if STREAM in (source, passages, queries):
             message = "--corpus and --queries need the training data twice, and - comes once"
             raise UsageError(message, "write it to a file first")
-        for example in training.read_training(source, form):
+        for example in training.read_training(source, job.from_format):
             qids.update([] if example.query else [example.qid])
             docids.update(c.docid for c in training.all_candidates(example) if not c.text)
     asked = _gathered(topics.read_queries, queries, qids, "queries")
@@ -147,13 +137,11 @@ def with_texts(
             for each in candidates
         )
 
-    for example in training.read_training(source, form):
+    for example in training.read_training(source, job.from_format):
         query = asked.get(example.qid)
-        yield example._replace(
-            query=example.query or (query.text if query else ""),
-            positives=filled(example.positives),
-            negatives=filled(example.negatives),
-        )
+        text = example.query or (query.text if query else "")
+        positives, negatives = filled(example.positives), filled(example.negatives)
+        yield example._replace(query=text, positives=positives, negatives=negatives)
 
 
 def _gathered(
@@ -171,8 +159,17 @@ def _gathered(
 
 def _vectors(job: _Job) -> int:
     source = read_vector_blocks(job.source, allow_pickle=job.settings.allow_pickle)
-    blocks, overwrite = _single_vectors(job, source), job.settings.overwrite
-    made = source.manifest
+    rows, made, overwrite = source.vectors_per_passage, source.manifest, job.settings.overwrite
+
+    def single_vectors() -> Iterator[VectorBlock]:
+        for block in source.blocks():
+            if rows > 1:  # an id for each row: those of passage d1 become d1#0, d1#1, ...
+                ids = [f"{docid}#{part}" for docid in block.ids for part in range(rows)]
+                block = VectorBlock(ids, block.vectors)
+            yield block
+            job.progress.advance(len(block.ids))
+
+    blocks = single_vectors()
     known = made if made is not None and made.kind is ManifestKind.VECTORS else None
     if job.to_format is not VectorFormat.NPY:
         return write_vectors(job.target, job.to_format, blocks, overwrite=overwrite, manifest=known)
@@ -190,17 +187,6 @@ def _vectors(job: _Job) -> int:
     return int(writer.finish(contents).contents["count"])
 
 
-def _single_vectors(job: _Job, source: VectorSource) -> Iterator[VectorBlock]:
-    """Yield blocks with an id for each row: the rows of passage d1 become d1#0, d1#1, ..."""
-    rows = source.vectors_per_passage
-    for block in source.blocks():
-        if rows > 1:
-            ids = [f"{docid}#{part}" for docid in block.ids for part in range(rows)]
-            block = VectorBlock(ids, block.vectors)
-        yield block
-        job.progress.advance(len(block.ids))
-
-
 def _model(job: _Job) -> int:
     from denserk.models.model_folder import convert_model  # torch is for models alone
 
@@ -216,8 +202,8 @@ def _model(job: _Job) -> int:
 CONVERSIONS: dict[Kind, tuple[tuple[StrEnum, ...], str, Callable[[_Job], int]]] = {
     Kind.CORPUS: (corpus.WRITTEN, "passages", _corpus),
     Kind.QUERIES: (topics.WRITTEN, "queries", _queries),
-    Kind.QRELS: (tuple(QrelsFormat), "judgments", _qrels),
-    Kind.RUN: (tuple(RunFormat), "lines", _run),
+    Kind.QRELS: (tuple(formats.QrelsFormat), "judgments", _qrels),
+    Kind.RUN: (tuple(formats.RunFormat), "lines", _run),
     Kind.VECTORS: (tuple(VectorFormat), "vectors", _vectors),
     Kind.TRAINING: (tuple(TrainingFormat), "examples", _training),
     Kind.MODEL: (tuple(ModelLayout), "model", _model),
@@ -240,21 +226,22 @@ def convert(
         logger.info(f"{source}: {kind}")
     if unused := unused_options(kind, settings):
         raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
-    formats, unit, convert_kind = CONVERSIONS[kind]
-    to_format = format_by_name(target, kind)
+    written, unit, convert_kind = CONVERSIONS[kind]
+    lower, names = Path(target).name.lower().removesuffix(".gz"), TARGET_NAMES.get(kind, {})
+    patterns = ((one, form) for several, form in names.items() for one in several.split())
+    to_format = next((form for pattern, form in patterns if fnmatch(lower, pattern)), None)
     if settings.to_format is not None:
-        to_format = _named(settings.to_format, formats, "--to")
+        to_format = _named(settings.to_format, written, "--to")
     if to_format is None:
         name = "standard output" if target == STREAM else target
-        hint = f"add --to with one of {', '.join(formats)}"
+        hint = f"add --to with one of {', '.join(written)}"
         raise UsageError(f"{name} could be any of several formats of {kind}", hint)
     from_format = None
     if settings.from_format is not None:
         from_format = _named(settings.from_format, type(to_format), "--from")
     with track("converting", None, unit) as progress:
-        count = convert_kind(
-            _Job(source, target, settings, options, from_format, to_format, progress)
-        )
+        job = _Job(source, target, settings, options, from_format, to_format, progress)
+        count = convert_kind(job)
     return ConversionResult(kind, to_format.value, count, unit)
 
 
@@ -365,30 +352,24 @@ def _column_kinds(line: str, training: TrainingFormat | None) -> Set[Kind]:
 # names that leave no choice, by kind; others need the format by name
 TARGET_NAMES: dict[Kind, dict[str, StrEnum]] = {
     Kind.CORPUS: {
-        "corpus.jsonl": CorpusFormat.BEIR,
-        "collection*.tsv": CorpusFormat.MARCO,
-        "psgs*.tsv": CorpusFormat.DPR,
+        "corpus.jsonl": formats.CorpusFormat.BEIR,
+        "collection*.tsv": formats.CorpusFormat.MARCO,
+        "psgs*.tsv": formats.CorpusFormat.DPR,
     },
     Kind.QUERIES: {
-        "queries.jsonl": TopicsFormat.BEIR,
-        "*.csv": TopicsFormat.DPR,
-        "*.tsv *.txt": TopicsFormat.TSV,
+        "queries.jsonl": formats.TopicsFormat.BEIR,
+        "*.csv": formats.TopicsFormat.DPR,
+        "*.tsv *.txt": formats.TopicsFormat.TSV,
     },
-    Kind.QRELS: {"*.tsv": QrelsFormat.BEIR, "*.txt *.trec *.qrels": QrelsFormat.TREC},
+    Kind.QRELS: {
+        "*.tsv": formats.QrelsFormat.BEIR,
+        "*.txt *.trec *.qrels": formats.QrelsFormat.TREC,
+    },
     Kind.RUN: {
-        "*.trec *.txt *.run": RunFormat.TREC,
-        "*.jsonl": RunFormat.JSONL,
-        "*_predictions.json": RunFormat.MTEB,
+        "*.trec *.txt *.run": formats.RunFormat.TREC,
+        "*.jsonl": formats.RunFormat.JSONL,
+        "*_predictions.json": formats.RunFormat.MTEB,
     },
     Kind.VECTORS: {"*.pkl *.pickle": VectorFormat.TEVATRON},
     Kind.TRAINING: {"*.json": TrainingFormat.DPR, "qidpidtriples*": TrainingFormat.TRIPLES},
 }
-
-
-def format_by_name(target: str, kind: Kind) -> StrEnum | None:
-    """Return the format that a target's name implies; None if it leaves a choice."""
-    name = Path(target).name.lower().removesuffix(".gz")
-    for patterns, form in TARGET_NAMES.get(kind, {}).items():
-        if any(fnmatch(name, pattern) for pattern in patterns.split()):
-            return form
-    return None
