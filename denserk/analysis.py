@@ -81,10 +81,27 @@ def sentence_similarity(
 
     The text settings of passages apply to sentences.
     """
-    found = []
-    for label, name in settings.labelled:
-        row = _measure_similarity(name, TextEncoder(name, *options), settings.data)
-        found.append({"label": label, "model": name, **row})
+    found, data = [], settings.data
+    for label, name, encoder in load_models(settings.labelled, options):
+        examples = read_sentences(data)
+        scores, labels, size = [], [], 2  # one number per example
+        with track(f"encoding {data}", None, "examples") as progress:
+            while block := list(islice(examples, BLOCK)):
+                size = len(block[0].texts)
+                vectors = encoder.encode_sentences([text for each in block for text in each.texts])
+                scores.append(score_examples(vectors.reshape(len(block), size, encoder.dimension)))
+                labels += [example.label for example in block if example.label is not None]
+                progress.advance(len(block))
+        together = np.concatenate(scores)
+        if np.isnan(together).any():
+            raise DenserkError(f"{name}: an embedding is not a number (NaN)", "use --dtype float32")
+        if size == 2 and len(set(labels)) < 2:
+            one = f"only the label {labels[0]:g}"
+            raise InputError(data, None, one, "labels that differ, to correlate with")
+        measure, value = figure_of(together, np.array(labels) if size == 2 else None)
+        row: Row = {"label": label, "model": name, "data": data}
+        row |= {"kind": "pairs" if size == 2 else "triplets", "count": len(together)}
+        found.append(row | {"measure": measure, "value": value})
     if settings.output is not None:
         write_rows(settings.output, as_table(found))
     return found
@@ -123,28 +140,6 @@ def figure_of(scores: Floats, labels: Floats | None) -> tuple[str, float]:
         return "accuracy", float(scores.mean())
     constant = not np.ptp(scores) or not np.ptp(labels)
     return "spearman", 0.0 if constant else float(spearmanr(scores, labels).statistic)
-
-
-def _measure_similarity(name: str, encoder: TextEncoder, data: str) -> Row:
-    """Measure one model, keeping one number per example in memory."""
-    scores, labels, size = [], [], 2
-    examples = read_sentences(data)
-    with track(f"encoding {data}", None, "examples") as progress:
-        while block := list(islice(examples, BLOCK)):
-            size = len(block[0].texts)
-            vectors = encoder.encode_sentences([text for each in block for text in each.texts])
-            scores.append(score_examples(vectors.reshape(len(block), size, encoder.dimension)))
-            labels += [example.label for example in block if example.label is not None]
-            progress.advance(len(block))
-    together = np.concatenate(scores)
-    if np.isnan(together).any():
-        raise DenserkError(f"{name}: an embedding is not a number (NaN)", "use --dtype float32")
-    if size == 2 and len(set(labels)) < 2:
-        found = f"only the label {labels[0]:g}"
-        raise InputError(data, None, found, "labels that differ, to correlate with")
-    measure, value = figure_of(together, np.array(labels) if size == 2 else None)
-    kind, count = "pairs" if size == 2 else "triplets", len(together)
-    return {"data": data, "kind": kind, "count": count, "measure": measure, "value": value}
 
 
 def query_latency(
@@ -188,18 +183,17 @@ def query_latency(
             row[f"p{percent}_ms"] = float(value)
         found.append(row | {"mean_ms": float(milliseconds.mean())})
         times.append(milliseconds)
-    save(found, lambda: plot_times(found, times), settings)
+
+    def draw() -> Any:
+        axes = new_axes(6, 0.75 * len(found) + 0.8)
+        whiskers = (PERCENTILES[0], PERCENTILES[-1])  # and the times beyond as points
+        axes.boxplot(times, orientation="horizontal", whis=whiskers, flierprops={"ms": 2.2})
+        axes.set_yticks(range(1, len(found) + 1), [row["label"] for row in found])
+        axes.set_xlabel(f"milliseconds (batches of {size}), tokenization included")
+        return axes
+
+    save(found, draw, settings)
     return found
-
-
-def plot_times(found: Sequence[Row], times: Sequence[Floats]) -> Any:
-    """Draw a box per model, whiskers at the first and last percentile, and the times beyond."""
-    axes = new_axes(6, 0.75 * len(found) + 0.8)
-    whiskers = (PERCENTILES[0], PERCENTILES[-1])
-    axes.boxplot(times, orientation="horizontal", whis=whiskers, flierprops={"ms": 2.2})
-    axes.set_yticks(range(1, len(found) + 1), [row["label"] for row in found])
-    axes.set_xlabel(f"milliseconds (batches of {found[0]['batch_size']}), tokenization included")
-    return axes
 
 
 def attention_entropy(
@@ -217,20 +211,18 @@ def attention_entropy(
     text |= {"fields": settings.fields} if settings.fields else {}
     text |= {"join": settings.join} if settings.join is not None else {}
     pooling = {"representation": encoding.Representation.MEAN}  # any: no embeddings are made
-    compute = replace(
-        compute, backend=encoding.Backend.TORCH
-    )  # whose attention weights can be read
+    compute = replace(compute, backend=encoding.Backend.TORCH)  # its attention can be read
     models = load_models(settings.labelled, encoding.ModelOptions(pooling, text, compute))
-    passages = _sample(settings, corpus)
+    passages = choose_records(_with_text(settings, corpus), settings.sample, settings.seed)
+    if not passages:
+        raise InputError(settings.corpus, None, "only passages without text", "some text")
     source = {"corpus": settings.corpus, "passages": len(passages), "seed": settings.seed}
     source |= {"max_length": settings.max_length}
     found: list[Row] = []
     for label, model, encoder in models:
         values = _entropies(label, encoder, passages, settings.max_length)
         if not np.isfinite(values).all():
-            raise DenserkError(
-                f"{model}: the attention is not a number (NaN)", "use --dtype float32"
-            )
+            raise DenserkError(f"{model}: attention is not a number (NaN)", "use --dtype float32")
         for layer, column in enumerate(values.T, start=1):
             numbers = {"entropy": float(column.mean()), "deviation": float(column.std())}
             found.append({"label": label, "model": model, **source, "layer": layer, **numbers})
@@ -287,36 +279,26 @@ def layer_entropies(backbone: Backbone, batch: TokenBatch) -> NDArray[np.float64
     return entropies
 
 
-def _sample(settings: analysis.AttentionEntropySettings, corpus: CorpusSettings) -> list[Passage]:
-    """Draw the passages that every model reads, of those with text."""
+def _with_text(
+    settings: analysis.AttentionEntropySettings, corpus: CorpusSettings
+) -> Iterator[Passage]:
     fields = settings.fields or ("title", "text")
-
-    def with_text() -> Iterator[Passage]:
-        with track(f"drawing from {settings.corpus}", None, "passages") as progress:
-            for passage in read_passages(settings.corpus, corpus, settings.fields or None):
-                progress.advance()
-                if any(passage.field(name).strip() for name in fields):
-                    yield passage
-
-    drawn = choose_records(with_text(), settings.sample, settings.seed)
-    if not drawn:
-        raise InputError(settings.corpus, None, "only passages without text", "some text")
-    return drawn
+    with track(f"drawing from {settings.corpus}", None, "passages") as progress:
+        for passage in read_passages(settings.corpus, corpus, settings.fields or None):
+            progress.advance()
+            if any(passage.field(name).strip() for name in fields):
+                yield passage
 
 
-def _entropies(
-    label: str, encoder: TextEncoder, passages: Sequence[Passage], max_length: int
-) -> NDArray[np.float64]:
+def _entropies(label: str, encoder: TextEncoder, passages: list[Passage], longest: int) -> Floats:
     """Return the entropies of all passages, in their order: (P, L)."""
     side = encoder.sides["passage"]
     backbone = side.encoder.backbone
+    kind = backbone.architecture.model_type
     if not backbone.architecture.has_cls:
-        raise ModelError(
-            f"{label}: a {backbone.architecture.model_type} backbone has no [CLS] token, whose "
-            "attention is measured"
-        )
+        raise ModelError(f"{label}: a {kind} backbone has no [CLS] token to measure")
     config = backbone.config
-    each = 4 * config.num_hidden_layers * config.num_attention_heads * max_length
+    each = 4 * config.num_hidden_layers * config.num_attention_heads * longest
     tokens = min(encoder.batch_tokens, MAP_BYTES // each)
     ids = side.tokenizer.passages(passages)
     planned = plan(ids, side.tokenizer.pad_id, tokens, encoder.compute.batch_size)
@@ -341,7 +323,22 @@ def winning_vectors(
     models = load_models(settings.labelled, options)
     pairs = choose_pairs(settings, options.text.get("fields"), corpus)
     found = [row for one in models for row in _count_wins(*one, pairs)]
-    save(found, lambda: plot_shares(found), settings)
+
+    def draw() -> Any:
+        order = list(dict.fromkeys(row["vector"] for row in found))
+        lines: dict[str, list[tuple[float, float]]] = {}  # for each model and set of passages
+        for row in found:
+            title = f"{row['label']}, {row['passages']}: {row['pairs']:,} pairs"
+            lines.setdefault(title, []).append((order.index(row["vector"]), 100 * row["share"]))
+        axes = new_axes(7, max(3.2, 0.2 * len(lines)))
+        draw_lines(axes, lines)
+        step = -(-len(order) // 24)  # at most 24 names below the axis
+        axes.set_xticks(range(0, len(order), step), order[::step])
+        kinds = " or ".join(dict.fromkeys(row["kind"] for row in found))
+        axes.set(xlabel=f"{kinds} with the highest product", ylabel="% of the pairs")
+        return axes
+
+    save(found, draw, settings)
     return found
 
 
@@ -371,10 +368,8 @@ def choose_pairs(
         pairs = [(row, d) for row, query in enumerate(queries) for d in docids[query.qid]]
         rows = [(row, row_of[docid]) for row, docid in pairs if docid in row_of]
         if not rows:
-            raise MismatchError(
-                f"no query of {settings.topics} has a {name} passage in {settings.corpus}",
-                "are queries and passages those of the same collection and split?",
-            )
+            said = f"no query of {settings.topics} has a {name} passage in {settings.corpus}"
+            raise MismatchError(said, "are they of the same collection and split?")
         sets[name] = np.array(rows, dtype=np.int64)
     if lacking := wanted - passages.keys():
         logger.warning(
@@ -382,22 +377,6 @@ def choose_pairs(
             f"{len(wanted):,} ({some(sorted(lacking))})"
         )
     return queries, list(passages.values()), sets
-
-
-def plot_shares(found: Sequence[Row]) -> Any:
-    """Draw the shares over the vectors, one line per model and set of passages."""
-    order = list(dict.fromkeys(row["vector"] for row in found))
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for row in found:
-        title = f"{row['label']}, {row['passages']}: {row['pairs']:,} pairs"
-        lines.setdefault(title, []).append((order.index(row["vector"]), 100 * row["share"]))
-    axes = new_axes(7, max(3.2, 0.2 * len(lines)))
-    draw_lines(axes, lines)
-    step = -(-len(order) // 24)  # at most 24 names below the axis
-    axes.set_xticks(range(0, len(order), step), order[::step])
-    kinds = " or ".join(dict.fromkeys(row["kind"] for row in found))
-    axes.set(xlabel=f"{kinds} with the highest product", ylabel="% of the pairs")
-    return axes
 
 
 def winners(queries: Tensor, passages: PassageVectors) -> Tensor:

@@ -117,9 +117,8 @@ class _Handler(logging.Handler):
             entry = {"level": level, "message": text} | ({"hint": hint} if hint else {})
             text = json.dumps(entry, ensure_ascii=False)
         else:
-            text = (text if level == "note" else f"{level}: {text}") + (
-                f"\n  {hint}" if hint else ""
-            )
+            text = text if level == "note" else f"{level}: {text}"
+            text += f"\n  {hint}" if hint else ""
         # one write a message: two threads may log at once
         print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201
 
@@ -153,13 +152,12 @@ def _shown(what: str, total: int | None, unit: str) -> Iterator[Progress]:
             logger.info(f"{what}: {state()}{note}", extra={"progress": True})
 
     def draw_bar() -> None:
-        """Draw a progress bar with the state, and the note on its own line."""
         from rich import progress as rich
         from rich.console import Console, RenderableType
         from rich.text import Text
 
         class Bar(rich.Progress):
-            def get_renderables(self) -> Iterator[RenderableType]:
+            def get_renderables(self) -> Iterator[RenderableType]:  # the note has its own line
                 yield from super().get_renderables()
                 yield Text(f"  {progress.text}", no_wrap=True, overflow="ellipsis")
 

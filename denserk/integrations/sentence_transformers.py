@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from sentence_transformers.base.modules import InputModule
-from torch import Tensor
 
 from denserk.data.batches import TokenBatch, pad
 from denserk.data.tokenization import PAIR, TextTokenizer, TokenizerInput, load_tokenizer
@@ -33,10 +32,8 @@ class Encoder(InputModule):
         self.query, self.passage = stored.build(stored.representation)
         count = self.passage.vectors_per_passage
         if count > 1:
-            raise ModelError(
-                f"{stored.root} has {count} embeddings per passage, and sentence-transformers has "
-                "one per text: open it with denserk (denserk encode, denserk search)"
-            )
+            said = f"{stored.root}: {count} embeddings per passage; sentence-transformers has one"
+            raise ModelError(f"{said}: open it with denserk (denserk encode, denserk search)")
         self.tokenizer = load_tokenizer(stored.passage.folder)
         self.query_tokenizer = load_tokenizer(stored.query.folder)
         self.text = fit_lengths(stored.text, {}, stored.passage.max_length)
@@ -45,10 +42,8 @@ class Encoder(InputModule):
     def load(cls, model_name_or_path: str, backend: str = "torch", **named: Any) -> "Encoder":
         """Load a folder, or a repository on the hub; the backend is torch."""
         if backend != "torch" or any(named.get(name) for name in LOADER_ARGUMENTS):
-            raise UsageError(
-                f"{model_name_or_path} is loaded by denserk, on the backend torch, which takes no "
-                f"{', '.join(LOADER_ARGUMENTS)}"
-            )
+            said = f"{model_name_or_path} is loaded by denserk, on the backend torch, without"
+            raise UsageError(f"{said} {', '.join(LOADER_ARGUMENTS)}")
         where = {name: named[name] for name in PLACE_ARGUMENTS if name in named}
         folder = cls.load_dir_path(model_name_or_path, **where)
         if folder is None:
@@ -64,31 +59,23 @@ class Encoder(InputModule):
         "document"; a prompt needs one.
         """
         if task is None and prompt:
-            raise UsageError(
-                f"the prompt {prompt!r} does not say whether the texts are queries or passages: "
-                "call encode_query or encode_document"
-            )
+            said = f"the prompt {prompt!r} does not say whether the texts are queries or passages"
+            raise UsageError(f"{said}: call encode_query or encode_document")
         if self.text.join != PAIR and not all(isinstance(text, str) for text in inputs):
             raise UsageError("this model reads each text as one string, not as a pair")
-        text = self.text
+        text, is_query = self.text, task == "query"
         if prompt is not None:
             text = replace(text, query_prefix=prompt, passage_prefix=prompt)
-        is_query = task == "query"
         tokenizer = TextTokenizer(self.query_tokenizer if is_query else self.tokenizer, text)
-        if is_query:
-            ids = tokenizer.queries([Query("", str(text)) for text in inputs])
-        else:
-            ids = tokenizer.sentences(inputs)
+        queries = [Query("", str(each)) for each in inputs if is_query]
+        ids = tokenizer.queries(queries) if is_query else tokenizer.sentences(inputs)
         return {**pad(ids, tokenizer.pad_id)._asdict(), "is_query": is_query}
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Add `sentence_embedding`, (B, D) float32."""
         batch = TokenBatch(features["input_ids"], features["attention_mask"])
-        vectors: Tensor
-        if features["is_query"]:
-            vectors = self.query(batch)
-        else:
-            vectors = self.passage.stored_vectors(batch)[:, 0]
+        is_query = features["is_query"]
+        vectors = self.query(batch) if is_query else self.passage.stored_vectors(batch)[:, 0]
         return {**features, "sentence_embedding": vectors}
 
     @property
