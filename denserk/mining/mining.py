@@ -130,45 +130,23 @@ def guard_hits(
     return list(merged.values())
 
 
-def choose(count: int, qid: str, settings: MiningSettings) -> list[int]:
-    """Choose which of `count` hits become negatives, as ascending places.
-
-    The draw depends on the seed, the query's id and the count alone.
-
-    >>> choose(9, "q1", MiningSettings(num_negatives=3, sampling_strategy=SamplingStrategy.TOP))
-    [0, 1, 2]
-    """
-    places, wanted = list(range(count)), settings.num_negatives
-    if count > wanted and settings.sampling_strategy is SamplingStrategy.RANDOM:
-        draw = Random(f"{settings.seed} {qid}").random  # the same numbers in every Python version
-        places.sort(key=lambda _: draw())
-    return sorted(places[:wanted])
-
-
-def words(text: str) -> list[str]:
-    """Return the words of a text, without case and punctuation.
-
-    >>> words("The old -- River!")
-    ['the', 'old', 'river']
-    """
-    return WORD.findall(text.casefold())
-
-
 def text_guard(
     positives: Sequence[str], settings: MiningSettings, *, known_by_text: bool = False
 ) -> Guard:
     """Return the guard of texts that repeat a positive; a text without a word repeats nothing.
 
-    `known_by_text`: a hit with the words of a positive is that positive.
+    Case and punctuation do not count. `known_by_text`: a hit with the words of a positive is that
+    positive.
 
     >>> guard = text_guard(["the old river"], MiningSettings(drop_literal=True))
-    >>> guard("See: The old  river."), guard("old rivers")
+    >>> guard("See: The old -- River!"), guard("old rivers")
     ('literal', None)
     """
-    texts = {f" {' '.join(found)} " for found in map(words, positives) if found}
+    positive_words = (WORD.findall(text.casefold()) for text in positives)
+    texts = {f" {' '.join(found)} " for found in positive_words if found}
 
     def guard(text: str) -> str | None:
-        found = words(text)
+        found = WORD.findall(text.casefold())
         padded = f" {' '.join(found)} "
         if known_by_text and padded in texts:
             return "positives"
@@ -227,17 +205,27 @@ def mine_negatives(
             from denserk.models.cross_encoder import PairScorer  # needs torch
 
             teacher = PairScorer(settings.teacher, text, None, compute)
-        mining.read_runs(runs)
-        if paths.corpus is not None:
-            mining.read_corpus(paths.corpus, corpus)
+        mining.read_hits(runs, corpus)
         candidates = mining.candidates()
         if teacher is not None:
             candidates = mining.rescored(candidates, teacher.score)
         forget_file(paths.output)
         training.write_training(paths.output, mining.chosen(candidates), paths.output_format)
-    mining.result.log(settings.num_negatives)
-    _write_manifest(paths, settings, corpus, mining.result)
-    return mining.result
+    result = mining.result
+    result.log(settings.num_negatives)
+
+    def source(name: str) -> dict[str, Any]:
+        return {"name": name} | ({"sha256": file_sha256(name)} if Path(name).is_file() else {})
+
+    given = {name: getattr(paths, name) for name in ("train", "topics", "qrels", "answers")}
+    made_from: dict[str, Any] = {name: path and source(path) for name, path in given.items()}
+    made_from |= {"runs": [*map(source, paths.run)]}
+    made_from |= {"corpus": {"name": paths.corpus, **as_json(corpus)}}
+    counted = vars(result).items()
+    contents = {name: dict(+n) if isinstance(n, Counter) else n for name, n in counted}
+    asked = as_json(settings) | {"output_format": paths.output_format.value}
+    describe_file(paths.output, Manifest(Kind.TRAINING, True, asked, made_from, contents))
+    return result
 
 
 class _Mining:
@@ -267,62 +255,60 @@ class _Mining:
         reads_answers = self._bearing is not AnswerBearing.KEEP
         self._compares = self._without_ids or settings.drop_literal
         if (self._compares or reads_answers or settings.teacher) and paths.corpus is None:
-            positives = "positives have no ids"
-            why = positives if self._without_ids else "a guard reads the texts of hits"
+            why = "positives have no ids" if self._without_ids else "a guard reads texts of hits"
             raise UsageError(f"{why}, and there is no corpus", "add --corpus")
         if reads_answers and not self._answered:
-            raise UsageError(
-                f"--set answer-bearing={self._bearing}: no query has answers",
-                "add --answers, a file of questions with their answers",
-            )
+            problem = f"--set answer-bearing={self._bearing}: no query has answers"
+            raise UsageError(problem, "add --answers, a file of questions with their answers")
 
     def _read_queries(self) -> None:
         """Keep the queries with their positives, each query once; count what is left out."""
         paths, left_out = self._paths, self.result.left_out
         least = self._settings.min_relevance
-        if paths.qrels is not None:
-            for qid, docid, grade in read_qrels(paths.qrels, paths.qrels_format):
-                if grade >= least:
-                    self._relevant.setdefault(qid, []).append(docid)
+        judged = read_qrels(paths.qrels, paths.qrels_format) if paths.qrels is not None else ()
+        for qid, docid, grade in judged:
+            if grade >= least:
+                self._relevant.setdefault(qid, []).append(docid)
         answers = {q.qid: q.answers for q in read_questions(paths.answers)} if paths.answers else {}
-        for example in self._read_examples():
-            if not example.positives:
+        topics = read_queries(paths.topics, paths.topics_format) if paths.topics is not None else ()
+        if paths.train is None:
+            examples = (TrainingExample(q.qid, q.text, (), (), q.answers) for q in topics)
+        else:
+            texts = {query.qid: query.text for query in topics}
+            read = training.read_training(paths.train, paths.train_format)
+            examples = (each._replace(query=each.query or texts.get(each.qid, "")) for each in read)
+        for example in examples:
+            positives = example.positives
+            if paths.train is None:
+                positives = tuple(map(Candidate, self._relevant.get(example.qid, ())))
+            if not positives:
                 left_out["queries without a positive"] += 1
                 continue
             known = answers.get(example.qid) or example.answers
-            example = _without_random(example)._replace(negatives=(), answers=known)
-            self._without_ids |= any(not candidate.docid for candidate in example.positives)
+            self._without_ids |= any(not candidate.docid for candidate in positives)
             self._answered |= bool(known)
-            if example.qid in self._queries:
-                example = _merged(self._example(example.qid), example)
+            if example.qid in self._queries:  # one example, with each positive and answer once
+                earlier = self._example(example.qid)
+                merged: dict[str, Candidate] = {}
+                for each in (*earlier.positives, *positives):
+                    merged.setdefault(each.docid or each.text, each)
+                known = tuple(dict.fromkeys((*earlier.answers, *known)))
+                example, positives = earlier, tuple(merged.values())
+            extra = {key: each for key, each in example.extra.items() if key != RANDOM_NEGATIVES}
+            example = TrainingExample(example.qid, example.query, positives, (), known, extra)
             self._queries[example.qid] = self._examples.append(training.packed(example))
         if not self._queries:
             expected = f"at least one, or relevance judgments of grade {least} or more"
             source = paths.train or paths.qrels or ""
             raise InputError(source, None, "no query with a positive", expected)
-        if paths.train is None:
-            unknown = self._relevant.keys() - self._queries.keys()
-            left_out["judged queries without a text"] += len(unknown)
-
-    def _read_examples(self) -> Examples:
-        """Yield the training data, or the topics with their relevant passages as positives."""
-        paths = self._paths
-        topics = paths.topics
-        queries = read_queries(topics, paths.topics_format) if topics is not None else ()
-        if paths.train is None:
-            for query in queries:
-                positives = tuple(map(Candidate, self._relevant.get(query.qid, ())))
-                yield TrainingExample(query.qid, query.text, positives, (), query.answers)
-            return
-        texts = {query.qid: query.text for query in queries}
-        for example in training.read_training(paths.train, paths.train_format):
-            yield example._replace(query=example.query or texts.get(example.qid, ""))
+        unknown = self._relevant.keys() - self._queries.keys()
+        left_out["judged queries without a text"] += len(unknown) * (paths.train is None)
 
     def _example(self, qid: str) -> TrainingExample:
         return training.unpacked(self._examples[self._queries[qid]])
 
-    def read_runs(self, copy: ScratchRecords) -> None:
-        """Copy the runs to the disk, and leave out the queries that have no hit."""
+    def read_hits(self, copy: ScratchRecords, corpus: CorpusSettings) -> None:
+        """Copy the runs to the disk, leave out queries without a hit, and read the texts needed."""
         paths, noticed = self._paths, self.result.noticed
         self._runs = [RunLookup(path, copy, paths.run_format) for path in paths.run]
         answered: set[str] = set()
@@ -341,6 +327,14 @@ class _Mining:
             raise InputError(", ".join(paths.run), None, found, "hits for every query", hint)
         self._shard = [qid for qid in self._shard if qid in answered]
         self.result.left_out["queries without hits"] += len(absent)
+        if paths.corpus is not None:
+            for example in map(self._example, self._shard):
+                self._texts.refer(each.docid for each in example.positives if not each.text)
+                self._texts.refer(hit.docid for hit in self._hits(example, Counter()))
+            self._texts.find(read_passages(paths.corpus, corpus), paths.corpus)
+            if not self._settings.skip_missing:
+                hint = "add --skip-missing to leave such passages out"
+                self._texts.require_all(paths.corpus, "runs and training data", hint)
 
     def _hits(self, example: TrainingExample, drops: Drops) -> list[Hit]:
         """Return a query's hits that the guards of rank and score let pass; count the dropped."""
@@ -348,16 +342,6 @@ class _Mining:
         positives.update(self._relevant.get(example.qid, ()))
         rankings = (best_first(zip(*run.hits(example.qid), strict=True)) for run in self._runs)
         return guard_hits(rankings, positives, self._settings, drops)
-
-    def read_corpus(self, source: str, settings: CorpusSettings) -> None:
-        """Read the texts of hits and positives."""
-        for example in map(self._example, self._shard):
-            self._texts.refer(_without_text(example))
-            self._texts.refer(hit.docid for hit in self._hits(example, Counter()))
-        self._texts.find(read_passages(source, settings), source)
-        if not self._settings.skip_missing:
-            hint = "add --skip-missing to leave such passages out"
-            self._texts.require_all(source, "runs and training data", hint)
 
     def candidates(self) -> Examples:
         """Yield the queries with all their candidates."""
@@ -372,7 +356,7 @@ class _Mining:
 
     def _with_texts(self, example: TrainingExample, hits: Sequence[Hit]) -> TrainingExample:
         """Add the texts of the positives, and the hits that the guards of texts let pass."""
-        bare = _without_text(example)
+        bare = [each.docid for each in example.positives if not each.text]
         found = dict(zip(bare, self._texts.get(bare), strict=True))
         positives = []
         for each in example.positives:
@@ -381,14 +365,20 @@ class _Mining:
             positives += [each] if each.text else []
         lost = len(example.positives) - len(positives)
         self.result.left_out["positives that the corpus lacks"] += lost
-        passages = self._texts.get([hit.docid for hit in hits])
-        pairs = zip(hits, passages, strict=True)
-        candidates = [self._candidate(hit, passage) for hit, passage in pairs if passage]
+        candidates = []
+        for hit, of_hit in zip(hits, self._texts.get([hit.docid for hit in hits]), strict=True):
+            source = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
+            if self._settings.teacher is not None:  # whose score replaces that of the run
+                source["run_score"] = hit.score
+            if of_hit:
+                candidates.append(Candidate(hit.docid, of_hit.text, of_hit.title, hit.score, source))
         self.result.dropped["not in the corpus"] += len(hits) - len(candidates)
         if self._compares:
             texts = [positive.text for positive in positives]
             guard = text_guard(texts, self._settings, known_by_text=self._without_ids)
-            candidates = self._guarded(candidates, [guard(each.text) for each in candidates])
+            reasons = [guard(each.text) for each in candidates]
+            self.result.dropped.update(filter(None, reasons))
+            candidates = [*compress(candidates, map(not_, reasons))]
         promoted: list[Candidate] = []
         if self._bearing is not AnswerBearing.KEEP:
             texts = [candidate.text for candidate in candidates]
@@ -405,88 +395,41 @@ class _Mining:
         gold = positives if self._settings.keep_gold else ()
         return example._replace(positives=(*gold, *promoted), negatives=tuple(candidates))
 
-    def _candidate(self, hit: Hit, passage: Passage) -> Candidate:
-        source: dict[str, Any] = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
-        if self._settings.teacher is not None:  # whose score replaces that of the run
-            source["run_score"] = hit.score
-        return Candidate(hit.docid, passage.text, passage.title, hit.score, source)
-
-    def _guarded(
-        self, candidates: Sequence[Candidate], reasons: Sequence[str | None]
-    ) -> list[Candidate]:
-        """Return the candidates without a reason to drop them; count the others."""
-        self.result.dropped.update(filter(None, reasons))
-        return [each for each, why in zip(candidates, reasons, strict=True) if why is None]
-
     def rescored(self, examples: Examples, score: Score) -> Examples:
         """Replace the runs' scores by the teacher's, and guard by those."""
         for example in scored(examples, score, self._paths.train or self._paths.topics or ""):
             best = max(candidate.score or 0.0 for candidate in example.positives)
             guard = score_guard(best, self._settings)
             reasons = [guard(candidate.score or 0.0) for candidate in example.negatives]
-            yield example._replace(negatives=tuple(self._guarded(example.negatives, reasons)))
+            self.result.dropped.update(filter(None, reasons))
+            yield example._replace(negatives=tuple(compress(example.negatives, map(not_, reasons))))
 
     def chosen(self, examples: Examples) -> Examples:
         """Yield the queries with the negatives that they keep."""
-        result = self.result
+        result, settings, wanted = self.result, self._settings, self._settings.num_negatives
         with track("mining", len(self._shard), "queries") as progress:
             for example in examples:
                 progress.advance()
-                places = choose(len(example.negatives), example.qid, self._settings)
+                places = list(range(len(example.negatives)))
                 if not places:
                     result.left_out["queries without a negative left"] += 1
                     continue
+                if len(places) > wanted and settings.sampling_strategy is SamplingStrategy.RANDOM:
+                    # depends on seed, id and number of hits alone, in every version of Python
+                    draw = Random(f"{settings.seed} {example.qid}").random
+                    places = [place for _, place in sorted((draw(), place) for place in places)]
+                chosen = [example.negatives[place] for place in sorted(places[:wanted])]
                 result.queries += 1
-                result.negatives += len(places)
-                result.short += len(places) < self._settings.num_negatives
-                yield example._replace(negatives=tuple(example.negatives[p] for p in places))
+                result.negatives += len(chosen)
+                result.short += len(chosen) < wanted
+                yield example._replace(negatives=tuple(chosen))
         if not result.queries and len(self._shard):
-            result.log(self._settings.num_negatives)
-            raise MismatchError(
-                "no query has a negative left: nothing is written",
-                "mine at greater --depth, or with fewer guards",
-            )
+            result.log(wanted)
+            hint = "mine at greater --depth, or with fewer guards"
+            raise MismatchError("no query has a negative left: nothing is written", hint)
 
 
-def _merged(one: TrainingExample, other: TrainingExample) -> TrainingExample:
-    """Return one example of two of the same query, with each positive and answer once."""
-    positives: dict[str, Candidate] = {}
-    for candidate in (*one.positives, *other.positives):
-        positives.setdefault(candidate.docid or candidate.text, candidate)
-    answers = tuple(dict.fromkeys((*one.answers, *other.answers)))
-    return one._replace(positives=tuple(positives.values()), answers=answers)
-
-
-def _without_random(example: TrainingExample) -> TrainingExample:
-    """Return an example without the random negatives of DPR, which wait in `extra`."""
-    extra = {key: value for key, value in example.extra.items() if key != RANDOM_NEGATIVES}
-    return example._replace(extra=extra)
-
-
-def _without_text(example: TrainingExample) -> list[str]:
-    return [candidate.docid for candidate in example.positives if not candidate.text]
-
-
-def _write_manifest(
-    paths: MiningPaths, settings: MiningSettings, corpus: CorpusSettings, result: MiningResult
-) -> None:
-    def source(name: str) -> dict[str, Any]:
-        return {"name": name} | ({"sha256": file_sha256(name)} if Path(name).is_file() else {})
-
-    names = ("train", "topics", "qrels", "answers")
-    given = {name: getattr(paths, name) for name in names}
-    made_from: dict[str, Any] = {name: path and source(path) for name, path in given.items()}
-    made_from |= {"runs": [*map(source, paths.run)]}
-    made_from |= {"corpus": {"name": paths.corpus, **as_json(corpus)}}
-    counted = vars(result).items()
-    contents = {name: dict(+n) if isinstance(n, Counter) else n for name, n in counted}
-    asked = as_json(settings) | {"output_format": paths.output_format.value}
-    describe_file(paths.output, Manifest(Kind.TRAINING, True, asked, made_from, contents))
-
-
-def scored(
-    examples: Iterable[TrainingExample], score: Score, source: str
-) -> Iterator[TrainingExample]:
+def scored(examples: Iterable[TrainingExample], score: Score, source: str) -> Examples:
     """Yield the examples, in order, with a new score for every positive and negative.
 
     The random negatives of a DPR question without hard negatives are scored as its negatives.
@@ -495,34 +438,31 @@ def scored(
     while block := list(islice(stream, SCORED_TOGETHER)):
         for number, example in enumerate(block):
             if not example.negatives and RANDOM_NEGATIVES in example.extra:
+                extra = {key: it for key, it in example.extra.items() if key != RANDOM_NEGATIVES}
                 negatives = training.random_negatives(example, source)
-                block[number] = _without_random(example)._replace(negatives=negatives)
+                block[number] = example._replace(negatives=negatives, extra=extra)
         pairs = [(each, candidate) for each in block for candidate in training.all_candidates(each)]
-        values = iter(_scores(pairs, score, source))
+        for example, candidate in pairs:
+            if not example.query:
+                lacking, option = f"query {example.qid}", "--queries"
+            elif not (candidate.text or candidate.title):
+                lacking, option = f"passage {candidate.docid} of query {example.qid}", "--corpus"
+            else:
+                continue
+            found, expected = f"{lacking} without its text", "texts, which the teacher reads"
+            raise InputError(
+                source, None, found, expected, f"add {option}, the file with the texts"
+            )
+        queries = [Query(example.qid, example.query) for example, _ in pairs]
+        passages = [Passage(c.docid, c.text, c.title, c.extra) for _, c in pairs]
+        values: list[float] = score(queries, passages).tolist()
+        for (example, candidate), value in zip(pairs, values, strict=True):
+            if not isfinite(value):
+                found = f"the score {value} for passage {candidate.docid} of query {example.qid}"
+                hint = "the teacher is broken, or its --dtype too narrow"
+                raise InputError(source, None, found, "a finite number", hint)
+        rest = iter(values)
         for example in block:
             sides = example.positives, example.negatives
-            of, against = (tuple(c._replace(score=next(values)) for c in side) for side in sides)
+            of, against = (tuple(c._replace(score=next(rest)) for c in side) for side in sides)
             yield example._replace(positives=of, negatives=against)
-
-
-def _scores(
-    pairs: Sequence[tuple[TrainingExample, Candidate]], score: Score, source: str
-) -> list[float]:
-    for example, candidate in pairs:
-        if not example.query:
-            lacking, option = f"query {example.qid}", "--queries"
-        elif not (candidate.text or candidate.title):
-            lacking, option = f"passage {candidate.docid} of query {example.qid}", "--corpus"
-        else:
-            continue
-        expected, hint = "texts, which the teacher reads", f"add {option}, the file with the texts"
-        raise InputError(source, None, f"{lacking} without its text", expected, hint)
-    queries = [Query(example.qid, example.query) for example, _ in pairs]
-    passages = [Passage(c.docid, c.text, c.title, c.extra) for _, c in pairs]
-    values: list[float] = score(queries, passages).tolist()
-    for (example, candidate), value in zip(pairs, values, strict=True):
-        if not isfinite(value):
-            found = f"the score {value} for passage {candidate.docid} of query {example.qid}"
-            hint = "the teacher is broken, or its --dtype too narrow"
-            raise InputError(source, None, found, "a finite number", hint)
-    return values
