@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import datasets
+from datasets import Dataset, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
 
 from denserk.config.options import as_json
@@ -29,9 +29,7 @@ BATCH = 512  # rows that are written at once
 Inputs = Mapping[str, str | Sequence[str] | None]
 
 
-def write_rows(
-    path: Path, features: datasets.Features, rows: Iterable[Mapping[str, Any]]
-) -> datasets.Dataset:
+def write_rows(path: Path, features: Features, rows: Iterable[Mapping[str, Any]]) -> Dataset:
     """Write an Arrow file, and open it."""
     with ArrowWriter(features=features, path=str(path), writer_batch_size=BATCH) as writer:
         for row in rows:
@@ -40,9 +38,9 @@ def write_rows(
     return open_rows(path)
 
 
-def open_rows(path: Path) -> datasets.Dataset:
+def open_rows(path: Path) -> Dataset:
     """Open an Arrow file, memory-mapped; its columns return numpy arrays."""
-    return datasets.Dataset.from_file(str(path)).with_format("numpy")
+    return Dataset.from_file(str(path)).with_format("numpy")
 
 
 class Store:
@@ -63,9 +61,9 @@ class Store:
                 logger.warning(f"{warning}: {count:,}")
 
 
-def token_lists(vocabulary_size: int) -> datasets.List:
-    """Return the smallest type that holds lists of a vocabulary's token ids."""
-    return datasets.List(datasets.Value("uint16" if vocabulary_size <= 1 << 16 else "int32"))
+def token_lists(tokenizer: TextTokenizer) -> List:
+    """Return the smallest type that holds lists of a tokenizer's ids."""
+    return List(Value("uint16" if tokenizer.vocabulary_size <= 1 << 16 else "int32"))
 
 
 def plan_of(settings: Mapping[str, Any], inputs: Inputs, kind: Kind = Kind.TRAINING) -> Manifest:

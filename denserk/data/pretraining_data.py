@@ -107,10 +107,8 @@ class PretrainingStore(prepared.Store):
             self.neighbours = neighbours(data["document"][:])
             self.expanded: NDArray[np.bool_] = data["expanded"][:]
             self.queries, self.next = data["queries"], data["next"]
-            self.word_numbers, self.words = (
-                data["words"],
-                prepared.open_rows(folder / "words.arrow"),
-            )
+            self.words = prepared.open_rows(folder / "words.arrow")
+            self.word_numbers = data["words"]
 
     def __len__(self) -> int:
         return len(self.texts) if self.layout is not Layout.SPANS else len(self.document_ends) - 1
@@ -171,7 +169,7 @@ class _Preparation:
 
     def write(self, folder: Path, _: Path) -> dict[str, Any]:
         """Write the folder's files; return the manifest's counts."""
-        ids, passages = prepared.token_lists(self.vocabulary.size), self.layout is Layout.PASSAGES
+        ids, passages = prepared.token_lists(self.text_tokenizer), self.layout is Layout.PASSAGES
         features: dict[str, Any] = {"input_ids": ids}
         if self.layout is not Layout.BLOCKS:
             features["document"] = Value("int64")
@@ -326,13 +324,11 @@ def pack(sentences: Iterable[TokenIds], limits: Iterator[int]) -> list[TokenIds]
     return blocks
 
 
-def write_tokens(
-    store: PretrainingStore, folder: Path, tokenizer_name: str, separator: int
-) -> None:
+def write_tokens(store: PretrainingStore, folder: Path, name: str, separator: int) -> None:
     """Write prepared text as token ids for other tools, unless the folder holds the same already.
 
-    `tokens.jsonl` has one document a line, as `pretraining_text` reads it; of passages,
-    `word-frequencies.json` has the words' counts, as --set frequency-dict reads them.
+    `name` is the tokenizer's. `tokens.jsonl` has one document a line, as `pretraining_text` reads
+    it; of passages, `word-frequencies.json` has the words' counts for --set frequency-dict.
     """
 
     def write(part: Path, _: Path) -> dict[str, Any]:
@@ -343,7 +339,7 @@ def write_tokens(
                 out.write(orjson.dumps(dict(islice(counts, 1, None))))
         return {"documents": write_objects(part / TOKENS, _records(store, separator))}
 
-    settings = {**store.settings, "name": tokenizer_name}
+    settings = {**store.settings, "name": name}
     plan = Manifest(Kind.TOKENS, complete=False, settings=settings, made_from=store.made_from)
     prepared.prepare_folder(folder, plan, write, own=False)
 

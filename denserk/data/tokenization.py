@@ -16,20 +16,9 @@ from denserk.records import Passage, Query
 
 SEPARATOR, PAIR = "sep", "pair"  # values of `TextSettings.join` that are no literal separators
 # files with a tokenizer's vocabulary: a folder has at least one
-VOCABULARY_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
-TOKENIZER_FILES = (
-    *VOCABULARY_FILES,
-    "merges.txt",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
+VOCABULARY = "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model"
+RULES = "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+TOKENIZER_FILES = (*VOCABULARY, *RULES)
 
 TokenIds = list[int]
 TokenizerInput = str | tuple[str, str]
@@ -67,17 +56,15 @@ def query_input(query: Query, settings: TextSettings) -> str:
 
 def load_tokenizer(folder: Path) -> Any:
     """Load a folder's tokenizer; a ModelError without a fast one, or for ids beyond the model's."""
-    if not any((folder / name).is_file() for name in VOCABULARY_FILES):
-        raise ModelError(
-            f"{folder} has no tokenizer", f"one of these is expected: {', '.join(VOCABULARY_FILES)}"
-        )
+    if not any((folder / name).is_file() for name in VOCABULARY):
+        hint = f"one of these is expected: {', '.join(VOCABULARY)}"
+        raise ModelError(f"{folder} has no tokenizer", hint)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise ModelError(
-            f"{folder} holds a tokenizer that cannot be loaded ({reason})", "fetch its files again"
-        ) from None
+        problem = f"{folder} holds a tokenizer that cannot be loaded ({reason})"
+        raise ModelError(problem, "fetch its files again") from None
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: its tokenizer has no fast form, which denserk needs")
     path = folder / "config.json"
@@ -85,11 +72,8 @@ def load_tokenizer(folder: Path) -> Any:
     size = values.get("vocab_size") if isinstance(values, dict) else None
     name, last = max(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     if type(size) is int and last >= size:
-        raise ModelError(
-            f"{folder}: the tokenizer gives {name[:40]!r} the id {last:,}, and the model has "
-            f"{size:,} tokens",
-            "take the tokenizer that the model was trained with",
-        )
+        what = f"{folder}: the tokenizer's {name[:40]!r} has id {last:,}, the model {size:,} tokens"
+        raise ModelError(what, "take the tokenizer that the model was trained with")
     return tokenizer
 
 
@@ -105,10 +89,8 @@ class TextTokenizer:
         self.pad_id = int(tokenizer.pad_token_id or 0)
         self.separator = str(tokenizer.sep_token or "")
         if settings.join == SEPARATOR and not self.separator:
-            raise ModelError(
-                "--set join=sep: the model's tokenizer has no separator token",
-                'choose --set join=" " or --set join=pair',
-            )
+            problem = "--set join=sep: the model's tokenizer has no separator token"
+            raise ModelError(problem, 'choose --set join=" " or --set join=pair')
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_padding()
         self._changing_limit = Lock()

@@ -15,17 +15,10 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from denserk.config.training import FillNegatives, SamplingSettings
+from denserk.data import sampling
 from denserk.data.batches import PairBatch, PairJoiner, Positives, SentenceBatch, TrainingBatch, pad
 from denserk.data.prepared import Store
-from denserk.data.sampling import (
-    Items,
-    Purpose,
-    choose_negatives,
-    choose_positive,
-    choose_random_passages,
-    choose_records,
-    generator,
-)
+from denserk.data.sampling import Items, Purpose, generator
 from denserk.data.training_data import SentenceStore, TrainingStore
 from denserk.errors import InputError, UsageError
 
@@ -34,16 +27,16 @@ logger = logging.getLogger(__name__)
 Batch = TypeVar("Batch", covariant=True)
 
 
-def items_of_run(items: Items, sampling: SamplingSettings) -> Items:
+def items_of_run(items: Items, settings: SamplingSettings) -> Items:
     """Return the items that --train-queries or --set train-fraction leaves, ascending."""
-    count = sampling.train_queries
-    if sampling.train_fraction is not None:
-        count = max(1, round(sampling.train_fraction * len(items)))
+    count = settings.train_queries
+    if settings.train_fraction is not None:
+        count = max(1, round(settings.train_fraction * len(items)))
     if count is None:
         return items
     if count > len(items):
         logger.warning(f"--train-queries {count:,}: there are only {len(items):,}")
-    return np.array(choose_records(items.tolist(), count, sampling.seed), dtype=np.int64)
+    return np.array(sampling.choose_records(items.tolist(), count, settings.seed), dtype=np.int64)
 
 
 def hashes(texts: Iterable[NDArray[Any]]) -> Tensor:
@@ -78,10 +71,8 @@ class ScheduledBatches(Dataset[Batch]):
     ) -> None:
         self.rank, self.world = rank, world
         if batch_size % world:
-            raise UsageError(
-                f"--batch-size {batch_size} does not divide among {world} processes",
-                f"give a multiple of {world}",
-            )
+            problem = f"--batch-size {batch_size} does not divide among {world} processes"
+            raise UsageError(problem, f"give a multiple of {world}")
         self.items, self.batch_size, self.seed = items, batch_size, seed
         whole, rest = divmod(len(items), batch_size)
         self.steps_per_epoch = whole + bool(rest and self.keep_last)
@@ -123,7 +114,7 @@ class TrainingBatches(ScheduledBatches[Any]):
     def __init__(
         self,
         store: TrainingStore,
-        sampling: SamplingSettings,
+        settings: SamplingSettings,
         batch_size: int,
         *,
         with_scores: bool = False,
@@ -131,25 +122,27 @@ class TrainingBatches(ScheduledBatches[Any]):
         guide: TrainingStore | None = None,
         **options: Any,
     ) -> None:
-        self.store, self.sampling, self.with_scores = store, sampling, with_scores
+        self.store, self.sampling, self.with_scores = store, settings, with_scores
         self.masks, self.guide = masks, guide
-        self.repeats = sampling.fill_negatives is FillNegatives.REPEAT
+        self.repeats = settings.fill_negatives is FillNegatives.REPEAT
         items = np.arange(len(store))
-        if with_scores:
-            store.refuse_unscored()
-            if sampling.group_size > 1:
-                items = items[store.negative_counts > 0]
-                if lost := len(store) - len(items):
-                    lacking = "queries without a negative have nothing to distil, left out"
-                    logger.warning(f"{lacking}: {lost:,}")
-        items = items_of_run(items, sampling)
-        super().__init__(store, items, batch_size, sampling.seed, **options)
-        self._warn_of_short_lists()
-
-    def _warn_of_short_lists(self) -> None:
-        wanted = self.sampling.group_size - 1
-        pool = self.sampling.negative_pool or self.store.negative_counts.max(initial=0)
-        counts = np.minimum(self.store.negative_counts[self.items], pool)
+        wanted = settings.group_size - 1
+        if with_scores and store.contents["unscored"]:
+            scores = zip(store.qids, store.scores, strict=True)
+            qid = next(qid for qid, own in scores if np.isnan(own).any())
+            found = f"no teacher's score of a passage of query {qid}"
+            expected = "a score for every positive and negative, which distillation learns from"
+            hint = "write them: denserk convert FILE scored.jsonl --teacher MODEL"
+            raise InputError(store.folder, None, found, expected, hint)
+        if with_scores and wanted:
+            items = items[store.negative_counts > 0]
+            if lost := len(store) - len(items):
+                lacking = "queries without a negative have nothing to distil, left out"
+                logger.warning(f"{lacking}: {lost:,}")
+        items = items_of_run(items, settings)
+        super().__init__(store, items, batch_size, settings.seed, **options)
+        pool = settings.negative_pool or store.negative_counts.max(initial=0)
+        counts = np.minimum(store.negative_counts[items], pool)
         instead = "drawn with replacement" if self.repeats else "the missing ones masked"
         if short := int(((counts > 0) & (counts < wanted)).sum()):
             logger.warning(
@@ -157,8 +150,8 @@ class TrainingBatches(ScheduledBatches[Any]):
                 f"{instead}: {short:,} of {len(counts):,}; the longest list has {counts.max():,}: "
                 f"--group-size {counts.max() + 1} uses it whole"
             )
-        if wanted and (lacking := int((counts == 0).sum())):
-            logger.warning(f"queries without a negative get random passages: {lacking:,}")
+        if wanted and (bare := int((counts == 0).sum())):
+            logger.warning(f"queries without a negative get random passages: {bare:,}")
 
     def groups(self, items: Items, epoch: int) -> tuple[Items, NDArray[np.float32]]:
         """Return the passages of a visit of each item, and their scores: (B, n) each.
@@ -166,22 +159,22 @@ class TrainingBatches(ScheduledBatches[Any]):
         Passages are rows of the store's, the positive first. A missing negative is -1, with a score
         of minus infinity; so is a repeated one, unless negatives are repeated on purpose.
         """
-        store, sampling = self.store, self.sampling
-        rows = np.full((len(items), sampling.group_size), -1, dtype=np.int64)
+        store, settings = self.store, self.sampling
+        rows = np.full((len(items), settings.group_size), -1, dtype=np.int64)
         scores = np.full(rows.shape, -np.inf, dtype=np.float32)
         columns = store.positives[items], store.negatives[items], store.scores[items]
         visits = enumerate(zip(items.tolist(), *columns, strict=True))
         for number, (item, own, others, given) in visits:
-            others = others[: sampling.negative_pool]
-            place = choose_positive(sampling, len(own), item, epoch)
+            others = others[: settings.negative_pool]
+            place = sampling.choose_positive(settings, len(own), item, epoch)
             rows[number, 0], scores[number, 0] = own[place], given[place]
             if len(others):
-                chosen = choose_negatives(sampling, len(others), item, epoch)
+                chosen = sampling.choose_negatives(settings, len(others), item, epoch)
                 rows[number, 1:] = np.where(chosen < 0, -1, others[chosen])
                 scores[number, 1:] = given[len(own) + chosen]
-            elif sampling.group_size > 1:
-                passages = len(store.passages)
-                rows[number, 1:] = choose_random_passages(sampling, passages, own, item, epoch)
+            elif settings.group_size > 1:
+                size = len(store.passages)
+                rows[number, 1:] = sampling.choose_random_passages(settings, size, own, item, epoch)
         if not self.repeats:
             equal = np.tril(rows[:, :, None] == rows[:, None, :], -1)
             rows[equal.any(axis=2)] = -1
@@ -245,9 +238,8 @@ class PairTrainingBatches(TrainingBatches):
         pairs = [self._joiner.join(queries[query], passage) for query, passage in owners]
         groups = np.full_like(rows, -1)
         groups[present] = np.arange(len(pairs))
-        return PairTrainingBatch(
-            self._joiner.batch(pairs), torch.from_numpy(groups), torch.from_numpy(items.copy())
-        )
+        joined, numbers = self._joiner.batch(pairs), torch.from_numpy(items.copy())
+        return PairTrainingBatch(joined, torch.from_numpy(groups), numbers)
 
 
 class SentenceBatches(ScheduledBatches[SentenceBatch]):
@@ -256,11 +248,11 @@ class SentenceBatches(ScheduledBatches[SentenceBatch]):
     keep_last = True
 
     def __init__(
-        self, store: SentenceStore, sampling: SamplingSettings, batch_size: int, **options: Any
+        self, store: SentenceStore, settings: SamplingSettings, batch_size: int, **options: Any
     ) -> None:
         self.store = store
-        items = items_of_run(np.arange(len(store)), sampling)
-        super().__init__(store, items, batch_size, sampling.seed, **options)
+        items = items_of_run(np.arange(len(store)), settings)
+        super().__init__(store, items, batch_size, settings.seed, **options)
 
     def assemble(self, items: Items, epoch: int) -> SentenceBatch:
         """Return the batch of items, in any epoch."""

@@ -72,22 +72,12 @@ class TrainingStore(prepared.Store):
     def __len__(self) -> int:
         return len(self.queries)
 
-    def refuse_unscored(self) -> None:
-        """Raise an error where a candidate lacks the teacher's score."""
-        if self.contents["unscored"]:
-            scores = zip(self.qids, self.scores, strict=True)
-            qid = next(qid for qid, own in scores if np.isnan(own).any())
-            found = f"no teacher's score of a passage of query {qid}"
-            expected = "a score for every positive and negative, which distillation learns from"
-            hint = "write them: denserk convert FILE scored.jsonl --teacher MODEL"
-            raise InputError(self.folder, None, found, expected, hint)
-
 
 def prepare(
     run: FinetuneRun,
     folder: Path,
-    query_tokenizer: TextTokenizer,
-    passage_tokenizer: TextTokenizer,
+    query: TextTokenizer,
+    passage: TextTokenizer,
     *,
     again: bool = True,
 ) -> TrainingStore:
@@ -104,13 +94,12 @@ def prepare(
         "skip_missing": given.skip_missing,
         "corpus": as_json(run.corpus),
         "fields": None if fields is None else list(fields),
-        "query": prepared.rules_of(query_tokenizer),
-        "passage": prepared.rules_of(passage_tokenizer),
+        "query": prepared.rules_of(query),
+        "passage": prepared.rules_of(passage),
     }
     sources = {use: getattr(given, use) for use in ("corpus", "queries", "qrels")}
     plan = prepared.plan_of(settings, {"file": given.train_data, **sources})
-    work = _Preparation(run, query_tokenizer, passage_tokenizer)
-    prepared.prepare_folder(folder, plan, work.write, again=again)
+    prepared.prepare_folder(folder, plan, _Preparation(run, query, passage).write, again=again)
     store = TrainingStore(folder)
     store.warn(WARNINGS)
     return store
@@ -122,15 +111,13 @@ class _Preparation:
     def __init__(self, run: FinetuneRun, query: TextTokenizer, passage: TextTokenizer) -> None:
         self.run, self.given, self.query, self.passage = run, run.finetune, query, passage
         self.counts: Counter[str] = Counter()
-        self.rows: dict[int, int] = {}  # `_key` of a passage -> its row, -1 without a text
+        self.rows: dict[int, int] = {}  # key of a passage -> its row, -1 without a text
 
     def write(self, folder: Path, scratch: Path) -> dict[str, Any]:
         """Write the folder's files; return the manifest's counts."""
         given, fields = self.given, self.passage.settings.fields
-        of_passages = Features({"input_ids": prepared.token_lists(self.passage.vocabulary_size)})
-        of_examples = Features(
-            EXAMPLE | {"query": prepared.token_lists(self.query.vocabulary_size)}
-        )
+        of_passages = Features({"input_ids": prepared.token_lists(self.passage)})
+        of_examples = Features(EXAMPLE | {"query": prepared.token_lists(self.query)})
         with (
             closing(ScratchRecords(scratch / "examples")) as read,
             closing(PassageTexts(scratch / "queries")) as self.queries,
@@ -140,7 +127,8 @@ class _Preparation:
             for example in self._read():
                 if not example.query:
                     self.queries.refer([example.qid])
-                self.corpus.refer(c.docid for c in training.all_candidates(example) if _is_bare(c))
+                bare = (c for c in training.all_candidates(example) if not (c.text or c.title))
+                self.corpus.refer(candidate.docid for candidate in bare if candidate.docid)
                 read.append(training.packed(example))
             if given.queries is not None:
                 texts = (Passage(query.qid, query.text) for query in read_queries(given.queries))
@@ -190,7 +178,6 @@ class _Preparation:
                         self._miss("missing_queries", f"query {example.qid}", "queries")
                         continue
                     query = query._replace(text=found.text)
-                self._write_new_passages(training.all_candidates(example))
                 row = self._row(example)
                 if row["positives"]:
                     [ids] = self.query.queries([query])
@@ -200,55 +187,40 @@ class _Preparation:
                 else:
                     self.counts["without_positives"] += 1
 
-    def _write_new_passages(self, candidates: Sequence[Candidate]) -> None:
-        """Look up and tokenise the passages that no earlier example has; number their rows."""
-        passages = []
-        for each in candidates:
-            if (key := _key(each)) not in self.rows:
-                passage: Passage | None = Passage(each.docid, each.text, each.title, each.extra)
-                if _is_bare(each):
-                    [passage] = self.corpus.get([each.docid])
-                self.rows[key] = -1 if passage is None else self.counts["passages"]
-                if passage is not None:
-                    self.counts["passages"] += 1
-                    passages.append(passage)
-        for ids in self.passage.passages(passages):
-            self.writer.write({"input_ids": ids})
-
     def _row(self, example: TrainingExample) -> dict[str, Any]:
-        """Return the rows and the scores of an example's passages that have a text."""
+        """Return the rows and scores of an example's passages with a text; write the new ones."""
         row: dict[str, Any] = {"positives": [], "negatives": [], "scores": []}
+        new = []
         for side in ("positives", "negatives"):
             for each in getattr(example, side):
-                if (number := self.rows[_key(each)]) >= 0:
-                    row[side].append(number)
+                # equal passages share their id, or their text where there is none
+                key = hash(each.docid or (each.text, each.title))
+                if key not in self.rows:
+                    passage: Passage | None = Passage(each.docid, each.text, each.title, each.extra)
+                    if each.docid and not (each.text or each.title):
+                        [passage] = self.corpus.get([each.docid])
+                    self.rows[key] = -1 if passage is None else self.counts["passages"]
+                    if passage is not None:
+                        self.counts["passages"] += 1
+                        new.append(passage)
+                if self.rows[key] >= 0:
+                    row[side].append(self.rows[key])
                     row["scores"].append(np.nan if each.score is None else each.score)
                 else:
-                    passage = f"passage {each.docid} of query {example.qid}"
-                    self._miss("missing_passages", passage, "corpus")
+                    lacking = f"passage {each.docid} of query {example.qid}"
+                    self._miss("missing_passages", lacking, "corpus")
+        for ids in self.passage.passages(new):
+            self.writer.write({"input_ids": ids})
         return row
 
     def _miss(self, count: str, what: str, option: str) -> None:
         """Count an id without a text; raise an error unless these are left out."""
         self.counts[count] += 1
         if not self.given.skip_missing:
-            source = getattr(self.given, option)
-            raise InputError(
-                ", ".join(self.given.train_data),
-                None,
-                f"{what}, of which {source} has no text" if source else f"{what} without its text",
-                "texts of all queries and passages",
-                f"give a file that has it as --{option}, or leave such ids out: --skip-missing",
-            )
-
-
-def _is_bare(candidate: Candidate) -> bool:
-    return bool(candidate.docid) and not (candidate.text or candidate.title)
-
-
-def _key(candidate: Candidate) -> int:
-    """Return what equal passages share: the hash of the id, or of the text where there is none."""
-    return hash(candidate.docid or (candidate.text, candidate.title))
+            names, source = ", ".join(self.given.train_data), getattr(self.given, option)
+            found = what + (f", of which {source} has no text" if source else " without its text")
+            hint = f"give a file that has it as --{option}, or leave such ids out: --skip-missing"
+            raise InputError(names, None, found, "texts of all queries and passages", hint)
 
 
 class SentenceStore(prepared.Store):
@@ -314,9 +286,7 @@ def write_sentences(
 ) -> SentenceStore:
     """Write rows of `input_ids` and a `label` of that type, unless the folder holds the same."""
     settings = {"format": prepared.FORMAT, **settings, "sentence": prepared.rules_of(tokenizer)}
-    features = Features(
-        {"input_ids": prepared.token_lists(tokenizer.vocabulary_size), "label": label}
-    )
+    features = Features({"input_ids": prepared.token_lists(tokenizer), "label": label})
 
     def write(part: Path, scratch: Path) -> dict[str, Any]:
         written = prepared.write_rows(part / "sentences.arrow", features, rows())

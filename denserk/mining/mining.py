@@ -366,12 +366,12 @@ class _Mining:
         lost = len(example.positives) - len(positives)
         self.result.left_out["positives that the corpus lacks"] += lost
         candidates = []
-        for hit, of_hit in zip(hits, self._texts.get([hit.docid for hit in hits]), strict=True):
+        for hit, read in zip(hits, self._texts.get([hit.docid for hit in hits]), strict=True):
             source = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
             if self._settings.teacher is not None:  # whose score replaces that of the run
                 source["run_score"] = hit.score
-            if of_hit:
-                candidates.append(Candidate(hit.docid, of_hit.text, of_hit.title, hit.score, source))
+            if read:
+                candidates.append(Candidate(hit.docid, read.text, read.title, hit.score, source))
         self.result.dropped["not in the corpus"] += len(hits) - len(candidates)
         if self._compares:
             texts = [positive.text for positive in positives]

@@ -17,7 +17,7 @@ from denserk.config.encoding import BATCH_TOKENS, ComputeSettings
 from denserk.config.formats import CorpusSettings, GenerateSettings, Sampling
 from denserk.config.options import as_json
 from denserk.data.batches import by_length
-from denserk.data.tokenization import VOCABULARY_FILES, load_tokenizer
+from denserk.data.tokenization import VOCABULARY, load_tokenizer
 from denserk.errors import MismatchError, ModelError, UsageError
 from denserk.io import blocks
 from denserk.io.corpus import read_passages
@@ -70,7 +70,7 @@ class TextGenerator:
                 f"{option} {self.name}: its weights are a pickle, {weights[-1].name}",
                 "add --allow-pickle to read its tensors; nothing in it is run",
             )
-        files = (folder / name for name in (checkpoints.CONFIG, *VOCABULARY_FILES, "merges.txt"))
+        files = (folder / name for name in (checkpoints.CONFIG, *VOCABULARY, "merges.txt"))
         own = [*weights, *(path for path in files if path.is_file())]
         self.fingerprint = checkpoints.fingerprint(folder, own)
         self._causal, self._sampling, self._compute = option == CONTINUATIONS, sampling, compute
