@@ -116,9 +116,7 @@ def with_first(cls: Tensor, stream: Tensor) -> Tensor:
     return torch.cat([cls.unsqueeze(1).to(stream.dtype), stream[:, 1:]], 1)
 
 
-def bottleneck(
-    backbone: Backbone, count: int, init: DecoderInit = DecoderInit.NORMAL
-) -> nn.ModuleList:
+def bottleneck(backbone: Backbone, count: int, init: DecoderInit) -> nn.ModuleList:
     """Return layers of the backbone's own kind that recover a text through one vector.
 
     Their weights are from N(0, 0.02) as in BERT, or as torch initialises them.
@@ -147,12 +145,9 @@ class Condenser(MaskedLanguageModel):
         last = backbone.config.num_hidden_layers
         self.skip_from = last // 2 if settings.skip_from is None else settings.skip_from
         if self.skip_from > last:
-            raise ModelError(
-                f"the head cannot see layer {self.skip_from}: the backbone has layers 0 "
-                f"(embeddings) to {last}",
-                f"leave --set skip-from out for {last // 2}",
-            )
-        self.heads["head"] = bottleneck(backbone, settings.n_head_layers)
+            why = f"the head cannot see layer {self.skip_from}, only 0 (embeddings) to {last}"
+            raise ModelError(why, f"leave --set skip-from out for {last // 2}")
+        self.heads["head"] = bottleneck(backbone, settings.n_head_layers, DecoderInit.NORMAL)
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
         """See `MaskedLanguageModel`; both terms predict the same tokens."""
@@ -234,12 +229,10 @@ class RetroMae(MaskedLanguageModel):
     def __init__(self, backbone: Backbone, settings: Settings = DEFAULTS) -> None:
         super().__init__(backbone, settings)
         if not hasattr(backbone.encoder.embeddings, "position_embeddings"):
-            raise ModelError(
-                f"RetroMAE's decoder reads absolute positions, which a "
-                f"{backbone.architecture.model_type} backbone does not have",
-                "start from a BERT, RoBERTa or DistilBERT, or choose another --objective",
-            )
-        self.heads["decoder"] = bottleneck(backbone, 1)
+            kind = backbone.architecture.model_type
+            why = f"RetroMAE's decoder reads absolute positions, which a {kind} backbone lacks"
+            raise ModelError(why, "give a BERT, RoBERTa or DistilBERT, or another --objective")
+        self.heads["decoder"] = bottleneck(backbone, 1, DecoderInit.NORMAL)
 
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
         """See `MaskedLanguageModel`."""

@@ -23,13 +23,7 @@ from torch import Tensor
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
 from denserk.data.batches import Positives
 from denserk.models.devices import at_least_float32
-from denserk.models.representation import (
-    PassageVectors,
-    dot,
-    max_similarity,
-    truncated,
-    vector_scores,
-)
+from denserk.models.representation import PassageVectors, max_similarity, truncated, vector_scores
 
 Vectors = tuple[Tensor, PassageVectors]  # of a batch's queries (B, D), and of its passages
 RELEASED_EPSILON = 1e-7  # what MASTER's released code adds inside the student's logarithm
@@ -67,31 +61,23 @@ def contrastive_loss(scores: Tensor, targets: Tensor, temperature: float = 1.0) 
 
 
 def full_contrastive_scores(
-    scores: Tensor,
-    queries: Tensor,
-    positives: PassageVectors,
-    query_positive: Tensor,
-    targets: Tensor,
+    scores: Tensor, best: Tensor, queries: Tensor, passages: PassageVectors, targets: Tensor
 ) -> Tensor:
     """Return SimLM's four blocks side by side, the diagonals of the last three left out.
 
     Query i against all passages, its positive against the other queries, query i against the other
     queries, its positive against the other positives, each passage among them once.
 
-    scores: (B, P), the first block; queries: (B, D); positives: (B, S, D), each query's, as a query
-    represented by vector 0; query_positive: (B, B), the score of query i with the positive of query
-    j; targets: (B,), equal for the same passage -> (B, P + 3 B).
+    scores: (B, P), the first block; best: (B, P), those of each passage's best vector; queries:
+    (B, D); passages: (P, S, D), a positive as a query represented by its vector 0; targets: (B,),
+    equal for the same passage -> (B, P + 3 B).
     """
     own = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
-    among_positives = vector_scores(positives.values[:, 0], positives.values)
-    positive_positive = max_similarity(among_positives, positives.mask)
+    positives = passages.of(targets)
+    among = max_similarity(vector_scores(positives.values[:, 0], positives.values), positives.mask)
     again = first_rows(targets) != torch.arange(len(targets), device=targets.device)
     same = targets[:, None] == targets
-    others = (
-        (query_positive.T, own),
-        (dot(queries, queries), own),
-        (positive_positive, same | again),
-    )
+    others = ((best[:, targets].T, own), (queries @ queries.T, own), (among, same | again))
     return torch.cat([scores, *(s.masked_fill(mask, -torch.inf) for s, mask in others)], 1)
 
 
@@ -103,7 +89,7 @@ def span_contrast_loss(rows: Tensor) -> Tensor:
     wide = at_least_float32(rows)
     itself = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
     partners = torch.arange(len(rows), device=rows.device) ^ 1
-    return contrastive_loss(dot(wide, wide).masked_fill(itself, -torch.inf), partners)
+    return contrastive_loss((wide @ wide.T).masked_fill(itself, -torch.inf), partners)
 
 
 def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
@@ -142,11 +128,9 @@ def listwise_loss(scores: Tensor) -> Tensor:
 
 def r_drop_loss(first: Tensor, second: Tensor, weight: float = 1.0) -> dict[str, Tensor]:
     """Return the terms of R-Drop for two passes under different dropout. (B, N), (B, N)."""
+    listwise = (listwise_loss(first) + listwise_loss(second)) / 2
     agreement = kl_divergence(first, second) + kl_divergence(second, first)
-    return {
-        "listwise": (listwise_loss(first) + listwise_loss(second)) / 2,
-        "agreement": weight * agreement / 2,
-    }
+    return {"listwise": listwise, "agreement": weight * agreement / 2}
 
 
 def sentence_loss(vectors: Tensor, labels: Tensor | None, settings: ObjectiveSettings) -> Tensor:
@@ -209,33 +193,29 @@ class RetrievalObjective:
         first = first_rows(keys)
         groups = torch.where(groups < 0, groups, first[groups])
         excluded = excluded_passages(keys, first, masked)
+
+        def terms_of(queries: Tensor, passages: PassageVectors) -> dict[str, Tensor]:
+            terms = {}
+            if weight := self.settings.weight_of_contrastive:
+                contrast = self._contrast(queries, passages, groups[:, 0], excluded)
+                terms = {name: term * weight for name, term in contrast.items()}
+            if self.settings.distillation is not None:  # scored as retrieval will score: (B, N)
+                assert teacher is not None
+                own = passages.of(groups.clamp_min(0))
+                by_vector = torch.einsum("bd,bnsd->bns", queries, own.values)
+                kept = self.self_contrastive
+                student = by_vector[..., 0] if kept else max_similarity(by_vector, own.mask)
+                student = student.masked_fill(groups < 0, -torch.inf) / self.settings.temperature
+                terms["distillation"] = DISTILLATIONS[self.settings.distillation](teacher, student)
+            return terms
+
         if self.settings.dimensions is None:
-            return self._terms(queries, passages, groups, excluded, teacher)
+            return terms_of(queries, passages)
         terms: dict[str, Tensor] = {}
         for size in self.settings.dimensions:
             cut = partial(truncated, size=size, l2_norm=self.l2_norm)
-            own = PassageVectors(cut(passages.values), passages.mask)
-            found = self._terms(cut(queries), own, groups, excluded, teacher)
+            found = terms_of(cut(queries), PassageVectors(cut(passages.values), passages.mask))
             terms |= {f"{name}_{size}": term for name, term in found.items()}
-        return terms
-
-    def _terms(
-        self,
-        queries: Tensor,
-        passages: PassageVectors,
-        groups: Tensor,
-        excluded: Tensor,
-        teacher: Tensor | None,
-    ) -> dict[str, Tensor]:
-        terms = {}
-        if weight := self.settings.weight_of_contrastive:
-            contrast = self._contrast(queries, passages, groups[:, 0], excluded)
-            terms = {name: term * weight for name, term in contrast.items()}
-        if self.settings.distillation is not None:
-            assert teacher is not None
-            student = self._group_scores(queries, passages, groups)
-            loss = DISTILLATIONS[self.settings.distillation]
-            terms["distillation"] = loss(teacher, student / self.settings.temperature)
         return terms
 
     def chance(self, keys: Tensor, masked: Tensor | None) -> dict[str, Tensor]:
@@ -268,8 +248,7 @@ class RetrievalObjective:
             queries, passages = guided
             best = scores = max_similarity(vector_scores(queries, passages.values))
             if full:
-                own = passages.of(targets)
-                scores = full_contrastive_scores(best, queries, own, best[:, targets], targets)
+                scores = full_contrastive_scores(best, best, queries, passages, targets)
             limits = best.gather(1, targets.unsqueeze(1)) - self.settings.guide_margin
             masked = masked | (scores > limits)
         return masked.scatter(1, targets.unsqueeze(1), False)
@@ -284,8 +263,7 @@ class RetrievalObjective:
             own = F.one_hot(targets, best.shape[1]).bool()
             scores = torch.where(own, by_vector[..., 0], best)
         if self.settings.contrastive is ContrastiveKind.FULL:
-            positives = passages.of(targets)
-            scores = full_contrastive_scores(scores, queries, positives, best[:, targets], targets)
+            scores = full_contrastive_scores(scores, best, queries, passages, targets)
         more = scores.shape[1] - excluded.shape[-1]  # scores with other than passages
         scores = scores.masked_fill(F.pad(excluded, (0, more)), -torch.inf)
         terms = {"contrastive": contrastive_loss(scores, targets, temperature)}
@@ -298,15 +276,7 @@ class RetrievalObjective:
         if self.parts is not None:
             weights = (self.settings.cls_weight, self.settings.agg_weight)
             for name, part, weight in zip(("cls", "agg"), self.parts, weights, strict=True):
-                alone = dot(queries[:, part], passages.values[:, 0, part])
+                alone = queries[:, part] @ passages.values[:, 0, part].T
                 alone = alone.masked_fill(excluded[..., : alone.shape[1]], -torch.inf)
                 terms[name] = weight * contrastive_loss(alone, targets, temperature)
         return terms
-
-    def _group_scores(self, queries: Tensor, passages: PassageVectors, groups: Tensor) -> Tensor:
-        """Score each query with its own passages as retrieval will score them: (B, N)."""
-        own = passages.of(groups.clamp_min(0))
-        by_vector = torch.einsum("bd,bnsd->bns", queries, own.values)
-        kept = self.self_contrastive
-        scores = by_vector[..., 0] if kept else max_similarity(by_vector, own.mask)
-        return scores.masked_fill(groups < 0, -torch.inf)

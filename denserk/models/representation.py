@@ -75,11 +75,6 @@ class PassageVectors(NamedTuple):
         return PassageVectors(self.values[rows], None if self.mask is None else self.mask[rows])
 
 
-def dot(queries: Tensor, passages: Tensor) -> Tensor:
-    """Inner products. queries: (B, D), passages: (P, D) -> (B, P)."""
-    return queries @ passages.transpose(0, 1)
-
-
 def vector_scores(queries: Tensor, passages: Tensor) -> Tensor:
     """Inner products with every vector of every passage. (B, D), (P, S, D) -> (B, P, S)."""
     return torch.einsum("bd,psd->bps", queries, passages)

@@ -14,25 +14,10 @@ import torch
 from datasets import List, Value
 from torch import nn
 
-from denserk.config.encoding import (
-    NO_PREFIX,
-    SMALLER_AGG,
-    AggOrder,
-    ComputeSettings,
-    Reduction,
-    Representation,
-    RepresentationSettings,
-)
+from denserk.config import encoding
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, spelled, unused_options
-from denserk.config.training import (
-    BI_ENCODER,
-    CROSS_ENCODER,
-    DevMetric,
-    FinetuneRun,
-    LoraSettings,
-    Objective,
-)
+from denserk.config.training import BI_ENCODER, CROSS_ENCODER, DevMetric, FinetuneRun, Objective
 from denserk.data.batches import plan
 from denserk.data.pretraining_data import split_sentences
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
@@ -51,14 +36,7 @@ from denserk.models.representation import Aggretriever, Encoder, MultiVector, Re
 from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 from denserk.records import Query
 from denserk.reporting import track
-from denserk.training.run_folder import (
-    DATA,
-    DEV_DATA,
-    TrainingResult,
-    is_resumable,
-    share_of_batches,
-    train,
-)
+from denserk.training import run_folder
 from denserk.training.steps import Step, reranking_step, retrieval_step, sentence_step
 from denserk.training.trainer import Prepared, Training
 from denserk.training.validation import DevSet, dev_sets, measure, measure_groups, measure_sentences
@@ -76,53 +54,46 @@ MEASURES = {
 }
 
 
-def finetune(run: FinetuneRun) -> TrainingResult:
+def finetune(run: FinetuneRun) -> run_folder.TrainingResult:
     """Train a retriever or a cross-encoder, and save it as a model folder."""
     for note in run.notes:
         logger.info(note)
-    trained = what_is_trained(run)
-    refuse_unused(run, trained)
     special = {CROSS_ENCODER: reranker_training, Objective.ALIGN: alignment_training}
-    build = special.get(trained, retriever_training)
-    return train(run, lambda _: with_adapters(build(run), run.adapters, run.finetune.model))
+    build = special.get(what_is_trained(run), retriever_training)
+    return run_folder.train(run, lambda _: with_adapters(build(run), run))
 
 
 def what_is_trained(run: FinetuneRun) -> str:
-    """Return an objective on sentences, or bi-encoder or cross-encoder, as given or as --model."""
-    if run.objective.objective in SENTENCES:
-        return run.objective.objective
-    representation = run.representation.get("representation")
-    if representation is None and is_reranker(find_model(run.finetune.model)[1]):
-        return CROSS_ENCODER
-    return CROSS_ENCODER if representation == Representation.CROSS_ENCODER else BI_ENCODER
+    """Return an objective on sentences, or bi-encoder or cross-encoder, as given or as --model.
 
-
-def refuse_unused(run: FinetuneRun, trained: str) -> None:
-    """Raise UsageError for settings that the training of `trained` does not use."""
-    best_by, representation = run.validation.best_by, dict(run.representation)
+    Raise a UsageError for settings that its training does not use.
+    """
+    trained, best_by = str(run.objective.objective), run.validation.best_by
     measured = {DevMetric.LOSS, *MEASURES[run.objective.objective]}
+    others = dict(run.representation)
+    kind = others.pop("representation", None)
+    reranking = kind == encoding.Representation.CROSS_ENCODER
+    if trained not in SENTENCES:
+        reranking |= kind is None and is_reranker(find_model(run.finetune.model)[1])
+        trained = CROSS_ENCODER if reranking else BI_ENCODER
     if best_by not in {None, *measured}:
-        raise UsageError(
-            f"--best-by {best_by} is not measured under --objective {run.objective.objective}",
-            f"--best-by {' or '.join(sorted(measured))}",
-        )
+        why = f"--best-by {best_by} is not measured under --objective {run.objective.objective}"
+        raise UsageError(why, f"--best-by {' or '.join(sorted(measured))}")
     if trained == CROSS_ENCODER and run.sampling.group_size < 2:
-        raise UsageError(
-            "--group-size 1 leaves no passage to compare the positive with",
-            "a cross-encoder has no in-batch negatives: give at least 2",
-        )
+        why = "--group-size 1: a cross-encoder has no in-batch negatives"
+        raise UsageError(why, "give at least 2")
     groups = (run.finetune, run.sampling, run.objective, run.cache, run.reranking, run.validation)
     unused = unused_options(trained, *groups)
     if trained in SENTENCES:
         if trained != Objective.ALIGN:
             unused += [spelled(name, CorpusSettings) for name in given_fields(run.corpus)]
-        if representation.get("representation") == Representation.CROSS_ENCODER:
+        if reranking:
             unused.append("--representation cross-encoder")
-    elif trained == CROSS_ENCODER:
-        representation.pop("representation", None)
-        unused += [spelled(name, RepresentationSettings) for name in sorted(representation)]
+    elif reranking:
+        unused += [spelled(name, encoding.RepresentationSettings) for name in sorted(others)]
     if unused:
         raise UsageError(f"{', '.join(unused)}: not used by {trained}", "leave out what is named")
+    return trained
 
 
 def retriever_training(run: FinetuneRun) -> Training:
@@ -132,11 +103,8 @@ def retriever_training(run: FinetuneRun) -> Training:
     chosen = model_folder.override(stored.representation, run.representation)
     sentences, temperature = run.objective.objective in SENTENCES, run.objective.temperature
     if chosen.l2_norm and not sentences and temperature >= 1:
-        raise UsageError(
-            f"--temperature {temperature:g} with L2-normalised vectors: scores lie between -1 and "
-            "1, and a softmax over them hardly learns",
-            "add --temperature 0.05, or --no-l2-norm for vectors that are not normalised",
-        )
+        why = f"--temperature {temperature:g} with L2-normalised vectors: a softmax hardly learns"
+        raise UsageError(why, "add --temperature 0.05, or --no-l2-norm")
     if not (stored.has_settings or run.representation):
         logger.info(f"{name} does not record a pooling: training {chosen.representation}")
     texts = model_folder.fit_lengths(stored.text, run.text, stored.passage.max_length)
@@ -158,26 +126,20 @@ def retriever_training(run: FinetuneRun) -> Training:
     resolved = {"representation": as_json(chosen), "text": as_json(texts)}
     if sentences:
         if not model.shared:
-            raise UsageError(
-                f"{run.finetune.model} has separate encoders for queries and passages, and one "
-                "encoder reads the sentences of an example",
-                "start from a model whose sides share their weights",
-            )
+            why = f"{run.finetune.model} has separate encoders for queries and passages"
+            raise UsageError(why, "train on sentences from a model whose sides share their weights")
         step = partial(sentence_step, model.passage, run.objective, run.cache)
         size, scale = SENTENCES[run.objective.objective], run.objective.label_scale
-        tokenize = partial(
-            tokenize_sentences, tokenizer=tokenizers[1], size=size, label_scale=scale
-        )
-        prepare = partial(prepare_sentences, run, model.passage, tokenize)
+        read = partial(tokenize_sentences, tokenizer=tokenizers[1], size=size, label_scale=scale)
+        prepare = partial(prepare_sentences, run, model.passage, read)
     else:
-        objective, across = objective_of(run, chosen, model), run.finetune.negatives_x_device
+        objective, across = objective_of(run, model), run.finetune.negatives_x_device
         guide = None
         if run.objective.guide is not None:
             if "-" in run.finetune.train_data:
-                raise UsageError(
-                    "--guide reads --train-data twice: a file is expected, not a stream"
-                )
-            compute = ComputeSettings(device=run.finetune.device, dtype=run.optimizer.dtype)
+                raise UsageError("--guide reads --train-data twice: give a file, not a stream")
+            device, dtype = run.finetune.device, run.optimizer.dtype
+            compute = encoding.ComputeSettings(device=device, dtype=dtype)
             guide = TextEncoder(run.objective.guide, compute=compute)
             resolved["guide"] = guide.description()
         step = partial(retrieval_step, model, objective, run.cache, across, guide=guide)
@@ -187,36 +149,34 @@ def retriever_training(run: FinetuneRun) -> Training:
     return Training(model, step, save, load, prepare, resolved)
 
 
-def objective_of(
-    run: FinetuneRun, settings: RepresentationSettings, model: Retriever
-) -> RetrievalObjective:
+def objective_of(run: FinetuneRun, model: Retriever) -> RetrievalObjective:
     """Return the loss of a run; an Aggretriever's vectors are split into [CLS] and agg parts."""
-    parts = None
+    parts, settings = None, model.passage.settings
     made, sizes = model.passage.representation, run.objective.dimensions or ()
     if sizes and isinstance(made, Aggretriever):
-        raise UsageError(f"--dimensions: {NO_PREFIX}", SMALLER_AGG)
+        raise UsageError(f"--dimensions: {encoding.NO_PREFIX}", encoding.SMALLER_AGG)
     if (largest := max(sizes, default=0)) > (width := model.passage.dimension):
         raise UsageError(f"--dimensions {largest}: the model's vectors have {width} dimensions")
     if isinstance(made, Aggretriever) and made.cls_dim and made.agg_dim:
-        cls_first = settings.agg_order is AggOrder.CLS_AGG
+        cls_first = settings.agg_order is encoding.AggOrder.CLS_AGG
         split = made.cls_dim if cls_first else made.agg_dim
         halves = slice(0, split), slice(split, made.dimension)
         parts = halves if cls_first else halves[::-1]
-    several = isinstance(made, MultiVector) and settings.reduction is Reduction.SELF_CONTRASTIVE
+    several = settings.reduction is encoding.Reduction.SELF_CONTRASTIVE
+    several = several and isinstance(made, MultiVector)
     return RetrievalObjective(run.objective, parts, several, settings.l2_norm)
 
 
 def reranker_training(run: FinetuneRun) -> Training:
     """Load the cross-encoder of a run, or give an encoder a new linear head."""
-    _, folder = find_model(run.finetune.model)
-    model = reranker_to_train(folder, run.sampling.seed)
+    model = reranker_to_train(find_model(run.finetune.model)[1], run.sampling.seed)
     model = model.fit(run.text, run.reranking.pair_max_length)
     joiner, tokenizers = model.joiner(), (model.tokenizer(), model.tokenizer())
     batches, measured = partial(PairTrainingBatches, joiner), partial(measure_groups, model, joiner)
     prepare = partial(prepare_queries, run, tokenizers, batches, measured)
-    representation = RepresentationSettings(Representation.CROSS_ENCODER)
-    resolved = {"representation": as_json(representation), "text": as_json(model.text)}
-    step = partial(reranking_step, model, run.reranking, run.cache)
+    settings = encoding.RepresentationSettings(encoding.Representation.CROSS_ENCODER)
+    resolved = {"representation": as_json(settings), "text": as_json(model.text)}
+    step = partial(reranking_step, model, run.reranking.r_drop, run.cache)
     return Training(model, step, model.save, model.load, prepare, resolved)
 
 
@@ -229,24 +189,19 @@ def prepare_queries(
     guide: TextEncoder | None = None,
 ) -> Prepared:
     """Tokenise queries and passages below the run's folder."""
-    tokenize = partial(prepare, again=not is_resumable(output))
-    store, guided, held_out = tokenize(run, output / DATA, *tokenizers), None, None
+    tokenize = partial(prepare, again=not run_folder.is_resumable(output))
+    store, guided, held_out = tokenize(run, output / run_folder.DATA, *tokenizers), None, None
     if guide is not None:
         own = (guide.sides[side].tokenizer for side in (QUERY, PASSAGE))
         guided = tokenize(run, output / "guide-data", *own)
     if (file := run.validation.dev_data) is not None:
-        of_dev = replace(run.finetune, train_data=(file,), train_format=None, qrels=None)
-        held_out = tokenize(replace(run, finetune=of_dev), output / DEV_DATA, *tokenizers)
-    dev = dev_sets(run, held_out, tokenizers)
-    batches = kind(
-        store,
-        run.sampling,
-        run.optimizer.batch_size,
-        with_scores=run.objective.distillation is not None,
-        masks=run.objective.mask_false_negatives or guide is not None,
-        guide=guided,
-        **share_of_batches(run),
-    )
+        finetune = replace(run.finetune, train_data=(file,), train_format=None, qrels=None)
+        of_dev, folder = replace(run, finetune=finetune), output / run_folder.DEV_DATA
+        held_out = tokenize(of_dev, folder, *tokenizers)
+    dev, options = dev_sets(run, held_out, tokenizers), run_folder.share_of_batches(run)
+    options["with_scores"] = run.objective.distillation is not None
+    options["masks"] = run.objective.mask_false_negatives or guide is not None
+    batches = kind(store, run.sampling, run.optimizer.batch_size, guide=guided, **options)
     return batches, partial(measured, dev) if dev else None
 
 
@@ -254,12 +209,13 @@ def prepare_sentences(
     run: FinetuneRun, encoder: Encoder, tokenize: Callable[..., SentenceStore], output: Path
 ) -> Prepared:
     """Tokenise the sentences of a run below its folder; return batches, and what measures."""
-    tokenize, size = partial(tokenize, again=not is_resumable(output)), run.optimizer.batch_size
-    store = tokenize(run.finetune.train_data, output / DATA)
-    batches = SentenceBatches(store, run.sampling, size, **share_of_batches(run))
+    tokenize = partial(tokenize, again=not run_folder.is_resumable(output))
+    store = tokenize(run.finetune.train_data, output / run_folder.DATA)
+    size, share = run.optimizer.batch_size, run_folder.share_of_batches(run)
+    batches = SentenceBatches(store, run.sampling, size, **share)
     if run.validation.dev_data is None:
         return batches, None
-    dev = tokenize([run.validation.dev_data], output / DEV_DATA)
+    dev = tokenize([run.validation.dev_data], output / run_folder.DEV_DATA)
     return batches, partial(measure_sentences, encoder, run.objective, dev)
 
 
@@ -272,9 +228,9 @@ def alignment_training(run: FinetuneRun) -> Training:
     """
     if run.finetune.teacher is None:
         raise UsageError("--objective align needs --teacher, whose query vectors are learned")
-    compute = ComputeSettings(device=run.finetune.device)
+    compute = encoding.ComputeSettings(device=run.finetune.device)
     teacher = TextEncoder(run.finetune.teacher, compute=compute)
-    name, stored, tokenizer = read_student(run, teacher)
+    name, stored, tokenizer = read_student(run.finetune.model, teacher)
     start = stored.query.keep_layers(run.finetune.keep_layers)
     # a query has one vector, whatever passages have
     usual = {"l2_norm": teacher.representation.l2_norm, "layers": (), "reduction": "average"}
@@ -304,12 +260,10 @@ def alignment_training(run: FinetuneRun) -> Training:
     return Training(encoder, step, save, load, prepare, resolved)
 
 
-def read_student(
-    run: FinetuneRun, teacher: TextEncoder
-) -> tuple[str, model_folder.StoredModel, Any]:
+def read_student(model: str, teacher: TextEncoder) -> tuple[str, model_folder.StoredModel, Any]:
     """Return name, model and tokenizer to start from; static ones have the teacher's of tokens."""
-    if run.finetune.model != STATIC:
-        name, folder = find_model(run.finetune.model)
+    if model != STATIC:
+        name, folder = find_model(model)
         stored = model_folder.read_model_folder(folder)
         return name, stored, load_tokenizer(stored.query.folder)
     folder = model_folder.read_model_folder(find_model(teacher.name)[1]).query.folder
@@ -323,10 +277,9 @@ def read_student(
     with track("encoding single tokens", count, "tokens") as progress:
         vectors = teacher.encode_planned(QUERY, planned, progress.advance)
     config = StaticConfig(vocab_size=count, hidden_size=teacher.dimension)
-    start = model_folder.StoredEncoder(
-        folder, config, {"embedding.weight": torch.from_numpy(vectors)}, {}
-    )
-    pooling = RepresentationSettings(Representation.MEAN)
+    weights = {"embedding.weight": torch.from_numpy(vectors)}
+    start = model_folder.StoredEncoder(folder, config, weights, {})
+    pooling = encoding.RepresentationSettings(encoding.Representation.MEAN)
     stored = model_folder.StoredModel(folder, start, start, pooling, teacher.text)
     return STATIC, stored, without_special_tokens(tokenizer)
 
@@ -341,7 +294,8 @@ def prepare_alignment(
     again: bool,
 ) -> SentenceStore:
     """Tokenise queries, to train also the sentences of --corpus, and encode them by the teacher."""
-    corpus, fields = run.finetune.corpus if folder.name == DATA else None, teacher.text.fields
+    fields = teacher.text.fields
+    corpus = run.finetune.corpus if folder.name == run_folder.DATA else None
 
     def texts() -> Iterator[Query]:
         for source in sources:
@@ -364,19 +318,19 @@ def prepare_alignment(
     return write_sentences(folder, tokenizer, settings, inputs, label, rows, again=again)
 
 
-def with_adapters(training: Training, settings: LoraSettings, base: str) -> Training:
-    """Return the training of adapters and new heads of a model loaded from `base`, if asked for.
+def with_adapters(training: Training, run: FinetuneRun) -> Training:
+    """Return the training of adapters and new heads of a model, if a run asks for it.
 
     LoRA (Hu et al., 2022), by peft: a target's weights W (out, in) become W + alpha / r B A, with A
     (r, in) random and B (out, r) zero at first. `save` writes these sums, and `adapter/` in peft's
     format, which `load` reads.
     """
-    if settings.lora is None:
+    if run.adapters.lora is None:
         return training
     owners = [each for each in training.model.modules() if isinstance(each, Backbone | Reranker)]
     sides = (model_folder.PASSAGE_SIDE, model_folder.QUERY_SIDE) if len(owners) > 1 else ("",)
     adapted = {
-        Path(side, "adapter"): (owner, _adapted(owner, settings, base))
+        Path(side, "adapter"): (owner, _adapted(owner, run))
         for side, owner in zip(sides, owners, strict=True)
     }
     sizes = {each: each.numel() for each in training.model.parameters()}
@@ -404,9 +358,10 @@ def with_adapters(training: Training, settings: LoraSettings, base: str) -> Trai
     return replace(training, save=save, load=load)
 
 
-def _adapted(owner: Backbone | Reranker, settings: LoraSettings, base: str) -> Any:
+def _adapted(owner: Backbone | Reranker, run: FinetuneRun) -> Any:
     """Add adapters to a transformer in place; return peft's model of it."""
-    peft, model, rank = require("peft", "--lora"), owner.model, settings.lora or 0
+    settings, model, rank = run.adapters, owner.model, run.adapters.lora or 0
+    peft = require("peft", "--lora")
     usual = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     config = peft.LoraConfig(
         r=rank,
@@ -421,7 +376,7 @@ def _adapted(owner: Backbone | Reranker, settings: LoraSettings, base: str) -> A
             and module is not model.get_output_embeddings()
         ],
     )
-    model.name_or_path = base  # is written beside the adapter
+    model.name_or_path = run.finetune.model  # is written beside the adapter
     try:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft's own
             return peft.get_peft_model(model, config)

@@ -46,7 +46,18 @@ POSITIONS = 512  # maximum sequence length of a new model, or --max-length
 
 def pretrain(run: PretrainRun) -> run_folder.TrainingResult:
     """Pre-train a backbone, and save it as a folder that transformers and `finetune` take."""
-    check_inputs(run)
+    settings = run.pretrain
+    # every input is opened, so that a missing one is reported before long work on the others
+    for name in filter(None, (settings.expansions, run.masking.frequency_dict)):
+        with open_binary(name):
+            pass
+    # standard input can be read once, and may have generated text
+    sources = [source for source in settings.corpus if source != STREAM]
+    first = [next(documents_of(run, source), None) for source in sources]
+    generated = STREAM in settings.corpus or any(each and each.tokens is not None for each in first)
+    master = settings.objective is PretrainingObjective.MASTER
+    if master and settings.expansions is None and not generated:
+        refuse_generated(frozenset(run.objective.tasks))
     return run_folder.train(run, partial(training_of, run))
 
 
@@ -69,18 +80,15 @@ def training_of(run: PretrainRun, output: Path) -> Training:
         objective.load_heads(folder)
 
     def prepare_batches(output: Path) -> tuple[PretrainingBatches, None]:
-        store = prepare(
-            run, output / run_folder.DATA, tokenizer, again=not run_folder.is_resumable(output)
-        )
+        again = not run_folder.is_resumable(output)
+        store = prepare(run, output / run_folder.DATA, tokenizer, again=again)
         if settings.tokenize_to is not None:
             name = settings.model or settings.tokenizer or str(output / run_folder.START)
             write_tokens(store, Path(settings.tokenize_to), name, tokenizer.sep_token_id)
         batches = PretrainingBatches(run, store, tokenizer, **run_folder.share_of_batches(run))
-        logger.info(
-            f"{store.contents['tokens']:,} tokens in {len(store):,} {store.unit}: "
-            f"{len(batches):,} batches of {optimizer.batch_size:,}, "
-            f"{len(batches) / batches.steps_per_epoch:.3g} epochs"
-        )
+        data = f"{store.contents['tokens']:,} tokens in {len(store):,} {store.unit}"
+        epochs = f"{len(batches) / batches.steps_per_epoch:.3g} epochs"
+        logger.info(f"{data}: {len(batches):,} batches of {optimizer.batch_size:,}, {epochs}")
         return batches, None
 
     step = partial(pretraining_step, objective, run)
@@ -94,16 +102,12 @@ def load_objective(run: PretrainRun, root: Path) -> MaskedLanguageModel:
     """Build the objective of a run around the encoder of a folder, with the folder's heads."""
     stored = read_model_folder(root)
     if not stored.shared:
-        raise ModelError(
-            f"{root} has an encoder for queries and one for passages; pre-training takes one",
-            f"give one of them: --model {stored.passage.folder}",
-        )
+        why = f"{root} has an encoder for queries and one for passages; pre-training takes one"
+        raise ModelError(why, f"give one of them: --model {stored.passage.folder}")
     longest, length = stored.passage.max_length, run.units.max_length
     if longest is not None and length > longest:
-        raise UsageError(
-            f"--max-length {length}: {root} has positions for {longest}",
-            f"add --max-length {longest}, or less",
-        )
+        why = f"--max-length {length}: {root} has positions for {longest}"
+        raise UsageError(why, f"add --max-length {longest}, or less")
     objective = KINDS[run.pretrain.objective](stored.passage.masked_lm(), run.objective)
     if not objective.heads:
         return objective
@@ -116,26 +120,9 @@ def load_objective(run: PretrainRun, root: Path) -> MaskedLanguageModel:
     logger.info(f"{', '.join(objective.heads)}: {how}")
     cocondenser = run.pretrain.objective is PretrainingObjective.COCONDENSER
     if cocondenser and read is None and not run.objective.fresh_heads:
-        logger.warning(
-            f"{root} has no {objective.head_files[0]}: a Condenser without the head that it was "
-            "trained with is worse; start from the folder that --objective condenser wrote"
-        )
+        why = f"{root} has no {objective.head_files[0]}: a Condenser without its head is worse"
+        logger.warning(f"{why}; start from the folder that --objective condenser wrote")
     return objective
-
-
-def check_inputs(run: PretrainRun) -> None:
-    """Open every input, so that a missing one is reported before long work on the others."""
-    settings = run.pretrain
-    for name in filter(None, (settings.expansions, run.masking.frequency_dict)):
-        with open_binary(name):
-            pass
-    # standard input can be read once, and may have generated text
-    sources = [source for source in settings.corpus if source != STREAM]
-    first = [next(documents_of(run, source), None) for source in sources]
-    generated = STREAM in settings.corpus or any(each and each.tokens is not None for each in first)
-    master = settings.objective is PretrainingObjective.MASTER
-    if master and settings.expansions is None and not generated:
-        refuse_generated(frozenset(run.objective.tasks))
 
 
 def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
@@ -148,11 +135,8 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
     if settings.model is not None:
         return find_model(settings.model, beside=KINDS[settings.objective].head_files)[1]
     if STREAM in settings.corpus:
-        raise UsageError(
-            "--corpus -: --architecture reads the corpus several times, and standard input can be "
-            "read once",
-            "give a file",
-        )
+        why = "--corpus -: --architecture needs several passes, and standard input can be read once"
+        raise UsageError(why, "give a file")
     assert architecture is not None
     positions, seed = max(POSITIONS, run.units.max_length), run.masking.seed
     chosen: dict[str, Any] = {"architecture": architecture, "positions": positions, "seed": seed}
@@ -169,10 +153,8 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
         else:
             tokenizer = load_tokenizer(find_model(settings.tokenizer, "--tokenizer")[1])
             if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
-                raise UsageError(
-                    f"--tokenizer {settings.tokenizer} has no [MASK] or no [CLS] token",
-                    "give one of BERT's kind, or leave it out to train one on the corpus",
-                )
+                why = f"--tokenizer {settings.tokenizer} has no [MASK] or no [CLS] token"
+                raise UsageError(why, "give one of BERT's kind, or leave it out to train one")
         entries = len(tokenizer)
         with write_errors(part):
             tokenizer.save_pretrained(part)

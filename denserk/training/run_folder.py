@@ -27,16 +27,13 @@ import transformers
 import yaml
 from huggingface_hub import EvalResult, ModelCard
 from transformers import TrainerControl, TrainerState, TrainingArguments, set_seed
-from transformers.integrations.integration_utils import (
-    TensorBoardCallback,
-    get_reporting_integration_callbacks,
-)
+from transformers.integrations import integration_utils as trackers
 
 from denserk import __version__
 from denserk.config.pretraining import PretrainRun, PretrainSettings
 from denserk.config.training import FinetuneRun, FinetuneSettings, ValidationSettings
 from denserk.errors import MismatchError, MissingExtraError, UsageError
-from denserk.io.files import display_name, whole_binary, whole_text, write_lines
+from denserk.io.files import display_name, whole_binary, whole_text
 from denserk.io.manifest import Kind, differences, read_manifest
 from denserk.io.outputs import prepare_folder
 from denserk.io.plots import look, new_axes, save_if_installed
@@ -56,8 +53,6 @@ FREE = {
     *("num_workers", "report_to", "gradient_checkpointing"),
 }
 NOT_COMPARED = ("preset", "versions", "processes", "data", "log")
-
-
 NEAR, FALLEN = 0.01, 0.95  # of the loss at chance; of another loss's first value
 # What to do about a part of a vector that learns nothing.
 DEAD = {
@@ -107,23 +102,20 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         record |= training.resolved
         if main and is_resumable(output):
             refuse_changes(output, record)  # before data is prepared again
-        batches, measure = devices.main_process_first(partial(training.prepare, output))
+        data = devices.main_process_first(partial(training.prepare, output))
         folders = [name for name in (DATA, DEV_DATA) if (output / name).is_dir()]
         record["data"] = {name: read_manifest(output / name, kind).made_from for name in folders}
         reports.arguments.settings = record
         if main:
             _write(output, record)
-            _write_config(output, command, run.config())
+            config = run.config()
+            with whole_text(output / "config.yaml") as out:
+                out.write(f"# denserk {command} --config THIS_FILE --output FOLDER\n")
+                yaml.safe_dump(config, out, sort_keys=False, default_flow_style=None, width=100)
+        report = partial(reports.send, "on_log")
+        checks = getattr(run, "validation", ValidationSettings())
         trainer = Trainer(
-            training,
-            batches,
-            run.optimizer,
-            output,
-            device=device,
-            seed=seed,
-            validation=getattr(run, "validation", ValidationSettings()),
-            measure=measure,
-            report=lambda values, step: reports.send("on_log", step, logs=dict(values)),
+            training, data, run.optimizer, output, device, seed, validation=checks, report=report
         )
         reports.send("on_train_begin")
         trainer.run(resume=settings.resume)
@@ -148,14 +140,9 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
 
 def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
     """Return the arguments that cut prepared data into this process's batches."""
-    rank, size = devices.world()
-    steps = run.optimizer.max_steps
-    return {
-        "epochs": run.optimizer.epochs,
-        "max_steps": steps and steps * run.optimizer.gradient_accumulation_steps,
-        "rank": rank,
-        "world": size,
-    }
+    (rank, size), steps = devices.world(), run.optimizer.max_steps
+    steps = steps and steps * run.optimizer.gradient_accumulation_steps
+    return {"epochs": run.optimizer.epochs, "max_steps": steps, "rank": rank, "world": size}
 
 
 def is_resumable(output: Path) -> bool:
@@ -167,10 +154,8 @@ def refuse_changes(output: Path, record: Mapping[str, Any]) -> None:
     """Raise a MismatchError where a run to resume was started with other settings."""
     before, now = read_json(output / RECORD), orjson.loads(orjson.dumps(record))
     if changes := differences(_compared(before), _compared(now)):
-        raise MismatchError(
-            f"{output} cannot be resumed, it was started with other settings: {'; '.join(changes)}",
-            "give the settings that it was started with, or --overwrite to start again",
-        )
+        why = f"{output} was started with other settings: {'; '.join(changes)}"
+        raise MismatchError(why, "resume with those settings, or start again with --overwrite")
     old, new = ({"versions": each.get("versions")} for each in (before, now))
     if changes := differences(old, new):
         logger.warning(f"resuming, the last bits may differ: {'; '.join(changes)}")
@@ -188,13 +173,6 @@ def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
 def _write(output: Path, record: Mapping[str, Any]) -> None:
     with whole_binary(output / RECORD) as handle:
         handle.write(orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
-def _write_config(folder: Path, command: str, config: Mapping[str, Any]) -> None:
-    """Write config.yaml: the resolved settings of a run, which `--config` takes."""
-    text = yaml.safe_dump(config, sort_keys=False, default_flow_style=None, width=100)
-    note = f"# denserk {command} --config THIS_FILE --output FOLDER\n"
-    write_lines(folder / "config.yaml", text.splitlines(keepends=True), note)
 
 
 def warn_of_dead_parts(history: Sequence[Mapping[str, Any]]) -> None:
@@ -264,9 +242,8 @@ def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
                 counts = np.convolve(np.ones(len(values)), window, "same")
                 values = np.convolve(values, window, "same") / counts
                 label = "total" if label == "loss" else label
-            axes.plot(
-                steps, values, label=label, lw=1.4, ms=4, markevery=-(-len(steps) // 10), **style
-            )
+            every = -(-len(steps) // 10)
+            axes.plot(steps, values, label=label, lw=1.4, ms=4, markevery=every, **style)
         axes.set_ylabel(quantities[0].removeprefix("eval_").replace("_", " "))
     grid[1].ticklabel_format(axis="y", scilimits=(0, 0))
     if len(rows[0]) > 1:
@@ -294,14 +271,14 @@ class Reports:
     def __init__(self, names: Sequence[str], output: Path) -> None:
         self.arguments = _Arguments(output_dir=str(output), run_name=output.name)
         try:
-            kinds = get_reporting_integration_callbacks(list(names))  # type: ignore[no-untyped-call]
+            kinds = trackers.get_reporting_integration_callbacks(list(names))  # type: ignore[no-untyped-call]
             self._callbacks = [kind() for kind in kinds]
         except ValueError as error:
             raise UsageError(f"--report-to {error}") from None
         except (RuntimeError, ImportError) as error:  # which names the package to install
             raise MissingExtraError(f"--report-to {', '.join(names)}: {error}") from None
         for callback in self._callbacks:
-            if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+            if isinstance(callback, trackers.TensorBoardCallback) and callback.logging_dir is None:
                 callback.logging_dir = str(output / LOGS)
 
     def send(self, event: str, step: int = 0, **options: Any) -> None:

@@ -24,16 +24,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from denserk.config.pretraining import LossAverage, PretrainingObjective, PretrainRun
-from denserk.config.training import CacheSettings, ObjectiveSettings, RerankingSettings
-from denserk.data.batches import (
-    MaskedTexts,
-    Positives,
-    PretrainingBatch,
-    SentenceBatch,
-    TokenBatch,
-    TrainingBatch,
-    by_length,
-)
+from denserk.config.training import CacheSettings, ObjectiveSettings
+from denserk.data import batches
+from denserk.data.batches import PretrainingBatch, TokenBatch
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.losses import retrieval
 from denserk.losses.pretraining import MaskedLanguageModel
@@ -41,8 +34,6 @@ from denserk.models.cross_encoder import Reranker
 from denserk.models.devices import gather, widen, widest, world
 from denserk.models.representation import Encoder, PassageVectors, Retriever
 from denserk.models.text_encoder import ENOUGH, PASSAGE, QUERY, TextEncoder
-
-DEFAULT_ENOUGH = 1 << 16  # tokens, where `ENOUGH` has none for a type of device
 
 # A loss by its weighted terms; their sum is the loss.
 Terms = dict[str, Tensor]
@@ -90,8 +81,10 @@ def groups_of(
     # the one synchronisation with the device
     lengths = torch.stack([part.attention_mask.sum(1) for part in parts]).tolist()
     device = parts[0].input_ids.device
-    enough = ENOUGH.get(device.type, DEFAULT_ENOUGH) if split else None
-    for members in by_length(lengths[0], limits.tokens or sys.maxsize, limits.texts, enough):
+    enough = ENOUGH.get(device.type, 1 << 16) if split else None  # tokens
+    for members in batches.by_length(
+        lengths[0], limits.tokens or sys.maxsize, limits.texts, enough
+    ):
         rows, found = torch.tensor(members, device=device), []
         for part, of_texts in zip(parts, lengths, strict=True):
             own = [of_texts[row] for row in members]
@@ -105,8 +98,8 @@ def group(
     batch: TokenBatch, update: Update, limits: Limits = UNLIMITED
 ) -> tuple[list[TokenBatch], Tensor]:
     """Split a batch into groups; return them, and each text's position among them: (B,) int64."""
-    rows, batches = zip(*groups_of([batch], update, limits), strict=True)
-    return [tokens for (tokens,) in batches], torch.cat(rows).argsort()
+    rows, groups = zip(*groups_of([batch], update, limits), strict=True)
+    return [tokens for (tokens,) in groups], torch.cat(rows).argsort()
 
 
 def cut(
@@ -117,7 +110,7 @@ def cut(
     for rows, parts in groups_of([each.tokens for each in texts], update, limits, split=split):
         width = parts[0].input_ids.shape[1]
         found = iter(
-            MaskedTexts(tokens, each.labels[rows, : tokens.input_ids.shape[1]])
+            batches.MaskedTexts(tokens, each.labels[rows, : tokens.input_ids.shape[1]])
             for each, tokens in zip(texts, parts, strict=True)
         )
         first, passes = next(found), {name: next(found) for name in batch.passes}
@@ -165,7 +158,7 @@ def retrieval_step(
     objective: retrieval.RetrievalObjective,
     cache: CacheSettings,
     across_devices: bool,
-    batch: TrainingBatch,
+    batch: batches.TrainingBatch,
     update: Update,
     guide: TextEncoder | None = None,
 ) -> Terms:
@@ -209,7 +202,7 @@ def retrieval_step(
             most = widest(known.positives.shape[1], keys.device)
             positives = gather(widen(known.positives, most, value=-1))
             texts = gather(widen(known.passages, count, axis=0))
-            known = Positives(gather(known.queries), texts, positives)
+            known = batches.Positives(gather(known.queries), texts, positives)
         if guided is not None:
             values = gather(widen(guided[1].values, count, axis=0))
             guided = gather(guided[0]), PassageVectors(values)
@@ -257,11 +250,7 @@ def add_shares(
 
 
 def reranking_step(
-    model: Reranker,
-    settings: RerankingSettings,
-    cache: CacheSettings,
-    batch: PairTrainingBatch,
-    update: Update,
+    model: Reranker, r_drop: float, cache: CacheSettings, batch: PairTrainingBatch, update: Update
 ) -> Terms:
     """Train a cross-encoder: listwise over each query's own passages, a mean over queries."""
     ends = [0, *(batch.groups.amax(1) + 1).tolist()]
@@ -271,19 +260,19 @@ def reranking_step(
         places = batch.groups[first:end] - own.start  # rows of the own pairs, or negative
         tokens = TokenBatch(*(field[own] for field in batch.pairs.tokens))
         groups = list(groups_of([tokens], update))
-        batches = [batch.pairs.of(rows + own.start, tokens) for rows, (tokens,) in groups]
+        passed = [batch.pairs.of(rows + own.start, tokens) for rows, (tokens,) in groups]
         back = torch.cat([rows for rows, _ in groups]).argsort()
 
         def scores() -> Tensor:
             with update.autocast():
-                found = torch.cat([model(each) for each in batches])
+                found = torch.cat([model(each) for each in passed])
             return found[back][places.clamp_min(0)].masked_fill(places < 0, -torch.inf)
 
-        if not settings.r_drop:
+        if not r_drop:
             return {"listwise": retrieval.listwise_loss(scores())}
-        return retrieval.r_drop_loss(scores(), scores(), settings.r_drop)
+        return retrieval.r_drop_loss(scores(), scores(), r_drop)
 
-    names = ("listwise", "agreement") if settings.r_drop else ("listwise",)
+    names = ("listwise", "agreement") if r_drop else ("listwise",)
     shape = batch.groups.shape[1], batch.pairs.tokens.input_ids.shape[1]
     return add_shares(batch.items, cache, shape, loss, names, update)
 
@@ -292,7 +281,7 @@ def sentence_step(
     encoder: Encoder,
     objective: ObjectiveSettings,
     cache: CacheSettings,
-    batch: SentenceBatch,
+    batch: batches.SentenceBatch,
     update: Update,
 ) -> Terms:
     """Train an encoder on pairs or triplets of sentences; the loss is a mean over examples."""
@@ -303,9 +292,9 @@ def sentence_step(
     def loss(first: int, end: int) -> Terms:
         labels = None if batch.labels is None else batch.labels[first:end]
         own = TokenBatch(*(field[first * size : end * size] for field in batch.sentences))
-        batches, back = group(own, update)
+        passed, back = group(own, update)
         with update.autocast():
-            vectors = torch.cat([encoder(each) for each in batches])[back]
+            vectors = torch.cat([encoder(each) for each in passed])[back]
         grouped = vectors.view(-1, size, vectors.shape[1])
         return {name: retrieval.sentence_loss(grouped, labels, objective)}
 
@@ -328,15 +317,13 @@ def pretraining_step(
     by_micro_batch = run.objective.loss_average is LossAverage.MICRO_BATCH
     rows, chunks = zip(*cut(batch, update, limits, split=not by_micro_batch), strict=True)
     counts = {} if by_micro_batch else summed(objective.counts(batch))
-    micro_batches, scale = len(chunks) * world()[1], run.objective.lm_scale
+    passes, scale = len(chunks) * world()[1], run.objective.lm_scale
 
     def forward(chunk: PretrainingBatch) -> tuple[Tensor, Terms]:
         """Return the [CLS] states of a chunk, and its share of the token losses."""
         with update.autocast():
             cls, losses = objective(chunk)
-            shares = counts or {
-                n: own * micro_batches for n, own in objective.counts(chunk).items()
-            }
+            shares = counts or {n: own * passes for n, own in objective.counts(chunk).items()}
             return cls, {n: scale * loss / shares[n].clamp(min=1) for n, loss in losses.items()}
 
     if run.pretrain.objective is not PretrainingObjective.COCONDENSER:

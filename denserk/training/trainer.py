@@ -30,14 +30,7 @@ from denserk.config.training import DevMetric, OptimizerSettings, ValidationSett
 from denserk.data.batches import to_device
 from denserk.errors import DenserkError
 from denserk.io.outputs import whole_folder
-from denserk.models.devices import (
-    DTYPES,
-    gather,
-    gather_objects,
-    has_bfloat16,
-    sum_gradients,
-    world,
-)
+from denserk.models import devices
 from denserk.reporting import Progress, track
 from denserk.training.steps import Step, Terms, Update
 
@@ -76,24 +69,23 @@ class Trainer:
     """Runs a step over batches.
 
     Item i of `batches`, which has `steps_per_epoch`, is this process's share of batch i; `report`
-    gets each entry of the log, `history`, and its step. `step_number` counts the updates done,
-    `first_step` those when this run started or resumed.
+    gets a step and its entry of the log, `history`, as `logs`. `step_number` counts the updates
+    done, `first_step` those when this run started or resumed.
     """
 
     def __init__(
         self,
         training: Training,
-        batches: Any,
+        prepared: Prepared,
         optimizer: OptimizerSettings,
         output: Path,
-        *,
         device: torch.device,
         seed: int,
+        *,
         validation: ValidationSettings,
-        measure: Measure | None,
-        report: Callable[[Mapping[str, float], int], None],
+        report: Callable[..., None],
     ) -> None:
-        self.training, self.batches, self.settings = training, batches, optimizer
+        (self.batches, self.measure), self.training, self.settings = prepared, training, optimizer
         self.model, self.step = training.model.to(device), training.step
         for module in self.model.modules() if optimizer.gradient_checkpointing else ():
             if isinstance(module, PreTrainedModel):
@@ -102,11 +94,11 @@ class Trainer:
                 enable({"use_reentrant": False})
         self.output, self.device, self.seed = output, device, seed
         self.folder = output / CHECKPOINTS
-        self.validation, self.measure, self.report = validation, measure, report
+        self.validation, self.report = validation, report
         self.per_update = optimizer.gradient_accumulation_steps
-        self.updates_per_epoch = batches.steps_per_epoch / self.per_update
+        self.updates_per_epoch = self.batches.steps_per_epoch / self.per_update
         self.eval_steps = validation.eval_steps or max(1, int(self.updates_per_epoch))
-        self.total = ceil(len(batches) / self.per_update)
+        self.total = ceil(len(self.batches) / self.per_update)
         self.log_steps = optimizer.logging_steps or max(1, min(LOG_LINES, self.total // LOG_LINES))
         self.step_number = self.first_step = 0
         self.history: list[dict[str, Any]] = []
@@ -121,18 +113,17 @@ class Trainer:
             {"params": [p for p in weights if p.dim() > 1], "weight_decay": optimizer.weight_decay},
             {"params": [p for p in weights if p.dim() <= 1], "weight_decay": 0.0},  # biases, norms
         ]
-        self._optimizer = torch.optim.AdamW(
-            groups, lr=optimizer.lr, eps=optimizer.adam_epsilon, fused=True
-        )
-        warmup = optimizer.warmup_steps
+        lr, eps, warmup = optimizer.lr, optimizer.adam_epsilon, optimizer.warmup_steps
+        self._optimizer = torch.optim.AdamW(groups, lr=lr, eps=eps, fused=True)
         if warmup is None:
             warmup = ceil(self.total * optimizer.warmup_ratio)
         self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total)
         mixed = optimizer.dtype is not Dtype.FLOAT32
-        if optimizer.dtype is Dtype.BFLOAT16 and device.type == "cpu" and not has_bfloat16():
+        slow = device.type == "cpu" and not devices.has_bfloat16()
+        if optimizer.dtype is Dtype.BFLOAT16 and slow:
             logger.warning("training computes in float32: this CPU has no bfloat16 instructions")
             mixed = False
-        dtype = DTYPES[optimizer.dtype] if mixed else None
+        dtype = devices.DTYPES[optimizer.dtype] if mixed else None
         self._autocast = partial(torch.autocast, device.type, dtype, mixed)
         self._scaler = torch.amp.GradScaler(device.type, enabled=optimizer.dtype is Dtype.FLOAT16)
         self._first_norm = self._norm()
@@ -163,24 +154,20 @@ class Trainer:
                 self._check_weights()
 
     def _train(self, progress: Progress) -> None:
-        if self.device.type == "cuda":
+        if cuda := self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         workers = self.settings.num_workers
         if workers is None:  # on a CPU they would take the cores that a step computes on
-            workers = GPU_WORKERS if self.device.type == "cuda" else 0
-        loader = iter(
-            DataLoader(
-                self.batches,
-                batch_size=None,
-                sampler=range(self.step_number * self.per_update, len(self.batches)),
-                num_workers=workers,
-                pin_memory=self.device.type == "cuda",
-                generator=torch.Generator(),  # the run's own random state stays untouched
-            )
+            workers = GPU_WORKERS if cuda else 0
+        left = range(self.step_number * self.per_update, len(self.batches))
+        own = torch.Generator()  # the run's own random state stays untouched
+        loader = DataLoader(
+            self.batches, None, sampler=left, num_workers=workers, pin_memory=cuda, generator=own
         )
+        remaining = iter(loader)
         while self.step_number < self.total and not self._stopped:
             start = time.perf_counter()
-            batches = list(islice(loader, self.per_update))
+            batches = list(islice(remaining, self.per_update))
             self._waited += time.perf_counter() - start
             self.training_step(batches)
             self._seconds += time.perf_counter() - start
@@ -204,7 +191,7 @@ class Trainer:
             terms = {n: terms.get(n, 0.0) + term / len(batches) for n, term in found.items()}
         self._tokens += update.tokens
         self._positions += update.positions
-        sum_gradients(self.model.parameters())
+        devices.sum_gradients(self.model.parameters())
         if not torch.isfinite(torch.stack(list(terms.values())).sum()):
             parts = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
             step = self.step_number + 1
@@ -227,9 +214,26 @@ class Trainer:
         if done in getattr(self.settings, "keep_steps", ()):
             self._save_model(self.output / STEPS / f"step-{done}")
         if last or done % self.log_steps == 0:
-            self._log_losses()
+            means = {name: float(total) / self._summed for name, total in self._sums.items()}
+            masked = {name: means.pop(name) for name in ("masked",) if name in means}  # a share
+            chance = {name: means.pop(name) for name in list(means) if name.startswith("chance_")}
+            loss, norm = sum(means.values()), float(self._grad_norm)
+            values = {"loss": loss, "grad_norm": norm, "learning_rate": self._rate}
+            self._log(values | masked | chance | {f"loss_{n}": mean for n, mean in means.items()})
+            self._sums, self._summed = {}, 0
+            self._notes |= {"loss": loss} | masked | (means if len(means) > 1 else {})
         if self.measure is not None and done % self.eval_steps == 0:
-            self._validate(self.measure)
+            self.model.eval()
+            measured = self.measure()
+            self._log({f"eval_{name}": value for name, value in measured.items()})
+            self._notes |= measured
+            if (best := self.best) is not None:
+                found = self.logged(f"eval_{self.validation.best_by}")
+                since = len(found) - 1 - found.index(best)  # the first among equals
+                if since == 0:
+                    self._save_model(self.output / BEST)
+                patience = self.validation.early_stopping
+                self._stopped = patience is not None and since >= patience
         if last or done % self.settings.save_steps == 0:
             self._save_checkpoint()
 
@@ -241,41 +245,17 @@ class Trainer:
         of_best = (e for e in measured if self.best is not None and e.get(best) == self.best)
         return next(of_best, measured[-1] if measured else {})
 
-    def _log_losses(self) -> None:
-        means = {name: float(total) / self._summed for name, total in self._sums.items()}
-        masked = {name: means.pop(name) for name in ("masked",) if name in means}  # a share
-        chance = {name: means.pop(name) for name in list(means) if name.startswith("chance_")}
-        loss = sum(means.values())
-        values = {"loss": loss, "grad_norm": float(self._grad_norm), "learning_rate": self._rate}
-        self._log(values | masked | chance | {f"loss_{name}": mean for name, mean in means.items()})
-        self._sums, self._summed = {}, 0
-        self._notes |= {"loss": loss} | masked | (means if len(means) > 1 else {})
-
-    def _validate(self, measure: Measure) -> None:
-        self.model.eval()
-        measured = measure()
-        self._log({f"eval_{name}": value for name, value in measured.items()})
-        self._notes |= measured
-        if (best := self.best) is not None:
-            values = self.logged(f"eval_{self.validation.best_by}")
-            since = len(values) - 1 - values.index(best)  # the first among equals
-            if since == 0:
-                self._save_model(self.output / BEST)
-            patience = self.validation.early_stopping
-            self._stopped = patience is not None and since >= patience
-
     def _save_model(self, folder: Path) -> None:
-        if world()[0] == 0:
+        if devices.world()[0] == 0:
             with whole_folder(folder, own=True) as part:
                 self.training.save(part)
 
     def _log(self, values: dict[str, float]) -> None:
         epoch = self.step_number / self.updates_per_epoch
         self.history.append({**values, "epoch": epoch, "step": self.step_number})
-        self.report(values, self.step_number)
+        self.report(self.step_number, logs=values)
 
     def _norm(self) -> float:
-        """Return the norm of all weights."""
         return float(nn.utils.get_total_norm(p.detach() for p in self.model.parameters()))
 
     def _check_weights(self) -> None:
@@ -301,8 +281,8 @@ class Trainer:
     def _save_checkpoint(self) -> None:
         self._check_weights()
         cuda = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
-        random = gather_objects([torch.get_rng_state(), *cuda])
-        if world()[0]:
+        random = devices.gather_objects([torch.get_rng_state(), *cuda])
+        if devices.world()[0]:
             return
         state = {name: getattr(self, f"_{name}").state_dict() for name in STATEFUL}
         state |= {"random": random, "sums": self._sums, "summed": self._summed}
@@ -332,7 +312,7 @@ class Trainer:
             getattr(self, f"_{name}").load_state_dict(state[name])
         self._sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self._summed = state["summed"]
-        cpu, *cuda = state["random"][world()[0]]
+        cpu, *cuda = state["random"][devices.world()[0]]
         torch.set_rng_state(cpu)
         if cuda and self.device.type == "cuda":
             torch.cuda.set_rng_state(cuda[0], self.device)
@@ -347,7 +327,7 @@ class Trainer:
         if self.device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(self.device) / 2**20
         own = [[self._tokens, self._positions, peak, self._seconds, self._waited]]
-        every = gather(torch.tensor(own, dtype=torch.float64, device=self.device))
+        every = devices.gather(torch.tensor(own, dtype=torch.float64, device=self.device))
         tokens, positions, peaks, seconds, waited = every.T.tolist()
         if not any(seconds):
             return ""

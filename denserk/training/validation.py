@@ -4,7 +4,7 @@ Axes: Q queries of a block, P passages, N passages of a query's group. Scores ar
 retrieval would give: a passage by its stored embeddings, the best one deciding.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,14 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.analysis import figure_of, score_examples
-from denserk.config.training import (
-    DevMetric,
-    FinetuneRun,
-    NegativeChoice,
-    ObjectiveSettings,
-    PositiveChoice,
-    SamplingSettings,
-)
+from denserk.config import training
 from denserk.data.batches import PairJoiner, TokenBatch, by_length, pad, to_device
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches, assemble
@@ -33,7 +26,6 @@ from denserk.losses.retrieval import sentence_loss
 from denserk.models.cross_encoder import Reranker
 from denserk.models.representation import Encoder, Retriever
 
-CUT = 10
 BATCH_TOKENS = 8192
 BLOCK = 64  # examples of sentences that are measured at once
 Tokens = Sequence[Any]  # token ids of many texts: lists, or memory-mapped arrays
@@ -52,34 +44,30 @@ class DevSet(NamedTuple):
 
 
 def dev_sets(
-    run: FinetuneRun, store: TrainingStore | None, tokenizers: tuple[TextTokenizer, TextTokenizer]
+    run: training.FinetuneRun, store: TrainingStore | None, tokenizers: Sequence[TextTokenizer]
 ) -> list[DevSet]:
     """Return what a run validates on: tokenised held-out training data, then --dev-corpus.
 
-    Groups of held-out data have each query's first positive and its top negatives.
+    Groups of held-out data have each query's first positive and its top negatives. Of a collection,
+    the tokens of judged queries and of all passages are held in memory.
     """
-    sets = []
+    sets, given = [], run.validation
     if store is not None:
         size, seed = run.sampling.group_size, run.sampling.seed
-        sampling = SamplingSettings(size, PositiveChoice.FIRST, NegativeChoice.TOP, seed=seed)
+        choices = training.PositiveChoice.FIRST, training.NegativeChoice.TOP
+        sampling = training.SamplingSettings(size, *choices, seed=seed)
         batches = TrainingBatches(store, sampling, 1)
         groups = torch.from_numpy(batches.groups(batches.items, 0)[0])
         relevant = [rows.tolist() for rows in store.positives[:]]
         pad_ids = store.query_pad_id, store.passage_pad_id
         sets = [DevSet(store.queries[:], store.passages[:], pad_ids, relevant, groups)]
-    return sets + ([] if run.validation.dev_corpus is None else [_collection(run, *tokenizers)])
-
-
-def _collection(
-    run: FinetuneRun, for_queries: TextTokenizer, for_passages: TextTokenizer
-) -> DevSet:
-    """Read a collection's judged queries and all its passages; tokens are held in memory."""
-    given = run.validation  # which checked that all three are given
+    if given.dev_corpus is None:
+        return sets
+    # the settings checked that all three are given
     corpus, topics, qrels = map(str, (given.dev_corpus, given.dev_topics, given.dev_qrels))
-    judged = read_qrels_map(qrels)
-    passages = sorted(  # by descending id, as equal scores are ranked
-        read_passages(corpus, run.corpus), key=lambda each: each.docid, reverse=True
-    )
+    judged, found = read_qrels_map(qrels), read_passages(corpus, run.corpus)
+    # by descending id, as equal scores are ranked
+    passages = sorted(found, key=lambda each: each.docid, reverse=True)
     row_of = {passage.docid: row for row, passage in enumerate(passages)}
     queries, relevant = [], []
     for query in read_queries(topics):
@@ -88,14 +76,11 @@ def _collection(
             queries.append(query)
             relevant.append(rows)
     if not queries:
-        raise InputError(
-            qrels,
-            None,
-            f"no relevance judgment that joins a query of {topics} to a passage of {corpus}",
-            "relevant passages for at least one query",
-        )
-    pad_ids = for_queries.pad_id, for_passages.pad_id
-    return DevSet(for_queries.queries(queries), for_passages.passages(passages), pad_ids, relevant)
+        lacking = f"no relevance judgment that joins a query of {topics} to a passage of {corpus}"
+        raise InputError(qrels, None, lacking, "relevant passages for at least one query")
+    of_queries, of_passages = tokenizers
+    tokens = of_queries.queries(queries), of_passages.passages(passages)
+    return [*sets, DevSet(*tokens, (of_queries.pad_id, of_passages.pad_id), relevant)]
 
 
 def encode_tokens(
@@ -116,7 +101,7 @@ def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[
 
     Equal scores are ordered by row.
     """
-    best = scores.argsort(dim=1, descending=True, stable=True)[:, :CUT].tolist()
+    best = scores.argsort(dim=1, descending=True, stable=True)[:, :10].tolist()
     return [
         next((1 / rank for rank, row in enumerate(rows, start=1) if row in wanted), 0.0)
         for rows, wanted in zip(best, relevant, strict=True)
@@ -140,11 +125,6 @@ def sums_of_measures(
     return found
 
 
-def means(parts: Sequence[Mapping[str, float]], queries: int) -> dict[str, float]:
-    """Return the means over queries of the sums of their parts."""
-    return {name: sum(part[name] for part in parts) / queries for name in parts[0]}
-
-
 @torch.no_grad()
 def measure(
     model: Retriever, sets: Sequence[DevSet], batch: int, temperature: float
@@ -164,7 +144,7 @@ def measure(
             scores = torch.stack([queries[rows] @ each.T for each in passages.unbind(1)]).amax(0)
             groups = None if dev.groups is None else dev.groups[rows].to(device)
             parts.append(sums_of_measures(scores, dev.relevant[rows], groups, temperature))
-        measured |= means(parts, len(queries))
+        measured |= {n: sum(part[n] for part in parts) / len(queries) for n in parts[0]}
     return measured
 
 
@@ -180,12 +160,12 @@ def measure_groups(model: Reranker, joiner: PairJoiner, sets: Sequence[DevSet]) 
         scores = model(to_device(joiner.batch(pairs), device))[None]
         group = torch.arange(len(pairs), device=device)[None]
         parts.append(sums_of_measures(scores, [[0]], group))
-    return means(parts, len(parts))
+    return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
 
 
 @torch.no_grad()
 def measure_sentences(
-    encoder: Encoder, objective: ObjectiveSettings, store: SentenceStore
+    encoder: Encoder, objective: training.ObjectiveSettings, store: SentenceStore
 ) -> dict[str, float]:
     """Return the loss and the measure of held-out examples; the model is in evaluation mode."""
     device = next(encoder.parameters()).device
@@ -199,5 +179,5 @@ def measure_sentences(
         scores.append(score_examples(vectors.cpu().numpy()))
     labels = store.labels if store.size == 2 else None
     name, value = figure_of(np.concatenate(scores), labels)
-    name = DevMetric.COSINE.value if store.size == 1 else name
-    return {DevMetric.LOSS.value: sum(losses) / len(store), name: value}
+    name = training.DevMetric.COSINE.value if store.size == 1 else name
+    return {training.DevMetric.LOSS.value: sum(losses) / len(store), name: value}

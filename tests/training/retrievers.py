@@ -67,7 +67,7 @@ def retriever(
 def objective(model: Retriever, name: str, loss: str = "in-batch") -> RetrievalObjective:
     finetune = FinetuneSettings(model="m", train_data=("t",), output="o")
     run = FinetuneRun(finetune, objective=LOSSES[loss])
-    return objective_of(run, REPRESENTATIONS[name], model)
+    return objective_of(run, model)
 
 
 def batch_of(queries: int) -> TrainingBatch:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from denserk.config.encoding import PairSettings, TextSettings
-from denserk.config.training import CacheSettings, Objective, ObjectiveSettings, RerankingSettings
+from denserk.config.training import CacheSettings, Objective, ObjectiveSettings
 from denserk.data.batches import PairJoiner, SentenceBatch, pad
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_batches import PairTrainingBatch
@@ -61,8 +61,7 @@ def groups_of_pairs(folder):
 
 
 def rerank(model, batch, cache=WHOLE, r_drop=0.0):
-    settings = RerankingSettings(r_drop=r_drop)
-    return update(partial(reranking_step, model, settings, cache), model, batch)
+    return update(partial(reranking_step, model, r_drop, cache), model, batch)
 
 
 def shares(scores):

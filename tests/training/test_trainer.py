@@ -65,14 +65,13 @@ def trainer(folder, *, steps=10, values=None, **options):
     given = {"lr": 0.05, "save_steps": 4, "logging_steps": 1, "keep_checkpoints": 0, **options}
     return Trainer(
         Training(model, step, save_weights, load_weights, lambda _: (None, None)),
-        Batches(steps),
+        (Batches(steps), None if values is None else lambda: {name: next(measured)}),
         OptimizerSettings(**given),
         folder,
-        device=torch.device("cpu"),
+        torch.device("cpu"),
         seed=1,
         validation=ValidationSettings(dev_data="dev", **validation),
-        measure=None if values is None else lambda: {name: next(measured)},
-        report=lambda *_: None,
+        report=lambda *_, **__: None,
     )
 
 
