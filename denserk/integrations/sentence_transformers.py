@@ -42,8 +42,8 @@ class Encoder(InputModule):
     def load(cls, model_name_or_path: str, backend: str = "torch", **named: Any) -> "Encoder":
         """Load a folder, or a repository on the hub; the backend is torch."""
         if backend != "torch" or any(named.get(name) for name in LOADER_ARGUMENTS):
-            said = f"{model_name_or_path} is loaded by denserk, on the backend torch, without"
-            raise UsageError(f"{said} {', '.join(LOADER_ARGUMENTS)}")
+            said = f"{model_name_or_path} is loaded by denserk, on the backend torch, and"
+            raise UsageError(f"{said} takes no {', '.join(LOADER_ARGUMENTS)}")
         where = {name: named[name] for name in PLACE_ARGUMENTS if name in named}
         folder = cls.load_dir_path(model_name_or_path, **where)
         if folder is None:
