@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from denserk.config.evaluation import EvaluationSettings
 from denserk.evaluation.evaluator import evaluate
-from denserk.evaluation.plots import interval
+from denserk.evaluation.significance import interval
 from denserk.io.files import write_lines
 from denserk.io.manifest import file_sha256
 from denserk.io.qrels import read_qrels_map

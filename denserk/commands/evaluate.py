@@ -263,7 +263,7 @@ def finish(
         result = replace(result, comparison=found)
     show(result, settings)
     if settings.plot is not None:
-        from denserk.evaluation.plots import draw
+        from denserk.evaluation.report import draw
         from denserk.io.plots import save_if_installed
 
         save_if_installed(partial(draw, result, settings), "the measures", Path(settings.plot))

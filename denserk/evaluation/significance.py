@@ -141,6 +141,15 @@ def t_test(differences: Differences) -> Any:
         return ttest_1samp(differences, 0.0)
 
 
+def interval(run: "RunResult", measure: Measure, alpha: float) -> tuple[float, float]:
+    """Return Student's t interval of a mean over queries; NaN for other summaries."""
+    values = np.array([*run.per_query[str(measure)].values()])
+    if not is_mean(measure) or len(values) < 2:
+        return math.nan, math.nan
+    found = t_test(values).confidence_interval(1 - alpha)
+    return float(found.low), float(found.high)
+
+
 def p_value(differences: Differences, settings: ComparisonSettings) -> float:
     """Return the two-sided p-value of a test; NaN below two queries.
 

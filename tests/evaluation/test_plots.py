@@ -33,11 +33,8 @@ def evaluated(files, capsys, *options):
 
 
 def texts(path):
-    return [
-        "".join(e.itertext()).strip()
-        for e in ElementTree.parse(path).iter()
-        if e.tag.endswith("text")
-    ]
+    elements = ElementTree.parse(path).iter()
+    return ["".join(e.itertext()).strip() for e in elements if e.tag.endswith("text")]
 
 
 @pytest.mark.parametrize("baseline", ["bm25", "previous"])
@@ -73,6 +70,9 @@ def test_one_measure_at_cutoffs_is_a_curve_of_depth(files, capsys):
     found = texts("c.svg")
     assert {"depth", "R", "1", "3", "5", "bm25", "agg"} <= {*found}
     assert "hollow marks" in " ".join(found)
+    for number, measures in enumerate(["R@5 R@3 R@1", "R@1 R@3", "R@1 R@3 P@5"]):  # no curves
+        evaluated(files, capsys, "-m", measures, "--plot", f"{number}.svg")
+        assert "depth" not in texts(f"{number}.svg")
     assert run(["eval", *files, "qrels", "--plot", "c.svg"]) == 2  # it exists
     assert run(["eval", *files, "qrels", "--plot", "c.gif"]) == 2
     assert "the suffix must be one of .png, .pdf, .svg" in capsys.readouterr().err
