@@ -84,12 +84,10 @@ def evaluate_benchmark(
             logger.info(f"{path} has no manifest: assumed to be a run on the titled corpus")
     rows = _published(against, [benchmark.name])
     reported = (measure for row in rows for measure in row.values)
-    settings = replace(
-        settings,
-        measures=settings.measures or (*benchmark.measures, *reported),
-        remove_query=settings.remove_query or benchmark.remove_query,
-        regex=settings.regex or benchmark.regex,
-    )
+    measures = settings.measures or (*benchmark.measures, *reported)
+    remove = settings.remove_query or benchmark.remove_query
+    regex = settings.regex or benchmark.regex
+    settings = replace(settings, measures=measures, remove_query=remove, regex=regex)
     if benchmark.answers is None:
         qrels = find_parts([benchmark], ["qrels"])[benchmark.name]["qrels"]
         result = evaluate(runs, qrels, settings)

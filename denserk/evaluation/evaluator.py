@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Run = Mapping[str, Mapping[str, float]]  # query id -> passage id -> score
 Judgments = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
 Values = Mapping[str, float]  # measure -> value
+Keep = Callable[[RankedList], dict[str, float]]  # chooses among the hits of a query
 
 # measures of pytrec_eval and msmarco that depend on the ranks of judged hits alone
 RANKED = {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"}
@@ -98,11 +98,7 @@ def evaluate(
     return evaluator.result(results, settings.relevance_level)
 
 
-def read_hits(
-    path: str,
-    settings: EvaluationSettings,
-    keep: Callable[[RankedList], dict[str, float]] | None = None,
-) -> dict[str, dict[str, float]]:
+def read_hits(path: str, settings: EvaluationSettings, keep: Keep | None = None) -> Run:
     """Read the hits of a run that are evaluated: query id -> passage id -> score.
 
     `keep` returns the hits of a query that are needed. Where the lines of each query are together,
@@ -162,11 +158,8 @@ def prune_hits(
 
 def minimums(settings: EvaluationSettings) -> list[tuple[Measure, float]]:
     """Return the minimum values that `settings.min` asks for."""
-    return [
-        (measure, value)
-        for name, value in map(parse_bound, settings.min)
-        for measure in parse_measures([name], settings.relevance_level).measures
-    ]
+    bounds, level = map(parse_bound, settings.min), settings.relevance_level
+    return [(m, least) for name, least in bounds for m in parse_measures([name], level).measures]
 
 
 def check_minimums(result: EvaluationResult, settings: EvaluationSettings) -> None:
@@ -212,7 +205,7 @@ class Evaluator:
         self.measures = tuple(dict.fromkeys(measures))
         self.queries = tuple(judgments)
         self.complete = complete
-        self._counts: dict[str, dict[str, float]] = {}  # as `trec_eval -c` counts
+        self._counts: dict[str, dict[str, float]] = {}  # as `trec_eval -c` counts them
         for measure in self.measures:
             if measure.NAME == "NumQ":
                 self._counts[str(measure)] = dict.fromkeys(judgments, 1)
@@ -224,8 +217,8 @@ class Evaluator:
         self._numbers = {qid: str(number) for number, qid in enumerate(judgments)}
         # trec_eval's nDCG never ends for a query whose grades are all negative
         numbered = {
-            qid: grades if max(grades.values()) >= 0 else dict.fromkeys(grades, 0)
-            for qid, grades in self._numbered(judgments).items()
+            self._numbers[qid]: grades if max(grades.values()) >= 0 else dict.fromkeys(grades, 0)
+            for qid, grades in judgments.items()
         }
         shares = providers_of(self.measures)
         self._evaluators = [provider.evaluator(mine, numbered) for provider, mine in shares.items()]
@@ -239,7 +232,8 @@ class Evaluator:
             has = f"answers queries {some(run)}" if run else "holds no hit at all"
             judged = f"the judgments are for queries {some(self.queries)}"
             raise MismatchError(f"{name} {has}; {judged}{': none in common' if run else ''}")
-        values, numbered = dict(self._counts), self._numbered(run)
+        values = dict(self._counts)
+        numbered = {self._numbers[q]: hits for q, hits in run.items() if q in self._numbers}
         for evaluator in self._evaluators:
             # ir-measures spells a measure out each time that it is hashed
             found = {id(m): values.setdefault(str(m), {}) for m in evaluator.measures}
@@ -256,18 +250,13 @@ class Evaluator:
         ties = {qid: count for qid, count in tied.items() if count}
         return RunResult(name, summary, per_query, missing, unjudged, ties)
 
-    def result(self, runs: Sequence[RunResult], relevance_level: int = 1) -> EvaluationResult:
+    def result(self, runs: Sequence[RunResult], level: int = 1) -> EvaluationResult:
         """Return the results of several runs as one; log what is remarkable."""
-        result = EvaluationResult(
-            self.measures, relevance_level, self.queries, tuple(runs), self.providers
-        )
+        result = EvaluationResult(self.measures, level, self.queries, tuple(runs), self.providers)
         for run in runs:
-            for level, sentence in remarks(run, result, self.complete):
-                logger.log(level, sentence)
+            for severity, sentence in remarks(run, result, self.complete):
+                logger.log(severity, sentence)
         return result
-
-    def _numbered(self, queries: Mapping[str, T]) -> dict[str, T]:
-        return {self._numbers[q]: hits for q, hits in queries.items() if q in self._numbers}
 
 
 def over_seeds(result: EvaluationResult) -> EvaluationResult:

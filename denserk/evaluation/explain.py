@@ -116,46 +116,38 @@ def explain(
     grades, hits = read_qrels_map(qrels).get(qid), [*read_raw_hits(run, qid)]
     if grades is None and not hits:
         raise UsageError(f"--explain {qid}: neither {run} nor {qrels} has this query")
-    return tuple(_view(peer, qid, hits, grades, asked.measures) for peer in PEERS)
-
-
-def _view(
-    peer: Peer,
-    qid: str,
-    hits: Sequence[RawHit],
-    grades: Mapping[str, int] | None,
-    measures: Sequence[Measure],
-) -> View:
-    mine = [m for m in measures if not peer.measures or m.NAME in peer.measures.split()]
     repeated = len({hit.docid for hit in hits}) < len(hits)
-    instead = ""
-    if grades is None:
-        instead = peer.unjudged
-    elif not hits:
-        instead = peer.missing
-    elif repeated and not peer.repeated:
-        instead = "stops: a passage twice"
-    elif peer.reading.ties == RANK and any(hit.rank is None for hit in hits):
-        instead = "needs ranks"
-    if instead or grades is None:
-        return View(peer.name, (), dict.fromkeys(map(str, mine), instead), ())
-    order = peer.reading.order(qid, hits)
-    shown = tuple(f"{docid} ({grades.get(docid, '-')})" for docid in order[:SHOWN])
-    values: dict[str, float | str] = {}
-    rules: dict[str, None] = {}
-    for measure in mine:
-        value = partial(Reading.value, measure=measure, qid=qid, hits=hits, grades=grades)
-        values[str(measure)] = value(peer.reading)
-        rules |= dict.fromkeys(_moved_by(peer.reading, value))
-    if repeated:
-        rules["of a repeated passage the last line counts"] = None
-    for measure in mine if peer.capped else ():
-        if measure.NAME == "R":
-            depth = measure["cutoff"]
-            relevant = [d for d, grade in grades.items() if grade > 0]
-            capped = len(set(order[:depth]) & set(relevant)) / (min(depth, len(relevant)) or 1)
-            values[f"R_cap@{depth}"] = capped
-    return View(peer.name, shown, values, tuple(rules))
+    unranked = any(hit.rank is None for hit in hits)
+    views = []
+    for peer in PEERS:
+        names = peer.measures.split()
+        mine = [measure for measure in asked.measures if not names or measure.NAME in names]
+        cases = (
+            (grades is None, peer.unjudged),
+            (not hits, peer.missing),
+            (repeated and not peer.repeated, "stops: a passage twice"),
+            (unranked and peer.reading.ties == RANK, "needs ranks"),
+        )
+        instead = [text for happens, text in cases if happens]
+        if instead or grades is None:
+            views.append(View(peer.name, (), dict.fromkeys(map(str, mine), instead[0]), ()))
+            continue
+        order = peer.reading.order(qid, hits)
+        shown = tuple(f"{docid} ({grades.get(docid, '-')})" for docid in order[:SHOWN])
+        values: dict[str, float | str] = {}
+        rules: dict[str, None] = {}
+        for measure in mine:
+            value = partial(Reading.value, measure=measure, qid=qid, hits=hits, grades=grades)
+            values[str(measure)] = value(peer.reading)
+            rules |= dict.fromkeys(_moved_by(peer.reading, value))
+        if repeated:
+            rules["of a repeated passage the last line counts"] = None
+        for depth in (m["cutoff"] for m in mine if peer.capped and m.NAME == "R"):
+            relevant = {docid for docid, grade in grades.items() if grade > 0}
+            found = len(relevant.intersection(order[:depth]))
+            values[f"R_cap@{depth}"] = found / (min(depth, len(relevant)) or 1)
+        views.append(View(peer.name, shown, values, tuple(rules)))
+    return tuple(views)
 
 
 def _moved_by(reading: Reading, value: Callable[[Reading], float]) -> Iterator[str]:

@@ -9,7 +9,6 @@ import math
 import re
 import warnings
 from collections.abc import Collection, Iterable, Sequence
-from functools import cache
 from typing import ClassVar, NamedTuple
 
 import ir_measures
@@ -138,6 +137,10 @@ def _parse(token: str) -> list[Measure]:
         raise UsageError(f"{token} is not a measure of ir-measures{nearest}") from None
 
 
+# trec_eval's names by those of ir-measures, without and with a parameter ("@")
+_TREC_SPELLINGS = {str(_parse(name)[0]).partition("@")[:2]: name for name in TREC_NAMES}
+
+
 def _checked(token: str, measure: Measure, level: int) -> Measure:
     """Check the parameters of a measure, and set its relevance level where it names none."""
     known, params = measure.SUPPORTED_PARAMS, dict(measure.params)
@@ -183,13 +186,6 @@ def providers_of(measures: Iterable[Measure]) -> dict[Provider, list[Measure]]:
     return {provider: share for provider, share in shares.items() if share}
 
 
-@cache
-def _trec_names() -> dict[tuple[str, str], str]:
-    """Return trec_eval's names by those of ir-measures, without and with a parameter ("@")."""
-    parts = ((str(_parse(name)[0]).partition("@"), name) for name in TREC_NAMES)
-    return {(base, at): name for (base, at, _), name in parts}
-
-
 def trec_spelling(measure: Measure, level: int = 1) -> str:
     """Return how trec_eval prints a measure of ir-measures; unchanged where it has no name for it.
 
@@ -206,5 +202,5 @@ def trec_spelling(measure: Measure, level: int = 1) -> str:
     base, at, value = str(type(measure)(**params)).partition("@")
     if base == "IPrec":
         value = f"{float(value):.2f}"
-    name = _trec_names().get((base, at))
+    name = _TREC_SPELLINGS.get((base, at))
     return str(measure) if name is None else f"{name}_{value}".removesuffix("_")

@@ -213,7 +213,7 @@ def describe(differences: Differences, p: float, factor: float, alpha: float) ->
     exactly where the corrected p-value is below alpha.
     """
     n, mean = len(differences), float(differences.mean()) if len(differences) else math.nan
-    interval = t_test(differences).confidence_interval(1 - alpha / factor)
+    bounds = t_test(differences).confidence_interval(1 - alpha / factor)
     effect = math.nan
     if n > 1 and np.ptp(differences):
         effect = mean / float(differences.std(ddof=1))
@@ -221,5 +221,5 @@ def describe(differences: Differences, p: float, factor: float, alpha: float) ->
         effect = math.copysign(math.inf, mean) if mean else 0.0
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     corrected = p if math.isnan(p) else min(1.0, factor * p)
-    low, high = float(interval.low), float(interval.high)
+    low, high = float(bounds.low), float(bounds.high)
     return Difference(mean, low, high, effect, p, wins, n - wins - losses, losses, corrected)

@@ -161,14 +161,11 @@ def _sections(result: Result, report: ReportSettings) -> Iterator[tuple[str, lis
         yield ALL, summaries
 
 
-def _names(result: Result) -> list[str]:
-    return [run if isinstance(run, str) else run.name for run in result.runs]
-
-
 def _measures_table(result: Result, measures: Sequence[Measure], report: ReportSettings) -> Table:
     """Return runs (of each query or benchmark) by measures; many measures as rows, runs across."""
     one = result if isinstance(result, EvaluationResult) else None
-    names, down = _names(result), len(measures) > WIDE
+    names = [run if isinstance(run, str) else run.name for run in result.runs]
+    down = len(measures) > WIDE
     section = "benchmark" if one is None else "query" if report.per_query else None
     with_run = not down and (len(names) > 1 or section is None)
 
@@ -226,7 +223,8 @@ def difference_note(comparison: "Comparison") -> str:
 
 def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
     """Yield ir-measures' lines (measure, value) behind run (of several), benchmark and query."""
-    sections, names = list(_sections(result, report)), _names(result)
+    sections = list(_sections(result, report))
+    names = [run if isinstance(run, str) else run.name for run in result.runs]
     named = isinstance(result, BenchmarksResult) or report.per_query
     for position, name in enumerate(names):
         for section, runs in sections:
