@@ -15,8 +15,7 @@ logger = logging.getLogger(__name__)
 @command(
     "convert",
     common="kind from_format to_format expansions corpus queries teacher tag allow_pickle "
-    "overwrite representation l2_norm query_max_length passage_max_length device dtype "
-    "batch_size",
+    "overwrite representation l2_norm query_max_length passage_max_length device dtype batch_size",
 )
 def convert(
     source: Annotated[str, typer.Argument(help="File, folder, or - for standard input.")],
@@ -39,8 +38,7 @@ def convert(
 @command(
     "generate",
     common="corpus output queries_model continuation_model num_queries num_continuations "
-    "passage_max_length seed resume overwrite shard_id shard_num device dtype "
-    "batch_size",
+    "passage_max_length seed resume overwrite shard_id shard_num device dtype batch_size",
 )
 def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings) -> Any:
     """Generate queries (doc2query) and continuations for passages.
@@ -51,9 +49,8 @@ def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: Comput
     from denserk.models.generation import generate as task
 
     result = task(settings, corpus, compute)
-    logger.info(
-        f"{settings.output}: {result.count:,} passages; {result.generated:,} processed in this run "
-        f"({result.queries:,} queries, {result.continuations:,} continuations; {result.empty:,} "
-        f"without text), {result.generated / (result.seconds or 1):,.1f} per second"
-    )
+    made = f"{result.queries:,} queries, {result.continuations:,} continuations"
+    done = f"{result.generated:,} processed in this run ({made}; {result.empty:,} without text)"
+    speed = f"{result.generated / (result.seconds or 1):,.1f} per second"
+    logger.info(f"{settings.output}: {result.count:,} passages; {done}, {speed}")
     return result

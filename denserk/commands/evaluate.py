@@ -15,6 +15,7 @@ from denserk.commands.options import command
 from denserk.config import benchmarks
 from denserk.config import evaluation as config
 from denserk.config.encoding import ModelOptions
+from denserk.config.evaluation import EvalSettings, ReportSources
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import OverwriteSettings, fields_of, reject_given
 from denserk.errors import InputError, UsageError
@@ -34,8 +35,8 @@ HOW = "e.g. denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qr
 
 @command(
     "eval",
-    common="measures relevance_level complete per_query format baseline test correction min "
-    "report plot topics corpus answers explain max_hits",
+    common="measures relevance_level complete per_query format baseline test correction min report "
+    "plot topics corpus answers explain max_hits",
 )
 def evaluate(
     inputs: config.EvalInputSettings,
@@ -53,7 +54,7 @@ def evaluate(
     denserk eval run.trec qrels.txt --measures 'nDCG@10 RR@10 R@100'
     denserk eval bm25.trec dense.trec qrels.txt --baseline bm25.trec
     """
-    settings: config.EvalSettings = inputs
+    settings: EvalSettings = inputs
     runs, qrels = [*(files or []), *inputs.run], inputs.qrels
     if inputs.corpus is None and inputs.report is None:
         reject_given(corpus, why="only for --corpus or --report")
@@ -90,7 +91,7 @@ def evaluate(
         result = task(runs, qrels, settings)
     by = qrels or inputs.answers or ""
     title = f"Runs on {Path(by).name if Path(by).exists() else by}"
-    sources = config.ReportSources(title, qrels, settings.topics, inputs.corpus, corpus)
+    sources = ReportSources(title, qrels, settings.topics, inputs.corpus, corpus)
     finish(result, runs, settings, sources)
 
 
@@ -101,7 +102,7 @@ def evaluate(
 )
 def benchmark(
     paths: benchmarks.BenchmarkPaths,
-    settings: config.EvalSettings,
+    settings: EvalSettings,
     make: benchmarks.MakeSettings,
     options: ModelOptions,
     corpus: CorpusSettings,
@@ -154,13 +155,13 @@ def benchmark(
 
 
 def _evaluate_one(
-    paths: benchmarks.BenchmarkPaths, benchmark: benchmarks.Benchmark, settings: config.EvalSettings
+    paths: benchmarks.BenchmarkPaths, benchmark: benchmarks.Benchmark, settings: EvalSettings
 ) -> None:
     from denserk.evaluation.benchmarks import evaluate_benchmark
 
     settings, runs = with_baseline(settings, [*paths.runs])
     result = evaluate_benchmark(runs, benchmark, settings, paths.against)
-    sources = config.ReportSources(benchmark.title, topics=settings.topics)
+    sources = ReportSources(benchmark.title, topics=settings.topics)
     if settings.report is not None:
         from denserk.evaluation.report import sources_of
 
@@ -189,9 +190,7 @@ def content_of(name: str) -> Literal["run", "qrels"] | None:
     raise InputError(name, number, found, expected)
 
 
-def sort_inputs(
-    files: Sequence[str], runs: Sequence[str], qrels: str | None
-) -> tuple[list[str], str]:
+def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tuple[list[str], str]:
     """Return the runs and the qrels among `files`, given in any order, `--run` and `--qrels`."""
     named = [*files, *runs, *([qrels] if qrels else [])]
     if twice := sorted({name for name in named if named.count(name) > 1}):
@@ -209,9 +208,7 @@ def sort_inputs(
     return found_runs, found[0]
 
 
-def with_baseline(
-    settings: config.EvalSettings, runs: list[str]
-) -> tuple[config.EvalSettings, list[str]]:
+def with_baseline(settings: EvalSettings, runs: list[str]) -> tuple[EvalSettings, list[str]]:
     """Put the run that --baseline names, a file or a run's name in tables, among the runs."""
     name = settings.baseline
     if name is None or name in runs or (name == config.PREVIOUS and not Path(name).is_file()):
@@ -238,10 +235,7 @@ def check_page(settings: config.PageSettings, inputs: Sequence[str]) -> None:
 
 
 def finish(
-    result: "EvaluationResult",
-    runs: Sequence[str],
-    settings: config.EvalSettings,
-    sources: config.ReportSources,
+    result: "EvaluationResult", runs: Sequence[str], settings: EvalSettings, sources: ReportSources
 ) -> None:
     """Test runs against a baseline, print measures, write the report, check minimum values."""
     from denserk.evaluation.evaluator import check_minimums, over_seeds

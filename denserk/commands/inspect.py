@@ -87,8 +87,8 @@ def attention_entropy(
 @command(
     "query-latency",
     app=analyze,
-    common="model topics sample warm_up output plot representation query_max_length "
-    "query_prefix device dtype threads overwrite",
+    common="model topics sample warm_up output plot representation query_max_length query_prefix "
+    "device dtype threads overwrite",
 )
 def query_latency(
     settings: analysis.QueryLatencySettings, options: ModelOptions, more: MoreModels = None

@@ -22,13 +22,10 @@ from denserk.records import Passage, Query
 from denserk.reporting import printable
 
 EXCERPT = 320  # characters of a passage that are printed
+Answer = Callable[[Sequence[Query]], list[tuple[str, Hits]]]
 
 
-def print_hits(
-    paths: SearchPaths,
-    opened: OpenedIndex,
-    answer: Callable[[Sequence[Query]], list[tuple[str, Hits]]],
-) -> None:
+def print_hits(paths: SearchPaths, opened: OpenedIndex, answer: Answer) -> None:
     """Print the hits of `paths.query`, or of the queries that are typed.
 
     The corpus is read once, and the passages that may be printed are copied to a temporary file.

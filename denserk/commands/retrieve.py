@@ -22,8 +22,7 @@ PRINTED_HITS = 10  # of a query, by default
 @command(
     "encode",
     common="model corpus topics output output_format resume update overwrite shard_id shard_num "
-    "representation l2_norm passage_max_length query_max_length device dtype int8 "
-    "batch_size",
+    "representation l2_norm passage_max_length query_max_length device dtype int8 batch_size",
 )
 def encode(
     settings: encoding.EncodeSettings, corpus: CorpusSettings, options: encoding.ModelOptions
@@ -39,10 +38,8 @@ def encode(
     result = task(settings, corpus, options)
     copied = f"{result.copied:,} copied from {settings.update}, " if settings.update else ""
     rate = per_second(result.encoded / (result.seconds or 1))
-    logger.info(
-        f"{settings.output}: {result.count:,} vectors of {result.dimension} dimensions; {copied}"
-        f"{result.encoded:,} encoded in this run, {rate} per second"
-    )
+    made = f"{settings.output}: {result.count:,} vectors of {result.dimension} dimensions"
+    logger.info(f"{made}; {copied}{result.encoded:,} encoded in this run, {rate} per second")
     if result.positions:
         speed, padding = result.tokens / result.seconds, 1 - result.tokens / result.positions
         logger.info(f"{speed:,.0f} tokens per second, {padding:.1%} padding")
@@ -86,8 +83,8 @@ def index(
 
 @command(
     "search",
-    common="index topics query interactive corpus model encoded_queries output hits prf "
-    "ef_search nprobe output_format overwrite device dtype threads quiet",
+    common="index topics query interactive corpus model encoded_queries output hits prf ef_search "
+    "nprobe output_format overwrite device dtype threads quiet",
 )
 def search(
     paths: retrieval.SearchPaths,
@@ -119,10 +116,8 @@ def search(
     result = task(*asked, own_precision=own_precision, use=use)
     if use is not None:
         return None
-    logger.info(
-        f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "
-        f"{result.queries / result.searching_seconds:,.1f} queries per second"
-    )
+    speed = f"{result.queries / result.searching_seconds:,.1f} queries per second"
+    logger.info(f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, {speed}")
     return result
 
 
@@ -146,10 +141,8 @@ def rerank(
     from denserk.index.rerank import rerank as task
 
     result = task(paths, settings, text, compute, corpus)
-    logger.info(
-        f"{paths.output}: {result.queries:,} queries, {result.pairs:,} pairs, "
-        f"{result.pairs / result.scoring_seconds:,.1f} pairs per second"
-    )
+    speed = f"{result.pairs / result.scoring_seconds:,.1f} pairs per second"
+    logger.info(f"{paths.output}: {result.queries:,} queries, {result.pairs:,} pairs, {speed}")
     return result
 
 
@@ -179,8 +172,6 @@ def fuse(
     if not paths.output:
         print(result.options)  # noqa: T201
         return result
-    logger.info(
-        f"{paths.output}: {len(runs)} runs, {result.queries:,} queries, {result.hits:,} hits"
-        f"{f'; {result.options}' if fusion.tune else ''}"
-    )
+    found = f"{len(runs)} runs, {result.queries:,} queries, {result.hits:,} hits"
+    logger.info(f"{paths.output}: {found}{f'; {result.options}' if fusion.tune else ''}")
     return result

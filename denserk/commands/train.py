@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 @command(
     "pretrain",
     config=True,
-    common="objective model architecture corpus expansions output max_length spans "
-    "mlm_probability batch_size epochs max_steps lr dtype save_steps seed device resume",
+    common="objective model architecture corpus expansions output max_length spans mlm_probability "
+    "batch_size epochs max_steps lr dtype save_steps seed device resume",
 )
 def pretrain(
     pretraining: config.PretrainSettings,
@@ -40,8 +40,7 @@ def pretrain(
     "finetune",
     config=True,
     common="preset model train_data corpus output representation objective temperature "
-    "distillation batch_size epochs lr group_size grad_cache dtype dev_data device "
-    "resume",
+    "distillation batch_size epochs lr group_size grad_cache dtype dev_data device resume",
 )
 def finetune(
     presets: training.PresetSettings,
@@ -74,8 +73,7 @@ def _report(result: Any, output: str, best: str = "") -> Any:
 @command(
     "mine-negatives",
     common="train topics qrels run corpus output output_format preset depth num_negatives "
-    "sampling_strategy range_min relative_margin answers teacher skip_missing seed "
-    "overwrite",
+    "sampling_strategy range_min relative_margin answers teacher skip_missing seed overwrite",
 )
 def mine_negatives(
     paths: training.MiningPaths,
