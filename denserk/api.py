@@ -118,9 +118,8 @@ class Encoder:
         """
         if isinstance(passages, str | Mapping):
             return np.asarray(self.encode_passages([passages])[0])
-        rows = self._encoder.encode_passages(
-            [_passage("", {"text": p} if isinstance(p, str) else p) for p in passages]
-        )
+        records = [_passage("", {"text": p} if isinstance(p, str) else p) for p in passages]
+        rows = self._encoder.encode_passages(records)
         several = self._encoder.vectors_per_passage
         return rows if several == 1 else rows.reshape(len(passages), several, -1)
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
@@ -20,18 +20,13 @@ from denserk.config.formats import ConversionSettings, CorpusSettings, Kind, Tra
 from denserk.config.options import unused_options
 from denserk.errors import InputError, UsageError
 from denserk.io import corpus, qrels, runs, topics, training
+from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
 from denserk.io.files import STREAM, first_line, is_number, open_ahead, some
 from denserk.io.json_records import first_record
-from denserk.io.manifest import NAME as MANIFEST
-from denserk.io.manifest import Kind as ManifestKind
-from denserk.io.manifest import Manifest
 from denserk.io.outputs import prepare_folder, whole_folder
 from denserk.io.pretraining_text import append_queries
-from denserk.io.qrels import BEIR_HEADER
 from denserk.io.tables import HUB
-from denserk.io.topics import is_answer_list, is_relation_file
-from denserk.io.training import detect_training
 from denserk.io.vector_formats import VectorBlock, write_vectors
 from denserk.io.vectors import VectorFolderWriter, read_vector_blocks
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
@@ -170,7 +165,7 @@ def _vectors(job: _Job) -> int:
             job.progress.advance(len(block.ids))
 
     blocks = single_vectors()
-    known = made if made is not None and made.kind is ManifestKind.VECTORS else None
+    known = made if made is not None and made.kind is manifests.Kind.VECTORS else None
     if job.to_format is not VectorFormat.NPY:
         return write_vectors(job.target, job.to_format, blocks, overwrite=overwrite, manifest=known)
     # denserk's own folder; the manifest keeps what encoded the vectors
@@ -179,7 +174,7 @@ def _vectors(job: _Job) -> int:
     folder = prepare_folder(job.target, overwrite=overwrite)
     dtype = "float16" if first.vectors.dtype == np.float16 else "float32"
     settings = known.settings if known else {}
-    manifest = Manifest(ManifestKind.VECTORS, False, settings, made_from)
+    manifest = manifests.Manifest(manifests.Kind.VECTORS, False, settings, made_from)
     writer = VectorFolderWriter(folder, manifest, dtype)
     for number, block in enumerate(chain([first], blocks)):
         writer.write(Block(number, len(block.ids), ""), block.ids, block.vectors)
@@ -292,11 +287,11 @@ def _folder_kinds(folder: Path) -> Set[Kind]:
     names = {item.name for item in folder.iterdir()}
     if names & MODEL_FILES:
         return {Kind.MODEL}
-    if MANIFEST in names or {"index", "docid"} <= names or "embedding.pkl" in names:
+    if manifests.NAME in names or {"index", "docid"} <= names or "embedding.pkl" in names:
         return {Kind.VECTORS}
     if names & {"corpus.jsonl", "corpus.jsonl.gz"}:
         return COLLECTION
-    if any(is_relation_file(name) for name in names):
+    if any(topics.is_relation_file(name) for name in names):
         return {Kind.QUERIES}
     files = (folder / name for name in sorted(names) if not name.startswith("."))
     first = next((file for file in files if file.is_file()), None)
@@ -305,47 +300,45 @@ def _folder_kinds(folder: Path) -> Set[Kind]:
 
 def _file_kinds(path: Path) -> Set[Kind]:
     with open_ahead(path, part="train") as (head, _):
-        record, training = first_record(head), detect_training(head)
+        record, form = first_record(head), training.detect_training(head)
     if head.startswith(BINARY) or path.suffix in (".pkl", ".pickle"):
         return {Kind.VECTORS}
     if runs.PREDICTIONS.match(head):
         return {Kind.RUN}
-    if record is None:
-        return _column_kinds(first_line(head).decode("utf-8", "replace"), training)
-    keys = record.keys()
-    rules = (  # the first that holds decides
-        ("vector" in keys, {Kind.VECTORS}),
-        (training is not None, {Kind.TRAINING}),
-        ({"query-id", "corpus-id"} <= keys, {Kind.QRELS}),
-        ({"qid", "docid"} <= keys, {Kind.RUN}),
-        (keys & {"question", "query", "query_id", "query_text", "qid"}, {Kind.QUERIES}),
-        (all(isinstance(value, dict) for value in record.values()), {Kind.QUERIES}),
-        (keys & {"contents", "docid"} or {"title", "text"} <= keys, {Kind.CORPUS}),
-        ("title" in keys, {Kind.QUERIES}),
-        ("text" in keys, {Kind.CORPUS, Kind.QUERIES}),
-    )
-    return next((kinds for holds, kinds in rules if holds), set())
-
-
-def _column_kinds(line: str, training: TrainingFormat | None) -> Set[Kind]:
-    tabs, terms = line.split("\t"), line.split()
-    two, three = len(tabs) == 2, len(tabs) == 3
-    run = len(terms) == 6 or (len(terms) > 6 and terms[1] == "Q0")  # text may follow the tag
-    numbered = three and training is TrainingFormat.TRIPLES and is_number(tabs[2])
-    rules = (  # the first that holds decides
-        (tuple(terms) == BEIR_HEADER, {Kind.QRELS}),
-        (sorted(tabs) == ["id", "text", "title"], {Kind.CORPUS}),
-        (run and is_number(terms[3]) and is_number(terms[4]), {Kind.RUN}),
-        (len(terms) == 4 and is_number(terms[3]), {Kind.QRELS}),
-        (two and is_answer_list(tabs[1]), {Kind.QUERIES}),
-        (training is TrainingFormat.ST_TRIPLET, {Kind.TRAINING}),
-        (two and training is TrainingFormat.NEGATIVES and "," in tabs[1], {Kind.TRAINING}),
-        (two, {Kind.CORPUS, Kind.QUERIES}),
-        (numbered and "." in tabs[-1], {Kind.RUN}),
-        (numbered, {Kind.QRELS, Kind.RUN, Kind.TRAINING}),
-        (training is TrainingFormat.TRIPLES, {Kind.TRAINING}),
-        (three, {Kind.CORPUS, Kind.TRAINING}),
-    )
+    rules: Sequence[tuple[Any, Set[Kind]]]  # the first that holds decides
+    if record is not None:
+        keys = record.keys()
+        rules = (
+            ("vector" in keys, {Kind.VECTORS}),
+            (form is not None, {Kind.TRAINING}),
+            ({"query-id", "corpus-id"} <= keys, {Kind.QRELS}),
+            ({"qid", "docid"} <= keys, {Kind.RUN}),
+            (keys & {"question", "query", "query_id", "query_text", "qid"}, {Kind.QUERIES}),
+            (all(isinstance(value, dict) for value in record.values()), {Kind.QUERIES}),
+            (keys & {"contents", "docid"} or {"title", "text"} <= keys, {Kind.CORPUS}),
+            ("title" in keys, {Kind.QUERIES}),
+            ("text" in keys, {Kind.CORPUS, Kind.QUERIES}),
+        )
+    else:
+        line = first_line(head).decode("utf-8", "replace")
+        tabs, terms = line.split("\t"), line.split()
+        two, three = len(tabs) == 2, len(tabs) == 3
+        run = len(terms) == 6 or (len(terms) > 6 and terms[1] == "Q0")  # text may follow the tag
+        numbered = three and form is TrainingFormat.TRIPLES and is_number(tabs[2])
+        rules = (
+            (tuple(terms) == qrels.BEIR_HEADER, {Kind.QRELS}),
+            (sorted(tabs) == ["id", "text", "title"], {Kind.CORPUS}),
+            (run and is_number(terms[3]) and is_number(terms[4]), {Kind.RUN}),
+            (len(terms) == 4 and is_number(terms[3]), {Kind.QRELS}),
+            (two and topics.is_answer_list(tabs[1]), {Kind.QUERIES}),
+            (form is TrainingFormat.ST_TRIPLET, {Kind.TRAINING}),
+            (two and form is TrainingFormat.NEGATIVES and "," in tabs[1], {Kind.TRAINING}),
+            (two, {Kind.CORPUS, Kind.QUERIES}),
+            (numbered and "." in tabs[-1], {Kind.RUN}),
+            (numbered, {Kind.QRELS, Kind.RUN, Kind.TRAINING}),
+            (form is TrainingFormat.TRIPLES, {Kind.TRAINING}),
+            (three, {Kind.CORPUS, Kind.TRAINING}),
+        )
     return next((kinds for holds, kinds in rules if holds), set())
 
 
