@@ -213,7 +213,8 @@ def attention_entropy(
     pooling = {"representation": encoding.Representation.MEAN}  # any: no embeddings are made
     compute = replace(compute, backend=encoding.Backend.TORCH)  # its attention can be read
     models = load_models(settings.labelled, encoding.ModelOptions(pooling, text, compute))
-    passages = choose_records(_with_text(settings, corpus), settings.sample, settings.seed)
+    read = _with_text(settings.corpus, corpus, settings.fields)
+    passages = choose_records(read, settings.sample, settings.seed)
     if not passages:
         raise InputError(settings.corpus, None, "only passages without text", "some text")
     source = {"corpus": settings.corpus, "passages": len(passages), "seed": settings.seed}
@@ -226,7 +227,16 @@ def attention_entropy(
         for layer, column in enumerate(values.T, start=1):
             numbers = {"entropy": float(column.mean()), "deviation": float(column.std())}
             found.append({"label": label, "model": model, **source, "layer": layer, **numbers})
-    save(found, lambda: plot_entropy(found), settings)
+
+    def draw() -> Any:
+        curves = _curves(found)
+        axes = new_axes(5.5, max(3.2, 0.2 * len(curves)))
+        draw_lines(axes, {label: list(enumerate(each, 1)) for label, each in curves.items()})
+        axes.set(xlabel="layer", ylabel="entropy of [CLS] attention (nats)")
+        axes.locator_params(axis="x", nbins=13, integer=True, min_n_ticks=1)
+        return axes
+
+    save(found, draw, settings)
     return found
 
 
@@ -244,16 +254,6 @@ def layer_table(found: Sequence[Row]) -> list[list[str]]:
     columns = ([f"{value:.4f}" for value in curve] for curve in curves.values())
     layers = enumerate(zip_longest(*columns, fillvalue=""), start=1)
     return [["layer", *curves], *([str(layer), *values] for layer, values in layers)]
-
-
-def plot_entropy(found: Sequence[Row]) -> Any:
-    """Draw one curve per model over the layers."""
-    curves = _curves(found)
-    axes = new_axes(5.5, max(3.2, 0.2 * len(curves)))
-    draw_lines(axes, {label: list(enumerate(curve, start=1)) for label, curve in curves.items()})
-    axes.set(xlabel="layer", ylabel="entropy of [CLS] attention (nats)")
-    axes.locator_params(axis="x", nbins=13, integer=True, min_n_ticks=1)
-    return axes
 
 
 def row_entropy(rows: Tensor, mask: Tensor) -> Tensor:
@@ -279,14 +279,11 @@ def layer_entropies(backbone: Backbone, batch: TokenBatch) -> NDArray[np.float64
     return entropies
 
 
-def _with_text(
-    settings: analysis.AttentionEntropySettings, corpus: CorpusSettings
-) -> Iterator[Passage]:
-    fields = settings.fields or ("title", "text")
-    with track(f"drawing from {settings.corpus}", None, "passages") as progress:
-        for passage in read_passages(settings.corpus, corpus, settings.fields or None):
+def _with_text(source: str, corpus: CorpusSettings, fields: Sequence[str]) -> Iterator[Passage]:
+    with track(f"drawing from {source}", None, "passages") as progress:
+        for passage in read_passages(source, corpus, fields or None):
             progress.advance()
-            if any(passage.field(name).strip() for name in fields):
+            if any(passage.field(name).strip() for name in fields or ("title", "text")):
                 yield passage
 
 
@@ -372,10 +369,8 @@ def choose_pairs(
             raise MismatchError(said, "are they of the same collection and split?")
         sets[name] = np.array(rows, dtype=np.int64)
     if lacking := wanted - passages.keys():
-        logger.warning(
-            f"passages that {settings.corpus} does not hold are left out: {len(lacking):,} of "
-            f"{len(wanted):,} ({some(sorted(lacking))})"
-        )
+        which = f"{len(lacking):,} of {len(wanted):,} ({some(sorted(lacking))})"
+        logger.warning(f"passages that {settings.corpus} does not hold are left out: {which}")
     return queries, list(passages.values()), sets
 
 
@@ -395,11 +390,9 @@ def winners(queries: Tensor, passages: PassageVectors) -> Tensor:
 @torch.inference_mode()
 def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list[Row]:
     """Count for one model, for each set of pairs."""
-    single = ModelError(
-        f"{label} gives a passage one vector: there is no maximum to win",
-        "use a model trained with --representation mlr, me-bert or colbert, and --reduction "
-        f"{' or '.join(KEPT_APART)}",
-    )
+    apart = f"--representation mlr, me-bert or colbert, and --reduction {' or '.join(KEPT_APART)}"
+    said = f"{label} gives a passage one vector: there is no maximum to win"
+    single = ModelError(said, f"use a model trained with {apart}")
     side = encoder.sides["passage"].encoder
     pooling = side.representation
     if not isinstance(pooling, MultiVector) or encoder.representation.reduction not in KEPT_APART:
