@@ -80,7 +80,7 @@ def training_of(run: PretrainRun, output: Path) -> Training:
         objective.load_heads(folder)
 
     def prepare_batches(output: Path) -> tuple[PretrainingBatches, None]:
-        again = not run_folder.is_resumable(output)
+        again = not run_folder.is_resumable(output)  # --overwrite has emptied it by now
         store = prepare(run, output / run_folder.DATA, tokenizer, again=again)
         if settings.tokenize_to is not None:
             name = settings.model or settings.tokenizer or str(output / run_folder.START)
@@ -204,13 +204,11 @@ def train_vocabulary(
     return BertTokenizer(vocab=learner.get_vocab(), model_max_length=positions)
 
 
-def new_model(
-    architecture: Architecture, vocabulary_size: int, seed: int, positions: int
-) -> BertForMaskedLM:
+def new_model(kind: Architecture, vocabulary: int, seed: int, positions: int) -> BertForMaskedLM:
     """Return a randomly initialised BERT with its MLM head."""
-    layers, hidden = SIZES[architecture]
+    layers, hidden = SIZES[kind]
     config = BertConfig(
-        vocab_size=vocabulary_size,
+        vocab_size=vocabulary,
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=hidden // 64,

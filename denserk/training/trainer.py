@@ -268,10 +268,8 @@ class Trainer:
     def _diverged(self, what: str) -> DenserkError:
         good = self._checkpoints()
         start = f"; {good[-1]} is the last good checkpoint, and can be --model" if good else ""
-        return DenserkError(
-            f"training diverged: {what}",
-            f"lower --lr, or use --dtype float32 in place of float16, and start again{start}",
-        )
+        fix = f"lower --lr, or use --dtype float32 in place of float16, and start again{start}"
+        return DenserkError(f"training diverged: {what}", fix)
 
     def _checkpoints(self) -> list[Path]:
         """Return the checkpoints, oldest first."""
