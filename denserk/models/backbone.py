@@ -15,10 +15,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
+from transformers.models.auto import modeling_auto as auto
 
 from denserk.data.batches import TokenBatch, pad
 from denserk.errors import ModelError
@@ -44,12 +41,12 @@ class Architecture:
     @property
     def has_cls(self) -> bool:
         """True if texts begin with a [CLS] token that attends to all others."""
-        return self.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        return self.model_type in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     @property
     def is_decoder(self) -> bool:
         """True if a token attends to earlier ones only."""
-        return not self.has_cls and self.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        return not self.has_cls and self.model_type in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 
 _BERT = Architecture(
@@ -77,21 +74,17 @@ _MODERNBERT = Architecture(
     transform=lambda model, hidden: model.head(hidden),
     layers="layers",
 )
+_T5 = Architecture("t5", final_norm="encoder.final_layer_norm")
+_OFFSET = ("camembert", "data2vec-text", "longformer", "xlm-roberta-xl", "xmod")
 ARCHITECTURES = {
     row.model_type: row
     for row in (
-        *(_BERT, _ROBERTA, _DISTILBERT, _MODERNBERT),
+        *(_BERT, _ROBERTA, _DISTILBERT, _MODERNBERT, _T5),
         replace(_ROBERTA, model_type="xlm-roberta"),
         replace(_ROBERTA, model_type="mpnet", layers=""),
         replace(_BERT, model_type="deberta-v2", layers=""),
-        *(
-            Architecture(name, final_norm="encoder.final_layer_norm")
-            for name in ("t5", "mt5", "umt5")
-        ),
-        *(
-            Architecture(name, offset=True)
-            for name in ("camembert", "data2vec-text", "longformer", "xlm-roberta-xl", "xmod")
-        ),
+        *(replace(_T5, model_type=name) for name in ("mt5", "umt5")),
+        *(Architecture(name, offset=True) for name in _OFFSET),
     )
 }
 
@@ -160,12 +153,6 @@ class Backbone(nn.Module):
         if self.compiled is not None:
             return self.compiled(batch.input_ids, batch.attention_mask.long())
         return list(self._run(batch, output_hidden_states=True).hidden_states)
-
-    def final_norm(self, states: Tensor) -> Tensor:
-        """Apply the norm that the backbone has after its last layer (T5), if any."""
-        path = self.architecture.final_norm
-        normed: Tensor = self.encoder.get_submodule(path)(states) if path else states
-        return normed
 
     def compile_states(self, dtype: torch.dtype, *, every_layer: bool) -> None:
         """Let OpenVINO compute `forward`, or with `every_layer` `hidden_states`, from now on."""

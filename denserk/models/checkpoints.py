@@ -27,6 +27,7 @@ from denserk.io.manifest import Rule, check, file_sha256
 
 logger = logging.getLogger(__name__)
 
+Tensors = Mapping[str, Tensor]
 CONFIG = "config.json"
 # the first of these that a folder has is read; an index names several files
 WEIGHTS = (
@@ -57,26 +58,21 @@ def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) 
         model = PUBLISHED[model]
     elif not HUB_NAME.fullmatch(model) or model.startswith("."):
         raise UsageError(f"{option} {model}: no such folder")
-    return model, _download(model, beside)
-
-
-def _download(name: str, beside: Sequence[str]) -> Path:
-    """Download a snapshot, or take the cached one: safetensors if there are any, else pickles."""
-    for pattern in HUB_WEIGHTS:
+    for pattern in HUB_WEIGHTS:  # pickles where there are no safetensors
         files = [*HUB_FILES, *(folder + pattern for folder in HUB_FOLDERS), *beside]
         try:
-            snapshot = Path(snapshot_download(name, allow_patterns=files))
+            snapshot = Path(snapshot_download(model, allow_patterns=files))
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:300]
             raise ModelError(
-                f"{name} is no folder, no short name ({', '.join(PUBLISHED)}) and cannot be "
+                f"{model} is no folder, no short name ({', '.join(PUBLISHED)}) and cannot be "
                 f"fetched from the hub or its cache {constants.HF_HUB_CACHE}: {reason}",
-                f"a private model needs HF_TOKEN; without network: hf download {name} "
+                f"a private model needs HF_TOKEN; without network: hf download {model} "
                 "--local-dir DIR elsewhere, then --model DIR",
             ) from None
         if any(snapshot.glob(pattern)) or any(snapshot.glob(f"*/{pattern}")):
-            return snapshot
-    raise ModelError(f"{name} on the hub holds no weights that denserk reads")
+            return model, snapshot
+    raise ModelError(f"{model} on the hub holds no weights that denserk reads")
 
 
 def read_json(path: Path, rule: Rule = dict) -> Any:
@@ -165,29 +161,20 @@ def read_config(folder: Path) -> PretrainedConfig:
 
 
 def load_model(
-    auto: Any,
-    folder: Path,
-    config: PretrainedConfig,
-    tensors: Mapping[str, Tensor],
-    may_lack: tuple[str, ...] = (),
+    auto: Any, folder: Path, config: PretrainedConfig, tensors: Tensors, heads: tuple[str, ...] = ()
 ) -> Any:
     """Build a transformers model from tensors, in float32 on the CPU, in evaluation mode.
 
     transformers renames old tensors, adds or removes the prefix of the encoder and ties weights.
     The pooler of a bare encoder, which no representation reads, is dropped. Heads of other tasks
-    are ignored; missing tensors whose names begin with `may_lack` are initialised.
+    are ignored; missing tensors whose names begin with one of `heads` are initialised.
     """
     with _explained(f"{folder / CONFIG}: transformers makes no model of it"), torch.device("meta"):
         kind = type(auto.from_config(config))
+    options: Any = {"config": config, "state_dict": dict(tensors), "dtype": torch.float32}
+    options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
     with _explained(f"{folder} cannot be loaded"), silent():
-        model, info = kind.from_pretrained(
-            None,
-            config=config,
-            state_dict=dict(tensors),
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
+        model, info = kind.from_pretrained(None, **options)
     missing = sorted(info["missing_keys"])
     prefix, base = f"{model.base_model_prefix}.", model.base_model
     if base is model and hasattr(model, "pooler"):  # no representation reads it
@@ -200,21 +187,16 @@ def load_model(
         if name.removeprefix(prefix).partition(".")[0] in own and not name.endswith("position_ids")
     ]
     wrong = [
-        *(f"{name} is missing" for name in missing if not name.startswith(may_lack)),
+        *(f"{name} is missing" for name in missing if not name.startswith(heads)),
         *(f"{name} is unexpected" for name in unexpected),
-        *(
-            f"{name} is {tuple(found)}, expected {tuple(expected)}"
-            for name, found, expected in sorted(info["mismatched_keys"])
-        ),
+        *(f"{n} is {tuple(a)}, expected {tuple(b)}" for n, a, b in sorted(info["mismatched_keys"])),
     ]
-    if wrong:
-        raise ModelError(
-            f"{folder}: the weights are not those of its config.json; {'; '.join(wrong)}"
-        )
+    if problems := "; ".join(wrong):
+        raise ModelError(f"{folder}: the weights are not those of its config.json; {problems}")
     return model.eval()
 
 
-def fill(where: Path, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def fill(where: Path, module: nn.Module, tensors: Tensors) -> None:
     """Copy tensors into a module; a ModelError names all that are missing, surplus or misshapen."""
     try:
         module.load_state_dict(tensors)
@@ -238,7 +220,7 @@ def silent() -> Iterator[None]:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: Tensors) -> None:
     """Write tensors in float32: safetensors by the name's suffix, or else a pickle."""
     owned = {n: t.detach().to("cpu", torch.float32).clone() for n, t in tensors.items()}
     with whole_binary(path) as handle:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,13 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
-from denserk.config.encoding import (
-    ComputeSettings,
-    PairSettings,
-    Representation,
-    RepresentationSettings,
-    TextSettings,
-)
+from denserk.config import encoding
+from denserk.config.encoding import PairSettings, Representation, TextSettings
 from denserk.config.options import NOTHING, as_json
 from denserk.data.batches import Pair, PairBatch, PairJoiner, by_length, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
@@ -38,9 +33,6 @@ logger = logging.getLogger(__name__)
 
 PUBLISHED = "ForSequenceClassification"  # end of the class names of published rerankers
 HEAD = "classifier."
-INITIAL_DEVIATION = 0.02
-# transformers writes a huge number where a tokenizer has no limit of its own
-UNLIMITED = 100_000
 
 
 class Reranker(nn.Module):
@@ -68,7 +60,7 @@ class Reranker(nn.Module):
             scores: Tensor = self.model.classifier(at_least_float32(state))[:, 0]
         return scores
 
-    def compute_in(self, dtype: torch.dtype) -> "Reranker":
+    def compute_in(self, dtype: torch.dtype) -> Self:
         """Set the precision of scoring; the last layers stay in float32, or close scores tie."""
         self.model.to(dtype)
         self.model.classifier.float().register_forward_pre_hook(
@@ -86,25 +78,17 @@ class Reranker(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Save it; config.json comes last, so that an interrupted save loads nowhere."""
-        model_folder.write_own_file(
-            folder,
-            self.model.config.model_type,
-            representation=RepresentationSettings(Representation.CROSS_ENCODER),
-            text=self.text,
-            pairs=self.pairs,
-        )
+        kind, model = encoding.RepresentationSettings(Representation.CROSS_ENCODER), self.model
+        own: Any = {"representation": kind, "text": self.text, "pairs": self.pairs}
+        model_folder.write_own_file(folder, model.config.model_type, **own)
         tokenizer, longest = load_tokenizer(self.folder), self.joiner().limit
-        model_folder.save_transformer(
-            folder, self.model, self.model.state_dict(), tokenizer, longest
-        )
+        model_folder.save_transformer(folder, model, model.state_dict(), tokenizer, longest)
 
     def load(self, folder: Path) -> None:
         """Load the weights from a folder that `save` wrote."""
         self.load_state_dict(read_reranker(folder).state_dict())
 
-    def fit(
-        self, text: Mapping[str, Any] = NOTHING, pair_max_length: int | None = None
-    ) -> "Reranker":
+    def fit(self, text: Mapping[str, Any] = NOTHING, pair_max_length: int | None = None) -> Self:
         """Set other lengths and texts, within the model's positions, and return the same model."""
         limit = longest_input(self.model.config)
         self.pairs = replace(self.pairs, max_length=pair_max_length or self.pairs.max_length)
@@ -116,10 +100,10 @@ class Reranker(nn.Module):
 
 
 def _refuse_backbone(config: Any) -> None:
+    kind = config.model_type
     if not architecture_of(config).has_cls:
         raise ModelError(
-            f"--representation cross-encoder scores [CLS], which a {config.model_type} backbone "
-            "does not have",
+            f"--representation cross-encoder scores [CLS], which a {kind} backbone does not have",
             "start from a BERT, ELECTRA, RoBERTa or DistilBERT encoder",
         )
 
@@ -129,12 +113,11 @@ def is_reranker(folder: Path) -> bool:
     if (folder / model_folder.DENSERK_FILE).is_file():
         own = checkpoints.read_json(folder / model_folder.DENSERK_FILE).get("representation")
         return isinstance(own, dict) and own.get("representation") == Representation.CROSS_ENCODER
-    return (folder / checkpoints.CONFIG).is_file() and _is_published(
-        checkpoints.read_json(folder / checkpoints.CONFIG)
-    )
+    return (folder / checkpoints.CONFIG).is_file() and _is_published(folder)
 
 
-def _is_published(config: Mapping[str, Any]) -> bool:
+def _is_published(folder: Path) -> bool:
+    config = checkpoints.read_json(folder / checkpoints.CONFIG)
     return any(str(name).endswith(PUBLISHED) for name in config.get("architectures") or ())
 
 
@@ -148,10 +131,8 @@ def read_reranker(folder: Path) -> Reranker:
     config = checkpoints.read_config(folder)
     _refuse_backbone(config)
     if config.num_labels != 1:
-        raise ModelError(
-            f"{folder} has {config.num_labels} labels; a reranker has one label, the score"
-        )
-    published = _is_published(checkpoints.read_json(folder / checkpoints.CONFIG))
+        raise ModelError(f"{folder} has {config.num_labels} labels; a reranker has one, the score")
+    published = _is_published(folder)
     auto = AutoModelForSequenceClassification if published else AutoModelForTokenClassification
     model = checkpoints.load_model(auto, folder, config, checkpoints.read_weights(folder))
     if (folder / model_folder.DENSERK_FILE).is_file():
@@ -159,7 +140,8 @@ def read_reranker(folder: Path) -> Reranker:
         return Reranker(model, folder, text, pairs)
     tokenizer = load_tokenizer(folder)  # decides about lengths and token types
     limits = (int(tokenizer.model_max_length), longest_input(config))
-    longest = min((limit for limit in limits if limit and limit < UNLIMITED), default=None)
+    # transformers writes a huge number where a tokenizer has no limit of its own
+    longest = min((limit for limit in limits if limit and limit < 100_000), default=None)
     types = (
         "token_type_ids" in tokenizer.model_input_names
         and PairJoiner(tokenizer, TextSettings(), PairSettings()).passage_type > 0
@@ -176,9 +158,8 @@ def reranker_to_train(folder: Path, seed: int) -> Reranker:
     stored = model_folder.read_model_folder(folder)
     encoder = stored.passage
     if not stored.shared:
-        raise ModelError(
-            f"{folder} has separate encoders of queries and passages; start from {encoder.folder}"
-        )
+        hint = f"start from {encoder.folder}"
+        raise ModelError(f"{folder} has separate encoders of queries and passages", hint)
     _refuse_backbone(encoder.config)
     logger.info("new, from random weights: the linear layer that scores [CLS]")
     config = copy.deepcopy(encoder.config)
@@ -187,7 +168,7 @@ def reranker_to_train(folder: Path, seed: int) -> Reranker:
     model = checkpoints.load_model(auto, encoder.folder, config, encoder.tensors, (HEAD,))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        model.classifier.weight.normal_(0.0, INITIAL_DEVIATION, generator=generator)
+        model.classifier.weight.normal_(0.0, 0.02, generator=generator)
         model.classifier.bias.zero_()
     return Reranker(model, encoder.folder, stored.text, PairSettings()).train()
 
@@ -204,15 +185,13 @@ class PairScorer:
         model: str,
         text: Mapping[str, Any] = NOTHING,
         pair_max_length: int | None = None,
-        compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+        compute: encoding.ComputeSettings = encoding.ComputeSettings(),  # noqa: B008  (frozen)
     ) -> None:
         self.name, folder = checkpoints.find_model(model)
         reranker = read_reranker(folder).fit(text, pair_max_length)
         self.compute, self.text, self.pairs = compute, reranker.text, reranker.pairs
-        own = [path for path in [folder / model_folder.DENSERK_FILE] if path.is_file()]
-        self.fingerprint = checkpoints.fingerprint(
-            folder, [*own, *checkpoints.encoder_files(folder)]
-        )
+        files = [*folder.glob(model_folder.DENSERK_FILE), *checkpoints.encoder_files(folder)]
+        self.fingerprint = checkpoints.fingerprint(folder, files)
         self.backbone = reranker.model.config.model_type
         self.tokenizer, self.joiner = reranker.tokenizer(), reranker.joiner()
         self.device = prepare_device(compute)
@@ -232,10 +211,8 @@ class PairScorer:
 
     def score(self, queries: Sequence[Query], passages: Sequence[Passage]) -> NDArray[np.float32]:
         """Score query i with passage i: (P,) float32."""
-        tokens = zip(
-            self.tokenizer.queries(queries), self.tokenizer.passages(passages), strict=True
-        )
-        return self.score_pairs([self.joiner.join(query, passage) for query, passage in tokens])
+        ids = self.tokenizer.queries(queries), self.tokenizer.passages(passages)
+        return self.score_pairs([self.joiner.join(*pair) for pair in zip(*ids, strict=True)])
 
     @torch.inference_mode()
     def score_pairs(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:

@@ -39,19 +39,12 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DTYPES: dict[Dtype, torch.dtype] = {dtype: getattr(torch, dtype.value) for dtype in Dtype}
-
-# CPU kernels are kept for each batch size and length, by default 1,024 in oneDNN and in torch, so
-# that memory would grow for hours; 16 are kept.
-KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-
 # OpenVINO's names of precisions
 HINTS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 # Largest difference between compiled and plain results, relative to their size.
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
 # Least mean and least 5th percentile of the cosines between int8 and float32 vectors.
 LEAST_COSINES = (0.995, 0.98)
-# A process may wait for the others for as long as they work.
-TIMEOUT = timedelta(days=30)
 
 
 def launched() -> bool:
@@ -84,7 +77,9 @@ def choose_device(name: str) -> torch.device:
 
 def prepare_device(compute: ComputeSettings) -> torch.device:
     """Set the number of CPU threads, if given, and of kept kernels, and return the device."""
-    for name in KERNEL_CACHES:
+    # CPU kernels are kept for each batch size and length, by default 1,024 in oneDNN and in torch,
+    # so that memory would grow for hours; 16 are kept
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, "16")
     if compute.threads is not None:
         torch.set_num_threads(compute.threads)
@@ -139,7 +134,8 @@ def process_group(device: str) -> Iterator[None]:
     gpu = chosen.type == "cuda"
     if gpu:
         torch.cuda.set_device(chosen)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=TIMEOUT)
+    long = timedelta(days=30)  # a process may wait for the others for as long as they work
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=long)
     package = logging.getLogger("denserk")
     level = package.level
     if dist.get_rank():
@@ -333,6 +329,7 @@ def compile_module(module: nn.Module, example: tuple[Tensor, ...], dtype: torch.
     """
     from denserk.models.checkpoints import silent  # and transformers: slow to import
 
+    hint = "choose --backend torch"
     with torch.no_grad(), warnings.catch_warnings(action="ignore"), silent():
         expected = module(*example)
         try:
@@ -341,16 +338,11 @@ def compile_module(module: nn.Module, example: tuple[Tensor, ...], dtype: torch.
             found = compiled(*example)
         except (RuntimeError, TypeError, ValueError) as error:
             reason = str(error).strip().partition("\n")[0] or repr(error)
-            raise ModelError(
-                f"OpenVINO cannot convert this model: {reason}", "choose --backend torch"
-            ) from error
+            raise ModelError(f"OpenVINO cannot convert this model: {reason}", hint) from error
     pairs = zip(found, expected, strict=True)
     off = max(float((one - other).norm() / other.norm()) for one, other in pairs)
     if not off <= TOLERANCES[dtype]:
-        raise ModelError(
-            f"OpenVINO's results differ from torch's by {off:.1e} of their size",
-            "choose --backend torch",
-        )
+        raise ModelError(f"OpenVINO's results differ from torch's by {off:.1e} of their size", hint)
     return compiled
 
 

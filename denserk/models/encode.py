@@ -17,27 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import (
-    Backend,
-    EncodeSettings,
-    ModelOptions,
-    TextSettings,
-    VectorFormat,
-)
+from denserk.config.encoding import Backend, EncodeSettings, ModelOptions, VectorFormat
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
 from denserk.data.batches import PlannedTexts
 from denserk.errors import MismatchError, UsageError
-from denserk.io.blocks import (
-    Block,
-    Hashes,
-    Texts,
-    refuse_other_run,
-    shard_bounds,
-    start_folder,
-    text_hashes,
-    texts_sha256,
-)
+from denserk.io import blocks
+from denserk.io.blocks import Block, Hashes, refuse_other_run, text_hashes, texts_sha256
 from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
@@ -98,10 +84,10 @@ def _encode(
     source, compute = settings.source, options.compute
     if settings.topics is None:
         fields = options.text.get("fields")
-        texts = Texts(source, "passages", partial(read_passages, source, corpus, fields))
+        texts = blocks.Texts(source, "passages", partial(read_passages, source, corpus, fields))
     else:
         read = partial(read_queries, source, settings.topics_format, settings.qrels)
-        texts = Texts(source, "queries", read)
+        texts = blocks.Texts(source, "queries", read)
     to_folder = settings.output_format is VectorFormat.NPY
 
     def look() -> tuple[int | None, Manifest | None]:
@@ -118,7 +104,7 @@ def _encode(
     earlier = resumed or (old.folder.manifest if old else None)
     size = settings.block_size or (earlier and earlier.settings.get("block_size"))
     size = size or BLOCK_SIZES[devices.choose_device(compute.device).type]
-    start, stop = shard_bounds(count, size, settings.shard_id, settings.shard_num)
+    start, stop = blocks.shard_bounds(count, size, settings.shard_id, settings.shard_num)
     if earlier is not None and compute.backend is Backend.AUTO:
         # absent where the vectors were encoded before manifests recorded it: by torch
         backend = earlier.made_from["model"].get("backend", Backend.TORCH)
@@ -150,12 +136,12 @@ def _encode(
     result = EncodeResult(dimension=encoder.dimension)
     writer = _folder_writer(settings, manifest, encoder, resumed) if to_folder else None
     finished = dict(writer.finished) if writer else {}
-    blocks = texts.blocks(size, start, stop)
+    numbered = texts.blocks(size, start, stop)
     with track("encoding", stop and stop - start, texts.unit) as progress:
         advance = progress.advance
-        encoded = _encode_blocks(settings, encoder, blocks, finished, old, result, advance)
+        encoded = _encode_blocks(settings, encoder, numbered, finished, old, result, advance)
         if writer is None:
-            _to_file(encoded, settings, encoder.text, replace(manifest, complete=True))
+            _to_file(encoded, settings, encoder.text.fields, replace(manifest, complete=True))
             return result
         several = 1 if settings.topics else encoder.vectors_per_passage
         contents = {"dimension": encoder.dimension, "vectors_per_passage": several}
@@ -185,7 +171,7 @@ def _folder_writer(
         prepare_folder(folder, overwrite=settings.overwrite, resume=settings.resume)
         if resumed is not None:
             refuse_other_run(folder, resumed, manifest, ["model", "update"])
-        finished = start_folder(folder, manifest)
+        finished = blocks.start_folder(folder, manifest)
         if settings.int8 and not (folder / INT8_WEIGHTS).exists():
             encoder.save_int8(folder)
         return manifest, finished
@@ -221,14 +207,14 @@ def _to_folder(
 
 
 def _to_file(
-    encoded: Iterable[Encoded], settings: EncodeSettings, text: TextSettings, manifest: Manifest
+    encoded: Iterable[Encoded], settings: EncodeSettings, fields: Sequence[str], manifest: Manifest
 ) -> None:
     """Write another tool's format, in one pass; several vectors of d1 are d1#0, d1#1."""
 
-    def blocks() -> Iterator[VectorBlock]:
+    def named() -> Iterator[VectorBlock]:
         for _, records, _, vectors in encoded:
             names = [record[0] for record in records]
-            contents = [" ".join(filter(None, _parts(record, text))) for record in records]
+            contents = [" ".join(filter(None, _parts(record, fields))) for record in records]
             size = len(vectors) // len(records)
             if size > 1:
                 names = [f"{name}#{i}" for name in names for i in range(size)]
@@ -237,25 +223,20 @@ def _to_file(
                 stored = vectors.astype(settings.vector_dtype.value, copy=False)
             yield VectorBlock(names, stored, contents)
 
-    write_vectors(
-        settings.output,
-        settings.output_format,
-        blocks(),
-        overwrite=settings.overwrite,
-        queries=settings.topics is not None,
-        manifest=manifest,
-    )
+    path, form, queries = settings.output, settings.output_format, settings.topics is not None
+    overwrite = settings.overwrite
+    write_vectors(path, form, named(), overwrite=overwrite, queries=queries, manifest=manifest)
 
 
-def _parts(record: Passage | Query, text: TextSettings) -> list[str]:
+def _parts(record: Passage | Query, fields: Sequence[str]) -> list[str]:
     """Return the texts of a record that the tokenizer joins."""
-    return [record.field(f) for f in text.fields] if isinstance(record, Passage) else [record.text]
+    return [record.field(f) for f in fields] if isinstance(record, Passage) else [record.text]
 
 
 def _encode_blocks(
     settings: EncodeSettings,
     encoder: TextEncoder,
-    blocks: Iterable[tuple[int, Records]],
+    numbered: Iterable[tuple[int, Records]],
     finished: Mapping[int, Block],
     old: EncodedTexts | None,
     result: EncodeResult,
@@ -264,19 +245,18 @@ def _encode_blocks(
     """Encode this process' blocks; finished ones are compared with the input and skipped."""
     (rank, size), side = devices.world(), settings.side
     start, unseen = time.perf_counter(), set(finished)
+    output, source, again = settings.output, settings.source, "start over with --overwrite"
 
-    def prepare(numbered: tuple[int, Records]) -> Prepared:
-        number, records = numbered
+    def prepare(item: tuple[int, Records]) -> Prepared:
+        number, records = item
         if number % size != rank:
             return Block(number, len(records), ""), records, text_hashes([]), np.empty(0, int), None
-        texts = [_parts(record, encoder.text) for record in records]
+        texts = [_parts(record, encoder.text.fields) for record in records]
         digest = texts_sha256([r[0], *parts] for r, parts in zip(records, texts, strict=True))
         block = Block(number, len(records), digest)
         if finished.get(number, block) != block:
             raise MismatchError(
-                f"{block.name} of {settings.output} was made from other texts than "
-                f"{settings.source} holds there now",
-                "start over with --overwrite",
+                f"{block.name} of {output} was made from other texts than {source} holds now", again
             )
         hashes = text_hashes(texts)
         kept = np.full(len(records), -1) if old is None else old.find(hashes)
@@ -284,7 +264,7 @@ def _encode_blocks(
         planned = None if number in finished else encoder.plan(side, new)
         return block, records, hashes, kept, planned
 
-    for block, records, hashes, kept, planned in prefetch(prepare, blocks, settings.workers):
+    for block, records, hashes, kept, planned in prefetch(prepare, numbered, settings.workers):
         unseen.discard(block.number)
         copied = int(np.count_nonzero(kept >= 0))
         result.copied += copied
@@ -304,10 +284,7 @@ def _encode_blocks(
         yield block, records, hashes, vectors
     result.count = result.encoded
     if unseen:
-        raise MismatchError(
-            f"{settings.output} holds block {min(unseen)}, past the end of {settings.source}",
-            "start over with --overwrite",
-        )
+        raise MismatchError(f"{output} holds block {min(unseen)}, past the end of {source}", again)
 
 
 def prefetch(work: Callable[[T], R], items: Iterable[T], workers: int = 1) -> Iterator[R]:

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
 from denserk.config.encoding import BATCH_TOKENS, ComputeSettings
-from denserk.config.formats import CorpusSettings, GenerateSettings, Sampling
+from denserk.config.formats import CorpusSettings, GenerateSettings
 from denserk.config.options import as_json
 from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY, load_tokenizer
@@ -41,31 +41,22 @@ SAMPLED = {
 }
 # Settings that a resumed run must share; a smaller batch is allowed.
 SHARED = ("seed", "block_size", "shard_id", "shard_num", "fields", "join", "passage_max_length")
-UNLIMITED = 10**9  # positions of a model that has no limit (T5)
 # all that is kept of a model's own settings
 SPECIAL_TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
 
 
 class TextGenerator:
-    """A model that samples texts, given by name or folder.
+    """A model that samples texts, as the settings name it.
 
-    `option` is `--queries-model` (sequence-to-sequence) or `--continuation-model` (causal);
-    `allow_pickle` also reads pytorch_model.bin (tensors only).
+    `option` is `--queries-model` (sequence-to-sequence) or `--continuation-model` (causal).
     """
 
-    def __init__(
-        self,
-        option: str,
-        model: str,
-        sampling: Sampling,
-        compute: ComputeSettings,
-        *,
-        allow_pickle: bool = False,
-    ) -> None:
+    def __init__(self, option: str, settings: GenerateSettings, compute: ComputeSettings) -> None:
         self.device = prepare_device(compute)
-        self.name, folder = checkpoints.find_model(model, option)
+        self.name, folder = checkpoints.find_model(getattr(settings, MODELS[option]), option)
+        sampling = settings.sampling[MODELS[option]]
         weights = checkpoints.weight_files(folder)
-        if not allow_pickle and weights[-1].suffix == ".bin":
+        if not settings.allow_pickle and weights[-1].suffix == ".bin":
             raise ModelError(
                 f"{option} {self.name}: its weights are a pickle, {weights[-1].name}",
                 "add --allow-pickle to read its tensors; nothing in it is run",
@@ -83,7 +74,8 @@ class TextGenerator:
             self._tokenizer.padding_side = self._tokenizer.truncation_side = "left"
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
-        room = getattr(self._model.config, "max_position_embeddings", None) or UNLIMITED
+        # T5 has no limit
+        room = getattr(self._model.config, "max_position_embeddings", None) or 10**9
         self._room = room - sampling.max_new_tokens if self._causal else room
         if self._room < 1:
             new = f"{sampling.max_new_tokens:,} new tokens leave no room for a passage"
@@ -156,11 +148,9 @@ def generate(
 ) -> GenerateResult:
     """Generate queries and continuations of every passage, in the order of the corpus."""
     generators = {
-        option: TextGenerator(
-            *(option, model, settings.sampling[field], compute), allow_pickle=settings.allow_pickle
-        )
+        option: TextGenerator(option, settings, compute)
         for option, field in MODELS.items()
-        if (model := getattr(settings, field)) is not None
+        if getattr(settings, field) is not None
     }
     prompts = {QUERIES: settings.query_prompt, CONTINUATIONS: ""}
 
@@ -173,10 +163,8 @@ def generate(
         return generators[option].generate(prompted, settings.passage_max_length, seed)
 
     fields = settings.fields or ("title", "text")
-    output, size = settings.output, settings.block_size
-    texts = blocks.Texts(
-        settings.corpus, "passages", lambda: read_passages(settings.corpus, corpus, settings.fields)
-    )
+    source, output, size = settings.corpus, settings.output, settings.block_size
+    texts = blocks.Texts(source, "passages", lambda: read_passages(source, corpus, settings.fields))
     start, stop = blocks.shard_bounds(texts.count(), size, settings.shard_id, settings.shard_num)
     asked = as_json(settings)
     chosen = {
@@ -193,7 +181,7 @@ def generate(
         MODELS[option]: {"name": model.name, "fingerprint": model.fingerprint}
         for option, model in generators.items()
     }
-    manifest = Manifest(Kind.EXPANSIONS, False, chosen, {**models, "texts": settings.corpus})
+    manifest = Manifest(Kind.EXPANSIONS, False, chosen, {**models, "texts": source})
     resumed = None
     if settings.resume and (started := blocks.started_output(output)) is not None:
         resumed = read_manifest(started, Kind.EXPANSIONS, unfinished=True)
@@ -204,7 +192,7 @@ def generate(
         blocks.ResumableLines(output, manifest, overwrite=settings.overwrite) if writes else None
     )
     changed = MismatchError(
-        f"{output} was started with other passages than {settings.corpus} holds now",
+        f"{output} was started with other passages than {source} holds now",
         "start over with --overwrite",
     )
     result, digest, left = GenerateResult(), sha256(), dict(writer.finished if writer else {})

@@ -30,6 +30,7 @@ from torch.utils.checkpoint import checkpoint
 from denserk.config.encoding import AggKind, AggLayout, TermWeight
 from denserk.models.devices import Compiled, at_least_float32
 
+TensorFunction = Callable[[Tensor], Tensor]
 # Positions projected at once, by device type. On a CPU a block of logits should fit its cache:
 # 256 x 8192 float32 are 8 MiB.
 ROWS = {"cpu": 256}
@@ -42,7 +43,7 @@ BERT_VOCABULARY = 30522
 DROPPABLE = 1000
 
 # How a learned term weight is transformed before it is used.
-WEIGHT_RULES: dict[TermWeight, Callable[[Tensor], Tensor]] = {
+WEIGHT_RULES: dict[TermWeight, TensorFunction] = {
     TermWeight.CLAMP: torch.relu,
     TermWeight.SIGNED: lambda weights: weights,
     TermWeight.ABS: torch.abs,
@@ -119,11 +120,7 @@ class VocabularyHead:
     """
 
     def __init__(
-        self,
-        transform: Callable[[Tensor], Tensor],
-        weight: Tensor,
-        bias: Tensor,
-        layout: SliceLayout | None,
+        self, transform: TensorFunction, weight: Tensor, bias: Tensor, layout: SliceLayout | None
     ) -> None:
         self.transform, self.columns = transform, len(weight)
         self.compiled: Compiled | None = None
@@ -198,9 +195,8 @@ def aggregate(
         best = best.masked_fill(mask.any(1, keepdim=True), -torch.inf)
     chosen, kept = states[texts, positions], weights[texts, positions].unsqueeze(1)
     rows = ROWS.get(states.device.type, DEFAULT_ROWS)
-    for text, some, weight in zip(
-        *(torch.split(part, rows) for part in (texts, chosen, kept)), strict=True
-    ):
+    parts = (torch.split(part, rows) for part in (texts, chosen, kept))
+    for text, some, weight in zip(*parts, strict=True):
         # A negative weight makes the least probable token of a column the largest value.
         signs = torch.where(weight < 0, -1.0, 1.0).to(weight.dtype) if signed else None
         values = weight * head(some, signs).exp()

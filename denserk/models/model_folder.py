@@ -12,44 +12,20 @@ from typing import Any, TypeVar
 import jinja2
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForTextEncoding, PretrainedConfig
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
-)
+from transformers.models.auto import modeling_auto
 
 from denserk import __version__
-from denserk.config.encoding import (
-    AggKind,
-    AggLayout,
-    MlmHead,
-    ModelLayout,
-    PairSettings,
-    Representation,
-    RepresentationSettings,
-    TermWeight,
-    TextSettings,
-)
+from denserk.config import encoding
+from denserk.config.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.config.options import NOTHING, as_json, as_type, from_json
 from denserk.data.tokenization import PAIR, TextTokenizer, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.io.files import whole_text, write_errors
 from denserk.io.manifest import differences
+from denserk.models import checkpoints
 from denserk.models.backbone import STATIC, Architecture, Backbone, architecture_of, longest_input
-from denserk.models.checkpoints import (
-    CONFIG,
-    encoder_files,
-    fill,
-    find_model,
-    fingerprint,
-    load_model,
-    read_config,
-    read_json,
-    read_tensors,
-    read_weights,
-    write_tensors,
-)
-from denserk.models.representation import Encoder, needs_mlm_head, refuse_architecture
+from denserk.models.checkpoints import CONFIG, Tensors, find_model, read_json, write_tensors
+from denserk.models.representation import Encoder, needs_mlm_head
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S")
@@ -59,13 +35,14 @@ HEADS = ("tok_proj.", "cls_proj.", "agg_proj.", "scalar_mix.", "projection.")
 # of the tensors of DPR's two encoders
 DPR_PREFIXES = ("question_encoder.bert_model.", "ctx_encoder.bert_model.")
 TEXT_MODELS = {
-    *MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    *MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
+    *modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    *modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    *modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
     STATIC,
 }
 
 DENSERK_FILE = "denserk.json"
+OwnSettings = tuple[RepresentationSettings, TextSettings, encoding.PairSettings, tuple[int, ...]]
 TEACHER = {"name": str, "fingerprint": str, "representation": dict}
 FORMAT_VERSION = 1
 # sub-folders of untied query and passage encoders: denserk's, the Aggretriever authors'
@@ -131,18 +108,18 @@ class StoredEncoder:
 
     folder: Path  # of config.json and the tokenizer
     config: PretrainedConfig
-    tensors: Mapping[str, Tensor]
-    heads: Mapping[str, Tensor]
+    tensors: Tensors
+    heads: Tensors
 
     @classmethod
-    def read(cls, folder: Path, heads: Mapping[str, Tensor] | None = None) -> "StoredEncoder":
+    def read(cls, folder: Path, heads: Tensors | None = None) -> "StoredEncoder":
         """Read a transformers folder, `heads` from elsewhere; published layouts are renamed."""
-        config = read_config(folder)
+        config = checkpoints.read_config(folder)
         if config.model_type not in TEXT_MODELS:
             raise ModelError(f"{folder}: the backbone {config.model_type!r} is not supported")
         if getattr(config, "projection_dim", 0):
             raise ModelError(f"{folder} projects its vectors, which denserk does not do")
-        tensors = {**read_weights(folder), **(heads or {})}
+        tensors = {**checkpoints.read_weights(folder), **(heads or {})}
         pyserini = any(name.startswith(f"encoder.{config.model_type}.") for name in tensors)
         for prefix in ("encoder.",) if pyserini else DPR_PREFIXES:
             tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
@@ -167,9 +144,19 @@ class StoredEncoder:
 
     def build(self, settings: RepresentationSettings, *, train: bool = False) -> Encoder:
         """Build the encoder; missing weights are a ModelError, or to `train` initialised."""
-        refuse_architecture(settings, self.architecture)
+        chosen, kind = settings.representation, self.config.model_type
+        if chosen is Representation.CROSS_ENCODER:
+            raise ModelError(
+                "--representation cross-encoder: a cross-encoder makes no vectors",
+                "rerank with it: denserk rerank --model MODEL --run RUN --topics Q --corpus C",
+            )
+        if chosen in (Representation.CLS, Representation.AGG) and not self.architecture.has_cls:
+            raise ModelError(
+                f"--representation {chosen} reads [CLS], which a {kind} backbone does not have",
+                "choose --representation mean",
+            )
         with_head = needs_mlm_head(settings)
-        fresh = with_head and (settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head)
+        fresh = with_head and (settings.mlm_head is encoding.MlmHead.FRESH or not self.has_mlm_head)
         if fresh and not train:
             raise ModelError(
                 f"{self.folder} has no masked-language-model head, or --set mlm-head=fresh was "
@@ -178,12 +165,11 @@ class StoredEncoder:
         encoder = Encoder(self.backbone(with_head=with_head, fresh=fresh), settings)
         own = encoder.representation.state_dict()
         kept = {name: self.heads[name] for name in own if name in self.heads}
-        fill(self.folder, encoder.representation, {**own, **kept})
+        checkpoints.fill(self.folder, encoder.representation, {**own, **kept})
         new = ", ".join(sorted(own.keys() - kept.keys()))
         if new and not train:
             raise ModelError(
-                f"{self.folder} has no trained {new}: "
-                f"--representation {settings.representation} would be random"
+                f"{self.folder} has no trained {new}: --representation {chosen} would be random"
             )
         if new:
             logger.info(f"randomly initialised: {new}")
@@ -230,7 +216,7 @@ class StoredEncoder:
         if fresh:
             logger.info("randomly initialised: the masked-language-model head")
         auto: Any = AutoModelForMaskedLM if with_head else AutoModel
-        if not with_head and kind in MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
+        if not with_head and kind in modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
             auto = AutoModelForTextEncoding  # of T5 the encoder alone
         elif self.config.is_encoder_decoder:
             raise ModelError(
@@ -238,7 +224,7 @@ class StoredEncoder:
                 "loaded without its decoder"
             )
         tensors = {n: t for n, t in self.tensors.items() if not n.startswith(head)}
-        model = load_model(auto, self.folder, self.config, tensors, may_lack=head)
+        model = checkpoints.load_model(auto, self.folder, self.config, tensors, heads=head)
         return Backbone(model, head)
 
 
@@ -269,8 +255,9 @@ class StoredModel:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of weights, tokenizer and configuration."""
-        files = (*encoder_files(self.query.folder), *encoder_files(self.passage.folder))
-        return fingerprint(self.root, (*self.files, *files))
+        sides = (self.query.folder, self.passage.folder)
+        files = (file for side in sides for file in checkpoints.encoder_files(side))
+        return checkpoints.fingerprint(self.root, (*self.files, *files))
 
     def shared_settings(self) -> dict[str, Any]:
         """Return what models must have in common for a mean of their weights."""
@@ -297,9 +284,7 @@ class StoredModel:
         return (copy.deepcopy(passage) if untie else passage), passage
 
 
-def read_own_file(
-    folder: Path,
-) -> tuple[RepresentationSettings, TextSettings, PairSettings, tuple[int, ...]]:
+def read_own_file(folder: Path) -> OwnSettings:
     """Read a folder's denserk.json: settings, and the dimensions of `finetune --dimensions`."""
     values = read_json(folder / DENSERK_FILE)
     version = values.get("format_version")
@@ -312,7 +297,7 @@ def read_own_file(
         return (
             from_json(RepresentationSettings, values["representation"]),
             from_json(TextSettings, values["text"]),
-            from_json(PairSettings, values.get("pairs", {})),
+            from_json(encoding.PairSettings, values.get("pairs", {})),
             as_type(tuple[int, ...], values.get("dimensions", ())),
         )
     except (KeyError, TypeError, ValueError, UsageError) as error:
@@ -322,35 +307,26 @@ def read_own_file(
 def read_model_folder(folder: Path) -> StoredModel:
     """Read a model's folder, whatever its layout; a ModelError for an unknown or broken one."""
     if (folder / DENSERK_FILE).is_file():
-        return _read_denserk(folder)
+        representation, text, _, dimensions = read_own_file(folder)
+        untied = (folder / PASSAGE_SIDE).is_dir()
+        passage = StoredEncoder.read(folder / PASSAGE_SIDE if untied else folder)
+        query = StoredEncoder.read(folder / QUERY_SIDE) if untied else passage
+        files = (folder / DENSERK_FILE,)
+        teacher = read_json(files[0], {"queries_of?": TEACHER}).get("queries_of")
+        more: Any = {"dimensions": dimensions, "queries_of": teacher}
+        return StoredModel(folder, query, passage, representation, text, files, **more)
     modules = folder / MODULES_FILE
     if modules.is_file() and b"denserk.integrations" not in modules.read_bytes():
         return _read_sentence_transformers(folder)
     if (folder / TERM_WEIGHT_FILE).is_file():
         return _read_authors(folder)
-    if (folder / CONFIG).is_file():
-        return _read_plain(folder)
-    raise ModelError(
-        f"{folder} is no model folder: it has no {CONFIG}",
-        "it loads folders of transformers, sentence-transformers, Aggretriever's code and its own",
-    )
-
-
-def _read_denserk(folder: Path) -> StoredModel:
-    representation, text, _, dimensions = read_own_file(folder)
-    untied = (folder / PASSAGE_SIDE).is_dir()
-    passage = StoredEncoder.read(folder / PASSAGE_SIDE if untied else folder)
-    query = StoredEncoder.read(folder / QUERY_SIDE) if untied else passage
-    files = (folder / DENSERK_FILE,)
-    teacher = read_json(files[0], {"queries_of?": TEACHER}).get("queries_of")
-    more: Any = {"dimensions": dimensions, "queries_of": teacher}
-    return StoredModel(folder, query, passage, representation, text, files, **more)
-
-
-def _read_plain(folder: Path) -> StoredModel:
-    """A transformers folder, or Aggretriever's one-file layout, detected by its tensors."""
+    if not (folder / CONFIG).is_file():
+        raise ModelError(
+            f"{folder} is no model folder: it has no {CONFIG}",
+            "it loads folders of transformers, sentence-transformers, Aggretriever and its own",
+        )
     encoder = StoredEncoder.read(folder)
-    if "tok_proj.weight" in encoder.heads:
+    if "tok_proj.weight" in encoder.heads:  # Aggretriever's one-file layout
         return StoredModel(folder, encoder, encoder, _aggretriever(encoder.heads))
     chosen = Representation.CLS if encoder.architecture.has_cls else Representation.MEAN
     if encoder.architecture.is_decoder:
@@ -364,7 +340,7 @@ def _read_authors(folder: Path) -> StoredModel:
     files = tuple(folder / name for name in AUTHORS_HEADS if (folder / name).is_file())
     heads: dict[str, dict[str, Tensor]] = {"linear_q": {}, "linear_p": {}}
     for path in files:
-        for name, tensor in read_tensors(path).items():
+        for name, tensor in checkpoints.read_tensors(path).items():
             side, _, leaf = name.partition(".")
             heads.setdefault(side, {})[f"{AUTHORS_HEADS[path.name]}.{leaf}"] = tensor
     query_heads, passage_heads = heads["linear_q"], heads["linear_p"]
@@ -376,7 +352,7 @@ def _read_authors(folder: Path) -> StoredModel:
     return StoredModel(folder, query, passage, settings, files=files)
 
 
-def _aggretriever(heads: Mapping[str, Tensor]) -> RepresentationSettings:
+def _aggretriever(heads: Tensors) -> RepresentationSettings:
     cls_dim = len(heads.get("cls_proj.weight", ()))
     return RepresentationSettings(Representation.AGG, cls_dim=cls_dim)
 
@@ -462,8 +438,8 @@ def save_model(
     query = query or passage
     tied = query is passage
     settings, model = passage.settings, passage.backbone.model
-    if settings.mlm_head is MlmHead.FRESH:  # it is trained now
-        settings = replace(settings, mlm_head=MlmHead.PRETRAINED)
+    if settings.mlm_head is encoding.MlmHead.FRESH:  # it is trained now
+        settings = replace(settings, mlm_head=encoding.MlmHead.PRETRAINED)
     _write_sentence_transformers(folder, passage, text, base, dimensions, tied=tied)
     own = {"representation": settings, "text": text, "queries_of": queries_of}
     write_own_file(folder, model.config.model_type, dimensions, **own)
@@ -475,13 +451,14 @@ def save_model(
     if heads:  # Pyserini's newer readers take the heads from here
         write_tensors(folder / PICKLE_FILE, heads)
     tensors = {**model.state_dict(), **heads}
-    save_transformer(folder, model, tensors, tokenizer, _longest(text), hidden_states=bool(heads))
+    longest = max(text.query_max_length, text.passage_max_length)
+    save_transformer(folder, model, tensors, tokenizer, longest, hidden_states=bool(heads))
 
 
 def save_transformer(
     folder: Path,
     model: Any,
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     tokenizer: Any,
     longest: int,
     *,
@@ -504,10 +481,6 @@ def save_transformer(
     values = {**config.to_dict(), "output_hidden_states": hidden_states, "dtype": "float32"}
     values.pop("_name_or_path", None)
     _write_json(folder / CONFIG, values, sort_keys=True)
-
-
-def _longest(text: TextSettings) -> int:
-    return max(text.query_max_length, text.passage_max_length)
 
 
 def write_own_file(
@@ -539,9 +512,8 @@ def _write_sentence_transformers(
     What Transformer, Pooling and Normalize cannot express needs denserk's own module class.
     """
     settings, limit = encoder.settings, longest_input(encoder.backbone.config)
-    query, passage = (
-        min(length, limit or length) for length in (text.query_max_length, text.passage_max_length)
-    )
+    lengths = (text.query_max_length, text.passage_max_length)
+    query, passage = (min(length, limit or length) for length in lengths)
     text = replace(text, query_max_length=query, passage_max_length=passage)
     modes = {representation: mode for mode, representation in POOLING_MODES.items()}
     pooling = modes.get(settings.representation)
@@ -558,13 +530,11 @@ def _write_sentence_transformers(
             for i, name in enumerate(chain)
         ]
         flags = {key: mode == pooling for key, mode in OLDER_POOLING_KEYS.items()}
-        _write_json(
-            folder / POOLING_FOLDER / CONFIG,
-            {"word_embedding_dimension": encoder.dimension, **flags, "include_prompt": True},
-        )
+        pools = {"word_embedding_dimension": encoder.dimension, **flags, "include_prompt": True}
+        _write_json(folder / POOLING_FOLDER / CONFIG, pools)
         own = {} if query == passage else {"query_length": query}
-        lengths = {"max_seq_length": passage, "do_lower_case": False, **own}
-        _write_json(folder / LENGTHS_FILE, lengths)
+        limits = {"max_seq_length": passage, "do_lower_case": False, **own}
+        _write_json(folder / LENGTHS_FILE, limits)
     prompts = {
         "model_type": "SentenceTransformer",
         "prompts": {"query": text.query_prefix, "document": text.passage_prefix},
@@ -573,15 +543,10 @@ def _write_sentence_transformers(
     }
     _write_json(folder / PROMPTS_FILE, prompts)
     _write_json(folder / MODULES_FILE, modules)
+    local = Path(base).resolve().name if Path(base).is_dir() else ""
+    named = {"base": base, "local": local, "dimensions": dimensions, "version": __version__}
     card = card_template("card.md").render(
-        encoder=encoder,
-        text=text,
-        base=base,
-        dimensions=dimensions,
-        tied=tied,
-        standard=standard,
-        local=Path(base).resolve().name if Path(base).is_dir() else "",
-        version=__version__,
+        named, encoder=encoder, text=text, tied=tied, standard=standard
     )
     with whole_text(folder / CARD_FILE) as out:
         out.write(card)
@@ -605,19 +570,19 @@ def _code(text: str) -> str:
 AGGRETRIEVER: dict[str, Any] = {
     "representation": Representation.AGG,
     "l2_norm": False,
-    "agg_layout": AggLayout.STRIDED,
-    "term_weight": TermWeight.CLAMP,
-    "mlm_head": MlmHead.PRETRAINED,
+    "agg_layout": encoding.AggLayout.STRIDED,
+    "term_weight": encoding.TermWeight.CLAMP,
+    "mlm_head": encoding.MlmHead.PRETRAINED,
     "projection": 0,
 }
-PYSERINI = {**AGGRETRIEVER, "agg_dim": 640, "cls_dim": 128, "agg_kind": AggKind.STAR}
+PYSERINI = {**AGGRETRIEVER, "agg_dim": 640, "cls_dim": 128, "agg_kind": encoding.AggKind.STAR}
 WORD_LIST_BACKBONES = ("bert", "distilbert")
 
 
 def convert_model(
     source: str,
     target: Path,
-    layout: ModelLayout,
+    layout: encoding.ModelLayout,
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
     average: Sequence[str] = (),
@@ -633,7 +598,7 @@ def convert_model(
     others = _average((query, passage), stored, average)
     tokenizer = load_tokenizer(stored.passage.folder)
     texts = override(stored.text, text)
-    if layout is ModelLayout.DENSERK:
+    if layout is encoding.ModelLayout.DENSERK:
         more: Any = {"dimensions": stored.dimensions, "queries_of": stored.queries_of}
         save_model(target, passage, tokenizer, texts, query, name, **more)
         if average:
@@ -646,14 +611,10 @@ def convert_model(
         f"{layout} does not record agg-kind {made.agg_kind}, agg-dim {made.agg_dim}, agg-order "
         f"{made.agg_order}, lengths {texts.query_max_length} and {texts.passage_max_length}"
     )
-    write = partial(
-        save_transformer,
-        tokenizer=tokenizer,
-        longest=_longest(texts),
-        file=PICKLE_FILE,
-        hidden_states=True,
-    )
-    if layout is ModelLayout.AGGRETRIEVER_PYSERINI:
+    longest = max(texts.query_max_length, texts.passage_max_length)
+    pickled = partial(save_transformer, file=PICKLE_FILE, hidden_states=True)
+    write = partial(pickled, tokenizer=tokenizer, longest=longest)
+    if layout is encoding.ModelLayout.AGGRETRIEVER_PYSERINI:
         model = passage.backbone.model
         tensors = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
         write(target, model, tensors | passage.representation.state_dict())
@@ -689,9 +650,9 @@ def _average(sides: Sequence[Encoder], stored: StoredModel, names: Sequence[str]
     return fingerprints
 
 
-def _refuse_layout(layout: ModelLayout, query: Encoder, passage: Encoder) -> None:
+def _refuse_layout(layout: encoding.ModelLayout, query: Encoder, passage: Encoder) -> None:
     """Raise a ModelError that names all that a published Aggretriever layout cannot hold."""
-    pyserini = layout is ModelLayout.AGGRETRIEVER_PYSERINI
+    pyserini = layout is encoding.ModelLayout.AGGRETRIEVER_PYSERINI
     wrong = [
         f"{name.replace('_', '-')} is {getattr(passage.settings, name)}, not {value}"
         for name, value in (PYSERINI if pyserini else AGGRETRIEVER).items()
@@ -699,7 +660,7 @@ def _refuse_layout(layout: ModelLayout, query: Encoder, passage: Encoder) -> Non
     ]
     if pyserini and query is not passage:
         wrong.append("queries have weights of their own")
-    if passage.settings.agg_kind in (AggKind.LINEAR, AggKind.AVERAGE):
+    if passage.settings.agg_kind in (encoding.AggKind.LINEAR, encoding.AggKind.AVERAGE):
         wrong.append(f"agg-kind is {passage.settings.agg_kind}")
     backbone = passage.backbone.architecture.model_type
     if backbone not in WORD_LIST_BACKBONES:
@@ -707,5 +668,5 @@ def _refuse_layout(layout: ModelLayout, query: Encoder, passage: Encoder) -> Non
     if wrong:
         raise ModelError(
             f"the layout {layout} cannot hold this model: {'; '.join(wrong)}",
-            f"write it with --to {ModelLayout.DENSERK}",
+            f"write it with --to {encoding.ModelLayout.DENSERK}",
         )

@@ -11,26 +11,19 @@ Axes: B texts or queries, P passages, T tokens, S vectors of a passage, H hidden
 for `cls` at the right end.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from denserk.config.encoding import (
-    AggKind,
-    AggOrder,
-    MlmHead,
-    Reduction,
-    Representation,
-    RepresentationSettings,
-    TermWeight,
-)
+from denserk.config import encoding
+from denserk.config.encoding import AggKind, Representation, RepresentationSettings, TermWeight
 from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError, UsageError
 from denserk.models import lexical
-from denserk.models.backbone import Architecture, Backbone
+from denserk.models.backbone import Backbone
 from denserk.models.devices import Traced, at_least_float32, compile_module
 
 
@@ -95,7 +88,6 @@ def max_similarity(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     return scores.gather(2, scores.argmax(dim=2, keepdim=True)).squeeze(2)
 
 
-NEEDS_CLS = (Representation.CLS, Representation.AGG)
 SEVERAL_VECTORS = (Representation.MLR, Representation.ME_BERT, Representation.COLBERT)
 POOLINGS = {
     Representation.CLS: pool_cls,
@@ -130,9 +122,7 @@ class Pooled(nn.Module):
         """Return the vectors that an index keeps of a passage: (P, S, D) -> (P, `stored`, D)."""
         return vectors.values
 
-    def prepare_inference(
-        self, backbone: Backbone, head_dtype: torch.dtype, *, compiled: bool
-    ) -> None:
+    def prepare_inference(self, backbone: Backbone, dtype: torch.dtype, *, compiled: bool) -> None:
         """Prepare the MLM head for `Encoder.prepare_inference`."""
 
 
@@ -152,9 +142,8 @@ class Aggretriever(Pooled):
         self._head: lexical.VocabularyHead | None = None
         self.layout: lexical.SliceLayout | None = None
         if self.agg_dim and kind in (AggKind.STAR, AggKind.PLUS):
-            self.layout = lexical.SliceLayout(
-                vocabulary, self.agg_dim, kind, settings.agg_layout, settings.agg_seed
-            )
+            division = settings.agg_layout, settings.agg_seed
+            self.layout = lexical.SliceLayout(vocabulary, self.agg_dim, kind, *division)
         self.cls_proj = nn.Linear(hidden_size, self.cls_dim) if self.cls_dim else None
         weighs = self.agg_dim and kind is not AggKind.AVERAGE
         learned = weighs and settings.term_weight is not TermWeight.ONE
@@ -169,37 +158,32 @@ class Aggretriever(Pooled):
             parts.append(self.cls_proj(at_least_float32(hidden[:, 0])))
         if self.agg_dim:
             parts.append(self.lexical_part(hidden, batch, backbone))
-        if self.settings.agg_order is AggOrder.AGG_CLS:
+        if self.settings.agg_order is encoding.AggOrder.AGG_CLS:
             parts.reverse()
         return torch.cat(parts, dim=-1)
 
-    def prepare_inference(
-        self, backbone: Backbone, head_dtype: torch.dtype, *, compiled: bool
-    ) -> None:
+    def prepare_inference(self, backbone: Backbone, dtype: torch.dtype, *, compiled: bool) -> None:
         """See `Pooled`."""
         if not needs_mlm_head(self.settings):
             return
         compiled = compiled and self.settings.term_weight is not TermWeight.SIGNED
-        dtype = torch.float32 if compiled else head_dtype
-        decoder = backbone.decoder
-        weight, bias = decoder.weight.detach().to(dtype), decoder.bias.detach().to(dtype)
+        kept, decoder = torch.float32 if compiled else dtype, backbone.decoder
+        weight, bias = decoder.weight.detach().to(kept), decoder.bias.detach().to(kept)
         self._head = head = lexical.VocabularyHead(backbone.transform, weight, bias, self.layout)
         if compiled:
             seeded = torch.Generator().manual_seed(1)
             example = torch.randn(7, backbone.config.hidden_size, generator=seeded)
             traced = Traced(backbone.model, lambda states: [head(states)])
-            head.compiled = compile_module(traced, (example,), head_dtype)
+            head.compiled = compile_module(traced, (example,), dtype)
 
     def lexical_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """The lexical part: (B, T, H) -> (B, agg_dim), without position 0, with [SEP]."""
         states, mask = hidden[:, 1:], batch.attention_mask[:, 1:]
         if self.settings.agg_kind is AggKind.AVERAGE:
             vector = self.pool(states, mask)
-        elif self.settings.mlm_head is MlmHead.NONE:
-            weights = self.term_weights(states, mask)
-            vector = lexical.aggregate_tokens(
-                batch.input_ids[:, 1:], weights, mask, self.vocabulary
-            )
+        elif self.settings.mlm_head is encoding.MlmHead.NONE:
+            ids, weights = batch.input_ids[:, 1:], self.term_weights(states, mask)
+            vector = lexical.aggregate_tokens(ids, weights, mask, self.vocabulary)
             vector = vector if self.layout is None else self.layout.fold(vector)
         else:
             decoder = backbone.decoder
@@ -216,19 +200,6 @@ class Aggretriever(Pooled):
         """`w_i` of the paper, after its rule: (B, T, H) and a mask (B, T) -> (B, T)."""
         raw = mask if self.tok_proj is None else self.tok_proj(at_least_float32(states)).squeeze(-1)
         return lexical.WEIGHT_RULES[self.settings.term_weight](at_least_float32(raw))
-
-
-def storage_order(layers: Sequence[int], last: int) -> tuple[int, ...]:
-    """Return a model's layers, by default the last two, in the order of their vectors."""
-    chosen = tuple(layers) or (last - 1, last)
-    fits = all(0 <= layer <= last for layer in chosen) and len(set(chosen)) == len(chosen)
-    if not fits or last not in chosen:
-        raise ModelError(
-            f"--layers {','.join(map(str, chosen))}: the backbone has the layers 0 to {last}, and "
-            "the last must be among those named, each once",
-            f"for example --layers {last - 1},{last}",
-        )
-    return tuple(sorted(chosen, reverse=True))
 
 
 class ScalarMix(nn.Module):
@@ -274,19 +245,28 @@ class MultiVector(Pooled):
         self.settings, self.by_cls = settings, by_cls
         count = settings.vectors
         if settings.representation is Representation.MLR:
-            self.layers = storage_order(settings.layers, backbone.config.num_hidden_layers)
+            last = backbone.config.num_hidden_layers
+            chosen = settings.layers or (last - 1, last)
+            if last not in chosen or sorted(chosen) != sorted(set(chosen) & set(range(last + 1))):
+                raise ModelError(
+                    f"--layers {','.join(map(str, chosen))}: the backbone has the layers 0 to "
+                    f"{last}, and the last must be among those named, each once",
+                    f"for example --layers {last - 1},{last}",
+                )
+            self.layers = sorted(chosen, reverse=True)  # the order of the vectors
             count = len(self.layers)
-        mixed = settings.reduction is Reduction.SCALAR_MIX
+        mixed = settings.reduction is encoding.Reduction.SCALAR_MIX
         self.scalar_mix = ScalarMix(count) if mixed else None
-        self.stored = count if settings.reduction is Reduction.MULTI_VECTOR else 1
+        self.stored = count if settings.reduction is encoding.Reduction.MULTI_VECTOR else 1
 
     def passages(self, batch: TokenBatch, backbone: Backbone) -> PassageVectors:
         """See `Pooled`."""
         mask, settings = batch.attention_mask, self.settings
         if settings.representation is Representation.MLR:  # equation 1
             states = backbone.hidden_states(batch)
-            if settings.norm_intermediate:
-                states[1:-1] = [backbone.final_norm(state) for state in states[1:-1]]
+            path = backbone.architecture.final_norm
+            if settings.norm_intermediate and path:
+                states[1:-1] = map(backbone.encoder.get_submodule(path), states[1:-1])
             pooled = [self.pool(states[layer], mask) for layer in self.layers]
             vectors = PassageVectors(torch.stack(pooled, dim=1))
         elif settings.representation is Representation.ME_BERT:
@@ -296,7 +276,7 @@ class MultiVector(Pooled):
             vectors = PassageVectors(backbone(batch), mask)
         if self.scalar_mix is not None:
             return PassageVectors(self.scalar_mix(vectors.values).unsqueeze(1))
-        if settings.reduction is Reduction.AVERAGE:
+        if settings.reduction is encoding.Reduction.AVERAGE:
             return PassageVectors(average_vectors(*vectors).unsqueeze(1))
         return vectors
 
@@ -314,24 +294,8 @@ def needs_mlm_head(settings: RepresentationSettings) -> bool:
         settings.representation is Representation.AGG
         and settings.agg_kind is not AggKind.AVERAGE
         and (settings.agg_dim > 0 or settings.agg_kind is AggKind.NONE)
-        and settings.mlm_head is not MlmHead.NONE
+        and settings.mlm_head is not encoding.MlmHead.NONE
     )
-
-
-def refuse_architecture(settings: RepresentationSettings, architecture: Architecture) -> None:
-    """Raise a ModelError if a representation makes no vectors or reads a [CLS] that is missing."""
-    chosen = settings.representation
-    if chosen is Representation.CROSS_ENCODER:
-        raise ModelError(
-            "--representation cross-encoder: a cross-encoder makes no vectors",
-            "rerank with it: denserk rerank --model MODEL --run RUN --topics Q --corpus C",
-        )
-    if chosen in NEEDS_CLS and not architecture.has_cls:
-        raise ModelError(
-            f"--representation {chosen} reads [CLS], which a {architecture.model_type} backbone "
-            "does not have",
-            "choose --representation mean",
-        )
 
 
 class Encoder(nn.Module):

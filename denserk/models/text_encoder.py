@@ -34,7 +34,7 @@ PASSAGE, QUERY = "passage", "query"  # sides
 ENOUGH = {"cpu": 512}
 CALIBRATION_TEXTS = 300
 CERTIFICATION_TEXTS = 500
-Advance = Callable[[int], None]  # called with the number of texts of each encoded batch
+Advance = Callable[[int], None] | None  # called with the number of texts of each encoded batch
 
 
 class Side(NamedTuple):
@@ -207,7 +207,7 @@ class TextEncoder:
     def encode_sentences(self, sentences: Sequence[str]) -> NDArray[np.float32]:
         """Encode each to one vector, by the encoder and text settings of passages: (B, D)."""
         encoder, tokenizer = self.sides[PASSAGE]
-        return self._encode(encoder, self._plan(tokenizer.sentences(sentences), tokenizer))
+        return self._encode(encoder, self._plan(tokenizer.sentences(sentences), tokenizer), None)
 
     def encode_tokens(self, side: str, ids: Sequence[Any]) -> NDArray[np.float32]:
         """Encode texts by the token ids of the side's tokenizer: (P * S, D) or (B, D) float32."""
@@ -220,7 +220,7 @@ class TextEncoder:
         return self._plan(ids, tokenizer)
 
     def encode_planned(
-        self, side: str, planned: PlannedTexts, advance: Advance | None = None
+        self, side: str, planned: PlannedTexts, advance: Advance = None
     ) -> NDArray[np.float32]:
         """Encode what `plan` returned, in the order of the texts: (P * S, D) or (B, D) float32."""
         encoder = self.sides[side].encoder
@@ -233,10 +233,7 @@ class TextEncoder:
 
     @torch.inference_mode()
     def _encode(
-        self,
-        vectors_of: Callable[[TokenBatch], Tensor],
-        planned: PlannedTexts,
-        advance: Advance | None = None,
+        self, vectors_of: Callable[[TokenBatch], Tensor], planned: PlannedTexts, advance: Advance
     ) -> NDArray[np.float32]:
         found = torch.empty(0, self.dimension)
         for members, batch in zip(planned.members, planned.batches, strict=True):

@@ -3,6 +3,8 @@ import json
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from denserk.config.formats import CorpusSettings, GenerateSettings, Sampling
 from denserk.errors import MismatchError, ModelError, UsageError
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.pretraining_text import read_expansions
-from denserk.models.generation import CONTINUATIONS, QUERIES, TextGenerator, generate
+from denserk.models.generation import CONTINUATIONS, MODELS, QUERIES, TextGenerator, generate
 from tests.conftest import WORDS
 from tests.data.conftest import jsonl
 from tests.faults import NAMING, Stopped, contents, stopped_at
@@ -27,13 +29,9 @@ TEXTS.insert(3, "")
 
 
 def load(folder, option, *, samples=2, tokens=TOKENS, top_k=0, allow_pickle=False, **compute):
-    return TextGenerator(
-        option,
-        str(folder),
-        Sampling(samples, tokens, top_k=top_k, top_p=0.9),
-        ComputeSettings(**{"device": "cpu", **compute}),
-        allow_pickle=allow_pickle,
-    )
+    settings: Any = SimpleNamespace(**{MODELS[option]: str(folder)}, allow_pickle=allow_pickle)
+    settings.sampling = {MODELS[option]: Sampling(samples, tokens, top_k=top_k, top_p=0.9)}
+    return TextGenerator(option, settings, ComputeSettings(**{"device": "cpu", **compute}))
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -123,8 +121,9 @@ class StandIn(TextGenerator):
 
     asked = 0
 
-    def __init__(self, option, model, sampling, compute, *, allow_pickle):
-        self.name, self.fingerprint, self._sampling = model, model, sampling
+    def __init__(self, option, settings, compute):
+        self.name = self.fingerprint = getattr(settings, MODELS[option])
+        self._sampling = settings.sampling[MODELS[option]]
 
     def generate(self, texts, longest, seed):
         type(self).asked += len(texts)
