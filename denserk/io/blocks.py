@@ -23,7 +23,7 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM, read_file, whole_binary, write_errors
 from denserk.io.json_records import dump_json
-from denserk.io.manifest import Manifest, beside, differences, file_sha256, write_manifest
+from denserk.io.manifest import Manifest, differences, file_sha256, write_manifest
 from denserk.io.outputs import unfinished_folder
 from denserk.reporting import track
 
@@ -67,10 +67,7 @@ class Texts:
     def blocks(self, size: int, start: int, stop: int | None) -> Iterator[tuple[int, list[Any]]]:
         """Yield the blocks of a shard with their numbers in the whole source."""
         records = islice(self.checked() if self.source == STREAM else self.read(), start, stop)
-        number = start // size
-        while block := list(islice(records, size)):
-            yield number, block
-            number += 1
+        yield from enumerate(iter(lambda: list(islice(records, size)), []), start // size)
 
 
 def shard_bounds(
@@ -236,11 +233,3 @@ class ResumableLines(BlockFolder):
         write_manifest(self._output, replace(self._manifest, complete=True, contents=contents))
         with write_errors(self._folder):
             shutil.rmtree(self._folder)
-
-
-def started_output(output: str | Path) -> Path | None:
-    """Return what has the manifest of an output, unfinished or else finished; None for neither."""
-    unfinished = unfinished_folder(output)
-    if beside(unfinished).exists():
-        return unfinished
-    return Path(output) if Path(output).exists() else None

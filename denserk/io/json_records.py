@@ -145,14 +145,6 @@ class RecordKeys(NamedTuple):
     def __str__(self) -> str:
         return " with ".join("|".join(keys) for keys in (self.ids, self.texts) if keys)
 
-    def match(self, record: Mapping[str, Any]) -> tuple[str | None, str, str | None] | None:
-        """Return the keys of id, text and title that a record uses; None if it lacks some."""
-        key = next((name for name in self.ids if name in record), None)
-        text = next((name for name in self.texts if name in record), None)
-        if text is None or (key is None and self.must_have_id):
-            return None
-        return key, text, self.title
-
 
 def read_records(
     objects: Iterable[tuple[int | None, dict[str, Any]]],
@@ -171,17 +163,20 @@ def read_records(
         return None, iter(())
     line, record = first
     wanted = [format] if format else list(formats)
-    matches = ((name, formats[name].match(record)) for name in wanted)
-    found, keys = next(((name, keys) for name, keys in matches if keys), (None, None))
-    if found is None or keys is None:
+    for name in wanted:
+        keys = formats[name]
+        ids, texts = ([key for key in each if key in record] for each in (keys.ids, keys.texts))
+        if texts and (ids or not keys.must_have_id):
+            break
+    else:
         expected = " or ".join(dict.fromkeys(str(formats[name]) for name in wanted))
         hint = None if format else f"force a format: {', '.join(formats)}"
         raise InputError(path, line, f"the keys {list_keys(record)}", expected, hint)
+    id_key, text_key, title_key = next(iter(ids), None), texts[0], keys.title
     if format is None:
-        used = ", ".join(key for key in keys if key in record)
-        counted = "" if keys[0] else "; ids count from 0"
-        logger.info(f"{files.display_name(path)}: {found} {what} ({used}{counted})")
-    id_key, text_key, title_key = keys
+        used = ", ".join(key for key in (id_key, text_key, title_key) if key in record)
+        counted = "" if ids else "; ids count from 0"
+        logger.info(f"{files.display_name(path)}: {name} {what} ({used}{counted})")
     unit = "passage" if what == "corpus" else "query"
 
     def records() -> Iterator[Record]:
@@ -195,7 +190,7 @@ def read_records(
             title = as_text(record.pop(title_key, None), title_key, path, line) if title_key else ""
             yield line, id, text, title, record
 
-    return found, records()
+    return name, records()
 
 
 def list_keys(record: Iterable[str]) -> str:

@@ -202,10 +202,8 @@ def claim(
                     found = f"{target} was started and not finished (it is in {unfinished})"
                     raise UsageError(found, TAKEN)
                 if target.exists():
-                    raise UsageError(
-                        f"{target} exists", "add --overwrite, or choose another output"
-                    )
-            _remove_leftovers(target)
+                    hint = "add --overwrite, or choose another output"
+                    raise UsageError(f"{target} exists", hint)
         try:
             yield
         except BaseException as error:
@@ -236,7 +234,10 @@ def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False)
 
 @contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """Hold a lock file beside an output, or inside a folder whose parent is not writable."""
+    """Hold a lock file beside an output, or inside a folder whose parent is not writable.
+
+    Remove the temporary files of killed processes: the lock proves that none is running.
+    """
     from filelock import FileLock, Timeout  # only where something is written
 
     whole = target.absolute()
@@ -254,22 +255,17 @@ def _locked(target: Path) -> Iterator[None]:
     try:
         with suppress(OSError):  # for the message above
             place.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", "utf-8")
+        name = rf"\.{re.escape(whole.name)}(\.{re.escape(MANIFEST)})?\.[0-9a-f]{{8}}\.part"
+        left = [path for path in whole.parent.iterdir() if re.fullmatch(name, path.name)]
+        if whole.is_dir() and _marker(whole):
+            left += [path for path in whole.rglob(".*.part") if files.is_temporary(path)]
+        for path in left:
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         yield
     finally:
         place.unlink(missing_ok=True)  # before the release: FileLock takes no lock without a name
         lock.release()
-
-
-def _remove_leftovers(target: Path) -> None:
-    """Remove the temporary files of killed processes: the lock proves that none is running."""
-    whole = target.absolute()
-    own = re.compile(rf"\.{re.escape(whole.name)}(\.{re.escape(MANIFEST)})?\.[0-9a-f]{{8}}\.part")
-    left = [path for path in whole.parent.iterdir() if own.fullmatch(path.name)]
-    if whole.is_dir() and _marker(whole):
-        left += [path for path in whole.rglob(".*.part") if files.is_temporary(path)]
-    for path in left:
-        with suppress(OSError):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ from denserk.io import blocks
 from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM, whole_binary
 from denserk.io.json_records import dump_json
-from denserk.io.manifest import Kind, Manifest, read_manifest
+from denserk.io.manifest import Kind, Manifest, beside, read_manifest
+from denserk.io.outputs import unfinished_folder
 from denserk.models import checkpoints
 from denserk.models.devices import choose_dtype, prepare_device
 from denserk.reporting import track
@@ -183,7 +185,9 @@ def generate(
     }
     manifest = Manifest(Kind.EXPANSIONS, False, chosen, {**models, "texts": source})
     resumed = None
-    if settings.resume and (started := blocks.started_output(output)) is not None:
+    unfinished = unfinished_folder(output)
+    started = unfinished if beside(unfinished).exists() else Path(output)
+    if settings.resume and started.exists():
         resumed = read_manifest(started, Kind.EXPANSIONS, unfinished=True)
         blocks.refuse_other_run(output, resumed, manifest, [*MODELS.values()])
     complete = resumed is not None and resumed.complete
