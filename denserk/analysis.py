@@ -35,9 +35,8 @@ from denserk.errors import DenserkError, InputError, MismatchError, ModelError
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.files import some, write_rows
 from denserk.io.plots import draw_lines, new_axes, save_if_installed
-from denserk.io.qrels import read_qrels
 from denserk.io.runs import read_run
-from denserk.io.topics import read_queries
+from denserk.io.topics import read_qrels, read_queries
 from denserk.io.training import read_sentences
 from denserk.models.backbone import Backbone
 from denserk.models.representation import MultiVector, PassageVectors

@@ -30,9 +30,8 @@ from denserk.extras import require
 from denserk.io.corpus import write_passages
 from denserk.io.files import write_lines
 from denserk.io.json_records import write_objects
-from denserk.io.qrels import write_qrels
 from denserk.io.runs import read_run_scores
-from denserk.io.topics import read_queries, write_queries
+from denserk.io.topics import read_queries, write_qrels, write_queries
 from denserk.records import Passage, Qrel, Query, best_first
 
 PathName = str | PathLike[str]

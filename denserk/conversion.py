@@ -19,7 +19,7 @@ from denserk.config.encoding import DEFAULTS, ModelLayout, ModelOptions, VectorF
 from denserk.config.formats import ConversionSettings, CorpusSettings, Kind, TrainingFormat
 from denserk.config.options import unused_options
 from denserk.errors import InputError, UsageError
-from denserk.io import corpus, qrels, runs, topics, training
+from denserk.io import corpus, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
 from denserk.io.files import STREAM, first_line, is_number, open_ahead, some
@@ -80,7 +80,7 @@ def _records(read: Callable[..., Any], write: Callable[..., int], job: _Job) -> 
 
 
 _queries = partial(_records, topics.read_queries, topics.write_queries)
-_qrels = partial(_records, qrels.read_qrels, qrels.write_qrels)
+_qrels = partial(_records, topics.read_qrels, topics.write_qrels)
 
 
 def _run(job: _Job) -> int:
@@ -326,7 +326,7 @@ def _file_kinds(path: Path) -> Set[Kind]:
         run = len(terms) == 6 or (len(terms) > 6 and terms[1] == "Q0")  # text may follow the tag
         numbered = three and form is TrainingFormat.TRIPLES and is_number(tabs[2])
         rules = (
-            (tuple(terms) == qrels.BEIR_HEADER, {Kind.QRELS}),
+            (tuple(terms) == topics.BEIR_HEADER, {Kind.QRELS}),
             (sorted(tabs) == ["id", "text", "title"], {Kind.CORPUS}),
             (run and is_number(terms[3]) and is_number(terms[4]), {Kind.RUN}),
             (len(terms) == 4 and is_number(terms[3]), {Kind.QRELS}),

@@ -20,7 +20,7 @@ from denserk.evaluation.evaluator import evaluate
 from denserk.evaluation.significance import interval
 from denserk.io.files import write_lines
 from denserk.io.manifest import file_sha256
-from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_qrels_map
 
 HERE = Path(__file__).parent
 CELLS, PAGE = HERE / "results.csv", HERE / "results.md"

@@ -12,8 +12,7 @@ import pytest
 import denserk
 from denserk.config.formats import CorpusFormat, QrelsFormat, TopicsFormat
 from denserk.io.corpus import read_passages, write_passages
-from denserk.io.qrels import read_qrels, write_qrels
-from denserk.io.topics import read_queries, write_queries
+from denserk.io.topics import read_qrels, read_queries, write_qrels, write_queries
 from tests.test_readme import PAGE, ROOT, chosen, prepared, run  # noqa: F401
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"

@@ -29,8 +29,7 @@ from denserk.io import training
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import ScratchRecords
 from denserk.io.manifest import Kind
-from denserk.io.qrels import read_qrels_map
-from denserk.io.topics import read_queries
+from denserk.io.topics import read_qrels_map, read_queries
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.reporting import track
 

@@ -23,8 +23,8 @@ from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunO
 from denserk.errors import GateError, InputError, MismatchError
 from denserk.evaluation.measures import Measure, parse_measures, providers_of, summarize, underlying
 from denserk.io.files import STREAM, some
-from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RankedList, read_run, read_run_scores, read_run_tag
+from denserk.io.topics import read_qrels_map
 
 if TYPE_CHECKING:
     from denserk.evaluation.benchmarks import PublishedRow

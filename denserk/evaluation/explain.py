@@ -15,8 +15,8 @@ from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import Measure, parse_measures
-from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RawHit, read_raw_hits
+from denserk.io.topics import read_qrels_map
 
 DESCENDING, ASCENDING, FILE, RANK = "ids descending", "ids ascending", "order of the file", "ranks"
 SHOWN = 5  # hits of an order

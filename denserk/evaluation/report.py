@@ -29,8 +29,7 @@ from denserk.io.data_sets import find_parts, local_copy
 from denserk.io.files import STREAM, read_file, whole_text, write_errors
 from denserk.io.manifest import Kind, beside, corpora_of, decoded, indexes_of, read_manifest
 from denserk.io.plots import INKS, TEXT, as_image, draw_lines, new_axes, style
-from denserk.io.qrels import read_qrels_map
-from denserk.io.topics import read_queries
+from denserk.io.topics import read_qrels_map, read_queries
 
 ACROSS, LONGEST = 3, 30  # panels of a plot in a row; characters in a line of a run's name
 FEW = 4  # curves in a plot of one column

@@ -35,8 +35,8 @@ from denserk.index.searcher import Hits, Ranking
 from denserk.io.files import STREAM, ScratchRecords, some
 from denserk.io.manifest import describe_run, file_sha256, forget_file
 from denserk.io.outputs import scratch_folder
-from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RankedList, RunLookup, write_run
+from denserk.io.topics import read_qrels_map
 from denserk.records import best_first
 from denserk.reporting import track
 

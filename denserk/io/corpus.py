@@ -16,15 +16,8 @@ import orjson
 
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
-from denserk.io import data_sets, files
-from denserk.io.json_records import (
-    Numbered,
-    RecordKeys,
-    as_text,
-    read_json,
-    read_records,
-    write_objects,
-)
+from denserk.io import data_sets, files, json_records
+from denserk.io.json_records import Numbered, RecordKeys
 from denserk.io.manifest import NAME as MANIFEST
 from denserk.io.tables import is_table
 from denserk.records import NO_FIELDS, Passage, Query
@@ -96,17 +89,12 @@ def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]
     """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name."""
     if own := data_sets.plain_or_packed(folder, "corpus.jsonl"):
         return [own]
-    paths = [
-        item
-        for item in sorted(folder.iterdir(), key=lambda item: item.name)
-        if item.name.removesuffix(".gz").endswith(endings)
-        and not item.name.startswith(".")
-        and item.name != MANIFEST
-        and item.is_file()
-    ]
+    names = sorted(item.name for item in folder.iterdir() if item.is_file())
+    shown = (name for name in names if name != MANIFEST and not name.startswith("."))
+    paths = [folder / name for name in shown if name.removesuffix(".gz").endswith(endings)]
     if not paths:
-        names = ", ".join(f"*{ending}" for ending in endings)
-        raise UsageError(f"{folder} holds no corpus", f"{names} files, perhaps with .gz")
+        hint = ", ".join(f"*{ending}" for ending in endings)
+        raise UsageError(f"{folder} holds no corpus", f"{hint} files, perhaps with .gz")
     return paths
 
 
@@ -120,16 +108,14 @@ def read_corpus_file(
             return
         formats = FORMATS if form else JSON_FORMATS
         if files.is_json(start) if form is None else form in JSON_FORMATS:
-            rows = read_json(handle, start, path)
+            rows = json_records.read_json(handle, start, path)
         else:
             table = form or _detect_columns(start.decode("utf-8", "replace"), path)
             formats = {table: FORMATS[table]}
             rows = _table_rows(files.read_text_lines(path, handle), table, path)
         if (key := settings.docid_field) is not None:
-            formats = {
-                name: keys._replace(ids=(key,), must_have_id=True) for name, keys in formats.items()
-            }
-        form, records = read_records(rows, formats, form, path, "corpus")
+            formats = {name: RecordKeys((key,), *keys[1:3]) for name, keys in formats.items()}
+        form, records = json_records.read_records(rows, formats, form, path, "corpus")
         delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
         for line, docid, text, title, extra in records:
             passage = Passage(docid, text, title, extra or NO_FIELDS)
@@ -175,8 +161,8 @@ def _split_contents(
     """
     extra = dict(passage.extra)
     if all(name in extra or name == "contents" for name in fields):
-        text = as_text(extra.pop("text", passage.text), "text", path, line)
-        title = as_text(extra.pop("title", ""), "title", path, line)
+        text = json_records.as_text(extra.pop("text", passage.text), "text", path, line)
+        title = json_records.as_text(extra.pop("title", ""), "title", path, line)
         return passage._replace(text=text, title=title, extra=extra)
     if len(fields) == 1:
         return passage
@@ -290,11 +276,18 @@ def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFo
     break, in MARCO before a space.
     """
     if form in JSON_FORMATS:
-        return write_objects(path, (_record(passage, form) for passage in passages))
-    rows = (_row(passage, form) for passage in passages)
+        return json_records.write_objects(path, (_record(passage, form) for passage in passages))
+
+    def rows() -> Iterator[Sequence[str]]:
+        for docid, text, title, _ in passages:
+            if form is CorpusFormat.MARCO and title:
+                text = f"{title} {text}"
+            values = {"id": docid, "text": files.one_line(text), "title": files.one_line(title)}
+            yield [values[name] for name in COLUMNS[form]]
+
     if form is CorpusFormat.DPR:
-        return files.write_rows(path, chain([COLUMNS[form]], rows), "\t") - 1
-    return files.write_lines(path, ("\t".join(row) + "\n" for row in rows))
+        return files.write_rows(path, chain([COLUMNS[form]], rows()), "\t") - 1
+    return files.write_lines(path, ("\t".join(row) + "\n" for row in rows()))
 
 
 def _record(passage: Passage, form: CorpusFormat) -> dict[str, Any]:
@@ -304,11 +297,3 @@ def _record(passage: Passage, form: CorpusFormat) -> dict[str, Any]:
     else:
         own |= {"title": passage.title, "text": passage.text}
     return own | {key: value for key, value in passage.extra.items() if key not in own}
-
-
-def _row(passage: Passage, form: CorpusFormat) -> list[str]:
-    docid, text, title, _ = passage
-    if form is CorpusFormat.MARCO and title:
-        text = f"{title} {text}"
-    values = {"id": docid, "text": files.one_line(text), "title": files.one_line(title)}
-    return [values[name] for name in COLUMNS[form]]

@@ -26,10 +26,7 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-LOOK = 2000  # lines of a file with three columns that decide between ranks and scores
 BLOCK = 1 << 20  # bytes that are parsed at once
-SMALL = 1 << 19  # bytes up to which a line loop is quicker than importing pyarrow
-MSMARCO_DEPTH = 1000  # hits of a query that MS MARCO's evaluation accepts
 COLUMNS = {
     RunFormat.TREC: "6 columns: qid Q0 docid rank score tag",
     RunFormat.MSMARCO: "3 columns: qid, docid, rank",
@@ -46,6 +43,7 @@ LINES = {  # of query, passage, rank, score and tag
     RunFormat.JSONL: '{{"qid":{},"docid":{},"rank":{},"score":{:.9g}}}\n',
     RunFormat.MTEB: ",{1}:{3:.9}",  # 100.0: pytrec_eval takes no integer
 }
+Results = Iterable[tuple[str, Sequence[tuple[str, float]]]]  # qid, [(docid, score), ...]
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
 RawLines = Iterable[tuple[int, bytes]]  # numbered from 1
 
@@ -187,7 +185,8 @@ class _RunFile:
         """Return the format by the first lines; None if they are blank."""
         lines = block.decode("utf-8", "replace").split("\n")
         rows = ((line, text.split()) for line, text in enumerate(lines, number))
-        first = list(islice((row for row in rows if row[1]), LOOK))
+        # of a file with three columns, so many lines decide between ranks and scores
+        first = list(islice((row for row in rows if row[1]), 2000))
         if not first:
             return None
         hits = [row for row in first if not _is_comment(row[1])] or first
@@ -211,8 +210,8 @@ class _RunFile:
         Clean lines are printable ASCII, with one blank or tab between columns.
         """
         text = block.replace(b"\t", b" ")
-        is_json = self.format in (RunFormat.JSONL, RunFormat.MTEB)
-        if len(text) <= SMALL or self.by_rank or is_json:
+        # up to half a megabyte a line loop is quicker than importing pyarrow
+        if len(text) <= 1 << 19 or self.by_rank or self.format in (RunFormat.JSONL, RunFormat.MTEB):
             return None
         codes = np.frombuffer(text, np.uint8)
         blank = codes <= ord(" ")
@@ -228,15 +227,12 @@ class _RunFile:
         types = {"qid": pa.string(), "docid": pa.string(), "score": score}
         trec = ["qid", "Q0", "docid", "rank", "score", "tag"]
         names = trec if self.format is RunFormat.TREC else [*types]
+        whole = csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names)
+        plain = csv.ParseOptions(delimiter=" ", quote_char=False)
+        typed = csv.ConvertOptions(check_utf8=False, column_types=types, null_values=[])
+        typed.include_columns = list(types)
         try:
-            table = csv.read_csv(
-                pa.BufferReader(text),
-                csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
-                csv.ParseOptions(delimiter=" ", quote_char=False),
-                csv.ConvertOptions(
-                    check_utf8=False, column_types=types, null_values=[], include_columns=[*types]
-                ),
-            )
+            table = csv.read_csv(pa.BufferReader(text), whole, plain, typed)
         except pa.ArrowInvalid:  # another number of columns, or a score that may be none
             return None
         scores = np.from_dlpack(table["score"].chunk(0))  # to_numpy would import pandas
@@ -267,12 +263,13 @@ class _RunFile:
             parts = text.split()
             if not parts or (trec and _is_comment(parts)):
                 continue
-            if trec and (len(parts) == 6 or (len(parts) > 6 and not _are_shifted(parts))):
-                yield line, parts[0], parts[2], self._score(line, parts[3], parts[4])
-            elif not trec and len(parts) == 3:
-                yield line, parts[0], parts[1], self._score(line, parts[2], parts[2])
-            else:
+            fits = len(parts) == (6 if trec else 3)
+            if trec and len(parts) > 6:  # text after the tag, unless an id has a blank
+                fits = parts[3].removeprefix("-").isdecimal() and not files.is_number(parts[5])
+            if not fits:
                 raise self._wrong_columns(line, len(parts))
+            docid, rank, score = parts[2:5] if trec else (parts[1], parts[2], parts[2])
+            yield line, parts[0], docid, self._score(line, rank, score)
 
     def _records(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of JSON lines."""
@@ -341,28 +338,20 @@ def _is_comment(parts: list[str]) -> bool:
     return parts[0].startswith("#") and parts[1:2] != ["Q0"]
 
 
-def _are_shifted(parts: list[str]) -> bool:
-    """Return whether columns exceed six because an id has a blank, not for text after the tag."""
-    return not parts[3].removeprefix("-").isdecimal() or files.is_number(parts[5])
-
-
 def _twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
     found = f"passage {docid} twice for query {qid}"
     return InputError(path, line, found, "each passage once a query")
 
 
 def write_run(
-    path: str | Path,
-    results: Iterable[tuple[str, Sequence[tuple[str, float]]]],
-    format: RunFormat = RunFormat.TREC,
-    tag: str = "denserk",
+    path: str | Path, results: Results, format: RunFormat = RunFormat.TREC, tag: str = "denserk"
 ) -> int:
     """Write a run from (qid, [(docid, score), ...]), best first; return the number of lines.
 
     MS MARCO's format takes at most 1000 hits per query. `tag` is the last column of TREC's format,
     and mteb's name of the model. Raises an OutputError if a score is not finite.
     """
-    depth = MSMARCO_DEPTH if format is RunFormat.MSMARCO else None
+    depth = 1000 if format is RunFormat.MSMARCO else None
     line, count, keyed = LINES[format], 0, format is RunFormat.MTEB
     with files.whole_binary(path) as out:
         if keyed:
@@ -372,8 +361,7 @@ def write_run(
             written = hits[:depth]
             for docid, score in written:
                 if not isfinite(score):
-                    found = f"the score of passage {docid} is {score}"
-                    raise OutputError(f"query {qid}: {found}")
+                    raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
             if format is RunFormat.JSONL or keyed:
                 qid = orjson.dumps(qid).decode()
                 written = [(orjson.dumps(docid).decode(), score) for docid, score in written]

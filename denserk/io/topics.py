@@ -1,4 +1,4 @@
-"""Queries (topics): tab-separated, JSON, Parquet, questions with answers, by name.
+"""Queries (topics) and relevance judgments (qrels): files of all formats, Parquet, by name.
 
 Lists of answers that are written as Python literals are parsed as literals, never run.
 """
@@ -7,33 +7,32 @@ import ast
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from denserk.config.formats import TopicsFormat
+from denserk.config.formats import QrelsFormat, TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io import data_sets, files, json_records
-from denserk.io.qrels import read_qrels_map, split_file
+from denserk.io.json_records import Fields, RecordKeys, list_keys
 from denserk.io.tables import is_table
-from denserk.records import NO_FIELDS, Passage, Query
+from denserk.records import NO_FIELDS, Passage, Qrel, Query
 
 logger = logging.getLogger(__name__)
 
 Row = tuple[int | None, dict[str, Any]]  # line, record
 KEYS = {
-    TopicsFormat.BEIR: json_records.RecordKeys(("_id",), ("text",)),
-    TopicsFormat.TEVATRON: json_records.RecordKeys(("query_id",), ("query", "query_text")),
-    TopicsFormat.ANSERINI: json_records.RecordKeys(("id", "qid"), ("title", "query", "text")),
-    TopicsFormat.QA: json_records.RecordKeys(
-        ("_id", "id", "qid"), ("question",), must_have_id=False
-    ),
-    TopicsFormat.ENTITY_QUESTIONS: json_records.RecordKeys((), ("question",), must_have_id=False),
-    TopicsFormat.TSV: json_records.RecordKeys(("id",), ("text",)),
-    TopicsFormat.DPR: json_records.RecordKeys((), ("question",), must_have_id=False),
+    TopicsFormat.BEIR: RecordKeys(("_id",), ("text",)),
+    TopicsFormat.TEVATRON: RecordKeys(("query_id",), ("query", "query_text")),
+    TopicsFormat.ANSERINI: RecordKeys(("id", "qid"), ("title", "query", "text")),
+    TopicsFormat.QA: RecordKeys(("_id", "id", "qid"), ("question",), must_have_id=False),
+    TopicsFormat.ENTITY_QUESTIONS: RecordKeys((), ("question",), must_have_id=False),
+    TopicsFormat.TSV: RecordKeys(("id",), ("text",)),
+    TopicsFormat.DPR: RecordKeys((), ("question",), must_have_id=False),
 }
 WRITTEN_KEYS = {
     TopicsFormat.ANSERINI: ("qid", "title"),
@@ -41,9 +40,16 @@ WRITTEN_KEYS = {
     TopicsFormat.TEVATRON: ("query_id", "query"),
     TopicsFormat.QA: ("id", "question"),
 }
-# what `ast.literal_eval` raises
-BROKEN_LITERAL = (ValueError, SyntaxError, MemoryError, RecursionError, TypeError)
 WRITTEN = tuple(form for form in TopicsFormat if form is not TopicsFormat.ENTITY_QUESTIONS)
+BEIR_HEADER = ("query-id", "corpus-id", "score")
+QREL_COLUMNS = {
+    QrelsFormat.TREC: "4 columns: query, iteration, passage, relevance",
+    QrelsFormat.BEIR: "3 columns: query, passage, relevance",
+}
+WIDTHS = {4: QrelsFormat.TREC, 3: QrelsFormat.BEIR}
+# keys of qrels as JSON lines: BEIR's, and others of the same meaning
+QREL_KEYS = ("query-id|query_id|qid", "corpus-id|corpus_id|docid", "score|relevance")
+INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def read_queries(
@@ -65,11 +71,9 @@ def read_queries(
     if not count:
         raise InputError(source, None, "no queries", "at least one")
     if judged is not None and not kept:
-        raise MismatchError(
-            f"{qrels} judges queries such as {next(iter(judged))}, and none of the "
-            f"{count:,} queries of {source}, such as {first}",
-            "name the qrels of these queries",
-        )
+        others = f"none of the {count:,} queries of {source}, such as {first}"
+        found = f"{qrels} judges queries such as {next(iter(judged))}, and {others}"
+        raise MismatchError(found, "name the qrels of these queries")
     if judged is not None:
         more = f", which judges {len(judged) - kept:,} more" if len(judged) > kept else ""
         name = files.display_name(source)
@@ -88,34 +92,33 @@ def read_questions(source: str) -> Iterator[Query]:
 
 def _queries(source: str, form: TopicsFormat | None, *, textless: bool = False) -> Iterator[Query]:
     """Yield the queries of a source; reject an id that occurs twice."""
+    judged: Container[str] | None = None
+    found: Iterable[Query]
+    if is_table(source, "queries"):
+        found = read_topics_file(source, form, textless=textless)
+    elif (place := data_sets.locate(source)).irds is not None:
+        found = data_sets.irds_queries(place.irds)
+    elif not place.path.is_dir():
+        found = read_topics_file(place.path, form, textless=textless)
+    elif (own := data_sets.plain_or_packed(place.path, "queries.jsonl")) is not None:
+        judged = read_qrels_map(split_file(place.path, place.split)) if place.split else None
+        found = read_topics_file(own, form)
+    else:
+        parts = sorted(item for item in place.path.iterdir() if is_relation_file(item))
+        if not parts:
+            hint = "queries.jsonl, or P17.test.json and its like"
+            raise UsageError(f"{place.path} holds no queries", hint)
+        logger.info(f"{place.path.name}: entity-questions queries ({len(parts)} relations)")
+        relation = TopicsFormat.ENTITY_QUESTIONS
+        found = chain.from_iterable(read_topics_file(item, relation) for item in parts)
     seen: set[str] = set()
-    for query in _located(source, form, textless):
+    for query in found:
+        if judged is not None and query.qid not in judged:
+            continue
         if query.qid in seen:
             raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
         seen.add(query.qid)
         yield query
-
-
-def _located(source: str, form: TopicsFormat | None, textless: bool) -> Iterator[Query]:
-    if is_table(source, "queries"):
-        yield from read_topics_file(source, form, textless=textless)
-    elif (place := data_sets.locate(source)).irds is not None:
-        yield from data_sets.irds_queries(place.irds)
-    elif not place.path.is_dir():
-        yield from read_topics_file(place.path, form, textless=textless)
-    elif (own := data_sets.plain_or_packed(place.path, "queries.jsonl")) is not None:
-        judged = place.split and read_qrels_map(split_file(place.path, place.split))
-        for query in read_topics_file(own, form):
-            if not judged or query.qid in judged:
-                yield query
-    else:
-        files = sorted(item for item in place.path.iterdir() if is_relation_file(item))
-        if not files:
-            hint = "queries.jsonl, or P17.test.json and its like"
-            raise UsageError(f"{place.path} holds no queries", hint)
-        logger.info(f"{place.path.name}: entity-questions queries ({len(files)} relations)")
-        for item in files:
-            yield from read_topics_file(item, TopicsFormat.ENTITY_QUESTIONS)
 
 
 def read_topics_file(
@@ -150,21 +153,14 @@ def read_topics_file(
         form, records = json_records.read_records(rows, formats, form, path, "queries")
         relation = Path(path).name.partition(".")[0]
         for line, qid, text, _, extra in records:
-            answers = _pop_answers(extra, path, line)
+            key = "answers" if "answers" in extra else "answer"
+            answers = extra.pop(key, [])
+            answers = [answers] if isinstance(answers, str) else answers
+            if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers):
+                raise InputError(path, line, f"{key} {str(answers)[:60]}", "a list of strings")
             if form is TopicsFormat.ENTITY_QUESTIONS:
                 qid, extra = f"{relation}-{qid}", {**extra, "relation": relation}
-            yield Query(qid, text, answers, extra or NO_FIELDS)
-
-
-def _pop_answers(extra: dict[str, Any], path: str | Path, line: int | None) -> tuple[str, ...]:
-    """Remove the answers, a string or a list of strings, from the fields of a record."""
-    key = "answers" if "answers" in extra else "answer"
-    answers = extra.pop(key, [])
-    if isinstance(answers, str):
-        answers = [answers]
-    if not isinstance(answers, list) or not all(isinstance(each, str) for each in answers):
-        raise InputError(path, line, f"{key} {str(answers)[:60]}", "a list of strings")
-    return tuple(answers)
+            yield Query(qid, text, tuple(answers), extra or NO_FIELDS)
 
 
 def _detect_columns(line: str, path: str | Path, textless: bool) -> TopicsFormat:
@@ -206,11 +202,11 @@ def _dpr_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Num
             found = f"{files.columns(len(parts))} between tabs"
             raise InputError(path, line, found, "2: question, list of answers")
         answers: Any = None
-        with warnings.catch_warnings(), suppress(*BROKEN_LITERAL):
+        broken = ValueError, SyntaxError, MemoryError, RecursionError, TypeError
+        with warnings.catch_warnings(), suppress(*broken):
             warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
             answers = ast.literal_eval(files.unquote(parts[1].strip()))
-        is_list = isinstance(answers, list | tuple)
-        if not is_list or not all(isinstance(item, str) for item in answers):
+        if not isinstance(answers, list | tuple) or not all(isinstance(a, str) for a in answers):
             expected = "a list of strings, ['...', '...']"
             raise InputError(path, line, f"answers {parts[1][:60]!r}", expected)
         yield line, {"question": files.unquote(parts[0]), "answers": list(answers)}
@@ -234,23 +230,18 @@ def is_relation_file(path: str | Path) -> bool:
 def write_queries(path: str | Path, queries: Iterable[Query], form: TopicsFormat) -> int:
     """Write queries in one of `WRITTEN`; return their number."""
     if form is TopicsFormat.TSV:
-        return files.write_lines(
-            path, (f"{query.qid}\t{files.one_line(query.text)}\n" for query in queries)
-        )
+        return files.write_lines(path, (f"{q.qid}\t{files.one_line(q.text)}\n" for q in queries))
     if form is TopicsFormat.DPR:  # the ids become positions
-        rows = (
-            f"{files.quote(files.one_line(query.text))}\t{list(query.answers)!r}\n"
-            for query in queries
-        )
+        rows = (f"{files.quote(files.one_line(q.text))}\t{list(q.answers)!r}\n" for q in queries)
         return files.write_lines(path, rows)
-    return json_records.write_objects(path, (_record(query, form) for query in queries))
-
-
-def _record(query: Query, form: TopicsFormat) -> dict[str, Any]:
     id_key, text_key = WRITTEN_KEYS[form]
-    answers = {"answers": list(query.answers)} if query.answers else {}
-    own = {id_key: query.qid, text_key: query.text, **answers}
-    return own | {key: value for key, value in query.extra.items() if key not in own}
+
+    def records() -> Iterator[dict[str, Any]]:
+        for qid, text, answers, extra in queries:
+            own = {id_key: qid, text_key: text, **({"answers": answers} if answers else {})}
+            yield own | {key: value for key, value in extra.items() if key not in own}
+
+    return json_records.write_objects(path, records())
 
 
 # writes a question with passages that were retrieved: score, and whether the passage has an answer
@@ -272,10 +263,8 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
             for (docid, text, title, _), value, has_answer in contexts:
                 entry = {"id": docid, "title": title, "text": text}
                 if pyserini:  # one line end after the title
-                    entry = {
-                        "docid": docid,
-                        "text": f"{files.one_line(title)}\n{files.one_line(text)}",
-                    }
+                    both = f"{files.one_line(title)}\n{files.one_line(text)}"
+                    entry = {"docid": docid, "text": both}
                 entries.append({**entry, "score": f"{value:.9g}", "has_answer": has_answer})
             name = "contexts" if pyserini else "ctxs"
             record = {"question": query.text, "answers": query.answers, name: entries}
@@ -286,3 +275,93 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
         yield write
         end = b"\n}\n" if pyserini else b"\n]\n"
         out.write(end if before == b",\n" else before.strip() + end)
+
+
+def read_qrels(source: str | Path, form: QrelsFormat | None = None) -> Iterator[Qrel]:
+    """Yield the judgments of a source, in its order; lines of a query need not stand together.
+
+    The source is a file; a BEIR folder with one split; "-"; `irds:NAME`; `beir:NAME/SPLIT`;
+    Parquet; `hf:NAME/SPLIT`. A `form` of None is detected by the number of columns.
+    """
+    if is_table(source, "qrels"):
+        yield from _read_qrels_file(source, form)
+    elif (place := data_sets.locate(str(source))).irds is not None:
+        for each in data_sets.irds_records(place.irds, "qrels"):
+            yield Qrel(each.query_id, each.doc_id, int(each.relevance))
+    else:
+        path = split_file(place.path, place.split) if place.path.is_dir() else place.path
+        yield from _read_qrels_file(path, form)
+
+
+def _read_qrels_file(path: str | Path, form: QrelsFormat | None) -> Iterator[Qrel]:
+    judged: dict[tuple[str, str], int] = {}
+    for line, text in _qrels_lines(path):
+        parts = text.split()
+        # a line that begins with `#` may be a judgment, or a comment of trec_eval 10
+        fits = len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0"))
+        if not parts or (parts[0][0] == "#" and not (fits and INTEGER.fullmatch(parts[-1]))):
+            continue
+        width = WIDTHS.get(len(parts))
+        if form is None and (form := width) is not None:
+            logger.info(f"{files.display_name(path)}: {form} qrels ({files.columns(len(parts))})")
+        if not judged and tuple(text.lower().split()) == BEIR_HEADER:
+            continue
+        if form is None or form is not width:
+            expected = QREL_COLUMNS[form] if form else " or ".join(QREL_COLUMNS.values())
+            hint = "six columns are a run: exchange run and qrels" if len(parts) == 6 else None
+            raise InputError(path, line, files.columns(len(parts)), expected, hint)
+        qid, docid, grade = parts[0], parts[-2], parts[-1]
+        if not INTEGER.fullmatch(grade):
+            raise InputError(path, line, f"relevance {grade[:40]!r}", "an integer")
+        if (before := judged.setdefault((qid, docid), int(grade))) != int(grade):
+            found = f"relevance {grade} for query {qid}, passage {docid}, and {before} above"
+            raise InputError(path, line, found, "one judgment of a passage")
+        yield Qrel(qid, docid, int(grade))
+    if not judged:
+        raise InputError(path, None, "no judgments", QREL_COLUMNS[form or QrelsFormat.TREC])
+
+
+def _qrels_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines with columns, which are made of JSON lines."""
+    with files.open_ahead(path, part="qrels") as (head, handle):
+        if json_records.first_record(head) is None:
+            yield from files.read_text_lines(path, handle)
+            return
+        for line, record in json_records.read_objects(path, handle):
+            fields = Fields(record, path, line)
+            keys = [next(filter(fields.__contains__, each.split("|")), None) for each in QREL_KEYS]
+            if None in keys:
+                raise fields.error(f"the columns {list_keys(record)}", " with ".join(QREL_KEYS))
+            query, passage, grade = map(str, keys)
+            ids = fields.identifier(query), fields.identifier(passage)
+            yield line, "\t".join([*ids, f"{fields.number(grade) or 0:.9g}"])
+
+
+def read_qrels_map(source: str | Path) -> dict[str, dict[str, int]]:
+    """Read all judgments of a source: query -> passage -> relevance, in its order."""
+    judged: dict[str, dict[str, int]] = {}
+    for qid, docid, relevance in read_qrels(source):
+        judged.setdefault(qid, {})[docid] = relevance
+    return judged
+
+
+def split_file(folder: Path, split: str | None) -> Path:
+    """Return the qrels of one split of a BEIR folder; without a split, of its only one."""
+    where = folder / "qrels"
+    names = {item.name.partition(".")[0]: item for item in sorted(where.glob("*.tsv*"))}
+    if split in names or (split is None and len(names) == 1):
+        return names[split or min(names)]
+    usual = [name for name in ("test", "dev", "train") if name in names]  # published first
+    there = usual + sorted(names.keys() - usual)
+    asked = f"no split {split}" if split else "several splits"
+    found = f"{asked if names else 'no qrels'} (there: {', '.join(there) or 'none'})"
+    hint = f"name one: {where / (there[0] + '.tsv')}" if names else None
+    raise UsageError(f"{where}: {found}", hint)
+
+
+def write_qrels(path: str | Path, qrels: Iterable[Qrel], form: QrelsFormat) -> int:
+    """Write judgments; return their number."""
+    if form is QrelsFormat.TREC:
+        return files.write_lines(path, (f"{qid} 0 {docid} {rel}\n" for qid, docid, rel in qrels))
+    rows = (f"{qid}\t{docid}\t{rel}\n" for qid, docid, rel in qrels)
+    return files.write_lines(path, rows, "\t".join(BEIR_HEADER) + "\n")

@@ -21,14 +21,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from denserk.config.encoding import VectorFormat
@@ -37,15 +35,13 @@ from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import require
 from denserk.io import files
 from denserk.io.json_records import dump_json, identifier, list_keys, read_objects
-from denserk.io.manifest import Manifest, decoded
+from denserk.io.manifest import Manifest
 from denserk.io.outputs import whole_folder
 
 logger = logging.getLogger(__name__)
 
 Vectors = NDArray[np.floating[Any]]
 ROWS = 4096  # rows of a block where the file itself has no blocks
-FOR_LUCENE = (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
-UNIT_NORM = 1e-3  # how far the norm of a unit vector may be from 1
 
 
 class VectorBlock(NamedTuple):
@@ -93,29 +89,10 @@ def checked_block(
     return VectorBlock(names, vectors, texts)
 
 
-def _joined(blocks: Iterable[VectorBlock]) -> tuple[Vectors, list[str]]:
-    """Return all vectors and ids, for a format that is written from memory."""
-    whole = list(blocks)
-    ids = [docid for block in whole for docid in block.ids]
-    return np.concatenate([block.vectors for block in whole]), ids
-
-
 # JSON lines
 
 ID_KEYS = ("id", "docid", "qid", "_id")
 MANIFEST = "denserk_manifest"
-
-
-def json_manifest(line: bytes, path: str | Path) -> Manifest | None:
-    """Return the manifest that the first line of a file may carry."""
-    try:
-        record = orjson.loads(line)
-    except ValueError:
-        return None  # `read_json_lines` reports it
-    if not isinstance(record, dict) or MANIFEST not in record:
-        return None
-    found = decoded(orjson.dumps(record[MANIFEST]), f"{path}, line 1, {MANIFEST}")
-    return replace(found, contents={})
 
 
 def read_json_lines(path: str | Path, handle: BinaryIO | None = None) -> Iterator[VectorBlock]:
@@ -286,10 +263,6 @@ def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
         raise InputError(folder / DOCID, None, found, "one for each vector")
 
 
-def _write_flat(blocks: Iterable[VectorBlock], folder: Path) -> None:
-    write_flat(folder / INDEX, Metric.INNER, (block[:2] for block in blocks))
-
-
 # pickles
 
 QUERIES_FILE = "embedding.pkl"
@@ -360,11 +333,6 @@ def read_pickle(path: str | Path) -> Iterator[VectorBlock]:
         yield checked_block(names[some], vectors[some], texts and texts[some], path)
 
 
-def _write_tevatron(blocks: Iterable[VectorBlock], path: str) -> None:
-    with files.whole_binary(path) as handle:
-        pickle.dump(_joined(blocks), handle, protocol=4)
-
-
 def _write_pyserini_queries(blocks: Iterable[VectorBlock], folder: Path) -> None:
     """Write queries with their texts, by which Pyserini finds them."""
     pandas = require("pandas", "Pyserini's folder of encoded queries")
@@ -372,10 +340,8 @@ def _write_pyserini_queries(blocks: Iterable[VectorBlock], folder: Path) -> None
     for ids, vectors, texts in blocks:
         rows += zip(ids, texts or [""] * len(ids), vectors, strict=True)
     if not all(text for _, text, _ in rows):
-        raise UsageError(
-            "Pyserini finds encoded queries by their text; these vectors come without texts",
-            "encode --topics Q --output-format pyserini-queries",
-        )
+        lacking = "Pyserini finds encoded queries by their text; these vectors come without texts"
+        raise UsageError(lacking, "encode --topics Q --output-format pyserini-queries")
     columns = pandas.Index(["id", "text", "embedding"], dtype=object)  # what older pandas reads
     frame = pandas.DataFrame(rows, columns=columns, dtype=object)
     frame.to_pickle(folder / QUERIES_FILE, protocol=4)
@@ -383,19 +349,15 @@ def _write_pyserini_queries(blocks: Iterable[VectorBlock], folder: Path) -> None
 
 # arrays
 
-# what NumPy raises for broken .npy files, whose headers fail to parse in all these ways
-BROKEN_ARRAY = (
-    *(ArithmeticError, EOFError, LookupError, MemoryError, RecursionError, SyntaxError),
-    *(TokenError, TypeError, ValueError),
-)
-
 
 def map_array(path: str | Path, mode: Literal["r", "c"] = "r") -> NDArray[Any]:
     """Memory-map a .npy file."""
     try:
         with files.read_errors(path):
             array: NDArray[Any] = np.load(path, mmap_mode=mode, allow_pickle=False)
-    except BROKEN_ARRAY as error:
+    except DenserkError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a broken header raises anything
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(path, None, f"a broken file ({reason})", "a NumPy array") from None
     return array
@@ -414,12 +376,6 @@ def read_array(path: str | Path) -> Iterator[VectorBlock]:
 # any format
 
 JSON_KEYS = {VectorFormat.JSONL: "id", VectorFormat.ANSERINI_JSONL: "docid"}
-FILES = {VectorFormat.TEVATRON: _write_tevatron}
-FOLDERS = {
-    VectorFormat.PARQUET: _write_parquet,
-    VectorFormat.PYSERINI_FAISS: _write_flat,
-    VectorFormat.PYSERINI_QUERIES: _write_pyserini_queries,
-}
 
 
 def write_vectors(
@@ -439,34 +395,35 @@ def write_vectors(
     if output == files.STREAM and form not in JSON_KEYS:
         found = f"{form} cannot be written to standard output"
         raise UsageError(found, "name a file, or write jsonl")
-    count, for_lucene = 0, form in FOR_LUCENE
+    count, for_lucene = 0, form in (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
 
     def checked() -> Iterator[VectorBlock]:
         nonlocal count, for_lucene
         for block in filter(attrgetter("ids"), blocks):
             yield checked_block(*block, output)
-            for_lucene = for_lucene and _has_unit_norms(block)  # one warning is enough
             count += len(block.ids)
+            if for_lucene:
+                norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
+                worst = int(np.argmax(np.abs(norms - 1)))
+                for_lucene = abs(norms[worst] - 1) <= 1e-3
+                if not for_lucene:  # one warning is enough
+                    found = f"{block.ids[worst]} has a vector of length {norms[worst]:.4g}"
+                    needed = "Lucene's inner product needs length 1: encode with --l2-norm"
+                    logger.warning(f"{found}; {needed}")
 
     if form in JSON_KEYS:
         is_qid = queries and form is VectorFormat.ANSERINI_JSONL
         _write_json_lines(checked(), output, "qid" if is_qid else JSON_KEYS[form], manifest)
-    elif form in FILES:
-        FILES[form](checked(), output)
+    elif form is VectorFormat.TEVATRON:
+        with files.whole_binary(output) as handle:
+            ids, vectors, _ = zip(*checked(), strict=True)
+            pickle.dump((np.concatenate(vectors), list(chain(*ids))), handle, protocol=4)
     else:
         with whole_folder(output, overwrite=overwrite, export=True) as folder:
-            FOLDERS[form](checked(), folder)
+            if form is VectorFormat.PARQUET:
+                _write_parquet(checked(), folder)
+            elif form is VectorFormat.PYSERINI_QUERIES:
+                _write_pyserini_queries(checked(), folder)
+            else:
+                write_flat(folder / INDEX, Metric.INNER, (block[:2] for block in checked()))
     return count
-
-
-def _has_unit_norms(block: VectorBlock) -> bool:
-    """Return whether vectors are L2-normalised; warn of the one that is least so."""
-    norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
-    worst = int(np.argmax(np.abs(norms - 1)))
-    if abs(norms[worst] - 1) <= UNIT_NORM:
-        return True
-    logger.warning(
-        f"{block.ids[worst]} has a vector of length {norms[worst]:.4g}; Lucene's inner product "
-        "needs length 1: encode with --l2-norm"
-    )
-    return False

@@ -20,7 +20,7 @@ reads the vectors and the index, and compares their checksums.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from itertools import chain
@@ -31,22 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.io import manifest as manifests
 from denserk.io import vector_formats as formats
 from denserk.io.blocks import JOURNAL, Block, BlockFolder, Hashes, read_journal
 from denserk.io.corpus import IdLedger
-from denserk.io.files import STREAM, first_line, open_ahead, read_errors, read_file, read_text_lines
-from denserk.io.json_records import identifier
-from denserk.io.manifest import (
-    NAME,
-    Kind,
-    Manifest,
-    beside,
-    decoded,
-    file_sha256,
-    read_manifest,
-    require_fields,
-    vectors_per_passage,
-)
+from denserk.io.files import STREAM, open_ahead, read_errors, read_file, read_text_lines
+from denserk.io.json_records import dump_json, first_record, identifier
+from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, vectors_per_passage
 from denserk.io.vector_formats import DOCID, VectorBlock, Vectors, map_array
 from denserk.reporting import track
 
@@ -171,17 +162,15 @@ def open_vectors(name: str | Path) -> VectorFolder:
     """Open a finished folder, and check its journal and ids."""
     path = Path(name)
     manifest = read_manifest(path, Kind.VECTORS)
-    require_fields(path, manifest, "contents", "count", "dimension", "dtype")
+    manifests.require_fields(path, manifest, "contents", "count", "dimension", "dtype")
     folder = VectorFolder(path, manifest, tuple(read_journal(path).values()))
     sums = {folder.ids_of(block): block.sha256.get(DOCID) for block in folder.finished}
     for file, digest in {path / JOURNAL: manifest.contents.get("journal_sha256"), **sums}.items():
         _compare(file, digest)
     counted, expected = sum(b.count for b in folder.finished), manifest.contents["count"]
     if counted != expected:
-        raise MismatchError(
-            f"{path} holds {counted:,} passages by its journal, {expected:,} by its {NAME}",
-            "encode again with --overwrite",
-        )
+        found = f"{path} holds {counted:,} passages by its journal, {expected:,} by its {NAME}"
+        raise MismatchError(found, "encode again with --overwrite")
     return folder
 
 
@@ -194,10 +183,9 @@ class EncodedTexts:
         for block in self.folder.finished:
             path, digest = self.folder.folder / f"{block.name}.{HASH}", block.sha256.get(HASH)
             if digest is None:
-                raise UsageError(
-                    f"{name} has no hashes of its texts: an older denserk, or convert, wrote it",
-                    "encode the whole corpus once, without --update",
-                )
+                lacking = "has no hashes of its texts: an older denserk, or convert, wrote it"
+                hint = "encode the whole corpus once, without --update"
+                raise UsageError(f"{name} {lacking}", hint)
             _compare(path, digest)
             found.append(read_file(path))
         hashes = np.frombuffer(b"".join(found), "S16")
@@ -231,10 +219,8 @@ def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSour
     is_folder = source != STREAM and Path(source).is_dir()
     opened = _open_folder(Path(source)) if is_folder else _open_file(source)
     if opened.form == "pickle" and not allow_pickle:
-        raise UsageError(
-            f"{source} holds pickles: programs, not data",
-            "add --allow-pickle if they come from someone you trust",
-        )
+        hint = "add --allow-pickle if they come from someone you trust"
+        raise UsageError(f"{source} holds pickles: programs, not data", hint)
     if source != STREAM:
         logger.info(f"{source}: vectors in format {opened.form}")
     return opened
@@ -252,19 +238,12 @@ def _open_folder(folder: Path) -> VectorSource:
         formats.map_flat(index)  # checked before anything is written
         read = partial(formats.read_flat, folder, vectors_per_passage(manifest))
         return VectorSource(name, "pyserini-faiss", read, manifest)
-    paths = sorted(
-        path
-        for path in folder.iterdir()
-        if path.is_file()
-        and not path.name.startswith(".")
-        and (path.name.endswith(SUFFIXES) or path.suffix == "")  # DPR's shards have no suffix
-    )
-    if not paths:
-        raise UsageError(
-            f"{folder} holds no vectors",
-            f"a folder that denserk wrote, `index` beside `docid`, or files {', '.join(SUFFIXES)}",
-        )
-    sources = [_open_file(str(path)) for path in paths]
+    shown = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    # DPR's shards have no suffix
+    sources = [_open_file(str(p)) for p in shown if p.name.endswith(SUFFIXES) or not p.suffix]
+    if not sources:
+        hint = "a folder that denserk wrote, `index` beside `docid`, or files"
+        raise UsageError(f"{folder} holds no vectors", f"{hint} {', '.join(SUFFIXES)}")
     found = sorted({source.form for source in sources})
     if len(found) > 1:
         raise InputError(folder, None, f"files of {' and '.join(found)}", "one format")
@@ -284,7 +263,10 @@ def _open_file(source: str) -> VectorSource:
         raise InputError(source, None, found, expected)
     else:
         read = partial(FILES[form][1], source)
-    manifest = formats.json_manifest(first_line(head), source) if form == "JSON lines" else None
+    manifest: Manifest | None = None
+    if form == "JSON lines" and formats.MANIFEST in (record := first_record(head) or {}):
+        own, where = dump_json(record[formats.MANIFEST]), f"{source}, line 1, {formats.MANIFEST}"
+        manifest = replace(manifests.decoded(own, where), contents={})
     return VectorSource(source, form, read, manifest)
 
 
@@ -292,7 +274,7 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
     """Check an index folder's ids and the sizes of its files; without a manifest, its ids alone."""
     contents = {} if manifest is None else manifest.contents
     if manifest is not None:
-        require_fields(folder, manifest, "contents", "count")
+        manifests.require_fields(folder, manifest, "contents", "count")
     for name, size in contents.get("bytes", {}).items():
         with read_errors(folder / name):
             found = (folder / name).stat().st_size
@@ -319,30 +301,26 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
 def verify_folders(names: Iterable[str]) -> None:
     """Compare every file of vector folders and indexes with its checksum; warn if it has none."""
     for name in names:
-        sums = _checksums(Path(name))
+        folder, where = Path(name), manifests.beside(name)
+        sums: Mapping[str, str] = {}
+        if folder.is_dir() and where.exists():
+            if manifests.decoded(read_file(where), where).kind is Kind.INDEX:
+                sums = read_manifest(folder, Kind.INDEX).contents.get("sha256", {})
+            else:
+                read_manifest(folder, Kind.VECTORS)
+                blocks = read_journal(folder).values()
+                sums = {f"{b.name}.{suffix}": d for b in blocks for suffix, d in b.sha256.items()}
         if not sums:
             logger.warning(f"--verify: {name} holds no checksums, and is not verified")
             continue
         with track(f"verifying {name}", len(sums), "files") as progress:
             for file, digest in sums.items():
-                _compare(Path(name) / file, digest)
+                _compare(folder / file, digest)
                 progress.advance()
-
-
-def _checksums(folder: Path) -> Mapping[str, str]:
-    """Return the checksums of a folder's files, by name."""
-    where = beside(folder)
-    if not folder.is_dir() or not where.exists():
-        return {}
-    if decoded(read_file(where), where).kind is Kind.INDEX:
-        return dict(read_manifest(folder, Kind.INDEX).contents.get("sha256", {}))
-    read_manifest(folder, Kind.VECTORS)
-    blocks = read_journal(folder).values()
-    return {f"{b.name}.{suffix}": digest for b in blocks for suffix, digest in b.sha256.items()}
 
 
 def _compare(path: Path, digest: str | None) -> None:
     """Compare a file with its checksum, if it has one."""
-    if digest is not None and file_sha256(path) != digest:
+    if digest is not None and manifests.file_sha256(path) != digest:
         found = "bytes that differ from the checksum written with them"
         raise InputError(path, None, found, digest[:12], DAMAGED)

@@ -36,9 +36,8 @@ from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import ScratchRecords, display_name, some
 from denserk.io.manifest import Kind, Manifest, describe_file, file_sha256, forget_file
 from denserk.io.outputs import scratch_folder
-from denserk.io.qrels import read_qrels
 from denserk.io.runs import RunLookup
-from denserk.io.topics import read_queries, read_questions
+from denserk.io.topics import read_qrels, read_queries, read_questions
 from denserk.io.training import RANDOM_NEGATIVES
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import track

@@ -20,8 +20,7 @@ from denserk.data.training_batches import TrainingBatches, assemble
 from denserk.data.training_data import SentenceStore, TrainingStore
 from denserk.errors import InputError
 from denserk.io.corpus import read_passages
-from denserk.io.qrels import read_qrels_map
-from denserk.io.topics import read_queries
+from denserk.io.topics import read_qrels_map, read_queries
 from denserk.losses.retrieval import sentence_loss
 from denserk.models.cross_encoder import Reranker
 from denserk.models.representation import Encoder, Retriever

@@ -25,7 +25,7 @@ from denserk.commands.retrieve import encode, search
 from denserk.commands.train import finetune, mine_negatives
 from denserk.config.evaluation import EvaluationSettings
 from denserk.evaluation.evaluator import evaluate
-from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_qrels_map
 from tests.benchmarks.studies import (
     COMPUTE,
     DEPTH,

@@ -12,8 +12,8 @@ from denserk.config.evaluation import EvaluationSettings
 from denserk.errors import MismatchError
 from denserk.evaluation.evaluator import Evaluator, evaluate
 from denserk.evaluation.measures import parse_measures
-from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
+from denserk.io.topics import read_qrels_map
 
 Scores = dict[str, dict[str, float]]
 Grades = dict[str, dict[str, int]]

@@ -2,7 +2,7 @@ import pytest
 
 from denserk.config.formats import QrelsFormat
 from denserk.errors import InputError
-from denserk.io.qrels import read_qrels, read_qrels_map, write_qrels
+from denserk.io.topics import read_qrels, read_qrels_map, write_qrels
 from denserk.records import Qrel
 from tests.reporters import Heard
 
