@@ -29,21 +29,9 @@ from denserk.index import faiss_index
 from denserk.index.bm25 import PURPOSE, Analyzer, build_bm25, build_lucene, require_lucene
 from denserk.index.folder import INDEX, expanded, folder_bytes, gather, known_count, open_sources
 from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recalls
+from denserk.io import manifest
 from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages
-from denserk.io.manifest import (
-    NAME,
-    Kind,
-    Manifest,
-    common_model,
-    differences,
-    file_sha256,
-    model_of,
-    read_manifest,
-    refuse_other_model,
-    vectors_per_passage,
-    write_manifest,
-)
 from denserk.io.outputs import named_paths, prepare_folder, refuse_inputs
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, read_vector_blocks, verify_folders
@@ -53,7 +41,6 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 VECTORS = "vectors"  # file of the vectors of an approximate index, while it is built
-DEFAULT_FIELDS = ("title", "text")
 UNCOMPARED = ("threads", "device")  # settings that do not change the index
 # recall: queries, hits of a query, vectors read at once
 QUERIES, DEPTH, BLOCK = 100, 10, 16_384
@@ -99,24 +86,24 @@ def build_index(
         chosen, made_from, fill = _plan_merge(paths, inputs, settings)
     else:
         chosen, made_from, fill = _plan_vectors(paths, inputs, settings)
-    manifest = Manifest(Kind.INDEX, False, chosen, made_from)
+    begun = manifest.Manifest(manifest.Kind.INDEX, False, chosen, made_from)
     folder = Path(paths.output)
-    finished, resumes = None, paths.resume and (folder / NAME).exists()
+    finished, resumes = None, paths.resume and (folder / manifest.NAME).exists()
     if resumes:
-        found = read_manifest(folder, Kind.INDEX, unfinished=True)
-        finished = resumed(folder, found, manifest) if found.complete else None
+        found = manifest.read_manifest(folder, manifest.Kind.INDEX, unfinished=True)
+        finished = resumed(folder, found, begun) if found.complete else None
     if finished is None:  # an index is built in one go: it starts over
         folder = prepare_folder(folder, overwrite=paths.overwrite or resumes)
-        write_manifest(folder, manifest)
+        manifest.write_manifest(folder, begun)
         contents = fill(folder)
         for name in (INT8_MODEL, INT8_WEIGHTS):  # queries are encoded by it too
             if (Path(inputs[0]) / name).is_file():
                 shutil.copyfile(Path(inputs[0]) / name, folder / name)
-        files = [item for item in sorted(folder.iterdir()) if item.is_file() and item.name != NAME]
-        contents["sha256"] = {item.name: file_sha256(item) for item in files}
+        files = [p for p in sorted(folder.iterdir()) if p.is_file() and p.name != manifest.NAME]
+        contents["sha256"] = {item.name: manifest.file_sha256(item) for item in files}
         contents["bytes"] = {item.name: item.stat().st_size for item in files}
-        finished = replace(manifest, complete=True, contents=contents)
-        write_manifest(folder, finished)
+        finished = replace(begun, complete=True, contents=contents)
+        manifest.write_manifest(folder, finished)
     count, recall = finished.contents["count"], finished.contents.get("recall")
     return IndexResult(count, folder_bytes(folder), time.perf_counter() - start, recall)
 
@@ -124,15 +111,18 @@ def build_index(
 def is_approximate(name: str) -> bool:
     """Return whether an input is an index folder of denserk that is not flat."""
     path = Path(name) / INDEX
-    return path.is_file() and path.with_name(NAME).is_file() and not is_flat(path)
+    return path.is_file() and path.with_name(manifest.NAME).is_file() and not is_flat(path)
 
 
-def resumed(where: str | Path, found: Manifest, manifest: Manifest) -> Manifest:
+def resumed(
+    where: str | Path, found: manifest.Manifest, begun: manifest.Manifest
+) -> manifest.Manifest:
     """Return the manifest `found` there; a MismatchError if it is one of other settings."""
     one, other = (
-        {k: v for k, v in m.settings.items() if k not in UNCOMPARED} for m in (found, manifest)
+        {k: v for k, v in m.settings.items() if k not in UNCOMPARED} for m in (found, begun)
     )
-    if changed := differences(one, other) + differences(found.made_from, manifest.made_from):
+    compare = manifest.differences
+    if changed := compare(one, other) + compare(found.made_from, begun.made_from):
         hint = "choose another output, or replace it with --overwrite"
         raise MismatchError(f"{where} was made with other settings: {'; '.join(changed)}", hint)
     if found.complete:
@@ -182,7 +172,7 @@ def bm25_texts(
 
     with track("reading text", None, "passages") as progress:
         for passage in Texts(source, "passages", read).checked():
-            text = " ".join(map(passage.field, bm25.fields or DEFAULT_FIELDS))
+            text = " ".join(map(passage.field, bm25.fields or ("title", "text")))
             digest.update(f"{passage.docid}\x1f{text}\x1e".encode("utf-8", "surrogatepass"))
             yield passage.docid, text
             progress.advance()
@@ -198,7 +188,7 @@ def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetting
     made_from: dict[str, Any] = {
         "indexes": [{"name": p.name, "sha256": p.manifest.contents["sha256"]} for p in parts],
         "vectors": [name for made in manifests for name in made.made_from.get("vectors", [])],
-        "model": common_model((p.name, p.manifest) for p in parts),
+        "model": manifest.common_model((p.name, p.manifest) for p in parts),
     }
 
     def fill(folder: Path) -> dict[str, Any]:
@@ -206,7 +196,7 @@ def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetting
         return {
             "count": sum(made.contents["count"] for made in manifests),
             "dimension": parts[0].index.d,
-            "vectors_per_passage": vectors_per_passage(manifests[0]),
+            "vectors_per_passage": manifest.vectors_per_passage(manifests[0]),
             "factory": parts[0].factory,
             # an index holds codes: the recall of the whole cannot be measured without the vectors
             "recall_of_parts": [made.contents.get("recall") for made in manifests],
@@ -224,17 +214,18 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
     sources = open_sources(inputs, paths.allow_pickle)
     made_from: dict[str, Any] = {
         "vectors": [s.name for s in sources],
-        "model": common_model((s.name, s.manifest) for s in sources),
+        "model": manifest.common_model((s.name, s.manifest) for s in sources),
     }
     if template is not None:
         both = f"the index {template.name} and the vectors {sources[0].name}"
         hint = "fill what was trained on vectors of the same model"
-        refuse_other_model(model_of(template.manifest), made_from["model"], both, hint)
+        trained_on = manifest.model_of(template.manifest)
+        manifest.refuse_other_model(trained_on, made_from["model"], both, hint)
         made_from["trained_as"] = {"name": template.name, "sha256": template.sha256}
-    count, manifest = known_count(sources), sources[0].manifest
+    count, described = known_count(sources), sources[0].manifest
     queries = _read_queries(settings, sources[0].vectors_per_passage, made_from["model"])
-    if count is not None and manifest is not None:
-        rows, dimension = count * sources[0].vectors_per_passage, manifest.contents["dimension"]
+    if count is not None and described is not None:
+        rows, dimension = count * sources[0].vectors_per_passage, described.contents["dimension"]
         size = decimal(rows * dimension * 4)
         logger.info(f"vectors: {rows:,} x {dimension} x 4 bytes = {size} on the disk")
         if not settings.is_flat and queries is None:
@@ -269,7 +260,8 @@ def _read_queries(settings: IndexSettings, size: int, model: Any) -> Vectors | N
     if size > 1:
         raise UsageError(f"--target-recall: the passages have {size} vectors each", "give a --type")
     source = read_vector_blocks(name)
-    refuse_other_model(model, model_of(source.manifest), f"the vectors and {name}", "use one model")
+    own, both = manifest.model_of(source.manifest), f"the vectors and {name}"
+    manifest.refuse_other_model(model, own, both, "use one model")
     return np.concatenate([block.vectors.astype(np.float32) for block in source.blocks()])
 
 

@@ -130,14 +130,10 @@ def open_runs(
 
 def options_of(fusion: FusionSettings, weights: Weights) -> str:
     """Return the options that fuse by these settings with some weights."""
-    values = as_json(fusion) | {"method": fusion.chosen.value, "weights": as_text(weights)}
+    given = ",".join(f"{weight:g}" for weight in weights)
+    values = as_json(fusion) | {"method": fusion.chosen.value, "weights": given}
     names = {"method", "weights", *given_fields(fusion)} - {"tune", "measure"}
     return " ".join(f"{spelled(name, FusionSettings)} {values[name]}" for name in sorted(names))
-
-
-def as_text(weights: Weights) -> str:
-    """Return weights as --weights takes them."""
-    return ",".join(f"{weight:g}" for weight in weights)
 
 
 def weight_grid(runs: int) -> list[Weights]:
@@ -189,7 +185,8 @@ def best_weights(
     logger.info(f"{name} of {len(judged):,} queries with each of {len(order)} choices of weights:")
     alone = [weights for weights in order[SHOWN:] if 1 in weights]
     for weights in (*order[:SHOWN], *alone):
-        logger.info(f"  {means[weights]:.4f}  --weights {as_text(weights)}")
+        given = ",".join(f"{weight:g}" for weight in weights)
+        logger.info(f"  {means[weights]:.4f}  --weights {given}")
     return order[0]
 
 

@@ -69,10 +69,9 @@ def rerank(
 
         def groups() -> Iterator[Group]:
             for hits in read_run(run):
+                left_out = hits.qid if settings.remove_query else None
                 ranked = best_first(zip(hits.docids, hits.scores, strict=True))
-                docids = [docid for docid, _ in ranked]
-                if settings.remove_query:
-                    docids = [docid for docid in docids if docid != hits.qid]
+                docids = [docid for docid, _ in ranked if docid != left_out]
                 yield hits.qid, docids[: settings.depth]
 
         def answers(texts: PassageTexts) -> Iterator[tuple[str, Hits]]:

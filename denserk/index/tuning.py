@@ -90,8 +90,7 @@ class Judge:
         start = time.perf_counter()
         _, rows = index.search(self._queries, DEPTH)
         milliseconds = 1000 * (time.perf_counter() - start) / len(rows)
-        is_flat = index is self._flat
-        found = (1.0, 1.0, 1.0) if is_flat else mean_recall(recalls(rows, self._exact))
+        found = (1.0, 1.0, 1.0) if index is self._flat else mean_recall(recalls(rows, self._exact))
         return Point(point.factory, point.size, search, *found, milliseconds)
 
     def tuned(self, path: Path, point: Point) -> Point:
