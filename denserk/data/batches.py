@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -114,10 +115,7 @@ def pad(ids: Sequence[Ids], pad_id: int) -> TokenBatch:
 
 
 def by_length(
-    lengths: Sequence[int],
-    batch_tokens: int,
-    batch_size: int | None = None,
-    enough: int | None = None,
+    lengths: Sequence[int], batch_tokens: int, batch_size: int | None = None, enough: float = inf
 ) -> Iterator[list[int]]:
     """Yield batches, as places of texts, of texts of similar length; the longest first.
 
@@ -134,7 +132,7 @@ def by_length(
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         longest = lengths[batch[0]] if batch else 0
         full = (len(batch) + 1) * longest > batch_tokens or len(batch) == batch_size
-        alone = enough is not None and lengths[index] < longest and len(batch) * longest >= enough
+        alone = lengths[index] < longest and len(batch) * longest >= enough
         if batch and (full or alone):
             yield batch
             batch = []
@@ -163,7 +161,7 @@ def plan(
     pad_id: int,
     batch_tokens: int,
     batch_size: int | None = None,
-    enough: int | None = None,
+    enough: float = inf,
 ) -> PlannedTexts:
     """Divide texts into padded batches by length; see `by_length`."""
     lengths = [len(text) for text in ids]
@@ -191,10 +189,9 @@ class PairBatch(NamedTuple):
 
     def of(self, rows: Tensor, tokens: TokenBatch) -> "PairBatch":
         """Return some rows, whose tokens are given, with token types of the same width."""
-        types = self.token_types
-        return PairBatch(
-            tokens, None if types is None else types[rows, : tokens.input_ids.shape[1]]
-        )
+        if (types := self.token_types) is not None:
+            types = types[rows, : tokens.input_ids.shape[1]]
+        return PairBatch(tokens, types)
 
 
 class PairJoiner:

@@ -21,7 +21,7 @@ import orjson
 from datasets import Dataset, Features, Value
 from numpy.typing import NDArray
 
-from denserk.config.pretraining import KeywordWeight, MaskingSettings
+from denserk.config.pretraining import KeywordWeight, Masking, MaskingSettings
 from denserk.errors import InputError, ModelError
 from denserk.io.files import read_file
 from denserk.io.manifest import SIZE, check
@@ -55,8 +55,8 @@ class SubwordTokens(NamedTuple):
     names: Sequence[str]
 
     @classmethod
-    def of(cls, tokenizer: Any, *, words: bool = True) -> "SubwordTokens":
-        """Read the vocabulary of a fast tokenizer; without `words` each token is a word of its own.
+    def of(cls, tokenizer: Any, masking: Masking = Masking.WORD) -> "SubwordTokens":
+        """Read a fast tokenizer's vocabulary; under `Masking.TOKEN` each token is a word.
 
         WordPiece marks tokens that continue a word ("##"); byte-level vocabularies (RoBERTa) mark
         those that begin one. The first token of a text always begins a word.
@@ -76,7 +76,7 @@ class SubwordTokens(NamedTuple):
         special = np.zeros(len(tokens), dtype=bool)
         special[list(tokenizer.all_special_ids)] = True
         cls_id, sep_id, mask_id, pad_id = (int(getattr(tokenizer, role)) for role in roles)
-        inside = continues & ~special & words
+        inside = continues & ~special & (masking is Masking.WORD)
         return cls(inside, special, cls_id, sep_id, mask_id, pad_id, len(tokenizer), tokens)
 
 
@@ -128,22 +128,23 @@ def uniform_masks(words: Ids, limits: Ids, draws: Floats) -> Mask:
     `words` (B, T) are from `words_of`, or (1, T) for several masks of one text; `limits` (B,) from
     `budget`, which counts special tokens inside a text as the released code does; `draws` (B, W).
     """
-    return _mask_words(words, draws, lambda sizes: fill_budgets(sizes, np.minimum(limits, MOST)))
+    limits = np.minimum(limits, MOST)
 
+    def fill(sizes: Ids) -> Mask:
+        """Take from the left of each row what still fits: (B, W) -> (B, W)."""
+        taken: Mask = np.cumsum(sizes, axis=1) <= limits[:, None]
+        left = limits - (sizes * taken).sum(axis=1)
+        while True:
+            # what was skipped stays too large, since the remaining budget only shrinks
+            fits = (sizes > 0) & (sizes <= left[:, None]) & ~taken
+            rows = np.flatnonzero(fits.any(axis=1))
+            if not len(rows):
+                return taken
+            places = fits[rows].argmax(axis=1)
+            taken[rows, places] = True
+            left[rows] -= sizes[rows, places]
 
-def fill_budgets(sizes: Ids, limits: Ids) -> Mask:
-    """Take from the left of each row what still fits: (B, W), (B,) -> (B, W)."""
-    taken = np.cumsum(sizes, axis=1) <= limits[:, None]
-    left = limits - (sizes * taken).sum(axis=1)
-    while True:
-        # what was skipped stays too large, since the remaining budget only shrinks
-        fits = (sizes > 0) & (sizes <= left[:, None]) & ~taken
-        rows = np.flatnonzero(fits.any(axis=1))
-        if not len(rows):
-            return taken
-        places = fits[rows].argmax(axis=1)
-        taken[rows, places] = True
-        left[rows] -= sizes[rows, places]
+    return _mask_words(words, draws, fill)
 
 
 def keyword_masks(words: Ids, weights: Floats, rate: float, draws: Floats) -> Mask:
@@ -209,9 +210,15 @@ class KeywordWeights:
             return
         counts = words["count"][:]
         if settings.frequency_dict is not None:
-            given = _read_counts(Path(settings.frequency_dict))
+            path = Path(settings.frequency_dict)  # one JSON object: word -> count
+            try:
+                table: dict[str, int] = orjson.loads(read_file(path))
+            except ValueError as error:
+                found = f"broken JSON ({error})"
+                raise InputError(path, None, found, "a JSON object") from None
+            check(table, {...: SIZE}, path)
             names = words.data.column("word").to_pylist()
-            counts = np.array([given.get(name, 0) for name in names])
+            counts = np.array([table.get(name, 0) for name in names])
         self._table = np.where(counts > 0, 1 / np.maximum(counts, 1), MISSING)
 
     def __call__(self, numbers: Ids, words: Ids, cut: Mask) -> Floats:
@@ -234,13 +241,3 @@ class KeywordWeights:
                 rows = np.flatnonzero(cut[:, side] & (last >= 0))
                 weights[rows, place[rows]] = MISSING
         return weights
-
-
-def _read_counts(path: Path) -> dict[str, int]:
-    """Read a table of word counts: one JSON object, word -> count."""
-    try:
-        table: dict[str, int] = orjson.loads(read_file(path))
-    except ValueError as error:
-        raise InputError(path, None, f"broken JSON ({error})", "a JSON object") from None
-    check(table, {...: SIZE}, path)
-    return table

@@ -14,15 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from denserk.config.pretraining import (
-    Masking,
-    MasterTask,
-    NprKind,
-    PretrainingObjective,
-    PretrainRun,
-)
+from denserk.config.pretraining import MasterTask, NprKind, PretrainingObjective, PretrainRun
 from denserk.data import masking
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, pad
 from denserk.data.masking import IGNORED, NO_WORD, Floats, Ids, KeywordWeights, Mask, SubwordTokens
@@ -89,12 +82,6 @@ class Crops(NamedTuple):
         bounds = zip(columns, self.starts.tolist(), self.ends.tolist(), strict=True)
         return [column[start:end] for column, start, end in bounds]
 
-    def halves(self) -> tuple["Crops", "Crops"]:
-        """Return both halves, the first the smaller; both empty for one token."""
-        ends = np.where(self.ends - self.starts < 2, self.starts, self.ends)
-        middles = (self.starts + ends) // 2
-        return self._replace(ends=middles), self._replace(starts=middles, ends=ends)
-
     def cut_words(self, vocabulary: SubwordTokens) -> Mask:
         """Return whether the first and the last word of each text are incomplete: (B, 2)."""
         cut = np.zeros((len(self.texts), 2), dtype=bool)
@@ -150,32 +137,31 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         self.store, self.objective, self.settings = store, run.pretrain.objective, masking
         self.tasks = frozenset(run.objective.tasks)
         self.limit = run.units.max_length - SPECIAL_TOKENS
-        whole_words = masking.masking is Masking.WORD
-        self.vocabulary = SubwordTokens.of(tokenizer, words=whole_words)
+        self.vocabulary = SubwordTokens.of(tokenizer, masking.masking)
         self.rates = dict.fromkeys((Stage.DOR, Stage.GOR), masking.decoder_mlm_probability)
         self.rates[Stage.CMP_PASS] = masking.cmp_encoder_rate or masking.mlm_probability
-        if self.objective is PretrainingObjective.MASTER:
-            self.npr = self._npr()
-            self.weights = KeywordWeights(store.words, len(store), masking)
-
-    def _npr(self) -> NprKind:
-        """Return what NPR recovers, given the documents of the text; refuse tasks without text."""
-        counts, npr = self.store.contents, self.settings.npr
-        if not counts["expanded"]:
+        if self.objective is not PretrainingObjective.MASTER:
+            return
+        if not store.contents["expanded"]:
             refuse_generated(self.tasks)
-        if MasterTask.NPR not in self.tasks or npr is NprKind.HALF:
-            return npr
-        if not counts["with_neighbour"]:
-            logger.info("no documents are known: npr recovers the second half of each passage")
-            return NprKind.HALF
-        if alone := len(self.store) - counts["with_neighbour"]:
-            logger.info(f"passages without a neighbour take no part in npr: {alone:,}")
-        return npr
+        self.npr, beside = masking.npr, store.contents["with_neighbour"]
+        if MasterTask.NPR in self.tasks and self.npr is NprKind.NEIGHBOUR:
+            if not beside:
+                self.npr = NprKind.HALF
+                logger.info("no documents are known: npr recovers the second half of each passage")
+            elif beside < len(store):
+                alone = len(store) - beside
+                logger.info(f"passages without a neighbour take no part in npr: {alone:,}")
+        self.weights = KeywordWeights(store.words, len(store), masking)
 
     def assemble(self, items: Items, epoch: int) -> PretrainingBatch:
         """Return the batch of items at their visit in an epoch."""
         if self.store.layout is Layout.SPANS:
-            rows = self._spans(items, epoch)
+            ends, drawn = self.store.document_ends, []
+            for item in items.tolist():  # two different spans of each document
+                rng = generator(self.settings.seed, Purpose.SPANS, item, epoch)
+                drawn.append(ends[item] + rng.choice(ends[item + 1] - ends[item], 2, replace=False))
+            rows = np.concatenate(drawn)
             texts = self.store.texts[rows]
         else:
             texts = self.store.texts[items]
@@ -195,21 +181,21 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         elif whole:
             everything = np.arange(cropped.ids.shape[1]) < cropped.lengths[:, None]
             made[Stage.RETROMAE] = self._framed(cropped, cropped.ids, everything)
-            visible = self._visible(cropped, draws.at(Stage.RETROMAE))
+            size = cropped.ids.shape[1] + SPECIAL_TOKENS
+            rate = self.settings.decoder_mlm_probability
+            masks = np.zeros((len(rows), size, size), dtype=bool)
+            masks[:, :, 0] = True
+            for row, length in enumerate(cropped.lengths.tolist()):
+                alone = Draws(draws.seed, rows[row : row + 1], epoch, Stage.RETROMAE)
+                own = visible_tokens(cropped.words[row, :length], rate, alone)
+                masks[row, : len(own), : len(own)] = own
+            visible = torch.from_numpy(masks)
         return PretrainingBatch(
             made[Stage.TEXT],
             {name: made[stage] for stage, name in PASSES.items() if stage in made},
             {stage.name.lower(): made[stage] for stage in made if stage >= Stage.MKP},
             visible,
         )
-
-    def _spans(self, items: Items, epoch: int) -> Items:
-        """Draw two different spans of each document: (B,) -> (2 B,) rows."""
-        ends, rows = self.store.document_ends, []
-        for item in items.tolist():
-            rng = generator(self.settings.seed, Purpose.SPANS, item, epoch)
-            rows.append(ends[item] + rng.choice(ends[item + 1] - ends[item], 2, replace=False))
-        return np.concatenate(rows)
 
     def _padded(self, texts: Sequence[Ids]) -> Texts:
         ids, mask = (tensor.numpy() for tensor in pad(texts, self.vocabulary.pad_id))
@@ -242,18 +228,6 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         framed = TokenBatch(torch.from_numpy(tokens), torch.from_numpy(real))
         return MaskedTexts(framed, torch.from_numpy(labels))
 
-    def _visible(self, texts: Texts, draws: Draws) -> Tensor:
-        """Return RetroMAE's decoder masks: (B, T, T) bool."""
-        size = texts.ids.shape[1] + SPECIAL_TOKENS
-        visible = np.zeros((len(texts.ids), size, size), dtype=bool)
-        visible[:, :, 0] = True
-        for row, length in enumerate(texts.lengths.tolist()):
-            alone = draws._replace(rows=draws.rows[row : row + 1])
-            rate = self.settings.decoder_mlm_probability
-            own = visible_tokens(texts.words[row, :length], rate, alone)
-            visible[row, : len(own), : len(own)] = own
-        return torch.from_numpy(visible)
-
     def _master(
         self, crops: Crops, cropped: Texts, mask: Mask, draws: Draws
     ) -> dict[Stage, MaskedTexts]:
@@ -275,8 +249,11 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             others = [text if other else text[:0] for text, other in found]
             made[Stage.NPR] = self._keywords(Crops.draw(others, own, self.limit), beside, own)
         elif MasterTask.NPR in tasks:
-            first, second = crops.halves()
-            made[Stage.NPR_PASS] = self._uniform(first, draws.at(Stage.NPR_PASS))
+            # the first half is the smaller; both are empty for one token
+            ends = np.where(crops.ends - crops.starts < 2, crops.starts, crops.ends)
+            middles, own = (crops.starts + ends) // 2, draws.at(Stage.NPR_PASS)
+            second = crops._replace(starts=middles, ends=ends)
+            made[Stage.NPR_PASS] = self._uniform(crops._replace(ends=middles), own)
             made[Stage.NPR] = self._keywords(second, rows, draws.at(Stage.NPR))
         if MasterTask.DOR in tasks:
             own = draws.at(Stage.DOR)

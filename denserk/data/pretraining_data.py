@@ -10,9 +10,9 @@ manifest.json    what it was made from, and what was left out
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from itertools import chain, islice, pairwise, repeat
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -227,13 +227,20 @@ class _Preparation:
     def _texts(self, document: Document) -> list[TokenIds]:
         """Tokenise a document, and cut it into blocks, spans or passages."""
         if document.tokens is not None:
-            self._check_ids(document, document.tokens)
+            made = chain(document.tokens, document.queries or [], document.next or [])
+            largest, size = max(chain.from_iterable(made), default=0), self.vocabulary.size
+            if largest >= size:
+                expected = f"ids below {size:,}, the tokenizer's vocabulary"
+                hint = "give the model whose tokenizer made these ids"
+                raise InputError(*document.place, f"token id {largest}", expected, hint)
+            if self.layout is not Layout.BLOCKS and document.cut != (self.layout is Layout.SPANS):
+                found = "spans" if document.cut else "one text"
+                expected = '{"text": [ids]} for master, {"spans": [[ids], ...]} for cocondenser'
+                raise InputError(*document.place, found, expected)
             return [text for text in document.tokens if text]
         parts = document.parts
         if self.layout is Layout.BLOCKS:
-            rng = generator(self.run.masking.seed, Purpose.BLOCK, self.found["documents"])
-            limits = block_limits(rng, self.room, self.units.short_blocks)
-            return pack(self._ids(_sentences(parts)), limits)
+            return self._packed(parts, self.room, self.units.short_blocks)
         if document.cut:
             return self._ids(parts)
         if self.layout is Layout.SPANS:
@@ -246,9 +253,27 @@ class _Preparation:
 
     def _divide(self, parts: Sequence[str], room: int) -> list[TokenIds]:
         if self.units.spans is not Spans.FIXED:
-            return pack(self._ids(_sentences(parts)), repeat(room))
+            return self._packed(parts, room)
         flat = list(chain.from_iterable(self._ids(parts)))
         return [flat[start : start + room] for start in range(0, len(flat), room)]
+
+    def _packed(self, parts: Sequence[str], room: int, short: float = 0.0) -> list[TokenIds]:
+        """Pack sentences into blocks as Condenser does; one beyond the limit begins the next.
+
+        The limit is `room`, or for the share `short` of blocks a random number up to it.
+        """
+        rng = generator(self.run.masking.seed, Purpose.BLOCK, self.found["documents"])
+        sentences = [sentence for part in parts for sentence in split_sentences(part)]
+        # a space before each but the first, which byte-level tokens need
+        spaced = [" " * (number > 0) + sentence for number, sentence in enumerate(sentences)]
+        blocks: list[TokenIds] = []
+        limit = 0
+        for ids in self._ids(spaced):
+            if not blocks or len(blocks[-1]) + len(ids) > limit:
+                blocks.append([])
+                limit = int(rng.integers(1, room + 1)) if rng.random() < short else room
+            blocks[-1] += ids
+        return blocks
 
     def _ids(self, texts: Sequence[str]) -> list[TokenIds]:
         return [ids for ids in self.text_tokenizer.subword_tokens(texts) if ids]
@@ -256,72 +281,31 @@ class _Preparation:
     def _joined(self, units: list[TokenIds]) -> TokenIds:
         return [i for unit in units for i in (self.vocabulary.sep_id, *unit)][1:]
 
-    def _check_ids(self, document: Document, tokens: list[TokenIds]) -> None:
-        """Raise an error for ids beyond the vocabulary, and for another format of document."""
-        texts = chain(tokens, document.queries or [], document.next or [])
-        largest, size = max(chain.from_iterable(texts), default=0), self.vocabulary.size
-        if largest >= size:
-            expected = f"ids below {size:,}, the tokenizer's vocabulary"
-            hint = "give the model whose tokenizer made these ids"
-            raise InputError(*document.place, f"token id {largest}", expected, hint)
-        if self.layout is not Layout.BLOCKS and document.cut != (self.layout is Layout.SPANS):
-            expected = '{"text": [ids]} for master, {"spans": [[ids], ...]} for cocondenser'
-            raise InputError(*document.place, "spans" if document.cut else "one text", expected)
-
     def _rows_of(self, document: Document, texts: list[TokenIds]) -> Iterator[dict[str, Any]]:
-        docid, passages = document.docid, self.layout is Layout.PASSAGES
-        self.document += not (passages and self._continues(docid, document.title))
+        docid, title, passages = document.docid, document.title, self.layout is Layout.PASSAGES
+        # a passage continues its document with the title of the one before, or its id up to the #
+        stem = docid.rpartition("#")[0]
+        before, self.last = self.last, (title, stem)
+        same = (title == before[0] and title not in UNTITLED) or (stem and stem == before[1])
+        self.document += not (passages and same)
         for number, text in enumerate(texts):
             row: dict[str, Any] = {"input_ids": text}
             if self.layout is not Layout.BLOCKS:
                 row["document"] = self.document
             if passages:
-                name = f"{docid}#{number}" if len(texts) > 1 else docid
-                row |= {"words": self.words.add(text), **self._expansion(document, name)}
+                queries, following = document.queries, document.next
+                name, made = f"{docid}#{number}" if len(texts) > 1 else docid, self.expansion
+                if made is not None and made.docid == name:
+                    ids = self.text_tokenizer.subword_tokens([*made.queries, *made.next])
+                    queries, following = ids[: len(made.queries)], ids[len(made.queries) :]
+                    self.expansion = next(self.waiting, None)
+                expanded = not (queries is None and following is None)
+                self.found["expanded"] += expanded
+                # of the queries each ends with a separator, and one continuation is kept
+                joined = [i for query in queries or [] for i in (*query, self.vocabulary.sep_id)]
+                row |= {"words": self.words.add(text), "queries": joined, "expanded": expanded}
+                row["next"] = (following or [[]])[0]
             yield row
-
-    def _continues(self, docid: str, title: str) -> bool:
-        """Return whether a passage has the title of the one before, or its id up to the last #."""
-        stem = docid.rpartition("#")[0]
-        before, self.last = self.last, (title, stem)
-        titled = title not in UNTITLED and title == before[0]
-        return titled or (stem != "" and stem == before[1])
-
-    def _expansion(self, document: Document, docid: str) -> dict[str, Any]:
-        """Return a passage's queries, a separator after each, and its first continuation."""
-        queries, following = document.queries, document.next
-        if (made := self.expansion) is not None and made.docid == docid:
-            ids = self.text_tokenizer.subword_tokens([*made.queries, *made.next])
-            queries, following = ids[: len(made.queries)], ids[len(made.queries) :]
-            self.expansion = next(self.waiting, None)
-        expanded = not (queries is None and following is None)
-        self.found["expanded"] += expanded
-        joined = [i for query in queries or [] for i in (*query, self.vocabulary.sep_id)]
-        return {"queries": joined, "next": (following or [[]])[0], "expanded": expanded}
-
-
-def _sentences(parts: Sequence[str]) -> list[str]:
-    """Split texts; a space before each sentence but the first, which byte-level tokens need."""
-    sentences = [sentence for part in parts for sentence in split_sentences(part)]
-    return [" " * (number > 0) + sentence for number, sentence in enumerate(sentences)]
-
-
-def block_limits(rng: np.random.Generator, target: int, short: float) -> Iterator[int]:
-    """Yield the most tokens of each block: the target, or for a share of blocks 1 to the target."""
-    while True:
-        yield int(rng.integers(1, target + 1)) if rng.random() < short else target
-
-
-def pack(sentences: Iterable[TokenIds], limits: Iterator[int]) -> list[TokenIds]:
-    """Pack sentences into blocks as Condenser does; one beyond the limit begins the next block."""
-    blocks: list[TokenIds] = []
-    limit = 0
-    for sentence in sentences:
-        if not blocks or len(blocks[-1]) + len(sentence) > limit:
-            blocks.append([])
-            limit = next(limits)
-        blocks[-1] += sentence
-    return blocks
 
 
 def write_tokens(store: PretrainingStore, folder: Path, name: str, separator: int) -> None:

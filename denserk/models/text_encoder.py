@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -228,7 +229,7 @@ class TextEncoder:
         return self._encode(vectors_of, planned, advance).reshape(-1, self.dimension)
 
     def _plan(self, ids: Sequence[TokenIds], tokenizer: TextTokenizer) -> PlannedTexts:
-        enough = ENOUGH.get(self.device.type)
+        enough = ENOUGH.get(self.device.type, inf)
         return plan(ids, tokenizer.pad_id, self.batch_tokens, self.compute.batch_size, enough)
 
     @torch.inference_mode()

@@ -81,10 +81,9 @@ def groups_of(
     # the one synchronisation with the device
     lengths = torch.stack([part.attention_mask.sum(1) for part in parts]).tolist()
     device = parts[0].input_ids.device
-    enough = ENOUGH.get(device.type, 1 << 16) if split else None  # tokens
-    for members in batches.by_length(
-        lengths[0], limits.tokens or sys.maxsize, limits.texts, enough
-    ):
+    enough = ENOUGH.get(device.type, 1 << 16) if split else sys.maxsize  # tokens
+    most = limits.tokens or sys.maxsize
+    for members in batches.by_length(lengths[0], most, limits.texts, enough):
         rows, found = torch.tensor(members, device=device), []
         for part, of_texts in zip(parts, lengths, strict=True):
             own = [of_texts[row] for row in members]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.config.pretraining import KeywordWeight, MaskingSettings
+from denserk.config.pretraining import KeywordWeight, Masking, MaskingSettings
 from denserk.data.masking import (
     MISSING,
     NO_WORD,
@@ -35,7 +35,7 @@ def test_words_are_runs_of_a_beginning_and_what_continues_it(text):
         np.flatnonzero(words == number).tolist() for number in range(words.max(initial=-1) + 1)
     ]
     assert places == words_from(text)
-    [alone] = words_of(text[None], SubwordTokens.of(TOKENIZER, words=False))
+    [alone] = words_of(text[None], SubwordTokens.of(TOKENIZER, Masking.TOKEN))
     assert alone[alone != NO_WORD].tolist() == list(range((alone != NO_WORD).sum()))
 
 
