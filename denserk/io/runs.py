@@ -185,7 +185,7 @@ class _RunFile:
         """Return the format by the first lines; None if they are blank."""
         lines = block.decode("utf-8", "replace").split("\n")
         rows = ((line, text.split()) for line, text in enumerate(lines, number))
-        # of a file with three columns, so many lines decide between ranks and scores
+        # in a file with three columns the first 2000 lines decide between ranks and scores
         first = list(islice((row for row in rows if row[1]), 2000))
         if not first:
             return None
