@@ -83,7 +83,10 @@ def prepare_device(compute: ComputeSettings) -> torch.device:
         os.environ.setdefault(name, "16")
     if compute.threads is not None:
         torch.set_num_threads(compute.threads)
-    return choose_device(compute.device)
+    device = choose_device(compute.device)
+    if compute.dtype is Dtype.BFLOAT16 and device.type == "cpu" and not has_bfloat16():
+        logger.warning("this CPU has no bfloat16 instructions: --dtype float32 may be faster")
+    return device
 
 
 def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:

@@ -118,11 +118,9 @@ class Trainer:
         if warmup is None:
             warmup = ceil(self.total * optimizer.warmup_ratio)
         self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total)
-        mixed = optimizer.dtype is not Dtype.FLOAT32
         slow = device.type == "cpu" and not devices.has_bfloat16()
-        if optimizer.dtype is Dtype.BFLOAT16 and slow:
-            logger.warning("training computes in float32: this CPU has no bfloat16 instructions")
-            mixed = False
+        self._widened = optimizer.dtype is Dtype.BFLOAT16 and slow
+        mixed = optimizer.dtype is not Dtype.FLOAT32 and not self._widened
         dtype = devices.DTYPES[optimizer.dtype] if mixed else None
         self._autocast = partial(torch.autocast, device.type, dtype, mixed)
         self._scaler = torch.amp.GradScaler(device.type, enabled=optimizer.dtype is Dtype.FLOAT16)
@@ -154,6 +152,8 @@ class Trainer:
                 self._check_weights()
 
     def _train(self, progress: Progress) -> None:
+        if self._widened:
+            logger.warning("training computes in float32: this CPU has no bfloat16 instructions")
         if cuda := self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         workers = self.settings.num_workers

@@ -143,10 +143,14 @@ def test_entity_questions_keep_their_relations():
     (run,) = evaluated(answers="entityqs").runs
     assert run.summary["Success@1"] == 2 / 3
     assert run.over_relations["Success@1"] == 3 / 4
+    related = {"id": "P17-0", "question": "where", "answers": ["york"], "relation": "P17"}
+    other = {"id": "P20-0", "question": "where", "answers": ["york"]}
+    Path("some.jsonl").write_text(f"{json.dumps(related)}\n{json.dumps(other)}\n")
+    assert not evaluated(answers="some.jsonl").runs[0].over_relations
 
 
 def test_several_runs_ties_and_questions_without_hits():
-    Path("tied.trec").write_text("0 Q0 1 1 1 t\n0 Q0 2 2 1 t\n2 Q0 4 1 1 t\n")
+    Path("tied.trec").write_text("0 Q0 1 1 1.00000001 t\n0 Q0 2 2 1 t\n2 Q0 4 1 1 t\n")
     measures = {"measures": ("Success@1 RR@3 P@2",)}
     mine, tied = evaluated(runs=("mine.trec", "tied.trec"), **measures).runs
     assert mine.per_query["RR@3"] == {"0": 1 / 2, "1": 1, "2": 1 / 2, "3": 0}
