@@ -271,8 +271,8 @@ def refuse_other_model(
         found.append("int8 calibrated on other texts")
     parts = []
     for each in (one, other):
-        text = {name: each.get("text", {}).get(name) for name in OF_PASSAGES}
-        parts.append({"representation": each.get("representation", {}), "text": text})
+        text = {name: (each.get("text") or {}).get(name) for name in OF_PASSAGES}
+        parts.append({"representation": each.get("representation") or {}, "text": text})
     if found := found + differences(parts[0], parts[1]):
         raise MismatchError(f"{what} were encoded differently: {'; '.join(found)}", hint)
 
