@@ -269,39 +269,41 @@ class _Mining:
             if grade >= least:
                 self._relevant.setdefault(qid, []).append(docid)
         answers = {q.qid: q.answers for q in read_questions(paths.answers)} if paths.answers else {}
-        topics = read_queries(paths.topics, paths.topics_format) if paths.topics is not None else ()
-        if paths.train is None:
-            examples = (TrainingExample(q.qid, q.text, (), (), q.answers) for q in topics)
-        else:
-            texts = {query.qid: query.text for query in topics}
-            read = training.read_training(paths.train, paths.train_format)
-            examples = (each._replace(query=each.query or texts.get(each.qid, "")) for each in read)
-        for example in examples:
-            positives = example.positives
-            if paths.train is None:
-                positives = tuple(map(Candidate, self._relevant.get(example.qid, ())))
-            if not positives:
+        for example in self._read_examples():
+            if not example.positives:
                 left_out["queries without a positive"] += 1
                 continue
             known = answers.get(example.qid) or example.answers
-            self._without_ids |= any(not candidate.docid for candidate in positives)
+            example = _without_random(example)._replace(negatives=(), answers=known)
+            self._without_ids |= any(not candidate.docid for candidate in example.positives)
             self._answered |= bool(known)
             if example.qid in self._queries:  # one example, with each positive and answer once
-                earlier = self._example(example.qid)
-                merged: dict[str, Candidate] = {}
-                for each in (*earlier.positives, *positives):
+                earlier, merged = self._example(example.qid), dict[str, Candidate]()
+                for each in (*earlier.positives, *example.positives):
                     merged.setdefault(each.docid or each.text, each)
                 known = tuple(dict.fromkeys((*earlier.answers, *known)))
-                example, positives = earlier, tuple(merged.values())
-            extra = {key: each for key, each in example.extra.items() if key != RANDOM_NEGATIVES}
-            example = TrainingExample(example.qid, example.query, positives, (), known, extra)
+                example = earlier._replace(positives=tuple(merged.values()), answers=known)
             self._queries[example.qid] = self._examples.append(training.packed(example))
         if not self._queries:
             expected = f"at least one, or relevance judgments of grade {least} or more"
             source = paths.train or paths.qrels or ""
             raise InputError(source, None, "no query with a positive", expected)
-        unknown = self._relevant.keys() - self._queries.keys()
-        left_out["judged queries without a text"] += len(unknown) * (paths.train is None)
+        if paths.train is None:
+            unknown = self._relevant.keys() - self._queries.keys()
+            left_out["judged queries without a text"] += len(unknown)
+
+    def _read_examples(self) -> Examples:
+        """Yield the training data, or the topics with their relevant passages as positives."""
+        paths = self._paths
+        topics = read_queries(paths.topics, paths.topics_format) if paths.topics is not None else ()
+        if paths.train is None:
+            for query in topics:
+                positives = tuple(map(Candidate, self._relevant.get(query.qid, ())))
+                yield TrainingExample(query.qid, query.text, positives, (), query.answers)
+            return
+        texts = {query.qid: query.text for query in topics}
+        for example in training.read_training(paths.train, paths.train_format):
+            yield example._replace(query=example.query or texts.get(example.qid, ""))
 
     def _example(self, qid: str) -> TrainingExample:
         return training.unpacked(self._examples[self._queries[qid]])
@@ -428,6 +430,12 @@ class _Mining:
             raise MismatchError("no query has a negative left: nothing is written", hint)
 
 
+def _without_random(example: TrainingExample) -> TrainingExample:
+    """Return an example without the random negatives of DPR, which wait in `extra`."""
+    extra = {key: value for key, value in example.extra.items() if key != RANDOM_NEGATIVES}
+    return example._replace(extra=extra)
+
+
 def scored(examples: Iterable[TrainingExample], score: Score, source: str) -> Examples:
     """Yield the examples, in order, with a new score for every positive and negative.
 
@@ -437,9 +445,8 @@ def scored(examples: Iterable[TrainingExample], score: Score, source: str) -> Ex
     while block := list(islice(stream, SCORED_TOGETHER)):
         for number, example in enumerate(block):
             if not example.negatives and RANDOM_NEGATIVES in example.extra:
-                extra = {key: it for key, it in example.extra.items() if key != RANDOM_NEGATIVES}
                 negatives = training.random_negatives(example, source)
-                block[number] = example._replace(negatives=negatives, extra=extra)
+                block[number] = _without_random(example)._replace(negatives=negatives)
         pairs = [(each, candidate) for each in block for candidate in training.all_candidates(each)]
         for example, candidate in pairs:
             if not example.query:

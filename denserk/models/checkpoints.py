@@ -189,7 +189,10 @@ def load_model(
     wrong = [
         *(f"{name} is missing" for name in missing if not name.startswith(heads)),
         *(f"{name} is unexpected" for name in unexpected),
-        *(f"{n} is {tuple(a)}, expected {tuple(b)}" for n, a, b in sorted(info["mismatched_keys"])),
+        *(
+            f"{name} is {tuple(found)}, expected {tuple(expected)}"
+            for name, found, expected in sorted(info["mismatched_keys"])
+        ),
     ]
     if problems := "; ".join(wrong):
         raise ModelError(f"{folder}: the weights are not those of its config.json; {problems}")
