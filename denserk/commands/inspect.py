@@ -212,7 +212,7 @@ def reproduce(
 
     place: AbstractContextManager[Path] = scratch_folder("reproduce")
     if settings.output is not None:
-        place = nullcontext(prepare_folder(settings.output, overwrite=settings.overwrite))
+        place = nullcontext(prepare_folder(Path(settings.output), overwrite=settings.overwrite))
     with place as work:
         steps = task(run, work, settings.from_step, settings.tolerance)
     rows = [(s.step, s.path, ", ".join(s.changed) or "as recorded", s.remade) for s in steps]

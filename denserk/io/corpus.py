@@ -89,9 +89,9 @@ def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]
     """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name."""
     if own := data_sets.plain_or_packed(folder, "corpus.jsonl"):
         return [own]
-    names = sorted(item.name for item in folder.iterdir() if item.is_file())
-    shown = (name for name in names if name != MANIFEST and not name.startswith("."))
-    paths = [folder / name for name in shown if name.removesuffix(".gz").endswith(endings)]
+    names = sorted(item.name for item in folder.iterdir() if item.name != MANIFEST)
+    named = (folder / name for name in names if name.removesuffix(".gz").endswith(endings))
+    paths = [path for path in named if not path.name.startswith(".") and path.is_file()]
     if not paths:
         hint = ", ".join(f"*{ending}" for ending in endings)
         raise UsageError(f"{folder} holds no corpus", f"{hint} files, perhaps with .gz")

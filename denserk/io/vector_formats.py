@@ -416,8 +416,9 @@ def write_vectors(
         _write_json_lines(checked(), output, "qid" if is_qid else JSON_KEYS[form], manifest)
     elif form is VectorFormat.TEVATRON:
         with files.whole_binary(output) as handle:
-            ids, vectors, _ = zip(*checked(), strict=True)
-            pickle.dump((np.concatenate(vectors), list(chain(*ids))), handle, protocol=4)
+            whole: Any = list(zip(*checked(), strict=True))
+            whole = np.concatenate(whole[1]), list(chain(*whole[0]))  # frees the blocks
+            pickle.dump(whole, handle, protocol=4)
     else:
         with whole_folder(output, overwrite=overwrite, export=True) as folder:
             if form is VectorFormat.PARQUET:

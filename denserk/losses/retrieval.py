@@ -128,8 +128,8 @@ def listwise_loss(scores: Tensor) -> Tensor:
 
 def r_drop_loss(first: Tensor, second: Tensor, weight: float = 1.0) -> dict[str, Tensor]:
     """Return the terms of R-Drop for two passes under different dropout. (B, N), (B, N)."""
-    listwise = (listwise_loss(first) + listwise_loss(second)) / 2
     agreement = kl_divergence(first, second) + kl_divergence(second, first)
+    listwise = (listwise_loss(first) + listwise_loss(second)) / 2
     return {"listwise": listwise, "agreement": weight * agreement / 2}
 
 
