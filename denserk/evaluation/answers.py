@@ -164,10 +164,12 @@ def evaluate_answers(
     judged = _judge(questions, found, corpus, format, settings, depth)
     measured = evaluator.Evaluator(measures, judged, complete=settings.complete)
     relations = {q.qid: str(q.extra["relation"]) for q in questions if "relation" in q.extra}
-    every, results = len(relations) == len(questions), []
+    results = []
     for name, run in zip(evaluator.short_names(runs), read, strict=True):
         result, means = measured.evaluate(name, run), {}
-        for measure, values in result.per_query.items() if every else ():
+        for measure, values in result.per_query.items():
+            if not values.keys() <= relations.keys():
+                continue
             groups: dict[str, list[float]] = {}
             for qid, value in values.items():
                 groups.setdefault(relations[qid], []).append(value)
@@ -179,8 +181,9 @@ def evaluate_answers(
 def _read_questions(answers: str, settings: evaluation.EvalSettings) -> list[Query]:
     """Return the questions, with the texts of `--topics`; outputs need all texts."""
     topics, outputs = settings.topics, " and ".join(settings.outputs)
+    questions = list(read_questions(answers))
     known = {query.qid: query.text for query in (read_queries(topics) if topics else ())}
-    questions = [q._replace(text=known.get(q.qid, q.text)) for q in read_questions(answers)]
+    questions = [q._replace(text=known.get(q.qid, q.text)) for q in questions]
     if outputs and (lacking := [query.qid for query in questions if not query.text]):
         which = f"{len(lacking):,} of {len(questions):,} questions ({some(lacking)})"
         why = f"{topics or answers} lacks the text of {which}, which {outputs} would hold"
@@ -212,7 +215,7 @@ def _judge(
         elif missing := len(texts.missing):
             logger.warning(f"passages missing in {corpus}, which hold no answer: {missing:,}")
         files = {settings.write_dpr_json: False, settings.write_pyserini_json: True}
-        writers = [enter(contexts_writer(f, pyserini=other)) for f, other in files.items() if f]
+        writers = [enter(contexts_writer(f, pyserini=p)) for f, p in files.items() if f is not None]
         judge = enter(judging(settings))
         progress = enter(track("looking for answers", len(questions), "questions"))
         while batch := list(islice(stream, BATCH)):
