@@ -1,0 +1,110 @@
+"""Folders that denserk 0.1.0 wrote are opened by every later version, with the same answers."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from denserk import BM25, Encoder, Index, Run, evaluate
+from denserk.commands.inspect import reproduce
+from denserk.commands.retrieve import encode, index, search
+from denserk.commands.train import finetune
+from tests.old_folders.make import INDEXES
+from tests.peers import java_home
+
+OLD = Path(__file__).parent / "old_folders" / "0.1.0"
+CPU = {"device": "cpu", "backend": "torch"}
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch):
+    """A copy of the old folders, which is the working directory."""
+    folder = tmp_path / "old"
+    shutil.copytree(OLD, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def assert_same_run(run, expected):
+    """Hits and order are equal; scores agree to what processors differ in."""
+    assert run.keys() == expected.keys()
+    for qid, hits in run.items():
+        assert list(hits) == list(expected[qid])
+        assert list(hits.values()) == pytest.approx(list(expected[qid].values()), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_an_old_index_is_searched_with_old_query_vectors(old, name):
+    search(index=f"index-{name}", encoded_queries="encoded", hits=10, output="again.trec")
+    assert_same_run(Run.load("again.trec"), Run.load(f"{name}.trec"))
+
+
+def test_an_old_folder_of_vectors_is_searched_as_an_index(old):
+    search(index="vectors", encoded_queries="encoded", hits=10, output="again.trec")
+    assert_same_run(Run.load("again.trec"), Run.load("vectors.trec"))
+
+
+def test_an_old_bm25_index_is_searched(old):
+    run = BM25.open("index-bm25").search("queries.tsv", hits=10)
+    assert_same_run(run, Run.load("bm25.trec"))
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_an_old_lucene_index_is_searched(old, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(java_home()))
+    search(index="index-lucene", topics="queries.tsv", hits=10, output="again.trec")
+    again, expected = Run.load("again.trec"), Run.load("lucene.trec")
+    assert {q: set(hits) for q, hits in again.items()} == {q: set(h) for q, h in expected.items()}
+
+
+@pytest.mark.parametrize("name", ["flat-torch", "mlr"])
+def test_the_model_of_an_old_index_encodes_the_queries(old, name):
+    run = Index.open(f"index-{name}").search("queries.tsv", hits=10)
+    assert_same_run(run, Run.load(f"{name}.trec"))
+
+
+def test_an_old_model_encodes_what_it_encoded(old):
+    encoded = Encoder.load("model", **CPU).encode_queries(
+        [line.split("\t")[1] for line in Path("queries.tsv").read_text().splitlines()]
+    )
+    np.testing.assert_allclose(encoded, np.load(next(Path("encoded").glob("*.npy"))), rtol=1e-4)
+
+
+def test_old_vectors_are_indexed_again_with_equal_bytes(old):
+    index(input="vectors", output="again", engine="torch", threads=1)
+    for file in ("index", "docid"):
+        assert Path("again", file).read_bytes() == Path("index-flat-torch", file).read_bytes()
+
+
+def test_an_update_copies_old_vectors(old):
+    encode(model="model", corpus="corpus.jsonl", update="vectors", output="updated", **CPU)
+    search(index="updated", encoded_queries="encoded", hits=10, output="again.trec")
+    assert Path("again.trec").read_bytes() == Path("vectors.trec").read_bytes()
+
+
+def test_an_interrupted_old_training_is_resumed(old):
+    finetune(
+        model="backbone",
+        train_data="train.jsonl",
+        output="interrupted",
+        batch_size=2,
+        group_size=2,
+        max_steps=40,
+        save_steps=2,
+        lr=1e-3,
+        device="cpu",
+        resume=True,
+    )
+    assert Encoder.load("interrupted", **CPU).encode_queries("the river").shape == (16,)
+
+
+@pytest.mark.parametrize("run", ["flat-torch", "bm25", "fused", "reranked"])
+def test_an_old_run_is_made_again_from_its_manifests(old, run):
+    reproduce(run=f"{run}.trec", output="again")
+
+
+def test_old_runs_are_evaluated(old):
+    values = evaluate("bm25.trec", "qrels.txt", "nDCG@10")
+    assert 0 < values["nDCG@10"] < 1
