@@ -24,7 +24,7 @@ from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
 from denserk.io.files import STREAM, first_line, is_number, open_ahead, some
 from denserk.io.json_records import first_record
-from denserk.io.outputs import prepare_folder, whole_folder
+from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
 from denserk.io.tables import HUB
 from denserk.io.vector_formats import VectorBlock, write_vectors
@@ -170,16 +170,16 @@ def _vectors(job: _Job) -> int:
         return write_vectors(job.target, job.to_format, blocks, overwrite=overwrite, manifest=known)
     # denserk's own folder; the manifest keeps what encoded the vectors
     made_from = {**(made.made_from if made else {}), "converted_from": job.source}
-    first = next(blocks)  # before anything is removed
-    folder = prepare_folder(job.target, overwrite=overwrite)
+    first = next(blocks)
     dtype = "float16" if first.vectors.dtype == np.float16 else "float32"
     settings = known.settings if known else {}
     manifest = manifests.Manifest(manifests.Kind.VECTORS, False, settings, made_from)
-    writer = VectorFolderWriter(folder, manifest, dtype)
-    for number, block in enumerate(chain([first], blocks)):
-        writer.write(Block(number, len(block.ids), ""), block.ids, block.vectors)
-    contents = {"dimension": first.vectors.shape[1], "vectors_per_passage": 1}
-    return int(writer.finish(contents).contents["count"])
+    with whole_folder(job.target, overwrite=overwrite) as folder:
+        writer = VectorFolderWriter(folder, manifest, dtype)
+        for number, block in enumerate(chain([first], blocks)):
+            writer.write(Block(number, len(block.ids), ""), block.ids, block.vectors)
+        contents = {"dimension": first.vectors.shape[1], "vectors_per_passage": 1}
+        return int(writer.finish(contents).contents["count"])
 
 
 def _model(job: _Job) -> int:

@@ -56,6 +56,10 @@ class OutputError(DenserkError):
     """An output that cannot be written."""
 
 
+class BeingWrittenError(DenserkError):
+    """An input that another process writes, or has replaced, while it is read."""
+
+
 class ServerError(DenserkError):
     """A server does not answer or rejects a request."""
 

@@ -32,9 +32,10 @@ from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recal
 from denserk.io import manifest
 from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages
-from denserk.io.outputs import named_paths, prepare_folder, refuse_inputs
+from denserk.io.outputs import named_paths, refuse_inputs, whole_folder
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, read_vector_blocks, verify_folders
+from denserk.io.versions import reading
 from denserk.records import Passage
 from denserk.reporting import track
 
@@ -78,34 +79,45 @@ def build_index(
         raise UsageError(f"--type {settings.type} takes no {given}", hint)
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
     refuse_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
+    folders = [*inputs, *filter(None, [paths.trained_as, settings.encoded_queries])]
     if paths.verify:
-        verify_folders([*inputs, *filter(None, [paths.trained_as, settings.encoded_queries])])
+        verify_folders(folders)
     if is_bm25:
-        chosen, made_from, fill = _plan_bm25(paths.corpus or "", settings, bm25, corpus)
-    elif any(map(is_approximate, inputs)):
-        chosen, made_from, fill = _plan_merge(paths, inputs, settings)
+        contents = _build(paths, inputs, _plan_bm25(paths.corpus or "", settings, bm25, corpus))
     else:
-        chosen, made_from, fill = _plan_vectors(paths, inputs, settings)
+        with reading(folders):  # the whole index is of one version of each
+            approximate = any(map(is_approximate, inputs))
+            plan_inputs = _plan_merge if approximate else _plan_vectors
+            contents = _build(paths, inputs, plan_inputs(paths, inputs, settings))
+    count, recall = contents["count"], contents.get("recall")
+    size = folder_bytes(Path(paths.output))
+    return IndexResult(count, size, time.perf_counter() - start, recall)
+
+
+def _build(paths: IndexPaths, inputs: Sequence[str], plan: Plan) -> Mapping[str, Any]:
+    """Build what is planned, unless it is there already; return the manifest's contents.
+
+    An index is built in one go, beside its place: until it is complete, an old one stays there.
+    """
+    chosen, made_from, fill = plan
     begun = manifest.Manifest(manifest.Kind.INDEX, False, chosen, made_from)
-    folder = Path(paths.output)
-    finished, resumes = None, paths.resume and (folder / manifest.NAME).exists()
-    if resumes:
-        found = manifest.read_manifest(folder, manifest.Kind.INDEX, unfinished=True)
-        finished = resumed(folder, found, begun) if found.complete else None
-    if finished is None:  # an index is built in one go: it starts over
-        folder = prepare_folder(folder, overwrite=paths.overwrite or resumes)
-        manifest.write_manifest(folder, begun)
+    output = Path(paths.output)
+    starts_over = paths.overwrite
+    if paths.resume and (output / manifest.NAME).exists():
+        present = manifest.read_manifest(output, manifest.Kind.INDEX, unfinished=True)
+        if present.complete:
+            return resumed(output, present, begun).contents
+        starts_over = True
+    with whole_folder(output, overwrite=starts_over) as folder:
         contents = fill(folder)
         for name in (INT8_MODEL, INT8_WEIGHTS):  # queries are encoded by it too
             if (Path(inputs[0]) / name).is_file():
                 shutil.copyfile(Path(inputs[0]) / name, folder / name)
-        files = [p for p in sorted(folder.iterdir()) if p.is_file() and p.name != manifest.NAME]
+        files = [item for item in sorted(folder.iterdir()) if item.is_file()]
         contents["sha256"] = {item.name: manifest.file_sha256(item) for item in files}
         contents["bytes"] = {item.name: item.stat().st_size for item in files}
-        finished = replace(begun, complete=True, contents=contents)
-        manifest.write_manifest(folder, finished)
-    count, recall = finished.contents["count"], finished.contents.get("recall")
-    return IndexResult(count, folder_bytes(folder), time.perf_counter() - start, recall)
+        manifest.write_manifest(folder, replace(begun, complete=True, contents=contents))
+    return contents
 
 
 def is_approximate(name: str) -> bool:

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from denserk.io.corpus import IdLedger
 from denserk.io.files import read_text_lines, temporary_beside, whole_binary, whole_text
 from denserk.io.manifest import Kind, Manifest, read_manifest, vectors_per_passage
 from denserk.io.vectors import check_index
+from denserk.io.versions import read_whole
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -354,7 +355,7 @@ def merge_files(index: Any, files: Sequence[Path], path: Path) -> None:
         return
 
     faiss, ivf, target = load_faiss(), mergeable_ivf(index), lists_file(path)
-    logger.info(f"inverted lists go to {target}: open the index with denserk")
+    logger.info(f"inverted lists go to {target.name}: open the index with denserk")
     parts = [read_index(file) for file in files]
     count = sum(part.ntotal for part in parts)
     size, free = count * (ivf.code_size + ID_BYTES), shutil.disk_usage(target.parent).free
@@ -407,6 +408,10 @@ class Template:
 
 def read_template(name: str) -> Template:
     """Read an index folder without its vectors; inverted lists stay on the disk."""
+    return read_whole([name], partial(_read_template, name))
+
+
+def _read_template(name: str) -> Template:
     manifest, path = read_manifest(name, Kind.INDEX), Path(name) / INDEX
     check_index(Path(name), manifest)
     if not path.is_file():

@@ -11,10 +11,12 @@ number of the vector.
 import glob
 import logging
 import mmap
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +32,7 @@ from denserk.io.manifest import NAME, Kind, Manifest, decoded, read_manifest, re
 from denserk.io.vector_formats import DOCID as DOCID
 from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension, write_flat
 from denserk.io.vectors import VectorSource, read_vector_blocks
+from denserk.io.versions import Version
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -90,6 +93,11 @@ class Part(NamedTuple):
     lines: int = 1  # of the file of ids, per passage
     rows: int = 0
     vectors: Callable[[], NDArray[np.floating[Any]]] | None = None  # maps (rows, D) for torch
+    version: Version | None = None  # of the shard's folder, from which all files are opened
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Return a context in which its files are opened; an error if they are of a later one."""
+        return nullcontext() if self.version is None else self.version.reading()
 
 
 class PassageIds:
@@ -98,13 +106,17 @@ class PassageIds:
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
         self._firsts = np.cumsum([0, *(part.passages for part in parts)])
-        self._open = lru_cache(OPEN)(lambda number: _map_lines(parts[number]))
+        self._open = lru_cache(OPEN)(lambda number: MappedLines(parts[number]))
+        # mapped files stay as they are, also where their folder is replaced
+        for number in range(min(len(parts), OPEN)):
+            self._open(number)
 
     def __call__(self, passages: Rows) -> list[str]:
         """Return the ids of (K,) passages, each in one part alone."""
         names = np.empty(len(passages), object)
         for number, places, inside in by_file(self._firsts, passages):
-            text, ends = self._open(number)
+            mapped = self._open(number)
+            text, ends = mapped.text, mapped.ends
             size = self._parts[number].lines
             lines = inside * size
             starts = np.where(lines > 0, ends[lines - 1] + 1, 0).tolist()
@@ -121,30 +133,42 @@ class PassageIds:
         return found
 
 
-def _map_lines(part: Part) -> tuple[mmap.mmap | bytes, Rows]:
-    """Map a file of ids; return its bytes and where its lines end."""
-    if not part.ids.is_file():
-        raise UsageError(f"{part.shard} is not an index: it has no file {part.ids.name}")
-    text: mmap.mmap | bytes = b""
-    if length := part.ids.stat().st_size:
-        with part.ids.open("rb") as handle:
-            text = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
-    if text[-1:] not in (b"", b"\n"):
-        ends = np.append(ends, length)
-    if len(ends) != part.passages * part.lines:
-        found = f"{part.passages * part.lines:,} vectors but {len(ends):,} ids"
-        raise MismatchError(f"{part.shard} holds {found}", "build the index again with --overwrite")
-    return text, ends
+class MappedLines:
+    """The bytes of a memory-mapped file of ids, and where its lines end."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self.text: mmap.mmap | bytes = b""
+        with part.reading():
+            if not part.ids.is_file():
+                raise UsageError(f"{part.shard} is not an index: it has no file {part.ids.name}")
+            with part.ids.open("rb") as handle:
+                if os.fstat(handle.fileno()).st_size:
+                    self.text = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+
+    @cached_property
+    def ends(self) -> Rows:
+        """Positions of the ends of lines, found when the first id is asked for."""
+        ends = np.flatnonzero(np.frombuffer(self.text, np.uint8) == ord("\n"))
+        if self.text[-1:] not in (b"", b"\n"):
+            ends = np.append(ends, len(self.text))
+        expected = self._part.passages * self._part.lines
+        if len(ends) != expected:
+            message = f"{self._part.shard} holds {expected:,} vectors but {len(ends):,} ids"
+            raise MismatchError(message, "build the index again with --overwrite")
+        return ends
 
 
 class ChainedVectors:
     """(N, D) float32 or float16 vectors of many files, of which a few are mapped at a time."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        files = [(part.rows, part.vectors) for part in parts if part.vectors is not None]
-        self._firsts = np.cumsum([0, *(rows for rows, _ in files)])
-        self._map = lru_cache(OPEN)(lambda number: files[number][1]())
+        stored = [part for part in parts if part.vectors is not None]
+        self._firsts = np.cumsum([0, *(part.rows for part in stored)])
+        self._map = lru_cache(OPEN)(lambda number: _map_vectors(stored[number]))
+        # mapped files stay as they are, also where their folder is replaced
+        for number in range(min(len(stored), OPEN)):
+            self._map(number)
         self.shape = int(self._firsts[-1]), self._map(0).shape[1]
 
     def __len__(self) -> int:
@@ -166,6 +190,13 @@ class ChainedVectors:
         for number, places, inside in by_file(self._firsts, rows):
             found[places] = self._map(number)[inside]
         return found
+
+
+def _map_vectors(part: Part) -> NDArray[np.floating[Any]]:
+    """Map the vectors of a part that has some."""
+    assert part.vectors is not None
+    with part.reading():
+        return part.vectors()
 
 
 def by_file(firsts: Rows, wanted: Rows) -> Iterator[tuple[int, Rows, Rows]]:

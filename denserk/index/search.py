@@ -32,7 +32,16 @@ from denserk.index import folder
 from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex
 from denserk.index.faiss_index import FaissIndex, require_memory
 from denserk.index.milvus import MilvusIndex
-from denserk.index.searcher import TAIL, Hits, PassageNames, SearchableIndex, Searcher, ShardedIndex
+from denserk.index.searcher import (
+    TAIL,
+    Hits,
+    PassageNames,
+    Rows,
+    Scores,
+    SearchableIndex,
+    Searcher,
+    ShardedIndex,
+)
 from denserk.io import vectors
 from denserk.io.blocks import texts_sha256
 from denserk.io.files import some
@@ -49,6 +58,7 @@ from denserk.io.manifest import (
 from denserk.io.runs import write_run
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import is_flat, map_flat
+from denserk.io.versions import Version, read_whole
 from denserk.records import Query
 from denserk.reporting import Progress, track
 
@@ -69,6 +79,8 @@ class OpenedIndex:
     index: SearchableIndex
     ids: PassageNames
     manifests: Sequence[Manifest | None]  # of each folder; None if another tool wrote it
+    versions: Sequence[Version] = ()  # of each folder, unless it is a collection of a server
+    sizes: Sequence[int | None] = (None,)  # bytes of each folder
     vectors_per_passage: int = 1  # consecutive rows that are one passage
     bm25: Engine | None = None  # the engine of a BM25 index
 
@@ -95,9 +107,8 @@ class OpenedIndex:
     def described(self) -> list[Mapping[str, Any]]:
         """Return what a run's manifest records of each folder."""
         found: list[Mapping[str, Any]] = []
-        for name, manifest in zip(self.names, self.manifests, strict=True):
+        for name, manifest, size in zip(self.names, self.manifests, self.sizes, strict=True):
             made = {} if manifest is None else manifest.contents
-            size = folder.folder_bytes(Path(name)) if Path(name).is_dir() else None
             sums, tuned = made.get("sha256", {}), made.get("search", {})
             found.append({"name": name, "sha256": sums, "bytes": size, "search": tuned})
         return found
@@ -108,6 +119,7 @@ class Shard:
     """One opened folder: an approximate index, or else the parts are searched exactly."""
 
     name: str
+    version: Version
     manifest: Manifest | None  # None if another tool wrote it
     size: int  # vectors per passage
     dimension: int
@@ -117,14 +129,16 @@ class Shard:
 
 
 def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -> Shard:
+    version = Version.of(name)
     if folder.is_vector_folder(name):
         opened = vectors.open_vectors(name)
         size = opened.vectors_per_passage
         parts = []
         for block in opened.finished:
             ids, mapped = opened.ids_of(block), partial(opened.map_block, block)
-            parts.append(folder.Part(name, ids, block.count, 1, block.count * size, mapped))
-        return Shard(name, opened.manifest, size, opened.dimension, parts)
+            rows = block.count * size
+            parts.append(folder.Part(name, ids, block.count, 1, rows, mapped, version))
+        return Shard(name, version, opened.manifest, size, opened.dimension, parts)
     manifest, engine = folder.read_index_manifest(name)
     if engine in BM25_ENGINES:
         raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
@@ -141,8 +155,14 @@ def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -
         index = FaissIndex(path, settings, device, compute.threads)
         rows, dimension, metric = len(index), index.dimension, index.metric
     ids = path.with_name(folder.DOCID)
-    part = folder.Part(name, ids, rows // size, size, rows, lambda: map_flat(path)[0])
-    return Shard(name, manifest, size, dimension, [part], metric, index)
+    stored = partial(_map_rows, path)
+    part = folder.Part(name, ids, rows // size, size, rows, stored, version)
+    return Shard(name, version, manifest, size, dimension, [part], metric, index)
+
+
+def _map_rows(path: Path) -> NDArray[np.float32]:
+    rows, _ = map_flat(path)
+    return rows
 
 
 def open_index(
@@ -151,8 +171,17 @@ def open_index(
     """Open an index folder with the engine in its manifest, or several folders as one index.
 
     Flat indexes are searched by torch, whichever engine built them: the file is the same.
+
+    What is opened is one version of each folder. If a folder is replaced later, the open index goes
+    on to answer from the old one, or raises a BeingWrittenError where it has to open more files.
     """
     names = folder.expanded(indexes, "--index")
+    return read_whole(names, partial(_open_index, names, settings, compute))
+
+
+def _open_index(
+    names: Sequence[str], settings: SearchSettings, compute: ComputeSettings
+) -> OpenedIndex:
     alone = len(names) == 1 and not folder.is_vector_folder(names[0])
     if alone:
         manifest, engine = folder.read_index_manifest(names[0])
@@ -191,8 +220,15 @@ def open_index(
         fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
         require_memory("searching", {"the top-k": hits}, f"search with {fewer}, or less deep")
     opened = engines[0] if len(engines) == 1 else index
-    ids, of = folder.PassageIds([*exact, *others]), [shard.manifest for shard in shards]
-    return OpenedIndex(names, opened, ids, of, shards[0].size)
+    return OpenedIndex(
+        names,
+        opened,
+        folder.PassageIds([*exact, *others]),
+        [shard.manifest for shard in shards],
+        [shard.version for shard in shards],
+        [folder.folder_bytes(Path(name)) for name in names],
+        shards[0].size,
+    )
 
 
 def _exact(
@@ -213,16 +249,34 @@ def _exact(
 def _open_bm25(
     name: str, manifest: Manifest | None, engine: Engine, threads: int | None
 ) -> OpenedIndex:
-    path = Path(name)
+    path, version = Path(name), Version.of(name)
     vectors.check_index(path, manifest)
     bm25 = from_json(Bm25Settings, {} if manifest is None else manifest.settings.get("bm25", {}))
+    sizes = [folder.folder_bytes(path)]
     if engine is Engine.LUCENE:
         count = None if manifest is None else manifest.contents["count"]
         lucene = LuceneIndex(path, bm25, count, threads)
-        return OpenedIndex([name], lucene, lucene.names, [manifest], 1, engine)
+        guarded = GuardedIndex(lucene, version)
+        return OpenedIndex([name], guarded, lucene.names, [manifest], [version], sizes, bm25=engine)
     index = Bm25Index(path, bm25, threads)
-    ids = folder.PassageIds([folder.Part(name, path / folder.DOCID, len(index))])
-    return OpenedIndex([name], index, ids, [manifest], 1, engine)
+    ids = folder.PassageIds([folder.Part(name, path / folder.DOCID, len(index), version=version)])
+    return OpenedIndex([name], index, ids, [manifest], [version], sizes, bm25=engine)
+
+
+class GuardedIndex:
+    """An index that opens its folder at each search: only for as long as the folder is the same."""
+
+    def __init__(self, index: SearchableIndex, version: Version) -> None:
+        self._index, self._version = index, version
+        self.is_exhaustive, self.dimension = index.is_exhaustive, index.dimension
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
+        """Return the `depth` best rows for each query, padded."""
+        with self._version.reading():
+            return self._index.search(queries, depth)
 
 
 def _reject_options(settings: SearchSettings, reason: str) -> None:
@@ -276,7 +330,9 @@ def search(
         if paths.engine is Engine.MILVUS:
             index = stack.enter_context(closing(MilvusIndex(milvus, settings)))
             manifests = (index.manifest,)
-            opened = OpenedIndex((index.place,), index, index.names, manifests, index.size)
+            opened = OpenedIndex(
+                (index.place,), index, index.names, manifests, vectors_per_passage=index.size
+            )
         else:
             opened = open_index(paths.index, settings, compute)
         searcher = opened.searcher(settings)
@@ -427,10 +483,12 @@ def load_query_encoder(
     int8 = like.get("int8") if like and like["fingerprint"] == encoder.fingerprint else None
     if int8 and encoder.backend is Backend.OPENVINO:
         weights = Path(opened.names[0]) / vectors.INT8_WEIGHTS
-        if weights.exists():
-            encoder.use_int8("passage", weights.parent, int8)
-        else:
-            logger.info(f"queries are encoded in float32: {weights.parent} has no {weights.name}")
+        with opened.versions[0].reading():
+            if weights.exists():
+                encoder.use_int8("passage", weights.parent, int8)
+            else:
+                where = f"{weights.parent} has no {weights.name}"
+                logger.info(f"queries are encoded in float32: {where}")
     described = encoder.description()
     refuse_other_queries(opened, encoder.dimension, described, encoder.name, force=force)
     return encoder

@@ -24,7 +24,7 @@ from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM, read_file, whole_binary, write_errors
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Manifest, differences, file_sha256, write_manifest
-from denserk.io.outputs import unfinished_folder
+from denserk.io.outputs import discard_replaced, unfinished_folder
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -203,6 +203,7 @@ class BlockFolder:
         self.finished[block.number] = replace(block, sha256=digests)
         with write_errors(self._folder), self._journal.open("ab") as journal:
             journal.write(dump_json(self.finished[block.number]))
+        discard_replaced(self._folder)
 
     def complete(self, contents: Mapping[str, Any]) -> Manifest:
         """Write the journal in order and the manifest; return it."""

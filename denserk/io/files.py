@@ -20,6 +20,7 @@ from denserk.errors import InputError, OutputError, UsageError
 from denserk.io.tables import is_table, table_lines
 
 STREAM = "-"
+LOCK_SUFFIX = ".denserk.lock"
 BOM = b"\xef\xbb\xbf"
 
 T = TypeVar("T")
@@ -144,7 +145,10 @@ def temporary_beside(target: Path) -> Path:
 
 def is_temporary(path: Path) -> bool:
     """Return whether a name is one that denserk gives to unfinished files, folders and locks."""
-    return re.fullmatch(r"\..+(\.[0-9a-f]{8}\.part|\.lock)", path.name) is not None
+    return (
+        re.fullmatch(rf"\..+(\.[0-9a-f]{{8}}\.part|{re.escape(LOCK_SUFFIX)})", path.name)
+        is not None
+    )
 
 
 def is_special(path: Path) -> bool:

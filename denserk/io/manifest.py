@@ -31,6 +31,7 @@ from denserk.config.options import as_json, from_json, select
 from denserk.config.retrieval import Engine, IrMetadata, Metric, RankingSettings
 from denserk.errors import DenserkError, InputError, MismatchError, UsageError
 from denserk.io.files import STREAM, open_binary, read_errors, read_file, whole_binary, write_errors
+from denserk.io.locks import refuse_being_written
 
 NAME = "manifest.json"
 DTYPES = ("float16", "float32")  # of stored vectors
@@ -160,6 +161,7 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
     """Read the manifest of a folder or file, which must be of a `kind`, and complete by default."""
     where = beside(path)
     if not os.path.lexists(where):
+        refuse_being_written(path)
         if not os.path.lexists(path):
             raise UsageError(f"{path}: no such file or folder")
         raise UsageError(f"{path} has no {NAME}: it is not {kind} that denserk wrote")
@@ -167,6 +169,7 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
     if manifest.kind is not kind:
         raise MismatchError(f"{path} holds {manifest.kind}, not {kind}")
     if not manifest.complete and not unfinished:
+        refuse_being_written(path)
         found = f"{path} is unfinished: the command that writes it was interrupted"
         raise MismatchError(found, "run that command again with --resume")
     return manifest

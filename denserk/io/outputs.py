@@ -1,16 +1,16 @@
-"""Output files and folders: locks, and protection of inputs and of files denserk did not write.
+"""Output files and folders: protection of inputs, of old outputs and of files of other origin.
 
 An output is claimed before any work begins; a lock beside it excludes other denserk processes.
 """
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
 import re
 import shutil
-import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
 from glob import glob, has_magic
@@ -18,12 +18,17 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import Any
 
-from denserk.errors import Interrupted, OutputError, UsageError
+from denserk.errors import DenserkError, Interrupted, UsageError
 from denserk.io import files
+from denserk.io.locks import locked, real_path
 
 MANIFEST, TRAINING, MODEL = "manifest.json", "training.json", "denserk.json"
 EXPORT = ".denserk"  # lists the files of a folder in another tool's format
 SCRATCH = "denserk-"  # prefix of temporary folders
+JOURNALS = "blocks*.jsonl"  # of a folder that is written block by block
+CONFIG = "config.yaml"  # of a training run whose data is prepared
+# errors of a rename that tell that a folder stays where it is: a mount point, a closed parent
+NOT_RENAMED = (errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 TAKEN = (
     "add --overwrite to replace it, --resume to continue it if the command was interrupted, "
     "or choose another output"
@@ -118,21 +123,46 @@ def unfinished_folder(output: str | Path) -> Path:
     return Path(f"{output}.unfinished")
 
 
-def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False) -> Path:
-    """Create an output folder, or empty it if `refuse_occupied` accepts; `resume` keeps it."""
+def prepare_folder(
+    folder: str | Path, *, overwrite: bool, resume: bool = False, restorable: bool = False
+) -> Path:
+    """Create an output folder, or put an empty one in its place; `resume` keeps what it holds.
+
+    It is for what is written under its own name from the start, because it can be resumed.
+    A `restorable` old folder is put aside until `discard_replaced` removes it, or until a `claim`
+    that fails puts it back.
+    """
     refuse_occupied(folder, overwrite=overwrite, resume=resume)
-    path = Path(folder)
+    target = real_path(folder)
     with files.write_errors(folder):
-        path.mkdir(parents=True, exist_ok=True)
-        if resume:
-            return path
-        if _marker(path) == MANIFEST:
-            with files.whole_binary(path / MANIFEST) as out:
-                out.write(json.dumps({**_json(path / MANIFEST), "complete": False}).encode())
-        # what marks the folder as denserk's goes last
-        for item in sorted(path.iterdir(), key=lambda item: item.name in MARKS):
-            shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
-    return path
+        if resume or _is_free(target):
+            target.mkdir(parents=True, exist_ok=True)
+            return Path(folder)
+        discard_replaced(target)
+        try:
+            old = replaced_folder(target)
+            old.mkdir()
+            _exchange(old, target)
+        except OSError as error:
+            if error.errno not in NOT_RENAMED:
+                raise
+            discard_replaced(target)
+            _mark_unfinished(target)
+            _empty(target)
+        if not restorable:
+            discard_replaced(target)
+    return Path(folder)
+
+
+def replaced_folder(target: str | Path) -> Path:
+    """Return where the old folder stands until the new one holds finished work."""
+    path = real_path(target)
+    return path.with_name(f".{path.name}.{'0' * 8}.part")
+
+
+def discard_replaced(target: str | Path) -> None:
+    """Remove the old folder that `prepare_folder` has put aside, if there is one."""
+    shutil.rmtree(replaced_folder(target), ignore_errors=True)
 
 
 @contextmanager
@@ -146,8 +176,8 @@ def whole_folder(
     """
     if not own:
         refuse_occupied(folder, overwrite=overwrite)
-    target = Path(folder)
-    temporary = files.temporary_beside(target)
+    target = real_path(folder)
+    temporary = _building_place(target)
     try:
         with files.write_errors(folder):
             temporary.mkdir(parents=True)
@@ -156,19 +186,103 @@ def whole_folder(
                 items = (item for item in temporary.rglob("*") if item.is_file())
                 names = sorted(item.relative_to(temporary).as_posix() for item in items)
                 (temporary / EXPORT).write_text(json.dumps({"files": names}) + "\n")
-            # exchange the two folders' names, atomically if the file system can
-            here, exchange = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
-            old, new = os.fsencode(target), os.fsencode(temporary)
-            rename = getattr(ctypes.CDLL(None), "renameat2", None)
-            if not target.exists():
-                temporary.replace(target)
-            elif not rename or rename(here, new, here, old, exchange):
-                aside = files.temporary_beside(target)
-                target.replace(aside)
-                temporary.replace(target)
-                aside.replace(temporary)
+            _replace_folder(target, temporary)
+    except DenserkError as error:  # it names the folder that the user gave
+        error.message = error.message.replace(str(temporary), str(folder))
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _building_place(target: Path) -> Path:
+    """Return where a folder is built: beside its target, or inside one that cannot be renamed."""
+    if target.is_dir() and (os.path.ismount(target) or not os.access(target.parent, os.W_OK)):
+        return files.temporary_beside(target / target.name)
+    return files.temporary_beside(target)
+
+
+def _replace_folder(target: Path, new: Path) -> None:
+    """Put a new folder in the place of the target, atomically where the file system can."""
+    if not target.exists():
+        new.replace(target)
+        return
+    if new.parent != target:
+        try:
+            _exchange(new, target)
+        except OSError as error:
+            if error.errno not in NOT_RENAMED:
+                raise
+        else:
+            return
+    _refill(target, new)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two folders, atomically where the file system can."""
+    shutil.copymode(other, one)
+    here, exchange = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    if rename and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
+        return
+    aside = files.temporary_beside(other)
+    other.replace(aside)
+    try:
+        one.replace(other)
+    except OSError:
+        aside.replace(other)
+        raise
+    aside.replace(one)
+
+
+def _refill(target: Path, new: Path) -> None:
+    """Move the files of a new folder into one that cannot be renamed, such as a mount point.
+
+    Readers reject it meanwhile: its manifest says that it is unfinished, and is replaced last.
+    """
+    _mark_unfinished(target)
+    _empty(target, keep=[new.name, MANIFEST])
+    for item in sorted(new.iterdir(), key=lambda item: item.name == MANIFEST):
+        shutil.move(item, target / item.name)
+
+
+def _mark_unfinished(folder: Path) -> None:
+    """Let the manifest of a folder say that the folder is unfinished."""
+    manifest = _json(folder / MANIFEST)
+    if manifest:
+        with files.whole_binary(folder / MANIFEST) as out:
+            out.write(json.dumps({**manifest, "complete": False}).encode())
+
+
+def _empty(folder: Path, keep: Sequence[str] = ()) -> None:
+    """Remove what is in a folder; what marks it as denserk's goes last."""
+    items = [item for item in folder.iterdir() if item.name not in keep]
+    for item in sorted(items, key=lambda item: item.name in MARKS):
+        if item.name.endswith(files.LOCK_SUFFIX):
+            continue
+        if item.is_dir() and not item.is_symlink():
+            shutil.rmtree(item)
+        else:
+            item.unlink()
+
+
+def holds_work(folder: Path, *, with_data: bool = False) -> bool:
+    """Return whether a folder is complete or holds finished work, which --resume continues.
+
+    Work is a block, a checkpoint, a training run whose data is prepared, or, `with_data`, the first
+    part of the data.
+    """
+    if _json(folder / MANIFEST).get("complete") is True:
+        return True
+    if any(journal.stat().st_size for journal in folder.glob(JOURNALS)):
+        return True
+    if any((folder / "checkpoints").glob("checkpoint-*")):
+        return True
+    if (folder / CONFIG).exists() or (folder / EXPORT).exists():
+        return True
+    if with_data and holds_work(folder / "training-data"):
+        return True
+    of_benchmarks = (*folder.glob("*.trec"), *folder.glob("corpora/*/*"))
+    return any(path.is_file() or holds_work(path) for path in of_benchmarks)
 
 
 def named_paths(*given: Any) -> Iterator[Path]:
@@ -190,13 +304,17 @@ def named_paths(*given: Any) -> Iterator[Path]:
 def claim(
     outputs: list[str], inputs: Iterable[Path] = (), overwrite: bool = False, resume: bool = False
 ) -> Iterator[None]:
-    """Check and lock outputs while they are written; pipes, devices and `-` are not locked."""
+    """Check and lock outputs while they are written; pipes, devices and `-` are not locked.
+
+    A command that fails leaves nothing in the way of the next one: a new folder without finished
+    work is removed, and an old one that it was to replace is put back.
+    """
     paths, read = [Path(name) for name in outputs if str(name) != files.STREAM], list(inputs)
     targets = [path for path in paths if not files.is_special(path)]
     with ExitStack() as stack:
         for target in targets:
             refuse_inputs(target, read, resume=resume)
-            stack.enter_context(_locked(target))
+            stack.enter_context(_locked(target, replaces=overwrite and not _is_free(target)))
             if not (overwrite or resume or target.is_dir()):
                 if (unfinished := unfinished_folder(target)).exists():
                     found = f"{target} was started and not finished (it is in {unfinished})"
@@ -204,13 +322,58 @@ def claim(
                 if target.exists():
                     hint = "add --overwrite, or choose another output"
                     raise UsageError(f"{target} exists", hint)
+        places = [place for target in targets for place in (target, unfinished_folder(target))]
+        free_places = [place for place in places if _is_free(place)]
         try:
             yield
         except BaseException as error:
             stop = error if isinstance(error, Interrupted) else Interrupted.received
+            interrupted = stop is not None or not isinstance(error, Exception)
+            for target in targets:
+                _put_back(target)
+            for place in free_places:
+                _remove_started(place, interrupted=interrupted)
             if stop is not None:
                 stop.kept = ", ".join(str(target) for target in targets if _is_resumable(target))
             raise
+        finally:
+            for target in targets:
+                discard_replaced(target)
+
+
+def _is_free(path: Path) -> bool:
+    """Return whether nothing is there, or an empty folder."""
+    if not path.is_dir():
+        return not os.path.lexists(path)
+    return all(files.is_temporary(item) for item in path.iterdir())
+
+
+def _put_back(target: Path) -> None:
+    """Put an old folder back in its place if the new one there holds no finished work."""
+    old, new = replaced_folder(target), real_path(target)
+    if not old.is_dir() or holds_work(new):
+        return
+    with files.write_errors(target):
+        if new.exists():
+            _exchange(old, new)
+        else:
+            old.replace(new)
+    discard_replaced(target)
+
+
+def _remove_started(folder: Path, *, interrupted: bool) -> None:
+    """Remove a new folder that holds no finished work, and no file of another origin.
+
+    Prepared data is kept of a command that was interrupted, and not of one that failed: its inputs
+    will be others.
+    """
+    if not folder.is_dir() or holds_work(folder, with_data=interrupted):
+        return
+    if next(foreign_items(folder), None) is not None:
+        return
+    with suppress(OSError):
+        _empty(folder)
+        folder.rmdir()
 
 
 def _is_resumable(target: Path) -> bool:
@@ -223,9 +386,9 @@ def _is_resumable(target: Path) -> bool:
 
 def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False) -> None:
     """Raise a UsageError for an output that is an input, or a folder that contains one."""
-    real = Path(os.path.realpath(target))  # resolve() takes no link to itself
+    real = real_path(target)
     for path in inputs:
-        source = Path(os.path.realpath(path))
+        source = real_path(path)
         if source == real or (target.is_file() and path.is_file() and target.samefile(path)):
             raise UsageError(f"{path} is both input and output", "choose another output")
         if real.is_dir() and source.is_relative_to(real) and not resume:
@@ -233,39 +396,19 @@ def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False)
 
 
 @contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """Hold a lock file beside an output, or inside a folder whose parent is not writable.
-
-    Remove the temporary files of killed processes: the lock proves that none is running.
-    """
-    from filelock import FileLock, Timeout  # only where something is written
-
-    whole = target.absolute()
-    inside = whole.is_dir() and not os.access(whole.parent, os.W_OK)
-    place = (whole if inside else whole.parent) / f".{whole.name}.lock"
-    lock = FileLock(place, blocking=False)
-    with files.write_errors(target):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire()
-        except Timeout:
-            holder = place.read_text("utf-8", "replace").strip() or "another denserk"
-            hint = "wait for it to end, or choose another output"
-            raise OutputError(f"{target} is being written by {holder}", hint) from None
-    try:
-        with suppress(OSError):  # for the message above
-            place.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", "utf-8")
-        name = rf"\.{re.escape(whole.name)}(\.{re.escape(MANIFEST)})?\.[0-9a-f]{{8}}\.part"
-        left = [path for path in whole.parent.iterdir() if re.fullmatch(name, path.name)]
-        if whole.is_dir() and _marker(whole):
-            left += [path for path in whole.rglob(".*.part") if files.is_temporary(path)]
-        for path in left:
+def _locked(target: Path, *, replaces: bool) -> Iterator[None]:
+    """Hold the lock of an output, and clear away what killed processes have left."""
+    with locked(target, replaces=replaces):
+        _put_back(target)
+        output = real_path(target)
+        name = rf"\.{re.escape(output.name)}(\.{re.escape(MANIFEST)})?\.[0-9a-f]{{8}}\.part"
+        remains = [path for path in output.parent.iterdir() if re.fullmatch(name, path.name)]
+        if output.is_dir() and _marker(output):
+            remains += [path for path in output.rglob(".*.part") if files.is_temporary(path)]
+        for path in remains:
             with suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         yield
-    finally:
-        place.unlink(missing_ok=True)  # before the release: FileLock takes no lock without a name
-        lock.release()
 
 
 @contextmanager

@@ -37,8 +37,10 @@ from denserk.io.blocks import JOURNAL, Block, BlockFolder, Hashes, read_journal
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM, open_ahead, read_errors, read_file, read_text_lines
 from denserk.io.json_records import dump_json, first_record, identifier
+from denserk.io.locks import refuse_being_written
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, vectors_per_passage
 from denserk.io.vector_formats import DOCID, VectorBlock, Vectors, map_array
+from denserk.io.versions import Version, read_whole
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -123,6 +125,7 @@ class VectorFolder:
     folder: Path
     manifest: Manifest
     finished: tuple[Block, ...]
+    version: Version  # of the folder when it was opened: every block is of the same
 
     @property
     def dimension(self) -> int:
@@ -137,7 +140,8 @@ class VectorFolder:
     def blocks(self) -> Iterator[VectorBlock]:
         """Yield n ids and (n * vectors_per_passage, D) memory-mapped vectors in corpus order."""
         for block in self.finished:
-            ids = [line.rstrip() for _, line in read_text_lines(self.ids_of(block))]
+            with self.version.reading():
+                ids = [line.rstrip() for _, line in read_text_lines(self.ids_of(block))]
             vectors = self.map_block(block)
             formats.refuse_non_finite(self.folder, ids, vectors)
             yield VectorBlock(ids, vectors)
@@ -149,7 +153,8 @@ class VectorFolder:
     def map_block(self, block: Block) -> Vectors:
         """Memory-map the (count * vectors_per_passage, D) vectors of one block."""
         where = self.folder / f"{block.name}.npy"
-        vectors = map_array(where, "c")  # copy-on-write, because torch wants writable arrays
+        with self.version.reading():
+            vectors = map_array(where, "c")  # copy-on-write, because torch wants writable arrays
         shape = (block.count * self.vectors_per_passage, self.dimension)
         dtype = self.manifest.contents["dtype"]
         if (vectors.shape, vectors.dtype) != (shape, dtype):
@@ -160,10 +165,14 @@ class VectorFolder:
 
 def open_vectors(name: str | Path) -> VectorFolder:
     """Open a finished folder, and check its journal and ids."""
-    path = Path(name)
+    return read_whole([name], partial(_open_vectors, Path(name)))
+
+
+def _open_vectors(path: Path) -> VectorFolder:
+    version = Version.of(path)
     manifest = read_manifest(path, Kind.VECTORS)
     manifests.require_fields(path, manifest, "contents", "count", "dimension", "dtype")
-    folder = VectorFolder(path, manifest, tuple(read_journal(path).values()))
+    folder = VectorFolder(path, manifest, tuple(read_journal(path).values()), version)
     sums = {folder.ids_of(block): block.sha256.get(DOCID) for block in folder.finished}
     for file, digest in {path / JOURNAL: manifest.contents.get("journal_sha256"), **sums}.items():
         _compare(file, digest)
@@ -186,8 +195,9 @@ class EncodedTexts:
                 lacking = "has no hashes of its texts: an older denserk, or convert, wrote it"
                 hint = "encode the whole corpus once, without --update"
                 raise UsageError(f"{name} {lacking}", hint)
-            _compare(path, digest)
-            found.append(read_file(path))
+            with self.folder.version.reading():
+                _compare(path, digest)
+                found.append(read_file(path))
         hashes = np.frombuffer(b"".join(found), "S16")
         self._passages = np.argsort(hashes, kind="stable")
         self._hashes = hashes[self._passages]
@@ -216,14 +226,23 @@ class EncodedTexts:
 
 def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSource:
     """Open vectors of any format: a folder, a file, or JSON lines from standard input ("-")."""
-    is_folder = source != STREAM and Path(source).is_dir()
-    opened = _open_folder(Path(source)) if is_folder else _open_file(source)
+    if source == STREAM:
+        opened = _open_file(source)
+    else:
+        opened = read_whole([source], partial(_open_version, source))
     if opened.form == "pickle" and not allow_pickle:
         hint = "add --allow-pickle if they come from someone you trust"
         raise UsageError(f"{source} holds pickles: programs, not data", hint)
     if source != STREAM:
         logger.info(f"{source}: vectors in format {opened.form}")
     return opened
+
+
+def _open_version(source: str) -> VectorSource:
+    """Open a folder or a file whose blocks, which are read later, are all of one version."""
+    version = Version.of(source)
+    opened = _open_folder(Path(source)) if Path(source).is_dir() else _open_file(source)
+    return replace(opened, read=lambda: version.guard(opened.read()))
 
 
 def _open_folder(folder: Path) -> VectorSource:
@@ -242,6 +261,7 @@ def _open_folder(folder: Path) -> VectorSource:
     # DPR's shards have no suffix
     sources = [_open_file(str(p)) for p in shown if p.name.endswith(SUFFIXES) or not p.suffix]
     if not sources:
+        refuse_being_written(folder)
         hint = "a folder that denserk wrote, `index` beside `docid`, or files"
         raise UsageError(f"{folder} holds no vectors", f"{hint} {', '.join(SUFFIXES)}")
     found = sorted({source.form for source in sources})
@@ -301,22 +321,26 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
 def verify_folders(names: Iterable[str]) -> None:
     """Compare every file of vector folders and indexes with its checksum; warn if it has none."""
     for name in names:
-        folder, where = Path(name), manifests.beside(name)
-        sums: Mapping[str, str] = {}
-        if folder.is_dir() and where.exists():
-            if manifests.decoded(read_file(where), where).kind is Kind.INDEX:
-                sums = read_manifest(folder, Kind.INDEX).contents.get("sha256", {})
-            else:
-                read_manifest(folder, Kind.VECTORS)
-                blocks = read_journal(folder).values()
-                sums = {f"{b.name}.{suffix}": d for b in blocks for suffix, d in b.sha256.items()}
-        if not sums:
-            logger.warning(f"--verify: {name} holds no checksums, and is not verified")
-            continue
-        with track(f"verifying {name}", len(sums), "files") as progress:
-            for file, digest in sums.items():
-                _compare(folder / file, digest)
-                progress.advance()
+        read_whole([name], partial(_verify, name))
+
+
+def _verify(name: str) -> None:
+    folder, where = Path(name), manifests.beside(name)
+    sums: Mapping[str, str] = {}
+    if folder.is_dir() and where.exists():
+        if manifests.decoded(read_file(where), where).kind is Kind.INDEX:
+            sums = read_manifest(folder, Kind.INDEX).contents.get("sha256", {})
+        else:
+            read_manifest(folder, Kind.VECTORS)
+            blocks = read_journal(folder).values()
+            sums = {f"{b.name}.{suffix}": d for b in blocks for suffix, d in b.sha256.items()}
+    if not sums:
+        logger.warning(f"--verify: {name} holds no checksums, and is not verified")
+        return
+    with track(f"verifying {name}", len(sums), "files") as progress:
+        for file, digest in sums.items():
+            _compare(folder / file, digest)
+            progress.advance()
 
 
 def _compare(path: Path, digest: str | None) -> None:

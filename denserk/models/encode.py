@@ -168,7 +168,9 @@ def _folder_writer(
     folder = Path(settings.output)
 
     def start() -> tuple[Manifest, dict[int, Block]]:
-        prepare_folder(folder, overwrite=settings.overwrite, resume=settings.resume)
+        prepare_folder(
+            folder, overwrite=settings.overwrite, resume=settings.resume, restorable=True
+        )
         if resumed is not None:
             refuse_other_run(folder, resumed, manifest, ["model", "update"])
         finished = blocks.start_folder(folder, manifest)

@@ -35,7 +35,7 @@ from denserk.config.training import FinetuneRun, FinetuneSettings, ValidationSet
 from denserk.errors import MismatchError, MissingExtraError, UsageError
 from denserk.io.files import display_name, whole_binary, whole_text
 from denserk.io.manifest import Kind, differences, read_manifest
-from denserk.io.outputs import prepare_folder
+from denserk.io.outputs import discard_replaced, prepare_folder
 from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.io.tables import HUB
 from denserk.models import devices
@@ -92,7 +92,9 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         set_seed(seed)
         training = None if settings.model is None else build(output)
         if main:
-            prepare_folder(output, overwrite=settings.overwrite, resume=settings.resume)
+            prepare_folder(
+                output, overwrite=settings.overwrite, resume=settings.resume, restorable=True
+            )
             if not (output / RECORD).exists():  # from now on the folder is known to be denserk's
                 _write(output, {"versions": {"denserk": __version__}})
         training = training or build(output)
@@ -112,6 +114,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
             with whole_text(output / "config.yaml") as out:
                 out.write(f"# denserk {command} --config THIS_FILE --output FOLDER\n")
                 yaml.safe_dump(config, out, sort_keys=False, default_flow_style=None, width=100)
+            discard_replaced(output)  # from here on there is work to resume
         report = partial(reports.send, "on_log")
         checks = getattr(run, "validation", ValidationSettings())
         trainer = Trainer(

@@ -1,0 +1,130 @@
+"""Versions of what is read: folders and files that another process may replace meanwhile.
+
+A command with --overwrite puts a new folder under the name of the old one. A reader that opens one
+file before and another one after that moment would join two states. So readers compare the version
+of what they read, the sizes and times of the files that every writer replaces, before and after:
+they return one state, or raise a BeingWrittenError.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from denserk.errors import BeingWrittenError
+from denserk.io.files import is_temporary
+from denserk.io.locks import writer_of
+
+T = TypeVar("T")
+
+MANIFEST = "manifest.json"
+# further files of a folder that has a manifest
+OF_MANIFEST = ("index", "docid", "blocks.jsonl")
+# sub-folders of a training run, which change while its model stays the same
+OF_TRAINING = ("checkpoints", "best", "steps", "start", "logs", "training-data", "dev-data")
+# files of a training run that change while its model stays the same
+RECORDS = ("training.json", "training.png", "config.yaml", "README.md")
+ATTEMPTS = 5  # readings of what is replaced each time
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a file or folder: what is known of its files, by name."""
+
+    path: Path
+    files: Mapping[str, tuple[object, ...]]
+
+    @classmethod
+    def of(cls, path: str | Path) -> "Version":
+        """Return the version that is there now; without files if nothing is."""
+        place = Path(path)
+        files = {}
+        for file in _deciding_files(place):
+            with suppress(OSError):  # it has just been replaced or removed
+                status = file.stat()
+                facts = (status.st_size, status.st_mtime_ns)
+                # inode numbers would do, where file systems kept them
+                is_manifest = file.name == MANIFEST
+                files[str(file)] = (*facts, _digest(file)) if is_manifest else facts
+        return cls(place, files)
+
+    def require_unchanged(self) -> None:
+        """Raise a BeingWrittenError if another version is there now."""
+        if Version.of(self.path).files == self.files:
+            return
+        hint = "run the command again (in Python: open it again) when the other command has ended"
+        writer = writer_of(self.path)
+        by = f" by {writer.name}" if writer is not None else ""
+        message = f"{self.path} is being rewritten{by}: it was replaced while it was read"
+        raise BeingWrittenError(message, hint)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Raise a BeingWrittenError, also in place of any other error, if the version changed."""
+        try:
+            yield
+        except Exception:
+            self.require_unchanged()
+            raise
+        self.require_unchanged()
+
+    def guard(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items that are read from this version, each after a check."""
+        iterator = iter(items)
+        end = object()
+        while True:
+            with self.reading():
+                item = next(iterator, end)
+            if item is end:
+                return
+            yield item  # type: ignore[misc]
+
+
+@contextmanager
+def reading(paths: Iterable[str | Path]) -> Iterator[None]:
+    """Raise a BeingWrittenError if a file or folder is replaced while it is read."""
+    with ExitStack() as stack:
+        for path in paths:
+            stack.enter_context(Version.of(path).reading())
+        yield
+
+
+def read_whole(paths: Iterable[str | Path], read: Callable[[], T]) -> T:
+    """Return what `read` returns of one version of files and folders.
+
+    It reads again if they were replaced meanwhile, which takes a moment: new folders are built
+    under another name.
+    """
+    sources = list(paths)
+    for _ in range(ATTEMPTS - 1):
+        with suppress(BeingWrittenError), reading(sources):
+            return read()
+    with reading(sources):
+        return read()
+
+
+def _deciding_files(path: Path) -> Iterator[Path]:
+    """Yield the files that are replaced whenever a file or folder is."""
+    if not path.is_dir():
+        yield path
+        yield path.with_name(f"{path.name}.{MANIFEST}")
+        return
+    if (path / MANIFEST).exists():
+        yield path / MANIFEST
+        yield from (path / name for name in OF_MANIFEST)
+        return
+    with suppress(OSError):
+        for item in path.iterdir():
+            if item.name in RECORDS or is_temporary(item):
+                continue
+            if not item.is_dir():
+                yield item
+            elif item.name not in OF_TRAINING and not item.name.startswith((".", "checkpoint-")):
+                yield from (file for file in item.iterdir() if not file.is_dir())
+
+
+def _digest(file: Path) -> str:
+    """Return a hash of a manifest, which holds the checksums of the files beside it."""
+    return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
