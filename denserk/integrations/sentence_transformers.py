@@ -12,7 +12,7 @@ from typing import Any
 from sentence_transformers.base.modules import InputModule
 
 from denserk.data.batches import TokenBatch, pad
-from denserk.data.tokenization import PAIR, TextTokenizer, TokenizerInput, load_tokenizer
+from denserk.data.tokenization import PAIR, TextTokenizer, TokenizerInput
 from denserk.errors import ModelError, UsageError
 from denserk.models.model_folder import StoredModel, fit_lengths, read_model_folder, save_model
 from denserk.records import Query
@@ -34,8 +34,8 @@ class Encoder(InputModule):
         if count > 1:
             said = f"{stored.root}: {count} embeddings per passage; sentence-transformers has one"
             raise ModelError(f"{said}: open it with denserk (denserk encode, denserk search)")
-        self.tokenizer = load_tokenizer(stored.passage.folder)
-        self.query_tokenizer = load_tokenizer(stored.query.folder)
+        self.tokenizer = stored.load_tokenizer(stored.passage.folder)
+        self.query_tokenizer = stored.load_tokenizer(stored.query.folder)
         self.text = fit_lengths(stored.text, {}, stored.passage.max_length)
 
     @classmethod

@@ -45,11 +45,11 @@ def lock_places(output: Path) -> tuple[Path, Path]:
     return output.with_name(name), output / name
 
 
-def writer_of(path: str | Path) -> Writer | None:
-    """Return the process that writes a file or folder, or a folder around it; None if none does."""
+def writer_of(path: str | Path, *, around: bool = True) -> Writer | None:
+    """Return the process that writes a file or folder, or, `around`, a folder that holds it."""
     output = real_path(path)
-    for folder in (output, *output.parents):
-        if not folder.name:
+    for folder in (output, *(output.parents if around else ())):
+        if not folder.name:  # the root of the file system
             continue
         for place in lock_places(folder):
             if _is_held(place):
@@ -57,9 +57,9 @@ def writer_of(path: str | Path) -> Writer | None:
     return None
 
 
-def refuse_being_written(path: str | Path) -> None:
-    """Raise a BeingWrittenError if another process writes a file or folder."""
-    writer = writer_of(path)
+def refuse_being_written(path: str | Path, *, around: bool = True) -> None:
+    """Raise a BeingWrittenError if another process writes a file or folder; see `writer_of`."""
+    writer = writer_of(path, around=around)
     if writer is not None:
         raise writer.error(path)
 

@@ -9,6 +9,7 @@ import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +24,9 @@ from denserk.config.encoding import PairSettings, Representation, TextSettings
 from denserk.config.options import NOTHING, as_json
 from denserk.data.batches import Pair, PairBatch, PairJoiner, by_length, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
-from denserk.errors import ModelError
+from denserk.errors import DenserkError, ModelError
+from denserk.io.locks import refuse_being_written
+from denserk.io.versions import read_whole, reading
 from denserk.models import checkpoints, model_folder
 from denserk.models.backbone import architecture_of, longest_input
 from denserk.models.devices import at_least_float32, choose_dtype, prepare_device
@@ -38,14 +41,15 @@ HEAD = "classifier."
 class Reranker(nn.Module):
     """A token or sequence classifier of transformers with one label, and what makes its inputs.
 
-    `folder` contains its tokenizer.
+    `folder` contains its tokenizer, which is loaded together with the model.
     """
 
     def __init__(self, model: Any, folder: Path, text: TextSettings, pairs: PairSettings) -> None:
         super().__init__()
         self.model: Any = model
         self.new_heads = (HEAD,)  # also of a published reranker
-        self.folder, self.text, self.pairs = folder, text, pairs
+        self.text, self.pairs = text, pairs
+        self._tokenizer = load_tokenizer(folder)
         self.is_linear = not type(model).__name__.endswith(PUBLISHED)
 
     def forward(self, batch: PairBatch) -> Tensor:
@@ -70,19 +74,19 @@ class Reranker(nn.Module):
 
     def tokenizer(self) -> TextTokenizer:
         """Return the tokenizer of queries and passages."""
-        return TextTokenizer(load_tokenizer(self.folder), self.text)
+        return TextTokenizer(copy.deepcopy(self._tokenizer), self.text)
 
     def joiner(self) -> PairJoiner:
         """Return what joins a query and a passage into one input."""
-        return PairJoiner(load_tokenizer(self.folder), self.text, self.pairs)
+        return PairJoiner(copy.deepcopy(self._tokenizer), self.text, self.pairs)
 
     def save(self, folder: Path) -> None:
         """Save it; config.json comes last, so that an interrupted save loads nowhere."""
         kind, model = encoding.RepresentationSettings(Representation.CROSS_ENCODER), self.model
         own: Any = {"representation": kind, "text": self.text, "pairs": self.pairs}
         model_folder.write_own_file(folder, model.config.model_type, **own)
-        tokenizer, longest = load_tokenizer(self.folder), self.joiner().limit
-        model_folder.save_transformer(folder, model, model.state_dict(), tokenizer, longest)
+        state, longest = model.state_dict(), self.joiner().limit
+        model_folder.save_transformer(folder, model, state, self._tokenizer, longest)
 
     def load(self, folder: Path) -> None:
         """Load the weights from a folder that `save` wrote."""
@@ -123,6 +127,14 @@ def _is_published(folder: Path) -> bool:
 
 def read_reranker(folder: Path) -> Reranker:
     """Read a reranker; a ModelError if the folder has none, or a broken one."""
+    try:
+        return read_whole([folder], partial(_read_reranker, folder))
+    except DenserkError:  # such as a file that is missing yet
+        refuse_being_written(folder, around=False)
+        raise
+
+
+def _read_reranker(folder: Path) -> Reranker:
     if not is_reranker(folder):
         raise ModelError(
             f"{folder} is no cross-encoder: it has no layer that scores a query with a passage",
@@ -155,6 +167,11 @@ def reranker_to_train(folder: Path, seed: int) -> Reranker:
     """Return a folder's reranker to train, or its encoder with a new linear head (by `seed`)."""
     if is_reranker(folder):
         return read_reranker(folder).train()
+    with reading([folder]):
+        return _with_new_head(folder, seed)
+
+
+def _with_new_head(folder: Path, seed: int) -> Reranker:
     stored = model_folder.read_model_folder(folder)
     encoder = stored.passage
     if not stored.shared:
@@ -188,10 +205,11 @@ class PairScorer:
         compute: encoding.ComputeSettings = encoding.ComputeSettings(),  # noqa: B008  (frozen)
     ) -> None:
         self.name, folder = checkpoints.find_model(model)
-        reranker = read_reranker(folder).fit(text, pair_max_length)
+        with reading([folder]):
+            reranker = read_reranker(folder).fit(text, pair_max_length)
+            files = [*folder.glob(model_folder.DENSERK_FILE), *checkpoints.encoder_files(folder)]
+            self.fingerprint = checkpoints.fingerprint(folder, files)
         self.compute, self.text, self.pairs = compute, reranker.text, reranker.pairs
-        files = [*folder.glob(model_folder.DENSERK_FILE), *checkpoints.encoder_files(folder)]
-        self.fingerprint = checkpoints.fingerprint(folder, files)
         self.backbone = reranker.model.config.model_type
         self.tokenizer, self.joiner = reranker.tokenizer(), reranker.joiner()
         self.device = prepare_device(compute)

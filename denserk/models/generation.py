@@ -26,6 +26,7 @@ from denserk.io.files import STREAM, whole_binary
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Kind, Manifest, beside, read_manifest
 from denserk.io.outputs import unfinished_folder
+from denserk.io.versions import Version
 from denserk.models import checkpoints
 from denserk.models.devices import choose_dtype, prepare_device
 from denserk.reporting import track
@@ -56,6 +57,7 @@ class TextGenerator:
     def __init__(self, option: str, settings: GenerateSettings, compute: ComputeSettings) -> None:
         self.device = prepare_device(compute)
         self.name, folder = checkpoints.find_model(getattr(settings, MODELS[option]), option)
+        version = Version.of(folder)
         sampling = settings.sampling[MODELS[option]]
         weights = checkpoints.weight_files(folder)
         if not settings.allow_pickle and weights[-1].suffix == ".bin":
@@ -91,6 +93,7 @@ class TextGenerator:
             pad_token_id=self._tokenizer.pad_token_id,
             **{name: getattr(recorded, name) for name in SPECIAL_TOKENS},
         )
+        version.require_unchanged()
         self._model.to(self.device, choose_dtype(compute.dtype, self.device))
 
     def generate(self, texts: Sequence[str], longest: int, seed: int) -> list[list[str]]:

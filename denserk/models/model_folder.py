@@ -3,9 +3,10 @@
 import copy
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,9 +20,11 @@ from denserk.config import encoding
 from denserk.config.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.config.options import NOTHING, as_json, as_type, from_json
 from denserk.data.tokenization import PAIR, TextTokenizer, load_tokenizer
-from denserk.errors import ModelError, UsageError
+from denserk.errors import DenserkError, ModelError, UsageError
 from denserk.io.files import whole_text, write_errors
+from denserk.io.locks import refuse_being_written
 from denserk.io.manifest import differences
+from denserk.io.versions import Version, read_whole
 from denserk.models import checkpoints
 from denserk.models.backbone import STATIC, Architecture, Backbone, architecture_of, longest_input
 from denserk.models.checkpoints import CONFIG, Tensors, find_model, read_json, write_tensors
@@ -247,6 +250,7 @@ class StoredModel:
     has_settings: bool = True
     dimensions: tuple[int, ...] = ()
     queries_of: Mapping[str, Any] | None = None
+    version: Version | None = None  # of the folder that was read: what is read later is of the same
 
     @property
     def shared(self) -> bool:
@@ -256,12 +260,21 @@ class StoredModel:
     def fingerprint(self) -> str:
         """Return the SHA-256 of weights, tokenizer and configuration."""
         sides = (self.query.folder, self.passage.folder)
-        files = (file for side in sides for file in checkpoints.encoder_files(side))
-        return checkpoints.fingerprint(self.root, (*self.files, *files))
+        with self._reading():
+            files = [file for side in sides for file in checkpoints.encoder_files(side)]
+            return checkpoints.fingerprint(self.root, (*self.files, *files))
+
+    def load_tokenizer(self, folder: Path) -> Any:
+        """Load the tokenizer of one side's folder, of the version that was read."""
+        with self._reading():
+            return load_tokenizer(folder)
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.version is None else self.version.reading()
 
     def shared_settings(self) -> dict[str, Any]:
         """Return what models must have in common for a mean of their weights."""
-        tokenizer = load_tokenizer(self.passage.folder)
+        tokenizer = self.load_tokenizer(self.passage.folder)
         return {
             "config": {**self.passage.config.to_dict(), "_name_or_path": None, "dtype": None},
             "tokenizer": TextTokenizer(tokenizer, self.text).fingerprint(),
@@ -304,6 +317,25 @@ def read_own_file(folder: Path) -> OwnSettings:
         raise ModelError(f"{folder / DENSERK_FILE} is not valid: {error}") from None
 
 
+def _of_one_version(read: Callable[[Path], StoredModel]) -> Callable[[Path], StoredModel]:
+    """Let a function read one version of a model's folder, which may be replaced meanwhile."""
+
+    def read_version(folder: Path) -> StoredModel:
+        version = Version.of(folder)
+        try:
+            return replace(read(folder), version=version)
+        except DenserkError:  # such as a file that is missing yet
+            refuse_being_written(folder, around=False)
+            raise
+
+    @wraps(read)
+    def read_one_version(folder: Path) -> StoredModel:
+        return read_whole([folder], partial(read_version, folder))
+
+    return read_one_version
+
+
+@_of_one_version
 def read_model_folder(folder: Path) -> StoredModel:
     """Read a model's folder, whatever its layout; a ModelError for an unknown or broken one."""
     if (folder / DENSERK_FILE).is_file():
@@ -596,7 +628,7 @@ def convert_model(
     stored = read_model_folder(folder)
     query, passage = stored.build(override(stored.representation, representation))
     others = _average((query, passage), stored, average)
-    tokenizer = load_tokenizer(stored.passage.folder)
+    tokenizer = stored.load_tokenizer(stored.passage.folder)
     texts = override(stored.text, text)
     if layout is encoding.ModelLayout.DENSERK:
         more: Any = {"dimensions": stored.dimensions, "queries_of": stored.queries_of}

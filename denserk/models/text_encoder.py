@@ -14,7 +14,7 @@ from torch import Tensor
 from denserk.config.encoding import PUBLISHED_TEXT, Backend, ComputeSettings, Dtype, ModelOptions
 from denserk.config.options import NOTHING, as_json
 from denserk.data.batches import PlannedTexts, TokenBatch, plan, to_device
-from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
+from denserk.data.tokenization import TextTokenizer, TokenIds
 from denserk.errors import ModelError, UsageError
 from denserk.extras import installed
 from denserk.io.manifest import file_sha256
@@ -96,7 +96,7 @@ class TextEncoder:
         self.dimension, self.vectors_per_passage = passage.dimension, passage.vectors_per_passage
         self.backend = self._prepare(dict.fromkeys((passage, query)))
         self.sides = {
-            side: Side(encoder, TextTokenizer(load_tokenizer(folder), self.text))
+            side: Side(encoder, TextTokenizer(stored.load_tokenizer(folder), self.text))
             for side, encoder, folder in (
                 (PASSAGE, passage, stored.passage.folder),
                 (QUERY, query, stored.query.folder),

@@ -20,7 +20,7 @@ from denserk.config.options import as_json, given_fields, spelled, unused_option
 from denserk.config.training import BI_ENCODER, CROSS_ENCODER, DevMetric, FinetuneRun, Objective
 from denserk.data.batches import plan
 from denserk.data.pretraining_data import split_sentences
-from denserk.data.tokenization import TextTokenizer, load_tokenizer
+from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import PairTrainingBatches, SentenceBatches, TrainingBatches
 from denserk.data.training_data import SentenceStore, prepare, tokenize_sentences, write_sentences
 from denserk.errors import UsageError
@@ -109,7 +109,8 @@ def retriever_training(run: FinetuneRun) -> Training:
         logger.info(f"{name} does not record a pooling: training {chosen.representation}")
     texts = model_folder.fit_lengths(stored.text, run.text, stored.passage.max_length)
     model = Retriever(*stored.build(chosen, train=True, untie=run.finetune.untie))
-    of_queries, of_passages = (load_tokenizer(s.folder) for s in (stored.query, stored.passage))
+    of_queries = stored.load_tokenizer(stored.query.folder)
+    of_passages = stored.load_tokenizer(stored.passage.folder)
     tokenizers = TextTokenizer(of_queries, texts), TextTokenizer(of_passages, texts)
 
     def save(folder: Path) -> None:
@@ -265,9 +266,11 @@ def read_student(model: str, teacher: TextEncoder) -> tuple[str, model_folder.St
     if model != STATIC:
         name, folder = find_model(model)
         stored = model_folder.read_model_folder(folder)
-        return name, stored, load_tokenizer(stored.query.folder)
-    folder = model_folder.read_model_folder(find_model(teacher.name)[1]).query.folder
-    tokenizer, (encoder, _) = load_tokenizer(folder), teacher.sides[QUERY]
+        return name, stored, stored.load_tokenizer(stored.query.folder)
+    of_teacher = model_folder.read_model_folder(find_model(teacher.name)[1])
+    folder = of_teacher.query.folder
+    tokenizer = of_teacher.load_tokenizer(folder)
+    encoder, _ = teacher.sides[QUERY]
     tokenizer.backend_tokenizer.no_padding()
     text = tokenizer.backend_tokenizer.encode("a")
     first, last = (text.sequence_ids[::step].index(0) for step in (1, -1))

@@ -20,6 +20,7 @@ from denserk.data.tokenization import load_tokenizer
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import STREAM, open_binary, write_errors
 from denserk.io.manifest import Kind
+from denserk.io.versions import reading
 from denserk.losses.pretraining import Condenser, DupMae, MaskedLanguageModel, Master, RetroMae
 from denserk.models.checkpoints import find_model
 from denserk.models.devices import main_process_first
@@ -67,7 +68,8 @@ def training_of(run: PretrainRun, output: Path) -> Training:
     again = not run_folder.is_resumable(output)
     root = main_process_first(partial(start_folder, run, output / run_folder.START, again=again))
     set_seed(run.masking.seed)
-    objective, tokenizer = load_objective(run, root), load_tokenizer(root)
+    with reading([root]):
+        objective, tokenizer = load_objective(run, root), load_tokenizer(root)
 
     def save(folder: Path) -> None:
         objective.save_heads(folder)
