@@ -35,7 +35,7 @@ from denserk.io.corpus import read_passages
 from denserk.io.outputs import named_paths, refuse_inputs, whole_folder
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, read_vector_blocks, verify_folders
-from denserk.io.versions import reading
+from denserk.io.versions import Versions
 from denserk.records import Passage
 from denserk.reporting import track
 
@@ -83,18 +83,21 @@ def build_index(
     if paths.verify:
         verify_folders(folders)
     if is_bm25:
-        contents = _build(paths, inputs, _plan_bm25(paths.corpus or "", settings, bm25, corpus))
+        plan = _plan_bm25(paths.corpus or "", settings, bm25, corpus)
+        contents = _build(paths, inputs, plan, Versions.of([]))
     else:
-        with reading(folders):  # the whole index is of one version of each
-            approximate = any(map(is_approximate, inputs))
-            plan_inputs = _plan_merge if approximate else _plan_vectors
-            contents = _build(paths, inputs, plan_inputs(paths, inputs, settings))
+        versions = Versions.of(folders)  # the whole index is of one version of each
+        with versions.reading():
+            plan_inputs = _plan_merge if any(map(is_approximate, inputs)) else _plan_vectors
+            contents = _build(paths, inputs, plan_inputs(paths, inputs, settings), versions)
     count, recall = contents["count"], contents.get("recall")
     size = folder_bytes(Path(paths.output))
     return IndexResult(count, size, time.perf_counter() - start, recall)
 
 
-def _build(paths: IndexPaths, inputs: Sequence[str], plan: Plan) -> Mapping[str, Any]:
+def _build(
+    paths: IndexPaths, inputs: Sequence[str], plan: Plan, versions: Versions
+) -> Mapping[str, Any]:
     """Build what is planned, unless it is there already; return the manifest's contents.
 
     An index is built in one go, beside its place: until it is complete, an old one stays there.
@@ -117,6 +120,7 @@ def _build(paths: IndexPaths, inputs: Sequence[str], plan: Plan) -> Mapping[str,
         contents["sha256"] = {item.name: manifest.file_sha256(item) for item in files}
         contents["bytes"] = {item.name: item.stat().st_size for item in files}
         manifest.write_manifest(folder, replace(begun, complete=True, contents=contents))
+        versions.require_unchanged()
     return contents
 
 

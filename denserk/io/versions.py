@@ -82,12 +82,32 @@ class Version:
             yield item  # type: ignore[misc]
 
 
+class Versions(tuple[Version, ...]):
+    """Versions of several folders and files that are read together."""
+
+    @classmethod
+    def of(cls, paths: Iterable[str | Path]) -> "Versions":
+        """Return the versions that are there now."""
+        return cls(Version.of(path) for path in paths)
+
+    def require_unchanged(self) -> None:
+        """Raise a BeingWrittenError if another version of one is there now."""
+        for version in self:
+            version.require_unchanged()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Raise a BeingWrittenError, also in place of any other error, if a version changed."""
+        with ExitStack() as stack:
+            for version in self:
+                stack.enter_context(version.reading())
+            yield
+
+
 @contextmanager
 def reading(paths: Iterable[str | Path]) -> Iterator[None]:
     """Raise a BeingWrittenError if a file or folder is replaced while it is read."""
-    with ExitStack() as stack:
-        for path in paths:
-            stack.enter_context(Version.of(path).reading())
+    with Versions.of(paths).reading():
         yield
 
 

@@ -159,7 +159,9 @@ with claim([sys.argv[1]]):
     assert len([line for line in err.splitlines() if line.startswith("error: ")]) == 1
     holder.kill()
     holder.communicate()
-    assert (at / ".out.denserk.lock").exists()  # a killed process leaves it, and the next one takes it over
+    assert (
+        at / ".out.denserk.lock"
+    ).exists()  # a killed process leaves it, and the next one takes it over
     assert run([*command, "out"]) == 0
     assert not list(at.glob(".*"))
 

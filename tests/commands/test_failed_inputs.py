@@ -1,0 +1,237 @@
+"""A command that fails on its input leaves nothing that is in the way of the next one."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from denserk.commands.app import run
+from tests.conftest import VOCABULARY, write_toy
+from tests.faults import contents
+from tests.tiny_models import write_writer
+from tests.training.finetuning import write_examples
+
+GOOD = [json.dumps({"id": f"d{n}", "vector": [n, 1.0]}) for n in range(4)]
+BROKEN_VECTORS = {
+    "keys.jsonl": [*GOOD, json.dumps({"id": "d9", "embedding": [1, 2]})],
+    "vectors.csv": ["id,vector", 'd1,"[1.0, 2.0]"'],
+    "empty.jsonl": [],
+    "twice.jsonl": [*GOOD, GOOD[0]],
+    "cut.jsonl": [*GOOD, GOOD[0][:9]],
+}
+PRETRAIN = ["--device", "cpu", "--batch-size", "2", "--max-steps", "1", "--max-length", "16"]
+TRAIN = ["--device", "cpu", "--batch-size", "2", "--max-steps", "1", "--group-size", "2"]
+
+
+@pytest.fixture(scope="module")
+def made(tiny, tmp_path_factory):
+    work = tmp_path_factory.mktemp("made") / "work"
+    write_toy(work)
+    shutil.copytree(tiny("bert", head=True), work / "model")
+    write_examples(work / "train.jsonl", range(8))
+    (work / "good.jsonl").write_text("".join(f"{line}\n" for line in GOOD))
+    return work
+
+
+@pytest.fixture
+def at(tmp_path, made, monkeypatch):
+    shutil.copytree(made, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+def write(name, lines):
+    Path(name).write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("source", [*BROKEN_VECTORS, "- with other keys", "- that is cut"])
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_an_index_of_broken_vectors(at, monkeypatch, source, kind):
+    for name, lines in BROKEN_VECTORS.items():
+        write(name, lines)
+    broken = source
+    if source.startswith("-"):
+        name = "cut.jsonl" if "cut" in source else "keys.jsonl"
+        lines = io.BytesIO(Path(name).read_bytes())
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
+        broken = "-"
+    before = contents(at)
+    index = ["index", "--type", kind, "--output", "out", "--quiet", "--input"]
+    assert run([*index, broken]) == 1
+    assert contents(at) == before
+    assert run([*index, "good.jsonl"]) == 0
+    built = contents(at)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"{}\n")))
+    assert run([*index, broken, "--overwrite"]) == 1
+    assert contents(at) == built
+    search = ["search", "--index", "out", "--encoded-queries", "good.jsonl", "--output", "run"]
+    assert run([*search, "--quiet"]) == 0
+
+
+BROKEN_CORPORA = {
+    "keys.jsonl": [json.dumps({"_id": "d1", "words": "x"})],
+    "empty.jsonl": [],
+    "twice.jsonl": [json.dumps({"_id": "d1", "text": "x"})] * 2,
+    "cut.jsonl": ['{"_id": "d1", "text": "x"}', '{"_id": "d2", "te'],
+}
+
+
+READERS = {
+    "bm25": ["index", "--type", "bm25"],
+    "encode": ["encode", "--model", "model", "--device", "cpu"],
+    "pretrain": ["pretrain", "--objective", "mlm", "--model", "model", *PRETRAIN],
+    "new model": ["pretrain", "--objective", "mlm", "--architecture", "tiny", *PRETRAIN],
+}
+# documents to pre-train on need no ids
+CASES = [
+    (reader, name)
+    for reader in READERS
+    for name in BROKEN_CORPORA
+    if name != "twice.jsonl" or "pretrain" not in READERS[reader]
+]
+
+
+@pytest.mark.parametrize(("reader", "name"), CASES)
+def test_what_is_made_of_a_broken_corpus(at, reader, name):
+    command = [*READERS[reader], "--corpus"]
+    write("broken.jsonl", BROKEN_CORPORA[name])
+    output = ["--output", "out", "--quiet"]
+    before = contents(at)
+    assert run([*command, "broken.jsonl", *output]) in (1, 2)
+    assert contents(at) == before
+    assert not Path("out").exists()
+    assert run([*command, "corpus.jsonl", *output]) == 0
+    built = contents(at)
+    assert run([*command, "broken.jsonl", *output, "--overwrite"]) in (1, 2)
+    assert contents(at) == built
+
+
+@pytest.mark.parametrize("blocks", [0, 6])
+def test_a_stream_that_breaks_off_leaves_its_finished_blocks_alone(at, monkeypatch, blocks):
+    lines = [json.dumps({"_id": f"d{n}", "text": "the river"}) for n in range(2 * blocks)]
+    stream = "".join(f"{line}\n" for line in [*lines, '{"_id": "d9", "te']).encode()
+    encode = ["encode", "--model", "model", "--device", "cpu", "--block-size", "2", "--quiet"]
+    encode += ["--workers", "1", "--output", "out"]
+    assert run([*encode, "--corpus", "corpus.jsonl"]) == 0
+    old = contents(at)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(stream)))
+    assert run([*encode, "--corpus", "-", "--overwrite"]) == 1
+    assert not list(at.glob(".*"))
+    if blocks == 0:
+        assert contents(at) == old
+        return
+    assert json.loads(Path("out/manifest.json").read_text())["complete"] is False
+    whole = "".join(f"{line}\n" for line in lines).encode()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(whole)))
+    assert run([*encode, "--corpus", "-", "--resume"]) == 0
+
+
+@pytest.mark.parametrize("broken", ["train", "dev"])
+@pytest.mark.parametrize("kind", ["retriever", "cross-encoder"])
+def test_a_training_on_broken_examples(at, broken, kind):
+    write("broken.jsonl", ['{"query": "x", "answers": ["y"]}'])
+    finetune = ["finetune", "--model", "model", *TRAIN, "--output", "out", "--quiet"]
+    if kind == "cross-encoder":
+        finetune += ["--representation", "cross-encoder"]
+    data = ["--train-data", "train.jsonl"]
+    wrong = ["--train-data", "broken.jsonl"] if broken == "train" else [*data, "--dev-data"]
+    if broken == "dev":
+        wrong += ["broken.jsonl", "--eval-steps", "1"]
+    before = contents(at)
+    assert run([*finetune, *wrong]) in (1, 2)
+    assert contents(at) == before
+    assert run([*finetune, *data]) == 0
+    built = contents(at)
+    assert run([*finetune, *wrong, "--overwrite"]) in (1, 2)
+    assert contents(at) == built
+
+
+def test_vectors_that_cannot_be_converted(at):
+    write("broken.jsonl", BROKEN_VECTORS["keys.jsonl"])
+    before = contents(at)
+    convert = ["convert", "broken.jsonl", "out", "--kind", "vectors", "--quiet", "--to"]
+    for form in ("npy", "pyserini-faiss", "parquet", "jsonl"):
+        assert run([*convert, form]) == 1
+        assert contents(at) == before
+
+
+def test_passages_that_no_text_can_be_generated_for(at):
+    write_writer(at / "generator", "t5", VOCABULARY)
+    write("broken.jsonl", ['{"_id": "d1", "text": "x"}', '{"_id": "d1", "text": "x"}'])
+    before = contents(at)
+    generate = ["generate", "--queries-model", "generator", "--output", "out", "--quiet"]
+    assert run([*generate, "--corpus", "broken.jsonl"]) == 1
+    assert contents(at) == before
+
+
+@pytest.mark.parametrize("content", ["mine\n", ""])
+def test_a_lock_of_another_program_stays(at, content):
+    lock = Path(".out.lock")
+    lock.write_text(content)
+    assert run(["index", "--input", "good.jsonl", "--output", "out", "--quiet"]) == 0
+    assert lock.read_text() == content
+    own = Path(".new.denserk.lock")
+    own.write_text("mine\n")
+    assert run(["index", "--input", "good.jsonl", "--output", "new", "--quiet"]) == 2
+    assert own.read_text() == "mine\n"
+    assert not Path("new").exists()
+
+
+def test_a_lock_of_another_program_within_an_output_is_not_removed(at):
+    index = ["index", "--input", "good.jsonl", "--output", "out", "--quiet"]
+    assert run(index) == 0
+    lock = Path("out/.db.lock")
+    lock.write_text("mine\n")
+    assert run([*index, "--overwrite"]) == 2
+    assert lock.read_text() == "mine\n"
+
+
+def test_an_index_is_replaced_where_a_link_leads(at):
+    Path("disk").mkdir()
+    Path("out").symlink_to("disk")
+    index = ["index", "--input", "good.jsonl", "--output", "out", "--quiet"]
+    assert run(index) == 0
+    assert run([*index, "--type", "hnsw", "--overwrite"]) == 0
+    assert Path("out").is_symlink()
+    assert json.loads(Path("disk/manifest.json").read_text())["settings"]["type"] == "hnsw"
+    assert not list(at.glob(".*"))
+
+
+def test_outputs_that_are_mount_points_are_filled_in_place(at, monkeypatch):
+    """A folder that cannot be renamed, as that of a container's volume."""
+    output = at / "out"
+    output.mkdir()
+    inode = output.stat().st_ino
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == output)
+    index = ["index", "--input", "good.jsonl", "--output", "out", "--quiet"]
+    assert run(index) == 0
+    assert run([*index, "--type", "hnsw", "--overwrite"]) == 0
+    assert output.stat().st_ino == inode
+    assert sorted(path.name for path in output.iterdir()) == ["docid", "index", "manifest.json"]
+    search = ["search", "--index", "out", "--encoded-queries", "good.jsonl", "--output", "run"]
+    assert run([*search, "--quiet"]) == 0
+
+
+def test_a_real_mount_point(at):
+    """The same with a volume, where the system lets the test mount one."""
+    output = at / "out"
+    output.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "none", output], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("mounting needs rights that this user does not have")
+    try:
+        index = ["index", "--input", "good.jsonl", "--output", "out", "--quiet"]
+        assert run(index) == 0
+        assert run([*index, "--type", "hnsw", "--overwrite"]) == 0
+        encode = ["encode", "--model", "model", "--device", "cpu", "--output", "out", "--quiet"]
+        assert run([*encode, "--corpus", "corpus.jsonl", "--overwrite"]) == 0
+        assert run([*encode, "--corpus", "corpus.jsonl", "--overwrite"]) == 0
+        assert output.is_mount()
+        assert not [path for path in output.iterdir() if path.name.startswith(".")]
+    finally:
+        subprocess.run(["umount", output], check=True)
