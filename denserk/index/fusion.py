@@ -37,6 +37,7 @@ from denserk.io.manifest import describe_run, file_sha256, forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import RankedList, RunLookup, write_run
 from denserk.io.topics import read_qrels_map
+from denserk.io.versions import reading
 from denserk.records import best_first
 from denserk.reporting import track
 
@@ -77,7 +78,9 @@ def fuse(
     if output:
         forget_file(output)
     with scratch_folder("fuse") as scratch, closing(ScratchRecords(scratch / "hits")) as copy:
-        runs, qids = open_runs(paths, copy, fusion)
+        with reading(paths):
+            runs, qids = open_runs(paths, copy, fusion)
+            digests = [file_sha256(path) if Path(path).is_file() else None for path in paths]
         ranking = Ranking(settings)
 
         def parts_of(qid: str) -> dict[str, list[float]]:
@@ -99,8 +102,7 @@ def fuse(
             result.hits = write_run(output, answers(), settings.output_format, settings.tag)
         ranking.report()
         made_from = []
-        for run in runs:
-            digest = file_sha256(run.path) if Path(run.path).is_file() else None
+        for run, digest in zip(runs, digests, strict=True):
             made_from.append({"name": str(run.path), "sha256": digest, "queries": len(run.queries)})
         used = as_json(fusion) | {"method": fusion.chosen.value}
         used |= {"weights": weights} if fusion.tune else {}

@@ -28,6 +28,7 @@ from denserk.io.manifest import describe_run, file_sha256, forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries
+from denserk.io.versions import Version
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Query, best_first
 from denserk.reporting import track
@@ -67,8 +68,10 @@ def rerank(
             with Path(run).open("wb") as out:
                 shutil.copyfileobj(sys.stdin.buffer, out)
 
+        version = Version.of(run)  # it is read twice
+
         def groups() -> Iterator[Group]:
-            for hits in read_run(run):
+            for hits in version.guard(read_run(run)):
                 left_out = hits.qid if settings.remove_query else None
                 ranked = best_first(zip(hits.docids, hits.scores, strict=True))
                 docids = [docid for docid, _ in ranked if docid != left_out]
@@ -91,6 +94,8 @@ def rerank(
 
         with closing(PassageTexts(scratch / "passages", scorer.text.fields)) as texts:
             count = _refer(texts, groups(), queries, paths)
+            with version.reading():
+                run_sha256 = file_sha256(run)
             texts.find(read_passages(paths.corpus, corpus, text.get("fields")), paths.corpus)
             hint = "name the --corpus that the run was made from"
             texts.require_all(paths.corpus, "the run's hits", hint)
@@ -102,7 +107,7 @@ def rerank(
         asked = texts_sha256(query[:2] for query in queries.values())
         made_from = {
             "model": scorer.description(),
-            "run": {"name": paths.run, "sha256": file_sha256(run)},
+            "run": {"name": paths.run, "sha256": run_sha256},
             "topics": {"name": paths.topics, "sha256": asked},
             "corpus": {"name": paths.corpus, **as_json(corpus)},
         }

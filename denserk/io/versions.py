@@ -129,7 +129,6 @@ def _deciding_files(path: Path) -> Iterator[Path]:
     """Yield the files that are replaced whenever a file or folder is."""
     if not path.is_dir():
         yield path
-        yield path.with_name(f"{path.name}.{MANIFEST}")
         return
     if (path / MANIFEST).exists():
         yield path / MANIFEST
