@@ -7,6 +7,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+
+import denserk
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,4 +50,17 @@ def test_the_source_archive_contains_tests_and_docs(tmp_path):
     with tarfile.open(archive) as file:
         names = {Path(*Path(name).parts[1:]).as_posix() for name in file.getnames()}
     kept = {path.relative_to(ROOT).as_posix() for path in (ROOT / "denserk").rglob("*.yaml")}
-    assert kept | {"tests/run.sh", "docs/index.md", "CHANGELOG.md"} <= names
+    others = {"tests/run.sh", "docs/index.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"}
+    assert kept | others <= names
+
+
+def test_the_citation_and_the_readme_name_the_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == denserk.__version__
+    assert f"version = {{{denserk.__version__}}}" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_workflow_runs_what_ci_runs():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "check.yml").read_text("utf-8"))
+    steps = workflow["jobs"]["check"]["steps"]
+    assert "bash .ci/run" in [step.get("run") for step in steps]
