@@ -20,7 +20,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import OverwriteSettings, fields_of, reject_given
 from denserk.errors import InputError, UsageError
 from denserk.io.data_sets import BEIR, IRDS, knows_irds
-from denserk.io.files import STREAM, read_text_lines
+from denserk.io.files import STREAM, is_special, read_text_lines
 from denserk.io.tables import HUB
 from denserk.reporting import print_table, printable
 
@@ -173,10 +173,12 @@ def _evaluate_one(
 def content_of(name: str) -> Literal["run", "qrels"] | None:
     """Return what a file holds, by its first line; None for a pipe, which can be read only once."""
     path = Path(name)
-    if name == STREAM or (path.exists() and not path.is_file() and not path.is_dir()):
+    if name == STREAM or is_special(path):
         return None
-    collection = name.startswith((IRDS, BEIR, HUB)) or ("/" in name and knows_irds(name))
-    if path.is_dir() or path.suffix == ".parquet" or (not path.exists() and collection):
+    if path.is_dir() or path.suffix == ".parquet":
+        return "qrels"
+    # ir_datasets is asked last: it makes a folder in HOME
+    if not path.exists() and (name.startswith((IRDS, BEIR, HUB)) or knows_irds(name)):
         return "qrels"
     rows = ((number, text.split()) for number, text in read_text_lines(name) if text.strip())
     first = next(rows, (None, [""]))  # ids may begin like a comment

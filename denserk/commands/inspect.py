@@ -19,7 +19,7 @@ from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.formats import CorpusSettings
 from denserk.errors import GateError, MissingExtraError
 from denserk.extras import installed
-from denserk.io.outputs import prepare_folder, scratch_folder
+from denserk.io.outputs import scratch_folder
 from denserk.reporting import print_table
 
 MoreModels = Annotated[
@@ -212,9 +212,16 @@ def reproduce(
 
     place: AbstractContextManager[Path] = scratch_folder("reproduce")
     if settings.output is not None:
-        place = nullcontext(prepare_folder(Path(settings.output), overwrite=settings.overwrite))
+        place = nullcontext(Path(settings.output))
     with place as work:
-        steps = task(run, work, settings.from_step, settings.tolerance)
+        steps = task(
+            run,
+            work,
+            settings.from_step,
+            settings.tolerance,
+            overwrite=settings.overwrite,
+            resume=settings.resume,
+        )
     rows = [(s.step, s.path, ", ".join(s.changed) or "as recorded", s.remade) for s in steps]
     print_table(("step", "path", "inputs", "re-made"), rows)
     for number, step in enumerate(steps, 1):

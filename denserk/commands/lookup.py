@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from itertools import chain, starmap, takewhile
-from pathlib import Path
 from textwrap import wrap
 
-from denserk.config.formats import DETECTED
+from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.retrieval import SearchPaths
 from denserk.errors import UsageError
 from denserk.index.bm25 import STOP_WORDS, TERM
@@ -16,7 +15,7 @@ from denserk.index.search import OpenedIndex
 from denserk.index.searcher import Hits
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import STREAM, one_line, read_text_lines
-from denserk.io.manifest import corpora_of
+from denserk.io.manifest import Manifest, corpora_of
 from denserk.io.outputs import scratch_folder
 from denserk.records import Passage, Query
 from denserk.reporting import printable
@@ -30,14 +29,7 @@ def print_hits(paths: SearchPaths, opened: OpenedIndex, answer: Answer) -> None:
 
     The corpus is read once, and the passages that may be printed are copied to a temporary file.
     """
-    sources = {name: form for made in opened.manifests for name, form in corpora_of(made)}
-    if paths.corpus is not None:  # perhaps another place of the same file
-        sources = {paths.corpus: next(iter(sources.values()), DETECTED)}
-    elif gone := [name for name in sources if ":" not in name and not Path(name).exists()]:
-        what = f"{opened.name} was made from {gone[0]}, which is not there"
-        raise UsageError(what, "name the passages by --corpus")
-    elif not sources:
-        raise UsageError(f"{opened.name} names no corpus", "name the passages by --corpus")
+    sources = _corpora(paths, opened)
     corpus, name = chain.from_iterable(starmap(read_passages, sources.items())), ", ".join(sources)
     asked: Iterable[Sequence[str]] = [paths.query]
     with scratch_folder("look-up") as scratch, closing(PassageTexts(scratch / "texts")) as texts:
@@ -54,6 +46,30 @@ def print_hits(paths: SearchPaths, opened: OpenedIndex, answer: Answer) -> None:
                 passages = texts.get([docid for docid, _ in hits])
                 heading = not (paths.interactive and sys.stdin.isatty())
                 _print(query.text, hits, passages, heading=heading)
+
+
+def _corpora(paths: SearchPaths, opened: OpenedIndex) -> dict[str, CorpusSettings]:
+    """Return the corpora of an index by name, or the one that is given, perhaps their new place."""
+    sources = [source for manifest in opened.manifests for source in corpora_of(manifest)]
+    settings = {source.name: source.settings for source in sources}
+    if paths.corpus is not None:
+        return {paths.corpus: next(iter(settings.values()), DETECTED)}
+    hint = "give --corpus and the file of the passages"
+    for source in sources:
+        if source.absent is not None:
+            raise UsageError(f"{opened.name}: {source.absent}", hint)
+    if not sources:
+        reasons = [absent for manifest in opened.manifests for absent in _absent_vectors(manifest)]
+        raise UsageError("; ".join([f"{opened.name} names no corpus", *reasons]), hint)
+    return settings
+
+
+def _absent_vectors(manifest: Manifest | None) -> Iterator[str]:
+    """Yield where the vectors of an index are not, whose manifests name the corpus."""
+    if manifest is not None:
+        for folder in manifest.made_from.get("vectors", ()):
+            if folder in manifest.absent:
+                yield manifest.absent[folder]
 
 
 def _typed() -> Iterator[str]:

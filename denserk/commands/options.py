@@ -266,7 +266,7 @@ class _Parsed:
         plain = {each.name: _texts(values.pop(each.name, each.default)) for each in self.plain}
         typed: dict[str, Any] = {}
         if path := values.pop("config", None):
-            typed = options.typed_values(str(path), options.read_yaml(path), *self._classes)
+            typed = options.typed_values(str(path), options.read_options(path), *self._classes)
         typed |= options.typed_values(self._source, values, *self._classes)
         built: dict[str, Any] = {}
         files = dict(plain)

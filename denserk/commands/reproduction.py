@@ -6,8 +6,9 @@ its recorded checksum, makes the steps asked for again in a folder, each from th
 the one before it, and compares the results.
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from itertools import islice, zip_longest
@@ -16,24 +17,27 @@ from typing import Any
 
 import numpy as np
 
-from denserk.config import encoding, retrieval
+from denserk.config import encoding, recorded, retrieval
 from denserk.config.analysis import Step
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, read_yaml, select
-from denserk.errors import DenserkError, MismatchError
+from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.index.build import bm25_texts, build_index
 from denserk.io import manifest as manifests
-from denserk.io.blocks import JOURNAL, texts_sha256
+from denserk.io.blocks import JOURNAL, refuse_other_run, texts_sha256
 from denserk.io.corpus import read_passages
-from denserk.io.files import read_file
-from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest
+from denserk.io.files import is_temporary, write_errors
+from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
+from denserk.io.outputs import refuse_occupied
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries
 from denserk.io.vectors import open_vectors, read_vector_blocks, verify_folders
 
 ORDER = list(Step)
 SAME = "equal bytes"
-Remake = Callable[[str], None]  # makes a step again, into a path
+STEPS = "steps"  # in the contents of the manifest: names of files and folders that were made again
+# makes a step again, into a path; or continues what an interrupted command left there
+Remake = Callable[[str, bool], None]
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,63 @@ class Outcome:
     equal: bool = True  # within the tolerance, or not re-made
 
 
+class WorkFolder:
+    """The folder of what is made again. Its manifest names the run and the steps within."""
+
+    def __init__(self, path: Path, run: str, first: Step) -> None:
+        self.path = path
+        made_from = {"run": {"name": run, "sha256": file_sha256(run)}}
+        self._manifest = Manifest(Kind.REPRODUCTION, False, {"from_step": first.value}, made_from)
+
+    def prepare(self, *, overwrite: bool, resume: bool) -> None:
+        """Create the folder; empty or continue one that an earlier `reproduce` made."""
+        is_reproduction = beside(self.path).is_file()
+        if resume and is_reproduction:
+            started = read_manifest(self.path, Kind.REPRODUCTION, unfinished=True)
+            refuse_other_run(self.path, started, self._manifest, ["run"])
+            self._manifest = replace(self._manifest, contents=started.contents)
+        elif overwrite and is_reproduction:
+            self._remove_steps()
+        else:
+            refuse_occupied(self.path, overwrite=False)
+        with write_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        write_manifest(self.path, self._manifest)
+
+    def step_path(self, name: str) -> str:
+        """Return the path of a step, noted before there is a file."""
+        steps = [*self._manifest.contents.get(STEPS, ())]
+        if name not in steps:
+            self._manifest = replace(self._manifest, contents={STEPS: [*steps, name]})
+            write_manifest(self.path, self._manifest)
+        return str(self.path / name)
+
+    def complete(self) -> None:
+        """Write that all steps were walked."""
+        write_manifest(self.path, replace(self._manifest, complete=True))
+
+    def _remove_steps(self) -> None:
+        """Remove the steps; a UsageError if there is anything else."""
+        manifest = read_manifest(self.path, Kind.REPRODUCTION, unfinished=True)
+        steps = [self.path / name for name in manifest.contents.get(STEPS, ())]
+        removable = {self.path / manifests.NAME}
+        for step in steps:
+            beside_run = f"{step.name}.{manifests.NAME}", f"{step.name}{manifests.SUFFIX}"
+            removable |= {step, *(self.path / name for name in beside_run)}
+            if step.is_dir():
+                refuse_occupied(step, overwrite=True)
+        for item in self.path.iterdir():
+            if item not in removable and not is_temporary(item):
+                message = f"{item} is in the way: denserk did not write it"
+                raise UsageError(message, f"choose another output, or remove {self.path} yourself")
+        with write_errors(self.path):
+            for item in removable:
+                if item.is_dir() and not item.is_symlink():
+                    shutil.rmtree(item)
+                else:
+                    item.unlink(missing_ok=True)
+
+
 @dataclass
 class Reproduction:
     """The steps of a run, walked from its inputs on; each is made again in `work` from `first` on.
@@ -55,7 +116,7 @@ class Reproduction:
     as equal.
     """
 
-    work: Path
+    work: WorkFolder
     first: Step = Step.RUN
     tolerance: float = 1e-5
     outcomes: list[Outcome] = field(default_factory=list)
@@ -85,18 +146,18 @@ class Reproduction:
         task = fuse if "runs" in made else rerank if runs else search
         return self.take(Step.RUN, path, changed, partial(task, manifest, model, self.places))
 
-    def folder(self, path: str, recorded: Any = None) -> str:
+    def folder(self, path: str, checksums: Any = None) -> str:
         """Walk an index or a folder of vectors."""
         if path in self.places:
             return self.places[path]
         if not beside(path).is_file():
             lacks = "has no manifest" if Path(path).exists() else "is absent"
             return self.take(Step.INDEX, path, [f"{path} {lacks}"], None)
-        manifest = manifests.decoded(read_file(beside(path)), beside(path))
+        manifest = manifests.read_any_manifest(beside(path))
         changed = check(path, lambda: verify_folders([path]))
         if manifest.kind is Kind.VECTORS:
             return self.vectors(path, manifest, changed)
-        if recorded is not None and recorded != manifest.contents.get("sha256"):
+        if checksums is not None and checksums != manifest.contents.get("sha256"):
             changed.append(f"{path} was rebuilt after the run")
         made, settings = manifest.made_from, manifest.settings
         inputs, texts = [self.folder(each) for each in made.get("vectors", ())], made.get("texts")
@@ -108,10 +169,12 @@ class Reproduction:
                 pass
             return bool(digest.hexdigest() == manifest.contents["texts_sha256"])
 
-        def build(output: str) -> None:
+        def build(output: str, resume: bool) -> None:
             chosen = from_json(retrieval.IndexSettings, select(settings, retrieval.IndexSettings))
             bm25 = from_json(retrieval.Bm25Settings, settings.get("bm25", {}))
-            paths = retrieval.IndexPaths(input=tuple(inputs), corpus=texts, output=output)
+            paths = retrieval.IndexPaths(
+                input=tuple(inputs), corpus=texts, output=output, resume=resume
+            )
             build_index(paths, chosen, bm25, corpus_of(settings.get("corpus", {})))
 
         if "texts_sha256" in manifest.contents:
@@ -134,11 +197,12 @@ class Reproduction:
                     where = f"first in the passages of {block.name}"
                     raise MismatchError(f"{made['texts']} has changed: {where}")
 
-        def encode(output: str) -> None:
+        def encode(output: str, resume: bool) -> None:
             from denserk.models.encode import encode as task
 
             source = "corpus" if settings["side"] == "passage" else "topics"
             asked = {"model": model, "output": output, "qrels": settings.get("qrels")}
+            asked["resume"] = resume
             names = ("vector_dtype", "shard_id", "shard_num", "block_size")
             asked |= {source: made["texts"], **{name: settings[name] for name in names}}
             options = encoding.ModelOptions(*overrides(made), compute_of(made, settings))
@@ -162,13 +226,10 @@ class Reproduction:
 
     def take_model(self, name: str) -> None:
         """Walk a model that denserk trained, and what it started from; others stay as they are."""
-        record_path = Path(name) / "training.json"
-        if not record_path.is_file():
+        record = manifests.training_record(name)
+        if record is None:
             self.places[name] = name
             return
-        from denserk.models.checkpoints import read_json
-
-        record = read_json(record_path)
         command = "finetune" if "finetune" in record else "pretrain"
         changed: list[str] = []
         for source in manifests.training_files(record):
@@ -178,13 +239,14 @@ class Reproduction:
         if start is not None and start not in self.places:
             self.take_model(start)
 
-        def train(output: str) -> None:
+        def train(output: str, resume: bool) -> None:
             from denserk.commands import train as commands
 
-            recorded = read_yaml(f"{name}/config.yaml").items()
-            given = {key.replace("-", "_"): value for key, value in recorded}
-            given |= {"output": output} | ({"model": self.places[start]} if start else {})
-            getattr(commands, command)(**given)
+            options = resolved_options(Path(name) / "config.yaml")
+            options |= {"output": output, "resume": resume}
+            if start:
+                options["model"] = self.places[start]
+            getattr(commands, command)(**options)
 
         self.take(Step.MODEL, name, changed, train)
 
@@ -196,9 +258,9 @@ class Reproduction:
             if remake is None:
                 said = "its making is not recorded"
             else:
-                result = str(self.work / f"{len(self.outcomes) + 1}-{Path(path).name}")
+                result = self.work.step_path(f"{len(self.outcomes) + 1}-{Path(path).name}")
                 try:
-                    remake(result)
+                    remake(result, Path(result).exists())
                     said, equal = compare(path, result) if Path(path).exists() else ("absent", True)
                 except DenserkError as error:
                     said, equal, result = f"failed: {error}", False, path
@@ -272,8 +334,27 @@ class Reproduction:
         return self.verdict(worst)
 
 
-def fuse(manifest: Manifest, model: str, places: Mapping[str, str], output: str) -> None:
+def is_whole_run(path: str) -> bool:
+    """Return whether a run was finished before an interruption."""
+    if not beside(path).is_file():
+        return False
+    return read_manifest(path, Kind.RUN).contents.get("sha256") == file_sha256(path)
+
+
+def resolved_options(config: Path) -> dict[str, Any]:
+    """Return the options of a training by field name, from the config.yaml in its folder."""
+    values = dict(read_yaml(config))
+    options = recorded.Names(config, values).located(values)
+    options.pop(recorded.MARK, None)
+    return {key.replace("-", "_"): value for key, value in options.items()}
+
+
+def fuse(
+    manifest: Manifest, model: str, places: Mapping[str, str], output: str, resume: bool
+) -> None:
     """Fuse the runs of a manifest again."""
+    if resume and is_whole_run(output):
+        return
     from denserk.index.fusion import fuse as task
 
     settings = manifest.settings
@@ -283,8 +364,12 @@ def fuse(manifest: Manifest, model: str, places: Mapping[str, str], output: str)
     task(runs, output, fusion, from_json(retrieval.RankingSettings, ranking))
 
 
-def rerank(manifest: Manifest, model: str, places: Mapping[str, str], output: str) -> None:
+def rerank(
+    manifest: Manifest, model: str, places: Mapping[str, str], output: str, resume: bool
+) -> None:
     """Rerank the run of a manifest again."""
+    if resume and is_whole_run(output):
+        return
     from denserk.index.rerank import rerank as task
 
     made = manifest.made_from
@@ -296,8 +381,12 @@ def rerank(manifest: Manifest, model: str, places: Mapping[str, str], output: st
     task(paths, settings, vars(text), compute_of(made, {}), corpus_of(corpus))
 
 
-def search(manifest: Manifest, model: str, places: Mapping[str, str], output: str) -> None:
+def search(
+    manifest: Manifest, model: str, places: Mapping[str, str], output: str, resume: bool
+) -> None:
     """Search the indexes of a manifest again."""
+    if resume and is_whole_run(output):
+        return
     from denserk.index.search import search as task
 
     made = manifest.made_from
@@ -358,12 +447,24 @@ def fingerprint_of(name: str) -> str | None:
         return None
 
 
-def reproduce(run: str, work: Path, first: Step, tolerance: float) -> list[Outcome]:
+def reproduce(
+    run: str,
+    work: Path,
+    first: Step,
+    tolerance: float,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+) -> list[Outcome]:
     """Walk a run, see `Reproduction`; return its steps, inputs before what is made from them.
 
-    `work` is an existing folder. Paths in manifests are relative to the working directory, as they
-    were given.
+    `work` is the folder of what is made again, which may be one of an earlier call: `overwrite`
+    replaces it, `resume` continues it.
     """
-    walked = Reproduction(work, first, tolerance)
+    read_manifest(run, Kind.RUN)  # before anything is written
+    folder = WorkFolder(work, run, first)
+    folder.prepare(overwrite=overwrite, resume=resume)
+    walked = Reproduction(folder, first, tolerance)
     walked.run(run)
+    folder.complete()
     return walked.outcomes

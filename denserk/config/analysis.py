@@ -3,7 +3,14 @@
 from enum import StrEnum
 from pathlib import Path
 
-from denserk.config.options import REQUIRED, OverwriteSettings, check_plot, option, setting
+from denserk.config.options import (
+    REQUIRED,
+    OverwriteSettings,
+    ResumeSettings,
+    check_plot,
+    option,
+    setting,
+)
 from denserk.errors import UsageError
 
 
@@ -124,12 +131,12 @@ class Step(StrEnum):
     NONE = "none"
 
 
-class ReproduceSettings(OverwriteSettings, kw_only=True):
+class ReproduceSettings(ResumeSettings, kw_only=True):
     """Input and output."""
 
     from_step: Step = Step.RUN
     """First step that is made again; later ones use its result. none: only check the files."""
     output: str | None = option(None, metavar="DIR")
-    """Folder that keeps what was re-made. [default: a temporary one]"""
+    """Folder that keeps what was re-made, for --resume, too. [default: a temporary one]"""
     tolerance: float = option(1e-5, at_least=0)
     """Largest difference of scores, vectors or weights that counts as equal."""

@@ -32,6 +32,7 @@ from typing import (
     get_type_hints,
 )
 
+from denserk.config import recorded
 from denserk.errors import InputError, UsageError
 from denserk.extras import require
 
@@ -389,13 +390,23 @@ def read_yaml(path: str | Path) -> Mapping[str, Any]:
         values = loader.construct_document(node) if keys else node
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         line = error.problem_mark.line + 1 if isinstance(error, yaml.MarkedYAMLError) else None
-        found = f"invalid YAML ({getattr(error, 'problem', None) or error})"
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        found = f"invalid YAML ({problem})"
         raise InputError(path, line, found, expected) from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise InputError(path, None, "no mapping", expected)
     return values
+
+
+def read_options(path: str | Path) -> dict[str, Any]:
+    """Read options from a YAML file; the config.yaml of a model names files relative to itself."""
+    values = dict(read_yaml(path))
+    if values.get(recorded.MARK) != recorded.RELATIVE:
+        return values
+    del values[recorded.MARK]
+    return recorded.change_names(values, partial(recorded.locate_name, folder=Path(path).parent))
 
 
 @cache

@@ -26,7 +26,7 @@ from denserk.config.options import (
     option,
     paper_sections,
     plain,
-    read_yaml,
+    read_options,
     select,
     setting,
     typed_values,
@@ -362,7 +362,7 @@ def presets() -> Mapping[str, Preset]:
 def find_preset(name: str) -> Preset:
     """Return the preset of a name, or the one in a YAML file."""
     if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
-        return as_preset(name, Path(name), read_yaml(name))
+        return as_preset(name, Path(name), read_options(name))
     if name not in presets():
         raise unknown("preset or file", name, presets(), "denserk finetune --list-presets has all")
     return presets()[name]

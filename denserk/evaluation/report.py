@@ -26,8 +26,15 @@ from denserk.evaluation.tables import DAGGER, Result, difference_note, number, t
 from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
-from denserk.io.files import STREAM, read_file, whole_text, write_errors
-from denserk.io.manifest import Kind, beside, corpora_of, decoded, indexes_of, read_manifest
+from denserk.io.files import STREAM, whole_text, write_errors
+from denserk.io.manifest import (
+    Kind,
+    beside,
+    corpora_of,
+    indexes_of,
+    read_any_manifest,
+    read_manifest,
+)
 from denserk.io.plots import INKS, TEXT, as_image, draw_lines, new_axes, style
 from denserk.io.topics import read_qrels_map, read_queries
 
@@ -282,7 +289,7 @@ def _recorded(runs: Mapping[str, str], sources: ReportSources) -> tuple[ReportSo
             topics.append((made.made_from.get("topics") or {}).get("name"))
             for index in indexes:
                 if (where := beside(index["name"])).is_file():
-                    corpora += [name for name, _ in corpora_of(decoded(read_file(where), where))]
+                    corpora += [source.name for source in corpora_of(read_any_manifest(where))]
             sizes[run] = sum(index.get("bytes") or 0 for index in indexes)
             seconds, queries = made.contents.get("seconds"), made.contents.get("queries")
             times[run] = sum(seconds.values()) / queries if seconds and queries else 0

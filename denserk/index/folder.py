@@ -27,8 +27,15 @@ from denserk.config.retrieval import Engine, Metric
 from denserk.errors import MismatchError, UsageError
 from denserk.index.searcher import Rows
 from denserk.io.corpus import IdLedger
-from denserk.io.files import STREAM, read_file
-from denserk.io.manifest import NAME, Kind, Manifest, decoded, read_manifest, require_fields
+from denserk.io.files import STREAM
+from denserk.io.manifest import (
+    NAME,
+    Kind,
+    Manifest,
+    read_any_manifest,
+    read_manifest,
+    require_fields,
+)
 from denserk.io.vector_formats import DOCID as DOCID
 from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension, write_flat
 from denserk.io.vectors import VectorSource, read_vector_blocks
@@ -76,7 +83,7 @@ def is_vector_folder(name: str) -> bool:
     where = Path(name) / NAME
     if not where.is_file() or (Path(name) / INDEX).exists():
         return False
-    return decoded(read_file(where), where).kind is Kind.VECTORS
+    return read_any_manifest(where).kind is Kind.VECTORS
 
 
 def folder_bytes(folder: Path) -> int:

@@ -66,6 +66,9 @@ class Collection:
             raise UsageError("--engine milvus needs an address and a collection", hint)
         self._name, self.place = settings.collection, settings.place
         self._embedded = settings.is_embedded
+        # to whose folder names in the manifest are relative; a server has none
+        self._file = settings.uri if self._embedded else None
+        self._folder = Path(settings.uri).parent if self._embedded else None
         self._library = require("pymilvus", "--engine milvus")
         # both would print what is raised here as one line
         for name in ("pymilvus", "milvus_lite"):
@@ -113,7 +116,7 @@ class Collection:
         schema.add_field(ROW, types.INT64, is_primary=True)
         schema.add_field(PASSAGE, types.VARCHAR, max_length=ID_BYTES)
         schema.add_field(VECTOR, types.FLOAT_VECTOR, dim=manifest.contents["dimension"])
-        noted = {MANIFEST: encoded(manifest).decode(), ROWS: "0"}
+        noted = {MANIFEST: encoded(manifest, self._folder).decode(), ROWS: "0"}
         # every read sees every write before it
         self.call("create_collection", schema=schema, properties=noted, consistency_level="Strong")
         # milvus-lite reads parameters in the older form only
@@ -136,7 +139,11 @@ class Collection:
         if (text := self.noted(MANIFEST)) is None:
             hint = "load it with denserk index --engine milvus --overwrite"
             raise MismatchError(f"{self.place} was not made by denserk: it has no manifest", hint)
-        return decoded(text, self.place)
+        return decoded(text, self.place, self._file)
+
+    def note_manifest(self, manifest: Manifest) -> None:
+        """Replace the manifest."""
+        self.note(MANIFEST, encoded(manifest, self._folder).decode())
 
     def note(self, name: str, value: str) -> None:
         """Set a property of the collection."""
@@ -268,7 +275,7 @@ def build_collection(
         if found is None or not found.complete:
             contents = _load(collection, sources, manifest, found, milvus)
             found = replace(manifest, complete=True, contents=contents)
-            collection.note(MANIFEST, encoded(found).decode())
+            collection.note_manifest(found)
             streamed = any(source.name == STREAM for source in sources)
             if milvus.milvus_index not in EXHAUSTIVE and not streamed:
                 place = CollectionSettings(milvus.uri, milvus.collection)
@@ -279,7 +286,7 @@ def build_collection(
 
                     kind = milvus.milvus_index
                     contents["recall"] = measure_recall(kind, index, blocks, settings)
-                collection.note(MANIFEST, encoded(found).decode())
+                collection.note_manifest(found)
     seconds = time.perf_counter() - started
     return IndexResult(found.contents["count"], 0, seconds, found.contents.get("recall"))
 

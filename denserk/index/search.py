@@ -470,6 +470,8 @@ def load_query_encoder(
     if model is None:
         hint = "give --model, or --encoded-queries"
         raise UsageError(f"the manifest of {opened.name} names no model", hint)
+    if name is None:
+        _require_model(opened, model)
     if compute.backend is Backend.AUTO and (made or {}).get("backend") == Backend.TORCH:
         compute = replace(compute, backend=Backend.TORCH)
     if not own_precision:
@@ -492,6 +494,16 @@ def load_query_encoder(
     described = encoder.description()
     refuse_other_queries(opened, encoder.dimension, described, encoder.name, force=force)
     return encoder
+
+
+def _require_model(opened: OpenedIndex, model: str) -> None:
+    """Raise a UsageError if the model that manifests name is a folder that is not there."""
+    from denserk.models.checkpoints import can_be_on_hub
+
+    for manifest in opened.manifests:
+        absent = None if manifest is None else manifest.absent.get(model)
+        if absent is not None and not can_be_on_hub(model):
+            raise UsageError(f"{opened.name}: {absent}", "give --model and the folder of the model")
 
 
 def refuse_other_queries(

@@ -4,19 +4,23 @@ Both packages are optional, and imported only for such a name. The parts of a be
 for on the disk first.
 """
 
+import csv
+import hashlib
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from denserk.config.benchmarks import Benchmark, Source
+from denserk.config.options import FOLDER
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import installed, require
-from denserk.io.files import STREAM, write_errors
+from denserk.io.files import STREAM, read_errors, write_errors
 from denserk.io.json_records import identifier
 from denserk.records import NO_FIELDS, Passage, Query
 
@@ -25,6 +29,7 @@ logger = logging.getLogger(__name__)
 IRDS = "irds:"
 BEIR = "beir:"
 BEIR_ARCHIVE = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{name}.zip"
+BEIR_CHECKSUMS = FOLDER / "beir-archives.csv"
 TEXT_FIELDS = ("text", "body", "abstract", "contents")
 
 
@@ -52,7 +57,7 @@ def locate(source: str) -> Place:
         return Place(beir_folder(head), last) if has_split else Place(beir_folder(name))
     if source == STREAM or Path(source).exists():
         return Place(Path(source))
-    if "/" in source and knows_irds(source):
+    if knows_irds(source):
         logger.info(f"{source}: a dataset of ir_datasets")
         return Place(Path(), irds=source)
     could_be_name = "/" in source and not (Path(source).suffix or Path(source).parent.exists())
@@ -68,7 +73,11 @@ def plain_or_packed(folder: Path, name: str) -> Path | None:
 def irds_records(name: str, what: str) -> Iterator[Any]:
     """Yield docs, queries or qrels; whatever the download or the files raise is an InputError."""
     os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", str(not sys.stderr.isatty()).lower())
-    package = require("ir_datasets", f"the collection {IRDS}{name}")
+    try:
+        package = require("ir_datasets", f"the collection {IRDS}{name}")
+    except OSError as error:  # it makes its folder when it is imported
+        message = f"{IRDS}{name}: ir_datasets cannot make its folder in HOME ({error})"
+        raise DenserkError(message, "set IR_DATASETS_HOME to a folder that you can write") from None
     package.log.easy().logger().setLevel(logging.ERROR)  # a failed download is one line
     try:
         dataset = package.load(name)
@@ -89,9 +98,14 @@ def _reason(error: Exception) -> str:
 
 
 def knows_irds(name: str) -> bool:
-    """Return whether ir_datasets is installed and has a dataset of that id."""
-    with suppress(KeyError, ValueError):
-        return installed("ir_datasets") and bool(require("ir_datasets", name).registry[name])
+    """Return whether ir_datasets is installed and has a dataset of that id, which has a slash.
+
+    The import makes a folder in HOME: look first whether there is a file of that name.
+    """
+    if "/" not in name or name.startswith(("/", ".")) or not installed("ir_datasets"):
+        return False
+    with suppress(KeyError, ValueError, OSError):  # OSError: HOME cannot be written
+        return bool(require("ir_datasets", name).registry[name])
     return False
 
 
@@ -138,7 +152,12 @@ def beir_folder(name: str) -> Path:
         kept.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{archive}.", suffix=".part", dir=kept) as temporary:
             try:
-                util.download_and_unzip(BEIR_ARCHIVE.format(name=archive), temporary)
+                packed = Path(temporary) / f"{archive}.zip"
+                util.download_url(BEIR_ARCHIVE.format(name=archive), str(packed))
+                check_archive(packed, archive, put)
+                util.unzip(str(packed), temporary)
+            except DenserkError:
+                raise
             except Exception as error:
                 message = f"{BEIR}{name} cannot be fetched: {_reason(error)}"
                 raise DenserkError(message, put) from error
@@ -147,6 +166,31 @@ def beir_folder(name: str) -> Path:
     if not (kept / name).is_dir():
         raise DenserkError(f"{BEIR}{name}: the archive of {archive} holds no such dataset", put)
     return kept / name
+
+
+def check_archive(path: Path, name: str, hint: str) -> None:
+    """Compare an archive of BEIR with the checksum in BEIR's list, if it has one."""
+    expected = beir_checksums().get(name)
+    if expected is None:
+        return
+    with read_errors(path), path.open("rb") as handle:
+        checksum = hashlib.file_digest(handle, "md5").hexdigest()
+    if checksum != expected:
+        raise InputError(
+            f"{BEIR}{name}: {path.name}",
+            None,
+            f"an archive with the MD5 checksum {checksum}",
+            f"{expected}, which BEIR lists",
+            f"run the command again to fetch it again, or {hint}",
+        )
+
+
+@cache
+def beir_checksums() -> Mapping[str, str]:
+    """Return the MD5 checksums of BEIR's archives by their names."""
+    lines = BEIR_CHECKSUMS.read_text("utf-8").splitlines()
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return {row["archive"]: row["md5"] for row in rows}
 
 
 def local_copy(source: Source) -> str | None:

@@ -92,7 +92,8 @@ def first_record(head: bytes) -> dict[str, Any] | None:
 
 def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
     """Yield (line number, object) of a JSON array, which may be larger than the memory."""
-    decode = json.JSONDecoder().raw_decode
+    # only finds the end of an object, which orjson then parses: Python limits a number's digits
+    decode = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
     chunks = _characters(handle, path)
     text, at, line, before = "", 0, 1, FIRST
     while True:

@@ -12,20 +12,23 @@ research goal, qrels) is empty or left out.
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from denserk import __version__
+from denserk.config import recorded
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, from_json, select
 from denserk.config.retrieval import Engine, IrMetadata, Metric, RankingSettings
@@ -34,6 +37,7 @@ from denserk.io.files import STREAM, open_binary, read_errors, read_file, whole_
 from denserk.io.locks import refuse_being_written
 
 NAME = "manifest.json"
+TRAINING_RECORD = "training.json"  # in the folder of a model that denserk trained
 DTYPES = ("float16", "float32")  # of stored vectors
 SUFFIX = ".ir_metadata.yaml"
 SHOWN = 60  # characters of a wrong value or name that an error shows
@@ -56,6 +60,7 @@ class Kind(StrEnum):
     TOKENS = "tokenised text"
     EXPANSIONS = "generated queries and continuations"
     START = "a model from nothing"
+    REPRODUCTION = "what reproduce made again"
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,8 @@ class Manifest:
     made_from: Part = field(default_factory=dict)  # names and checksums of inputs
     contents: Part = field(default_factory=dict)  # counts and checksums
     version: str = __version__
+    # of a manifest that was read: paths at which there is nothing, and what names them
+    absent: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
 
 # What a JSON value must be: a type; a range of whole numbers; a tuple of strings to choose from; a
@@ -132,29 +139,74 @@ def beside(path: str | Path) -> Path:
     return path / NAME if path.is_dir() else path.with_name(f"{path.name}.{NAME}")
 
 
-def encoded(manifest: Manifest) -> bytes:
-    """Return a manifest as JSON."""
-    return orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+def as_written(manifest: Manifest, folder: str | Path | None) -> dict[str, Any]:
+    """Return a manifest as a JSON object for a file in `folder`, to which its names are relative.
+
+    Without a folder, as in a stream, the names stay as they are.
+    """
+    settings, made_from, paths = manifest.settings, manifest.made_from, {}
+    if folder is not None:
+        paths = {recorded.MARK: recorded.RELATIVE}
+        record = partial(recorded.record_name, folder=folder)
+        settings = recorded.change_names(settings, record)
+        made_from = recorded.change_names(made_from, record)
+    return {
+        "kind": manifest.kind,
+        "complete": manifest.complete,
+        **paths,
+        "settings": settings,
+        "made_from": made_from,
+        "contents": manifest.contents,
+        "version": manifest.version,
+    }
 
 
-def decoded(data: bytes | str, where: str | Path) -> Manifest:
-    """Parse a manifest; `where` names it in errors."""
+def encoded(manifest: Manifest, folder: str | Path | None) -> bytes:
+    """Return a manifest as JSON for a file in `folder`, see `as_written`."""
+    written = as_written(manifest, folder)
+    return orjson.dumps(written, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def decoded(data: bytes | str, where: str | Path, names_from: str | Path | None = None) -> Manifest:
+    """Parse a manifest; `where` names it in errors.
+
+    Its names become paths, those of a file at `names_from`; without it they stay as they are.
+    """
     try:
         values = orjson.loads(data)
     except ValueError as error:
         raise InputError(where, None, f"text that is not JSON ({error})", EXPECTED, HINT) from None
-    check(values, {"kind": tuple(Kind), "complete": bool, "version": str}, where, HINT)
+    rules = {"kind": tuple(Kind), "complete": bool, "version": str}
+    check(values, {**rules, f"{recorded.MARK}?": (recorded.RELATIVE,)}, where, HINT)
     settings, contents = _FIELDS.get(values["kind"], (dict, dict))
     parts = {"settings": settings, "made_from": {"model?": _MODEL}, "contents": contents}
     check(values, parts, where, HINT)
-    known = {field.name: values[field.name] for field in fields(Manifest)}
-    return Manifest(**known | {"kind": Kind(values["kind"])})
+    settings, made_from, absent = values["settings"], values["made_from"], {}
+    if names_from is not None:
+        names = recorded.Names(names_from, values)
+        settings, made_from = names.located(settings), names.located(made_from)
+        absent = names.absent
+    return Manifest(
+        Kind(values["kind"]),
+        values["complete"],
+        settings,
+        made_from,
+        values["contents"],
+        values["version"],
+        absent,
+    )
+
+
+def read_any_manifest(where: str | Path) -> Manifest:
+    """Read a manifest file of any kind, complete or not."""
+    return decoded(read_file(where), where, where)
 
 
 def write_manifest(path: str | Path, manifest: Manifest) -> None:
     """Write the manifest of a folder or file."""
-    with whole_binary(beside(path)) as handle:
-        handle.write(encoded(manifest))
+    where = beside(path)
+    with whole_binary(where) as handle:
+        handle.write(encoded(manifest, where.parent))
 
 
 def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> Manifest:
@@ -165,7 +217,7 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
         if not os.path.lexists(path):
             raise UsageError(f"{path}: no such file or folder")
         raise UsageError(f"{path} has no {NAME}: it is not {kind} that denserk wrote")
-    manifest = decoded(read_file(where), where)
+    manifest = read_any_manifest(where)
     if manifest.kind is not kind:
         raise MismatchError(f"{path} holds {manifest.kind}, not {kind}")
     if not manifest.complete and not unfinished:
@@ -178,17 +230,27 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
 def differences(old: Part, new: Part, prefix: str = "") -> list[str]:
     """Describe the differences between two parts of manifests, one phrase per value.
 
+    Two names of one file are equal.
+
     >>> differences({"model": {"name": "a"}, "k": 1}, {"model": {"name": "b"}, "k": 1})
     ["model.name was 'a', now 'b'"]
     """
-    found = []
+    phrases = []
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            found += differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            found.append(f"{prefix}{key} was {before!r}, now {after!r}")
-    return found
+            phrases += differences(before, after, f"{prefix}{key}.")
+        elif not _are_same(key, before, after):
+            phrases.append(f"{prefix}{key} was {before!r}, now {after!r}")
+    return phrases
+
+
+def _are_same(key: str, before: Any, after: Any) -> bool:
+    if before == after:
+        return True
+    one = recorded.change_names({key: before}, recorded.same_place)
+    other = recorded.change_names({key: after}, recorded.same_place)
+    return one == other
 
 
 def file_sha256(path: str | Path) -> str:
@@ -227,18 +289,29 @@ def model_of(manifest: Manifest | None) -> Description | None:
     return None if manifest is None else manifest.made_from.get("model")
 
 
-def corpora_of(manifest: Manifest | None) -> Iterator[tuple[str, CorpusSettings]]:
-    """Yield the corpora behind an index or vectors, and how they were read.
+class CorpusSource(NamedTuple):
+    """A corpus that a manifest names, and how it was read."""
+
+    name: str
+    settings: CorpusSettings
+    absent: str | None = None  # where it is not; None if it is there, or is no path
+
+
+def corpora_of(manifest: Manifest | None) -> Iterator[CorpusSource]:
+    """Yield the corpora behind an index or vectors.
 
     Those of an index of vectors are in the manifests of the vectors, where these still exist.
     """
-    made: Part = {} if manifest is None else manifest.made_from
-    if manifest is not None and "texts" in made:
-        recorded = manifest.settings.get("corpus") or manifest.settings
-        yield made["texts"], from_json(CorpusSettings, select(recorded, CorpusSettings))
-    for name in made.get("vectors", ()):
-        if Path(name).is_dir() and beside(name).is_file():
-            yield from corpora_of(read_manifest(name, Kind.VECTORS))
+    if manifest is None:
+        return
+    name = manifest.made_from.get("texts")
+    if name is not None:
+        values = manifest.settings.get("corpus") or manifest.settings
+        settings = from_json(CorpusSettings, select(values, CorpusSettings))
+        yield CorpusSource(name, settings, manifest.absent.get(name))
+    for folder in manifest.made_from.get("vectors", ()):
+        if Path(folder).is_dir() and beside(folder).is_file():
+            yield from corpora_of(read_manifest(folder, Kind.VECTORS))
 
 
 def indexes_of(made_from: Part) -> list[Mapping[str, Any]]:
@@ -250,6 +323,19 @@ def indexes_of(made_from: Part) -> list[Mapping[str, Any]]:
 def runs_of(made_from: Part) -> list[Mapping[str, Any]]:
     """Return the runs that a run was fused or reranked from."""
     return [*made_from.get("runs", ()), *filter(None, [made_from.get("run")])]
+
+
+def training_record(folder: str | Path) -> dict[str, Any] | None:
+    """Return the training.json of a model folder, its names as paths; None if it has none."""
+    path = Path(folder) / TRAINING_RECORD
+    if not path.is_file():
+        return None
+    try:
+        record = orjson.loads(read_file(path))
+    except ValueError as error:
+        raise InputError(path, None, f"text that is not JSON ({error})", "JSON") from None
+    check(record, {"data?": {...: dict}}, path)
+    return recorded.Names(path, record).located(record)
 
 
 def training_files(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -291,6 +377,7 @@ def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description 
 
 # ir_metadata
 
+ABSOLUTE_PATH = re.compile(r"(?:(?<![^=,])|(?<=hf:))/[^=,:]+")  # within a word of a command line
 LIBRARIES = ("torch", "transformers", "faiss-cpu", "faiss-gpu", "bm25s", "openvino", "numpy")
 
 
@@ -317,18 +404,19 @@ def describe_run(
 
 
 def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
-    """Return the metadata of a run."""
+    """Return the metadata of a run: paths are relative to its folder, or names alone."""
+    public = partial(recorded.public_name, folder=Path(output).parent)
     stages = [*_stages(Path(output).name, manifest)]
+    training_data = _training_data([stage.get("model") for stage in stages], public)
+    for stage in stages:
+        for key in {"model", "topics", "corpus"} & stage.keys():
+            stage[key] = stage[key] and public(stage[key])
     indexing, topics, corpus = (
         next(filter(None, [stage.pop(name, None) for stage in stages]), None)
         for name in ("indexing", "topics", "corpus")
     )
-    collection, trained = {"source": corpus, "topics": topics}, {}
-    for record in (Path(stage.get("model") or "") / "training.json" for stage in stages):
-        for source in training_files(orjson.loads(read_file(record))) if record.is_file() else ():
-            name = source["name"]
-            trained[name] = {"name": Path(name).name, "source": name}
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    collection = {"source": corpus, "topics": topics}
+    command = shlex.join([Path(sys.argv[0]).name, *map(_public_word, sys.argv[1:])])
     cpu = {"architecture": platform.machine(), "number of cores": len(os.sched_getaffinity(0))}
     ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     libraries, toolkit = [], f"denserk=={__version__}"
@@ -357,9 +445,29 @@ def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
         "actor": {},
         "data": {
             "test collection": {name: value for name, value in collection.items() if value},
-            **({"training data": [*trained.values()]} if trained else {}),
+            **({"training data": training_data} if training_data else {}),
         },
     }
+
+
+def _training_data(
+    models: Iterable[str | None], public: Callable[[str], str]
+) -> list[dict[str, str]]:
+    """Return names of the files that models were trained on, where their folders say so."""
+    sources: dict[str, dict[str, str]] = {}
+    for model in filter(None, models):
+        for file in training_files(training_record(model) or {}):
+            name = file["name"]
+            sources[name] = {"name": Path(name).name, "source": public(name)}
+    return [*sources.values()]
+
+
+def _public_word(word: str) -> str:
+    """Return a word of a command line with absolute paths as they are seen from where it ran.
+
+    A path may follow the name of an option, a label or another path: --index=/a, label=/a, /a,/b.
+    """
+    return ABSOLUTE_PATH.sub(lambda path: recorded.public_name(path[0], "."), word)
 
 
 def _stages(name: str, manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -386,8 +494,8 @@ def _stages(name: str, manifest: Manifest) -> Iterator[dict[str, Any]]:
         for each in indexes_of(made)[:1]:
             where = beside(each["name"])
             with suppress(DenserkError):  # gone, or of another version
-                index = decoded(read_file(where), where)
-                corpus = next((name for name, _ in corpora_of(index)), None)
+                index = read_any_manifest(where)
+                corpus = next((source.name for source in corpora_of(index)), None)
                 settings = index.settings
         stage = {"name": name, "topics": (made.get("topics") or {}).get("name")}
         if bm25 := settings.get("bm25"):

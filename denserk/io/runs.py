@@ -293,9 +293,10 @@ class _RunFile:
             raise InputError(self.path, None, found, COLUMNS[RunFormat.MTEB]) from None
         if len(queries) > len(dict(queries)):
             raise InputError(self.path, None, "a query in two splits", "each query in one")
-        for qid, hits in queries:
-            for name, score in hits:
-                docid = identifier(name, self.path, 1, "passage")
+        for name, hits in queries:
+            qid = identifier(name, self.path, 1, "query")
+            for passage, score in hits:
+                docid = identifier(passage, self.path, 1, "passage")
                 yield 1, qid, docid, self._score(1, "", str(score))
 
     def _score(self, line: int, rank: str, score: str) -> float:

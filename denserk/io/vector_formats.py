@@ -20,7 +20,7 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
@@ -35,7 +35,7 @@ from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import require
 from denserk.io import files
 from denserk.io.json_records import dump_json, identifier, list_keys, read_objects
-from denserk.io.manifest import Manifest
+from denserk.io.manifest import Manifest, as_written
 from denserk.io.outputs import whole_folder
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,10 @@ def _write_json_lines(
     blocks: Iterable[VectorBlock], path: str, key: str, manifest: Manifest | None
 ) -> None:
     """Write ids as `key`, vectors, and texts of passages; the first record has the manifest."""
-    extra = {} if manifest is None else {MANIFEST: asdict(replace(manifest, contents={}))}
+    extra: dict[str, Any] = {}
+    if manifest is not None:
+        folder = None if path == files.STREAM else Path(path).parent
+        extra = {MANIFEST: as_written(replace(manifest, contents={}), folder)}
     with files.whole_binary(path) as handle:
         for block in blocks:
             texts = block.texts or [""] * len(block.ids)

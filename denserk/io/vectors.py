@@ -286,7 +286,8 @@ def _open_file(source: str) -> VectorSource:
     manifest: Manifest | None = None
     if form == "JSON lines" and formats.MANIFEST in (record := first_record(head) or {}):
         own, where = dump_json(record[formats.MANIFEST]), f"{source}, line 1, {formats.MANIFEST}"
-        manifest = replace(manifests.decoded(own, where), contents={})
+        names_from = None if source == STREAM else source
+        manifest = replace(manifests.decoded(own, where, names_from), contents={})
     return VectorSource(source, form, read, manifest)
 
 
@@ -328,7 +329,7 @@ def _verify(name: str) -> None:
     folder, where = Path(name), manifests.beside(name)
     sums: Mapping[str, str] = {}
     if folder.is_dir() and where.exists():
-        if manifests.decoded(read_file(where), where).kind is Kind.INDEX:
+        if manifests.read_any_manifest(where).kind is Kind.INDEX:
             sums = read_manifest(folder, Kind.INDEX).contents.get("sha256", {})
         else:
             read_manifest(folder, Kind.VECTORS)

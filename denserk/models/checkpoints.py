@@ -43,6 +43,11 @@ HUB_FOLDERS = ("", "query/", "document/", "query_model/", "passage_model/", "0_T
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
+def can_be_on_hub(model: str) -> bool:
+    """Return whether a model's name can be a short name, or one on the hub."""
+    return HUB_NAME.fullmatch(model) is not None and not model.startswith(".")
+
+
 def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) -> tuple[str, Path]:
     """Return the full name of a model and its folder; a name on the hub is downloaded or cached.
 
@@ -56,7 +61,7 @@ def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) 
     if model in PUBLISHED:
         logger.info(f"{model} is {PUBLISHED[model]}")
         model = PUBLISHED[model]
-    elif not HUB_NAME.fullmatch(model) or model.startswith("."):
+    elif not can_be_on_hub(model):
         raise UsageError(f"{option} {model}: no such folder")
     for pattern in HUB_WEIGHTS:  # pickles where there are no safetensors
         files = [*HUB_FILES, *(folder + pattern for folder in HUB_FOLDERS), *beside]

@@ -575,7 +575,7 @@ def _write_sentence_transformers(
     }
     _write_json(folder / PROMPTS_FILE, prompts)
     _write_json(folder / MODULES_FILE, modules)
-    local = Path(base).resolve().name if Path(base).is_dir() else ""
+    local = Path(base).absolute().name if Path(base).is_dir() else ""  # a link by its own name
     named = {"base": base, "local": local, "dimensions": dimensions, "version": __version__}
     card = card_template("card.md").render(
         named, encoder=encoder, text=text, tied=tied, standard=standard

@@ -14,7 +14,7 @@ import torch
 from datasets import List, Value
 from torch import nn
 
-from denserk.config import encoding
+from denserk.config import encoding, recorded
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, spelled, unused_options
 from denserk.config.training import BI_ENCODER, CROSS_ENCODER, DevMetric, FinetuneRun, Objective
@@ -26,6 +26,7 @@ from denserk.data.training_data import SentenceStore, prepare, tokenize_sentence
 from denserk.errors import UsageError
 from denserk.extras import require
 from denserk.io.corpus import read_passages
+from denserk.io.files import display_name
 from denserk.io.topics import read_queries
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models import model_folder
@@ -246,9 +247,11 @@ def alignment_training(run: FinetuneRun) -> Training:
     texts = model_folder.fit_lengths(stored.text, run.text, start.max_length)
     own = TextTokenizer(tokenizer, texts)
     described = {key: teacher.description()[key] for key in model_folder.TEACHER}
+    # a folder without the folders of this machine: the fingerprint tells whose vectors they are
+    public = {**described, "name": recorded.public_name(teacher.name, Path(teacher.name).parent)}
 
     def save(folder: Path) -> None:
-        model_folder.save_model(folder, encoder, tokenizer, texts, base=name, queries_of=described)
+        model_folder.save_model(folder, encoder, tokenizer, texts, base=name, queries_of=public)
 
     def load(folder: Path) -> None:
         saved = model_folder.read_model_folder(folder)
@@ -379,7 +382,9 @@ def _adapted(owner: Backbone | Reranker, run: FinetuneRun) -> Any:
             and module is not model.get_output_embeddings()
         ],
     )
-    model.name_or_path = run.finetune.model  # is written beside the adapter
+    # is written beside the adapter: a folder without the folders of this machine
+    base = run.finetune.model
+    model.name_or_path = display_name(base) if Path(base).is_dir() else base
     try:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft's own
             return peft.get_peft_model(model, config)

@@ -30,23 +30,23 @@ from transformers import TrainerControl, TrainerState, TrainingArguments, set_se
 from transformers.integrations import integration_utils as trackers
 
 from denserk import __version__
+from denserk.config import recorded
 from denserk.config.pretraining import PretrainRun, PretrainSettings
 from denserk.config.training import FinetuneRun, FinetuneSettings, ValidationSettings
 from denserk.errors import MismatchError, MissingExtraError, UsageError
 from denserk.io.files import display_name, whole_binary, whole_text
-from denserk.io.manifest import Kind, differences, read_manifest
+from denserk.io.manifest import TRAINING_RECORD, Kind, differences, read_manifest, training_record
 from denserk.io.outputs import discard_replaced, prepare_folder
 from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.io.tables import HUB
 from denserk.models import devices
-from denserk.models.checkpoints import read_json
 from denserk.models.model_folder import CARD_FILE, card_template
 from denserk.training.trainer import BEST, CHECKPOINTS, Trainer, Training
 
 logger = logging.getLogger(__name__)
 
 DATA, DEV_DATA, START, LOGS = "training-data", "dev-data", "start", "logs"
-RECORD, CURVES = "training.json", "training.png"
+RECORD, CURVES, CONFIG = TRAINING_RECORD, "training.png", "config.yaml"
 # Settings that do not change the result, and may differ when a run is resumed.
 FREE = {
     *("output", "device", "resume", "overwrite", "tokenize_to", "keep_checkpoints", "keep_steps"),
@@ -96,7 +96,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
                 output, overwrite=settings.overwrite, resume=settings.resume, restorable=True
             )
             if not (output / RECORD).exists():  # from now on the folder is known to be denserk's
-                _write(output, {"versions": {"denserk": __version__}})
+                _write_json(output / RECORD, {"versions": {"denserk": __version__}})
         training = training or build(output)
         packages = {"torch": torch.__version__, "transformers": transformers.__version__}
         versions = {"denserk": __version__, **packages}
@@ -107,11 +107,11 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         data = devices.main_process_first(partial(training.prepare, output))
         folders = [name for name in (DATA, DEV_DATA) if (output / name).is_dir()]
         record["data"] = {name: read_manifest(output / name, kind).made_from for name in folders}
-        reports.arguments.settings = record
+        reports.arguments.settings = _as_written(output, record)
         if main:
-            _write(output, record)
-            config = run.config()
-            with whole_text(output / "config.yaml") as out:
+            _write_record(output, record)
+            config = _as_written(output, run.config())
+            with whole_text(output / CONFIG) as out:
                 out.write(f"# denserk {command} --config THIS_FILE --output FOLDER\n")
                 yaml.safe_dump(config, out, sort_keys=False, default_flow_style=None, width=100)
             discard_replaced(output)  # from here on there is work to resume
@@ -131,7 +131,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
                 counts = read_manifest(output / DATA, kind).contents
                 done = {**record, "counts": counts, "steps": trainer.step_number}
                 extend_card(output, done, trainer.kept)
-            _write(output, {**record, "log": trainer.history})
+            _write_record(output, {**record, "log": trainer.history})
             curves = partial(draw_curves, trainer.history)
             save_if_installed(curves, "training curves", output / CURVES)
             warn_of_dead_parts(trainer.history)
@@ -155,7 +155,7 @@ def is_resumable(output: Path) -> bool:
 
 def refuse_changes(output: Path, record: Mapping[str, Any]) -> None:
     """Raise a MismatchError where a run to resume was started with other settings."""
-    before, now = read_json(output / RECORD), orjson.loads(orjson.dumps(record))
+    before, now = training_record(output) or {}, orjson.loads(orjson.dumps(record))
     if changes := differences(_compared(before), _compared(now)):
         why = f"{output} was started with other settings: {'; '.join(changes)}"
         raise MismatchError(why, "resume with those settings, or start again with --overwrite")
@@ -173,9 +173,19 @@ def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _write(output: Path, record: Mapping[str, Any]) -> None:
-    with whole_binary(output / RECORD) as handle:
-        handle.write(orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+def _as_written(output: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings for a file in the output folder, to which its names are relative."""
+    names = recorded.change_names(values, partial(recorded.record_name, folder=output))
+    return {recorded.MARK: recorded.RELATIVE, **names}
+
+
+def _write_record(output: Path, record: Mapping[str, Any]) -> None:
+    _write_json(output / RECORD, _as_written(output, record))
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    with whole_binary(path) as handle:
+        handle.write(orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def warn_of_dead_parts(history: Sequence[Mapping[str, Any]]) -> None:
@@ -205,8 +215,8 @@ def extend_card(folder: Path, record: Mapping[str, Any], measured: Mapping[str, 
         return
     card = ModelCard.load(path)
     train, validation = record["finetune"]["train_data"], record["validation"]
-    names = (each.removeprefix(HUB).partition(":")[0] for each in train if each.startswith(HUB))
-    hub = dict.fromkeys("/".join(n.split("/")[:2]) for n in names if not Path(n).exists())
+    names = (source.removeprefix(HUB).partition(":")[0] for source in filter(_is_on_hub, train))
+    hub = dict.fromkeys("/".join(name.split("/")[:2]) for name in names)
     card.data.datasets = list(hub) or None
     results = {n.removeprefix("eval_"): v for n, v in measured.items() if n.startswith("eval_")}
     dev = display_name(validation["dev_corpus"] or validation["dev_data"] or "")
@@ -217,11 +227,17 @@ def extend_card(folder: Path, record: Mapping[str, Any], measured: Mapping[str, 
             for name, value in results.items()
         ]
     # without the folders of this machine
-    shown = [each if each.startswith(HUB) else display_name(each) for each in train]
+    shown = [source if _is_on_hub(source) else display_name(source) for source in train]
     about = {"sources": shown, "results": results, "dev": dev, "step": measured.get("step")}
     card.text += card_template("training_card.md").render(**record, **about)
     with whole_text(path) as out:
         out.write(str(card))
+
+
+def _is_on_hub(source: str) -> bool:
+    """Return whether training data is a dataset of the hub: hf:NAME may also be a folder."""
+    name = source.removeprefix(HUB).partition(":")[0]
+    return source.startswith(HUB) and not Path(name).exists()
 
 
 def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:

@@ -1,0 +1,191 @@
+"""Names of inputs in files that denserk writes: manifests, training.json, config.yaml.
+
+A file or folder is recorded relative to the folder of the file that names it, as "./NAME" or
+"../NAME", so that a tree of folders can be moved, and nothing says where it lay. Names that are no
+paths (of the hub, short names of models, irds:NAME, "-") are recorded as they were given. A file
+that follows this rule says `paths: relative to this file`; those of older versions name files as
+they were given, relative to the working directory of the command.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+MARK = "paths"  # the key that says how a file names others
+RELATIVE = "relative to this file"  # its value
+# fields whose values name files and folders: inputs in manifests, and options of training
+NAME_FIELDS = frozenset(
+    (
+        *("answers", "converted_from", "corpus", "encoded_queries", "file", "indexes", "name"),
+        *("qrels", "queries", "run", "runs", "teacher", "texts", "topics", "train", "vectors"),
+        *("dev_corpus", "dev_data", "dev_qrels", "dev_topics", "expansions", "frequency_dict"),
+        *("guide", "model", "output", "preset", "tokenize_to", "tokenizer", "train_data"),
+    )
+)
+# fields that name none, though fields within have such names: checksums, a benchmark
+OTHER_FIELDS = frozenset(("sha256", "bytes", "suite"))
+COLLECTIONS = ("irds:", "beir:")
+STREAMS = re.compile(r"-|/dev/(std(in|out|err)|null|full|fd/.*)|/proc/.*")
+# what may stand around a path: hf:DIR:CONFIG/SPLIT, and a collection of Milvus in a local file
+AROUND = re.compile(r"(?P<before>hf:|collection \w+ of )(?P<path>[^:]*)(?P<after>:.*)?", re.DOTALL)
+IS_RELATIVE = re.compile(r"\.\.?(/.*)?", re.DOTALL)
+
+Change = Callable[[str], str]
+
+
+def record_name(name: str, folder: str | Path) -> str:
+    """Return how a file in `folder` names an input or output."""
+    return _changed_path(name, lambda path: _record_path(path, folder))
+
+
+def locate_name(name: str, folder: str | Path) -> str:
+    """Return the path of what a file in `folder` names by `record_name`, or the name.
+
+    It is as short as the path of the folder. A path at which there is nothing is absolute.
+    """
+    return _changed_path(name, lambda path: _located_path(path, folder))
+
+
+def locate_older_name(name: str, folder: str | Path) -> str:
+    """Return the path of what a file of an older version names: in its folder, or as it is."""
+
+    def located(path: str) -> str:
+        beside = os.path.normpath(Path(folder, path))
+        return beside if os.path.lexists(beside) else path
+
+    return _changed_path(name, located)
+
+
+class Names:
+    """The names in a file that denserk wrote, as paths from the working directory.
+
+    Attributes:
+        absent: for each path at which there is nothing, the name in the file and where it leads.
+    """
+
+    def __init__(self, file: str | Path, values: Mapping[str, Any]) -> None:
+        """Take the marker of the file from its `values`."""
+        self._file, self._folder = file, Path(file).parent
+        self._are_relative = values.get(MARK) == RELATIVE
+        self.absent: dict[str, str] = {}
+
+    def located(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a part of the file with its names as paths."""
+        return change_names(values, self._locate)
+
+    def _locate(self, name: str) -> str:
+        if self._are_relative:
+            place = locate_name(name, self._folder)
+            looked_for = [place]
+            can_be_absent = _is_plain(name) and IS_RELATIVE.fullmatch(name)
+        else:
+            place = locate_older_name(name, self._folder)
+            looked_for = list(dict.fromkeys([_absolute(self._folder / name), _absolute(name)]))
+            can_be_absent = _is_plain(name)
+        if can_be_absent and not os.path.lexists(place):
+            looked = "neither at" if len(looked_for) > 1 else "not at"
+            where = f"{looked} {' nor at '.join(looked_for)}"
+            self.absent[place] = f"{self._file} names {name}, which is {where}"
+        return place
+
+
+def public_name(name: str, folder: str | Path) -> str:
+    """Return a name for readers elsewhere: relative to a folder, or else the last part of a path.
+
+    >>> public_name("/home/ada/work/corpus.jsonl", "/home/ada/work/runs")
+    '../corpus.jsonl'
+    >>> public_name("/data/corpus.jsonl", "/home/ada/work/runs"), public_name("minilm", "/home")
+    ('corpus.jsonl', 'minilm')
+    """
+
+    def shortened(path: str) -> str:
+        if not _is_path(path):
+            return path
+        place, start = _absolute(path), _absolute(folder)
+        if os.path.commonpath([place, start]) == os.sep:
+            return Path(place).name
+        return os.path.relpath(place, start)
+
+    return _changed_path(name, shortened)
+
+
+def change_names(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
+    """Return a copy of a JSON object in which the names of inputs are changed, at any depth."""
+    copy = {}
+    for key, value in values.items():
+        field = key.replace("-", "_")  # as in config.yaml
+        copy[key] = value if field in OTHER_FIELDS else _change(value, change, field)
+    return copy
+
+
+def _change(value: Any, change: Change, field: str) -> Any:
+    if isinstance(value, str):
+        return change(value) if field in NAME_FIELDS else value
+    if isinstance(value, Mapping):
+        return change_names(value, change)
+    if isinstance(value, list | tuple):
+        return [_change(item, change, field) for item in value]
+    return value
+
+
+def same_place(name: str) -> str:
+    """Return a name in the spelling in which all names of one file are equal."""
+    return _changed_path(name, lambda path: _real(path) if _is_path(path) else path)
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a name is a path as a whole, or none."""
+    return not (_has_no_path(name) or AROUND.fullmatch(name))
+
+
+def _has_no_path(name: str) -> bool:
+    return name.startswith(COLLECTIONS) or STREAMS.fullmatch(name) is not None
+
+
+def _changed_path(name: str, change: Change) -> str:
+    """Change the path in a name; the names of streams and collections hold none."""
+    if _has_no_path(name):
+        return name
+    if parts := AROUND.fullmatch(name):
+        return f"{parts['before']}{change(parts['path'])}{parts['after'] or ''}"
+    return change(name)
+
+
+def _is_path(name: str) -> bool:
+    """Return whether a name is a path: by its look, or because something is there."""
+    if not name:
+        return False
+    looks_so = Path(name).is_absolute() or IS_RELATIVE.fullmatch(name)
+    return bool(looks_so) or os.path.lexists(name)
+
+
+def _absolute(path: str | Path) -> str:
+    return os.path.abspath(path)  # noqa: PTH100  (a link stays)
+
+
+def _real(path: str) -> str:
+    """Return a path whose folders are no links; a link at its end stays, for it may be moved."""
+    folder, name = os.path.split(_absolute(path))
+    return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
+
+
+def _record_path(path: str, folder: str | Path) -> str:
+    if not _is_path(path):
+        return path
+    relative = os.path.relpath(_absolute(path), _absolute(folder))
+    from_folder = os.path.normpath(Path(os.path.realpath(folder), relative))
+    if _real(from_folder) != _real(path):  # a folder above is a link
+        relative = os.path.relpath(_real(path), os.path.realpath(folder))
+    return relative if IS_RELATIVE.fullmatch(relative) else f"./{relative}"
+
+
+def _located_path(path: str, folder: str | Path) -> str:
+    if not IS_RELATIVE.fullmatch(path):
+        return path
+    as_typed = os.path.normpath(Path(folder, path))
+    place = os.path.normpath(Path(os.path.realpath(folder), path))
+    if os.path.lexists(as_typed) and (_real(as_typed) == _real(place) or not Path(place).exists()):
+        return as_typed
+    return place
