@@ -121,22 +121,24 @@ class Reproduction:
     tolerance: float = 1e-5
     outcomes: list[Outcome] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)  # path -> re-made path, or the path itself
+    absent: dict[str, str] = field(default_factory=dict)  # path -> what names it
 
     def run(self, path: str) -> str:
         """Walk a run that search, rerank or fuse wrote; return what later steps are to read."""
         if path in self.places:
             return self.places[path]
         manifest = read_manifest(path, Kind.RUN)
+        self.absent |= manifest.absent
         made = manifest.made_from
-        changed = changed_file(path, manifest.contents.get("sha256"))
+        changed = self.changed_file(path, manifest.contents.get("sha256"))
         if topics := made.get("topics"):
             queries = read_queries(topics["name"], None, made.get("qrels"))
             texts = (query[:2] for query in queries)
-            changed += check(topics["name"], lambda: texts_sha256(texts) == topics["sha256"])
+            changed += self.check(topics["name"], lambda: texts_sha256(texts) == topics["sha256"])
         model = self.model(made.get("model"), changed)
         runs = manifests.runs_of(made)
         for each in runs:
-            changed += changed_file(each["name"], each["sha256"])
+            changed += self.changed_file(each["name"], each["sha256"])
             self.run(each["name"])
         for each in manifests.indexes_of(made):
             self.folder(each["name"], each.get("sha256"))
@@ -152,11 +154,14 @@ class Reproduction:
             return self.places[path]
         if not beside(path).is_file():
             lacks = "has no manifest" if Path(path).exists() else "is absent"
-            return self.take(Step.INDEX, path, [f"{path} {lacks}"], None)
+            changed = [self.absent.get(path, f"{path} {lacks}")]
+            return self.take(Step.INDEX, path, changed, None)
         manifest = manifests.read_any_manifest(beside(path))
+        self.absent |= manifest.absent
         changed = check(path, lambda: verify_folders([path]))
         if manifest.kind is Kind.VECTORS:
             return self.vectors(path, manifest, changed)
+        changed += changed_vectors(path, manifest)
         if checksums is not None and checksums != manifest.contents.get("sha256"):
             changed.append(f"{path} was rebuilt after the run")
         made, settings = manifest.made_from, manifest.settings
@@ -178,7 +183,7 @@ class Reproduction:
             build_index(paths, chosen, bm25, corpus_of(settings.get("corpus", {})))
 
         if "texts_sha256" in manifest.contents:
-            changed += check(made["texts"], has_same_texts)
+            changed += self.check(made["texts"], has_same_texts)
         return self.take(Step.INDEX, path, changed, build if inputs or texts else None)
 
     def vectors(self, path: str, manifest: Manifest, changed: list[str]) -> str:
@@ -209,7 +214,7 @@ class Reproduction:
             task(from_json(encoding.EncodeSettings, asked), corpus_of(settings), options)
 
         if known and settings["side"] == "passage":
-            changed += check(made["texts"], check_texts)
+            changed += self.check(made["texts"], check_texts)
         return self.take(Step.VECTORS, path, changed, encode if known else None)
 
     def model(self, description: Mapping[str, Any] | None, changed: list[str]) -> str:
@@ -221,7 +226,8 @@ class Reproduction:
             self.take_model(name)
         now = fingerprint_of(name)
         if now != description["fingerprint"]:
-            changed.append(f"{name} is {'another model' if now else 'absent'}")
+            found = f"{name} is {'another model' if now else 'absent'}"
+            changed.append(self.absent.get(name, found))
         return self.places[name]
 
     def take_model(self, name: str) -> None:
@@ -234,7 +240,7 @@ class Reproduction:
         changed: list[str] = []
         for source in manifests.training_files(record):
             if source.get("sha256"):
-                changed += changed_file(source["name"], source["sha256"])
+                changed += self.changed_file(source["name"], source["sha256"])
         start = record[command].get("model")
         if start is not None and start not in self.places:
             self.take_model(start)
@@ -267,6 +273,18 @@ class Reproduction:
         self.outcomes.append(Outcome(step, path, tuple(changed), said, equal))
         self.places[path] = result
         return result
+
+    def check(self, name: str, is_same: Callable[[], object]) -> list[str]:
+        """Return a phrase if an input of a manifest is not as recorded, else nothing."""
+        return [self.absent[name]] if name in self.absent else check(name, is_same)
+
+    def changed_file(self, name: str, sha256: str | None) -> list[str]:
+        """Return a phrase if a file is not the recorded one."""
+        if sha256 is None:
+            return [f"{name} has no recorded checksum"]
+        if not Path(name).is_file():
+            return [self.absent.get(name, f"{name} is absent")]
+        return self.check(name, lambda: file_sha256(name) == sha256)
 
     def verdict(self, largest: float) -> tuple[str, bool]:
         """Describe the largest difference of numbers."""
@@ -407,16 +425,20 @@ def check(name: str, is_same: Callable[[], object]) -> list[str]:
         return [str(error)]
 
 
-def changed_file(name: str, sha256: str | None) -> list[str]:
-    """Return a phrase if a file is not the recorded one."""
-    if sha256 is None or not Path(name).is_file():
-        return [f"{name} {'is absent' if sha256 else 'has no recorded checksum'}"]
-    return check(name, lambda: file_sha256(name) == sha256)
+def changed_vectors(index: str, manifest: Manifest) -> list[str]:
+    """Return a phrase for each folder of vectors that is not the one that an index was built of."""
+    checksums = manifest.contents.get("vectors_sha256") or ()  # older indexes record none
+    phrases = []
+    for vectors, checksum in zip(manifest.made_from.get("vectors", ()), checksums, strict=False):
+        journal = Path(vectors) / JOURNAL
+        if checksum is not None and journal.is_file() and file_sha256(journal) != checksum:
+            phrases.append(f"{vectors} was encoded again after {index} was built")
+    return phrases
 
 
-def corpus_of(recorded: Mapping[str, Any]) -> CorpusSettings:
+def corpus_of(values: Mapping[str, Any]) -> CorpusSettings:
     """Return how a corpus was read."""
-    return from_json(CorpusSettings, select(recorded, CorpusSettings))
+    return from_json(CorpusSettings, select(values, CorpusSettings))
 
 
 def compute_of(made: Mapping[str, Any], settings: Mapping[str, Any]) -> encoding.ComputeSettings:

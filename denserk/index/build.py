@@ -250,6 +250,7 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
     def fill(folder: Path) -> dict[str, Any]:
         target = folder / (INDEX if settings.is_flat else VECTORS)
         contents = gather(sources, target, settings.metric)
+        contents["vectors_sha256"] = [_journal_sha256(source.manifest) for source in sources]
         if settings.is_flat:
             return contents
         vectors, _ = map_flat(target)
@@ -268,6 +269,11 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         return contents | {"factory": factory, "recall": recall}
 
     return as_json(settings), made_from, fill
+
+
+def _journal_sha256(vectors: manifest.Manifest | None) -> str | None:
+    """Return the checksum that a folder of vectors has of its journal, and so of its files."""
+    return None if vectors is None else vectors.contents.get("journal_sha256")
 
 
 def _read_queries(settings: IndexSettings, size: int, model: Any) -> Vectors | None:

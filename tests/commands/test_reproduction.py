@@ -12,9 +12,10 @@ from denserk.commands.reproduction import SAME, reproduce
 from denserk.commands.retrieve import encode, fuse, index, rerank, search
 from denserk.commands.train import finetune
 from denserk.config.analysis import Step
-from denserk.errors import GateError
+from denserk.errors import GateError, MismatchError, UsageError
 from denserk.io.manifest import file_sha256
 from tests.conftest import PASSAGES, QRELS, QUERIES, write_toy
+from tests.faults import Stopped, stopped_at
 
 RUNS = ("dense", "approximate", "bm25", "fused", "reranked")
 
@@ -119,3 +120,83 @@ def test_other_vectors_differ_by_their_largest_value(there, tmp_path):
     found = {s.path: s for s in reproduce("dense", tmp_path, Step.VECTORS, 1e-5)}
     assert found["vectors"].remade == "differs by 0.25"
     assert found["flat"].remade == SAME  # it was built from the vectors of before
+
+
+def files_of(folder):
+    """Times of all files: what is made again has others."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_of_reproduce_is_kept_and_replaced(there, tmp_path):
+    out = tmp_path / "again"
+    command(run="reranked", from_step="vectors", output=out)
+    before = files_of(out)
+    with pytest.raises(UsageError) as caught:
+        command(run="reranked", output=out)
+    assert "--overwrite" in str(caught.value.hint)
+    assert "--resume" in str(caught.value.hint)
+    command(run="fused", output=out, overwrite=True)
+    after = files_of(out)
+    assert not [path for path in before if path in after and after[path] == before[path]]
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == []
+    command(run="fused", output=out, overwrite=True)
+
+
+def test_what_a_user_put_into_the_folder_is_not_removed(there, tmp_path):
+    out = tmp_path / "again"
+    command(run="dense", from_step="index", output=out)
+    (flat,) = (path for path in out.iterdir() if path.name.endswith("-flat"))
+    for notes in (out / "notes.txt", flat / "notes.txt"):
+        notes.write_text("mine")
+        before = files_of(out)
+        with pytest.raises(UsageError, match=r"notes\.txt"):
+            command(run="dense", output=out, overwrite=True)
+        assert files_of(out) == before
+        notes.unlink()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    for options in ({}, {"overwrite": True}, {"resume": True}):
+        with pytest.raises(UsageError, match="notes"):
+            command(run="dense", output=tmp_path / "mine", **options)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("renamed_files", [3, 9, 19, 29, 34])
+def test_an_interrupted_reproduction_goes_on(there, tmp_path, renamed_files):
+    out = tmp_path / "again"
+    with stopped_at(renamed_files), pytest.raises(Stopped):
+        command(run="fused", from_step="model", output=out)
+    with pytest.raises(MismatchError, match=r"from_step was 'model'"):
+        command(run="fused", from_step="run", output=out, resume=True)
+    with pytest.raises(MismatchError, match=r"run\.sha256"):
+        command(run="dense", from_step="model", output=out, resume=True)
+    before = files_of(out)
+    command(run="fused", from_step="model", output=out, resume=True)
+    after = files_of(out)
+    # trained and encoded once
+    costly = [path for path in before if "checkpoints" in path.parts or path.suffix == ".npy"]
+    assert [path for path in costly if path in after and after[path] != before[path]] == []
+    assert len([path for path in after if path.parent == out and "dense" in path.name]) == 3
+
+
+def test_a_finished_reproduction_is_compared_again(there, tmp_path):
+    out = tmp_path / "again"
+    command(run="fused", from_step="model", output=out)
+    before = files_of(out)
+    command(run="fused", from_step="model", output=out, resume=True)
+    after = files_of(out)
+    runs_and_indexes = [path for path in before if path.parent == out or path.name == "index"]
+    rewritten = [path.name for path in runs_and_indexes if after[path] != before[path]]
+    assert set(rewritten) <= {"manifest.json"}
+
+
+def test_vectors_that_were_encoded_after_the_index_are_named(there, tmp_path):
+    vectors = tmp_path / "vectors"
+    encode(model="model", corpus="corpus.jsonl", output=vectors, device="cpu")
+    index(input=vectors, output=tmp_path / "index")
+    search(index=tmp_path / "index", topics="queries.tsv", output=tmp_path / "run")
+    command(run=tmp_path / "run", from_step="none")
+    options = {"corpus": "corpus.jsonl", "device": "cpu", "overwrite": True}
+    encode(model="model", output=vectors, passage_prefix="a", **options)
+    with pytest.raises(GateError, match="vectors was encoded again after"):
+        command(run=tmp_path / "run", from_step="none")

@@ -1,5 +1,6 @@
 import pytest
 
+from denserk.commands.train import finetune
 from denserk.config.analysis import AttentionEntropySettings, WinningVectorSettings
 from denserk.config.encoding import (
     ComputeSettings,
@@ -18,7 +19,7 @@ from denserk.config.retrieval import (
     SearchSettings,
 )
 from denserk.config.training import MiningPaths, MiningSettings
-from denserk.errors import UsageError
+from denserk.errors import InputError, UsageError
 
 NEEDED = {
     AttentionEntropySettings: {"model": ("a",), "corpus": "c"},
@@ -112,3 +113,16 @@ def test_values_from_text_yaml_and_python_are_read_back_from_json():
         "rrf_k: found True, expected a whole number",
     ):
         assert said in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["model: [a\n", "model: \x07\n", "model: a\n b: c\n", "model: " + "[" * 3000, "a: 1\na: 2\n"],
+)
+def test_an_error_of_a_yaml_file_is_one_line_that_names_it(tmp_path, text):
+    path = tmp_path / "broken.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        finetune(config=path)
+    assert "broken.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)

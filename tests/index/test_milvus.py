@@ -227,7 +227,7 @@ def test_the_run_is_that_of_a_folder(toy, tiny, capsys):
     for qid, hits in milvus_run.items():
         assert [*hits] == [*run_of_folder[qid]]
     made_from = json.loads((toy / "milvus.trec.manifest.json").read_text())["made_from"]
-    assert made_from["index"]["name"] == f"collection passages of {toy / 'new/a.db'}"
+    assert made_from["index"]["name"] == "collection passages of ./new/a.db"
 
     other = ["--model", tiny("bert", seed=8), "--output", toy / "o"]
     assert "other weights" in error_of(capsys, "search", *place, *topics, *other)

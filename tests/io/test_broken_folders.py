@@ -213,3 +213,18 @@ def test_indexes_of_faiss_that_are_broken(own, search, rejected, name):
     for size in (0, 40, len(data) // 2):
         whole.write_bytes(data[:size])
         assert "index" in rejected(folder)
+
+
+@pytest.mark.parametrize("name", ["v", "flat", "bm25"])
+def test_a_manifest_that_is_nested_deeply_is_named(own, rejected, capfd, index, name):
+    folder = own(name)
+    (folder / "manifest.json").write_text('{"kind": ' + "[" * 3000 + "]" * 3000 + "}")
+    assert "manifest.json" in rejected(folder)
+
+
+def test_an_output_whose_manifest_is_nested_deeply_is_not_denserks(own, index, tmp_path, capfd):
+    vectors, output = own("v"), tmp_path / "index"
+    output.mkdir()
+    (output / "manifest.json").write_text("[" * 3000 + "]" * 3000)
+    assert run(index(vectors)) == 2
+    assert "manifest.json, which denserk did not write" in capfd.readouterr().err

@@ -1,5 +1,8 @@
+import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
+from zipfile import ZipFile
 
 import pytest
 
@@ -19,6 +22,7 @@ from denserk.io.topics import (
 )
 from denserk.records import Passage, Qrel, Query
 from tests.conftest import PASSAGES, QRELS, QUERIES
+from tests.faults import denserk
 
 NAME = "denserk-toy/test"
 
@@ -73,14 +77,26 @@ def test_a_name_of_beir_leads_nowhere_else(cache, name):
         data_sets.beir_folder(name)
 
 
-def test_a_beir_archive_is_fetched_into_the_cache(cache, monkeypatch):
-    def download_and_unzip(url, folder):
-        archive = Path(url).stem
-        if archive == "none":
-            raise ConnectionError("no\nroute")
-        (Path(folder) / archive.replace("cake", "half") / "android").mkdir(parents=True)
+class BeirUtil:
+    """beir.util without a network: archives with one file, by name."""
 
-    util = SimpleNamespace(download_and_unzip=download_and_unzip)
+    def __init__(self, **folders):
+        self.folders = folders
+
+    def download_url(self, url, path):
+        name = Path(url).stem
+        if name not in self.folders:
+            raise ConnectionError("no\nroute")
+        with ZipFile(path, "w") as archive:
+            archive.writestr(f"{self.folders[name]}/corpus.jsonl", '{"_id": "d1", "text": "t"}\n')
+
+    def unzip(self, path, folder):
+        with ZipFile(path) as archive:
+            archive.extractall(folder)
+
+
+def test_a_beir_archive_is_fetched_into_the_cache(cache, monkeypatch):
+    util = BeirUtil(cake="half", toy="toy/android")
     monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
     kept = cache / "beir"
     for name, found in [
@@ -88,11 +104,56 @@ def test_a_beir_archive_is_fetched_into_the_cache(cache, monkeypatch):
         ("cake", "the archive of cake holds no such dataset"),
     ]:
         with pytest.raises(DenserkError, match=found) as failure:
-            data_sets.beir_folder(name)
+            list(read_passages(f"beir:{name}"))
         assert f"so that {kept / name} holds corpus.jsonl" in str(failure.value.hint)
     assert not list(kept.iterdir())
-    assert data_sets.beir_folder("toy/android") == kept / "toy" / "android"
+    assert list(read_passages("beir:toy/android")) == [Passage("d1", "t")]
     assert [path.name for path in kept.iterdir()] == ["toy"]
+
+
+def test_a_beir_archive_with_another_checksum_is_an_error(cache, monkeypatch):
+    util = BeirUtil(scifact="scifact")
+    monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
+    listed = "5f7d1de60b170fc8027bb7898e2efca1"  # in BEIR's README
+    with pytest.raises(InputError, match=rf"scifact\.zip: found .*expected {listed}") as failure:
+        list(read_passages("beir:scifact"))
+    assert "corpus.jsonl" in str(failure.value.hint)
+    assert not list((cache / "beir").iterdir())
+
+
+def test_the_checksums_of_beir_are_those_of_ir_datasets():
+    package = pytest.importorskip("ir_datasets")
+    listed = json.loads((Path(package.__file__).parent / "etc" / "downloads.json").read_text())
+    archives = {
+        Path(archive["url"]).stem: archive["expected_md5"]
+        for archive in listed["beir"].values()
+        if archive["url"] == data_sets.BEIR_ARCHIVE.format(name=Path(archive["url"]).stem)
+    }
+    known = data_sets.beir_checksums()
+    assert len(archives) == 15
+    assert {name: known[name] for name in archives} == archives
+
+
+@pytest.mark.parametrize("home", ["empty", "a file", "absent/folder"])
+def test_files_of_a_run_are_evaluated_without_touching_the_home(toy, tmp_path, home):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a file").touch()
+    (toy / "run").write_text("q1 Q0 d3 1 2.0 t\n")
+    environment = {**os.environ, "HOME": str(tmp_path / home)}
+    environment.pop("IR_DATASETS_HOME", None)
+    run, qrels = (str((toy / name).relative_to(tmp_path)) for name in ("run", "qrels.txt"))
+    options = {"cwd": tmp_path, "env": environment}
+    result = denserk("eval", run, qrels, "-m", "RR", **options)
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a file", "empty", "toy"]
+    assert not list((tmp_path / "empty").iterdir())
+    if home == "a file":  # ir_datasets makes a folder there
+        missing = denserk("eval", run, "toy/none", **options)
+        assert missing.returncode == 2
+        assert "toy/none: no such file" in missing.stderr
+        by_name = denserk("eval", run, "irds:beir/scifact/test", **options)
+        assert by_name.returncode == 1
+        assert "IR_DATASETS_HOME" in by_name.stderr
 
 
 DEV = benchmarks()["msmarco-dev"]

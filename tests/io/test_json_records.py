@@ -71,6 +71,8 @@ def test_lines_are_where_objects_begin():
         (b'[{"a": 1},\n{"b": "text', "(Unterminated string starting at); expected one JSON array"),
         (b'[{"a": 1}] x', "line 1: found more after the array's end"),
         (b'[{"a": NaN}]', "line 1: found '{\"a\": NaN}]' ("),
+        (b'[{"a": 1},\n{"b": %b}]' % (b"9" * 5000), 'line 2: found \'{"b": 99'),
+        (b'[{"a": 1},\n{"b": %b}]' % (b"[" * 3000 + b"]" * 3000), 'line 2: found \'{"b": [['),
         (b'[{"a": "\xff"}]', "x.json: found a byte that is not UTF-8"),
     ],
 )

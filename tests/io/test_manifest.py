@@ -121,5 +121,5 @@ def test_metadata_of_a_dense_run_name_the_corpus_behind_its_index(toy, tmp_path,
         search(index=name, model="model", topics=toy / "queries.tsv", output=f"{name}.trec")
         lines = (tmp_path / f"{name}.trec.ir_metadata.yaml").read_text().splitlines()
         found = yaml.safe_load("\n".join(lines[1:-1]))
-        assert found["data"]["test collection"]["source"] == str(toy / "corpus.jsonl")
+        assert found["data"]["test collection"]["source"] == "toy/corpus.jsonl"
         assert found["method"]["retrieval"][0]["index"] == "flat"

@@ -67,6 +67,8 @@ def test_formats(tmp_path, caplog, text, format, expected):
         ("q Q0 d 1 2 t\nq Q0 d 1 2\n", "r, line 2: found 5 columns; expected 6 columns"),
         ("q Q0 d 1 nan t\n", "r, line 1: found score 'nan'; expected a finite number"),
         ("q Q0 d 1 2 t\n\nq Q0 d 2 1 t", "r, line 3: found passage d twice for query q"),
+        (MTEB % '"": {"d": 1}', "r, line 1: found an empty query id"),
+        (MTEB % '"q 1": {"d": 1}', "r, line 1: found the query id 'q 1'"),
         ('{"qid": "q", "docid": "d"}\n', "r, line 1: found the keys qid, docid; expected JSON"),
         ('{"qid": "q", "docid": "d e", "score": 1}\n', "r, line 1: found the passage id 'd e'"),
         ('{"qid": "q", "docid": "d", "score": 1}\n[]\n', "line 2: found JSON that is no object"),
