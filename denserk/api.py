@@ -86,11 +86,15 @@ class Run(dict[str, dict[str, float]]):
 
 
 class Encoder:
-    """A model, `name`, that encodes queries and passages to vectors of `dimension`."""
+    """A model, `name`, that encodes queries and passages to vectors of `dimension`.
+
+    `metric`, "inner" or "l2", compares them: `Index.build(vectors, metric=encoder.metric)`.
+    """
 
     def __init__(self, encoder: "TextEncoder") -> None:
         self._encoder = encoder
         self.name, self.dimension = encoder.name, encoder.dimension
+        self.metric = encoder.metric.value
 
     @classmethod
     def load(cls, name: PathName, **options: Any) -> Self:

@@ -83,3 +83,20 @@ class Interrupted(BaseException):
     def __init__(self, signum: int) -> None:
         self.signum = signum
         self.kept = ""  # outputs that --resume can continue
+
+
+def lack_of_memory(error: BaseException) -> str:
+    """Return torch's message if it reports that a GPU or the machine has no memory, else "".
+
+    >>> lack_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"))
+    'CUDA out of memory. Tried to allocate 2 GiB'
+    >>> lack_of_memory(RuntimeError("The size of tensor a must match the size of tensor b"))
+    ''
+    """
+    message = str(error).partition("\n")[0].strip()[:200]
+    if type(error).__name__ == "OutOfMemoryError":  # torch is not imported for its class
+        return message or "out of memory"
+    reasons = ("out of memory", "not enough memory", "can't allocate memory", "ALLOC_FAILED")
+    if isinstance(error, RuntimeError) and any(reason in str(error) for reason in reasons):
+        return message
+    return ""

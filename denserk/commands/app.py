@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from denserk import __version__
-from denserk.errors import DenserkError, Interrupted, OutputError, UsageError
+from denserk.errors import DenserkError, Interrupted, OutputError, UsageError, lack_of_memory
 from denserk.reporting import ConsoleSettings, configure, show_error
 
 # All commands in workflow order, by section of the help, with their help lines. Only the command
@@ -146,6 +146,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _unexpected(error: Exception) -> DenserkError:
     if isinstance(error, MemoryError):
         return DenserkError("out of memory", "try smaller batches (--batch-tokens) or blocks")
+    if reason := lack_of_memory(error):
+        return DenserkError(
+            f"out of memory ({reason})",
+            "use less at a time (--batch-tokens, --batch-size), or the CPU (--device cpu)",
+        )
     if isinstance(error, OSError):
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         raised = OutputError if full else DenserkError

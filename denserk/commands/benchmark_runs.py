@@ -26,8 +26,8 @@ from denserk.io.blocks import refuse_other_run
 from denserk.io.data_sets import find_parts
 from denserk.io.files import write_errors
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
+from denserk.io.model_files import find_model
 from denserk.io.outputs import refuse_occupied
-from denserk.models.checkpoints import find_model
 from denserk.models.encode import encode
 from denserk.models.model_folder import read_model_folder
 

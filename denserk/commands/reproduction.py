@@ -460,7 +460,7 @@ def overrides(made: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def fingerprint_of(name: str) -> str | None:
     """Return the fingerprint of a model; None if it is absent."""
-    from denserk.models.checkpoints import find_model
+    from denserk.io.model_files import find_model
     from denserk.models.model_folder import read_model_folder
 
     try:

@@ -32,6 +32,9 @@ def encode(
     denserk encode --model minilm --corpus corpus.jsonl --output vectors/
     denserk encode --model minilm --topics queries.tsv --output encoded-queries/
     """
+    from denserk.models.sentence_transformers_folder import look_for_encoder
+
+    look_for_encoder(settings.model)  # before torch is imported and the corpus is read
     from denserk.models.encode import encode as task
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the number of threads is --workers
@@ -110,6 +113,10 @@ def search(
 
         reject_given(searching, among="output_format tag", why="only for --output")
         use = partial(print_hits, paths)
+    if paths.model is not None:
+        from denserk.models.sentence_transformers_folder import look_for_encoder
+
+        look_for_encoder(paths.model)  # before torch is imported and the index is opened
     from denserk.index.search import search as task
 
     asked = (paths, searching, representation, text, compute, milvus)
@@ -138,6 +145,9 @@ def rerank(
     denserk rerank --model M --run in.trec --topics q.tsv --corpus c.jsonl --output out.trec
     denserk rerank --model M --run - --depth 100 --topics q.tsv --corpus c.jsonl --output -
     """
+    from denserk.io.model_files import look_for_model
+
+    look_for_model(paths.model)  # before torch is imported
     from denserk.index.rerank import rerank as task
 
     result = task(paths, settings, text, compute, corpus)

@@ -68,8 +68,8 @@ class IndexSettings(Settings):
     """Choose the fastest type of at most N bytes, e.g. 4e9. [default: the smallest type]"""
     encoded_queries: str | None = option(None, metavar="DIR|FILE", needs="target_recall")
     """Query vectors to measure the recall with, up to 2,000."""
-    metric: Metric = Metric.INNER
-    """Similarity: inner product or Euclidean distance."""
+    metric: Metric | None = None
+    """Similarity: inner product or Euclidean distance. [default: that of the vectors' model]"""
     M: int = setting(256, at_least=1)
     """hnsw: links per vector."""
     efC: int = setting(256, at_least=1)
@@ -97,8 +97,13 @@ class IndexSettings(Settings):
             raise UsageError("--engine torch supports --type flat only", "use --engine faiss")
         if self.target_recall is not None and self.engine not in (None, Engine.FAISS):
             raise UsageError(f"--engine {self.engine} does not support --target-recall")
-        if self.engine is Engine.MILVUS and self.metric is not Metric.INNER:
+        if self.engine is Engine.MILVUS and self.metric is Metric.L2:
             raise UsageError(f"--engine milvus supports --metric inner only, not {self.metric}")
+
+    @property
+    def similarity(self) -> Metric:
+        """The metric that is given, or inner product."""
+        return self.metric or Metric.INNER
 
     @property
     def is_flat(self) -> bool:

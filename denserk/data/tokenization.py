@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from denserk.config.encoding import TextSettings
 from denserk.errors import ModelError
-from denserk.io.files import read_file
+from denserk.io.model_files import CONFIG, library_errors, read_optional_json
 from denserk.records import Passage, Query
 
 SEPARATOR, PAIR = "sep", "pair"  # values of `TextSettings.join` that are no literal separators
@@ -19,6 +19,7 @@ SEPARATOR, PAIR = "sep", "pair"  # values of `TextSettings.join` that are no lit
 VOCABULARY = "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model"
 RULES = "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 TOKENIZER_FILES = (*VOCABULARY, *RULES)
+SMALL_JSON = "tokenizer_config.json", "special_tokens_map.json"
 
 TokenIds = list[int]
 TokenizerInput = str | tuple[str, str]
@@ -56,21 +57,21 @@ def query_input(query: Query, settings: TextSettings) -> str:
 
 def load_tokenizer(folder: Path) -> Any:
     """Load a folder's tokenizer; a ModelError without a fast one, or for ids beyond the model's."""
-    if not any((folder / name).is_file() for name in VOCABULARY):
+    files = [folder / name for name in VOCABULARY if (folder / name).is_file()]
+    if not files:
         hint = f"one of these is expected: {', '.join(VOCABULARY)}"
         raise ModelError(f"{folder} has no tokenizer", hint)
-    try:
+    config = read_optional_json(folder / CONFIG)
+    for name in SMALL_JSON:
+        read_optional_json(folder / name)  # a file that is no JSON is named by its error
+    problem = f"{files[0]} holds a tokenizer that cannot be loaded"
+    with library_errors(problem, "fetch the files of the tokenizer again"):
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        problem = f"{folder} holds a tokenizer that cannot be loaded ({reason})"
-        raise ModelError(problem, "fetch its files again") from None
+        vocabulary = tokenizer.get_vocab()
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: its tokenizer has no fast form, which denserk needs")
-    path = folder / "config.json"
-    values = orjson.loads(read_file(path)) if path.is_file() else {}
-    size = values.get("vocab_size") if isinstance(values, dict) else None
-    name, last = max(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+    size = config.get("vocab_size")
+    name, last = max(vocabulary.items(), key=lambda entry: entry[1])
     if type(size) is int and last >= size:
         what = f"{folder}: the tokenizer's {name[:40]!r} has id {last:,}, the model {size:,} tokens"
         raise ModelError(what, "take the tokenizer that the model was trained with")

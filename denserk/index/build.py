@@ -21,6 +21,7 @@ from denserk.config.retrieval import (
     IndexPaths,
     IndexSettings,
     IndexType,
+    Metric,
     SearchSettings,
 )
 from denserk.errors import MismatchError, UsageError
@@ -151,7 +152,20 @@ def with_engine(settings: IndexSettings) -> IndexSettings:
     default = Engine.TORCH if settings.is_flat and not installed("faiss") else Engine.FAISS
     if settings.type is IndexType.BM25:
         default = Engine.BM25S
-    return replace(settings, engine=settings.engine or default)
+    return replace(settings, engine=settings.engine or default, metric=settings.similarity)
+
+
+def with_metric(settings: IndexSettings, model: manifest.Description | None) -> IndexSettings:
+    """Return settings that name their metric: the one given, or that of the vectors' model."""
+    metric = manifest.metric_of_model(model)
+    if settings.metric is None:
+        return replace(settings, metric=metric)
+    if settings.metric is Metric.INNER and metric is Metric.L2:
+        logger.warning(
+            "--metric inner: the model of the vectors compares by Euclidean distance, and the "
+            "ranking will be another one"
+        )
+    return settings
 
 
 def _plan_bm25(
@@ -226,7 +240,6 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
     if paths.trained_as is not None:
         template = faiss_index.read_template(paths.trained_as)
         settings = template.settings(settings)
-    settings = with_engine(settings)
     sources = open_sources(inputs, paths.allow_pickle)
     made_from: dict[str, Any] = {
         "vectors": [s.name for s in sources],
@@ -238,6 +251,7 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         trained_on = manifest.model_of(template.manifest)
         manifest.refuse_other_model(trained_on, made_from["model"], both, hint)
         made_from["trained_as"] = {"name": template.name, "sha256": template.sha256}
+    settings = with_engine(with_metric(settings, made_from["model"]))
     count, described = known_count(sources), sources[0].manifest
     queries = _read_queries(settings, sources[0].vectors_per_passage, made_from["model"])
     if count is not None and described is not None:
@@ -249,7 +263,7 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
 
     def fill(folder: Path) -> dict[str, Any]:
         target = folder / (INDEX if settings.is_flat else VECTORS)
-        contents = gather(sources, target, settings.metric)
+        contents = gather(sources, target, settings.similarity)
         contents["vectors_sha256"] = [_journal_sha256(source.manifest) for source in sources]
         if settings.is_flat:
             return contents
@@ -314,7 +328,7 @@ def measure_recall(
         found.append(np.array(block[inside], np.float32))
         first += len(block)
     queries, depth = np.concatenate(found), min(DEPTH, count)
-    parts = (ExactIndex(np.array(block, np.float32), given.metric) for block in blocks())
+    parts = (ExactIndex(np.array(block, np.float32), given.similarity) for block in blocks())
     _, exact = ShardedIndex(parts, index.dimension).search(queries, depth)
     _, hits = index.search(queries, depth)
     recall = float(recalls(hits, exact).mean())

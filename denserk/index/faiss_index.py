@@ -252,7 +252,7 @@ def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[st
         IndexType.SQFP16: "SQfp16",
     }
     factory = (settings.factory or factories[settings.type]).replace("{lists}", str(lists))
-    metric = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
+    metric = faiss.METRIC_INNER_PRODUCT if settings.similarity is Metric.INNER else faiss.METRIC_L2
     with faiss_errors(lambda reason: _rejected(factory, reason)):
         index = faiss.index_factory(dimension, factory, metric)
     for part in inner_indexes(index):

@@ -28,6 +28,7 @@ from denserk.config.retrieval import (
     Engine,
     IndexPaths,
     IndexSettings,
+    Metric,
     MilvusIndexSettings,
     SearchSettings,
 )
@@ -37,7 +38,15 @@ from denserk.index.build import DEPTH, IndexResult, measure_recall, resumed
 from denserk.index.folder import checked_blocks, expanded, known_count, open_sources
 from denserk.index.searcher import Rows, Scores, Vectors, in_order, padding
 from denserk.io.files import STREAM
-from denserk.io.manifest import Kind, Manifest, common_model, decoded, encoded, vectors_per_passage
+from denserk.io.manifest import (
+    Kind,
+    Manifest,
+    common_model,
+    decoded,
+    encoded,
+    metric_of_model,
+    vectors_per_passage,
+)
 from denserk.io.vectors import VectorSource, verify_folders
 from denserk.reporting import track
 
@@ -53,7 +62,7 @@ KEPT_EVERY = 8  # batches between two updates of the number of rows that are sur
 TIMEOUT = 60.0  # seconds that a request may take, pymilvus' own retries included
 PAUSE = 0.5  # seconds between two looks at work that the server does in the background
 # options of IndexSettings and IndexPaths that a collection takes
-TAKEN = {"engine", "seed", "input", "allow_pickle", "verify", "resume", "overwrite"}
+TAKEN = {"engine", "metric", "seed", "input", "allow_pickle", "verify", "resume", "overwrite"}
 EXHAUSTIVE = ("FLAT", "GPU_BRUTE_FORCE", "BRUTE_FORCE")  # types that compare every row
 
 
@@ -262,6 +271,12 @@ def build_collection(
         "vectors": [source.name for source in sources],
         "model": common_model((source.name, source.manifest) for source in sources),
     }
+    if settings.metric is None and metric_of_model(made_from["model"]) is Metric.L2:
+        raise UsageError(
+            "the model of the vectors compares by Euclidean distance, and --engine milvus by inner "
+            "product",
+            "use --engine faiss, or give --metric inner for another ranking",
+        )
     manifest = Manifest(Kind.INDEX, False, chosen, made_from)
     with closing(Collection(milvus, create=True)) as collection:
         found, exists = None, collection.call("has_collection")

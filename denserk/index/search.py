@@ -51,10 +51,13 @@ from denserk.io.manifest import (
     common_model,
     describe_run,
     forget_file,
+    metric_of,
+    metric_of_model,
     model_of,
     refuse_other_model,
     vectors_per_passage,
 )
+from denserk.io.model_files import can_be_on_hub
 from denserk.io.runs import write_run
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import is_flat, map_flat
@@ -83,6 +86,7 @@ class OpenedIndex:
     sizes: Sequence[int | None] = (None,)  # bytes of each folder
     vectors_per_passage: int = 1  # consecutive rows that are one passage
     bm25: Engine | None = None  # the engine of a BM25 index
+    metric: Metric = Metric.INNER
 
     @property
     def name(self) -> str:
@@ -193,7 +197,7 @@ def _open_index(
     folder.require_same("vectors per passage", [(shard.name, shard.size) for shard in shards])
     metrics = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
     folder.require_same("as its metric", metrics)
-    metric = metrics[0][1] if metrics else Metric.INNER
+    metric = metrics[0][1] if metrics else metric_of(shards[0].manifest)
     manifests = [(shard.name, shard.manifest) for shard in shards]
     common_model([pair for pair in manifests if model_of(pair[1])] or manifests)
     folder.check_shards(manifests)
@@ -228,6 +232,7 @@ def _open_index(
         [shard.version for shard in shards],
         [folder.folder_bytes(Path(name)) for name in names],
         shards[0].size,
+        metric=metric,
     )
 
 
@@ -498,8 +503,6 @@ def load_query_encoder(
 
 def _require_model(opened: OpenedIndex, model: str) -> None:
     """Raise a UsageError if the model that manifests name is a folder that is not there."""
-    from denserk.models.checkpoints import can_be_on_hub
-
     for manifest in opened.manifests:
         absent = None if manifest is None else manifest.absent.get(model)
         if absent is not None and not can_be_on_hub(model):
@@ -515,6 +518,11 @@ def refuse_other_queries(
         cut = f" (--truncate-dim {there}, if its vectors were cut)" if there < dimension else ""
         what = f"{opened.name} holds vectors of {there} dimensions, {name} makes {dimension}"
         raise MismatchError(what, f"{MAKER}{cut}")
+    if metric_of_model(made) is Metric.L2 and opened.metric is not Metric.L2:
+        logger.warning(
+            f"{name} compares by Euclidean distance, and {opened.name} by inner product: the "
+            "ranking is another one; build the index again with --metric l2"
+        )
     if not force:
         teacher = (made or {}).get("queries_of")  # whose index it is for, with any texts
         made = {**(opened.model or {}), **teacher} if teacher else made

@@ -78,7 +78,7 @@ class Judge:
     def __init__(self, vectors: Vectors, queries: Vectors, settings: IndexSettings) -> None:
         torch.set_num_threads(settings.threads or torch.get_num_threads())
         self.vectors, self.settings, self._queries = vectors, settings, queries
-        self._flat = ExactIndex(vectors, settings.metric, bfloat16=has_bfloat16())
+        self._flat = ExactIndex(vectors, settings.similarity, bfloat16=has_bfloat16())
         _, self._exact = self._flat.search(queries, DEPTH)
 
     def _measured(self, path: Path, point: Point, **changed: int) -> Point:

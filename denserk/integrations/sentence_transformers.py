@@ -37,6 +37,7 @@ class Encoder(InputModule):
         self.tokenizer = stored.load_tokenizer(stored.passage.folder)
         self.query_tokenizer = stored.load_tokenizer(stored.query.folder)
         self.text = fit_lengths(stored.text, {}, stored.passage.max_length)
+        self.metric = stored.metric
 
     @classmethod
     def load(cls, model_name_or_path: str, backend: str = "torch", **named: Any) -> "Encoder":
@@ -89,4 +90,11 @@ class Encoder(InputModule):
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Save as a denserk model; sentence-transformers adds its own files."""
-        save_model(Path(output_path), self.passage, self.tokenizer, self.text, self.query)
+        save_model(
+            Path(output_path),
+            self.passage,
+            self.tokenizer,
+            self.text,
+            self.query,
+            metric=self.metric,
+        )

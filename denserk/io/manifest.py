@@ -84,7 +84,7 @@ Rule = Any
 WORDS = {str: "a string", bool: "true or false", dict: "a JSON object", list: "a JSON array"}
 COUNT, SIZE = range(2**63), range(1, 2**63)
 _MODEL: Rule = {"name?": str, "fingerprint?": str, "representation?": dict, "text?": dict}
-_MODEL |= {"queries_of?": _MODEL}
+_MODEL |= {"queries_of?": _MODEL, "metric?": tuple(Metric)}
 _SIZES = {"count?": COUNT, "dimension?": SIZE, "vectors_per_passage?": SIZE}
 _ENGINE = {"engine?": tuple(Engine), "type?": str, "metric?": tuple(Metric)}
 # rules of settings and of contents, by kind
@@ -287,6 +287,16 @@ def vectors_per_passage(manifest: Manifest | None) -> int:
 def model_of(manifest: Manifest | None) -> Description | None:
     """Return the description of the model that a manifest names."""
     return None if manifest is None else manifest.made_from.get("model")
+
+
+def metric_of(manifest: Manifest | None) -> Metric:
+    """Return how the model of a manifest compares vectors: by inner product if it does not say."""
+    return metric_of_model(model_of(manifest))
+
+
+def metric_of_model(model: Description | None) -> Metric:
+    """Return how a described model compares vectors: by inner product if it does not say."""
+    return Metric((model or {}).get("metric") or Metric.INNER)
 
 
 class CorpusSource(NamedTuple):

@@ -2,33 +2,26 @@
 
 import hashlib
 import io
-import json
-import logging
 import pickle
-import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import constants, snapshot_download
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from denserk.config.encoding import PUBLISHED, WITHOUT_WEIGHTS
 from denserk.data.tokenization import TOKENIZER_FILES
-from denserk.errors import InputError, ModelError, UsageError
-from denserk.io.files import read_file, whole_binary
-from denserk.io.manifest import Rule, check, file_sha256
-
-logger = logging.getLogger(__name__)
+from denserk.errors import InputError, ModelError
+from denserk.io.files import whole_binary
+from denserk.io.manifest import file_sha256
+from denserk.io.model_files import CONFIG, SHOWN, library_errors, path_inside, read_json
 
 Tensors = Mapping[str, Tensor]
-CONFIG = "config.json"
 # the first of these that a folder has is read; an index names several files
 WEIGHTS = (
     *("model.safetensors", "model.safetensors.index.json"),
@@ -36,60 +29,9 @@ WEIGHTS = (
 )
 # fields by which a configuration would choose other code to run; they are ignored
 LOADS_CODE = ("_attn_implementation", "attn_implementation", "auto_map")
-# what is downloaded besides the weights: no optimizer states, and pre-training heads on request
-HUB_FILES = ("*.json", "*.txt", "*.model", "pooler.pt", "TermWeightTrans.pt")
-HUB_WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
-HUB_FOLDERS = ("", "query/", "document/", "query_model/", "passage_model/", "0_Transformer/")
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-
-
-def can_be_on_hub(model: str) -> bool:
-    """Return whether a model's name can be a short name, or one on the hub."""
-    return HUB_NAME.fullmatch(model) is not None and not model.startswith(".")
-
-
-def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) -> tuple[str, Path]:
-    """Return the full name of a model and its folder; a name on the hub is downloaded or cached.
-
-    The model, given by `option`, is a folder, a short name, or a name on the hub: the first that
-    exists. `beside` are further files to download where they exist.
-    """
-    if Path(model).is_dir():
-        return model, Path(model)
-    if model in WITHOUT_WEIGHTS:
-        raise UsageError(f"{option} {model}: {WITHOUT_WEIGHTS[model]}")
-    if model in PUBLISHED:
-        logger.info(f"{model} is {PUBLISHED[model]}")
-        model = PUBLISHED[model]
-    elif not can_be_on_hub(model):
-        raise UsageError(f"{option} {model}: no such folder")
-    for pattern in HUB_WEIGHTS:  # pickles where there are no safetensors
-        files = [*HUB_FILES, *(folder + pattern for folder in HUB_FOLDERS), *beside]
-        try:
-            snapshot = Path(snapshot_download(model, allow_patterns=files))
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise ModelError(
-                f"{model} is no folder, no short name ({', '.join(PUBLISHED)}) and cannot be "
-                f"fetched from the hub or its cache {constants.HF_HUB_CACHE}: {reason}",
-                f"a private model needs HF_TOKEN; without network: hf download {model} "
-                "--local-dir DIR elsewhere, then --model DIR",
-            ) from None
-        if any(snapshot.glob(pattern)) or any(snapshot.glob(f"*/{pattern}")):
-            return model, snapshot
-    raise ModelError(f"{model} on the hub holds no weights that denserk reads")
-
-
-def read_json(path: Path, rule: Rule = dict) -> Any:
-    """Read a small JSON file, by default an object; fields of the rule are required."""
-    if not path.exists():
-        raise ModelError(f"{path} is missing")
-    try:
-        value = json.loads(read_file(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(path, None, f"text that is not JSON ({error})", "JSON") from None
-    check(value, rule, path)
-    return value
+# names of the number of layers, by architecture
+LAYER_COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layers", "n_layer")
+MOST_LAYERS = 1_000
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -101,31 +43,30 @@ def weight_files(folder: Path) -> list[Path]:
         return [path]
     index = read_json(path, {"weight_map": {...: str}})
     parts = sorted(set(index["weight_map"].values()))
-    return [path, *(folder / part for part in parts)]
+    return [path, *(path_inside(folder, part, path) for part in parts)]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of one file to the CPU; nothing in it is executed."""
-    with _explained(f"{path} cannot be read as a file of tensors"):
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        with warnings.catch_warnings(action="ignore"):  # old pickles are fine; others fail below
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
+    with library_errors(f"{path} cannot be read as a file of tensors"):
+        tensors = load_file(path) if path.suffix == ".safetensors" else _read_pickle(path)
     if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
         raise ModelError(f"{path} holds something other than named tensors")
     return tensors
 
 
-@contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """Turn whatever transformers, safetensors or torch raise for broken files into one line."""
+def _read_pickle(path: Path) -> Any:
+    """Read what torch saved; a ModelError for anything but tensors."""
     try:
-        yield
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        if isinstance(error, pickle.UnpicklingError):  # torch advises to run the code in it
-            reason = "a pickle that is broken or holds more than tensors"
-        raise ModelError(f"{what} ({reason})", "fetch the file again") from error
+        with warnings.catch_warnings(action="ignore"):  # old pickles are fine
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # torch advises to run the code in it
+        raise ModelError(
+            f"{path} cannot be read as a file of tensors (a pickle that is broken or holds more "
+            "than tensors)",
+            "fetch the file again",
+        ) from error
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -160,9 +101,24 @@ def read_config(folder: Path) -> PretrainedConfig:
     kind = "bert" if values["model_type"] == "dpr" else values["model_type"]
     if kind not in CONFIG_MAPPING:
         raise ModelError(f"{path}: transformers does not know the model_type {kind[:60]!r}")
-    with _explained(f"{path}: transformers makes no model of it"):
+    _check_layers(values, path)
+    with library_errors(f"{path}: transformers makes no model of it"):
         config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict({**values, "model_type": kind})
     return config
+
+
+def _check_layers(values: Mapping[str, Any], path: Path) -> None:
+    """Reject a number of layers that no model has: to build them would take hours."""
+    for name in LAYER_COUNTS:
+        layers = values.get(name, 0)
+        if type(layers) is not int or not 0 <= layers <= MOST_LAYERS:
+            raise InputError(
+                path,
+                None,
+                f"{name} {str(layers)[:SHOWN]}",
+                f"a whole number up to {MOST_LAYERS:,}",
+                "fetch the file again",
+            )
 
 
 def load_model(
@@ -174,11 +130,12 @@ def load_model(
     The pooler of a bare encoder, which no representation reads, is dropped. Heads of other tasks
     are ignored; missing tensors whose names begin with one of `heads` are initialised.
     """
-    with _explained(f"{folder / CONFIG}: transformers makes no model of it"), torch.device("meta"):
+    problem = f"{folder / CONFIG}: transformers makes no model of it"
+    with library_errors(problem), torch.device("meta"):
         kind = type(auto.from_config(config))
     options: Any = {"config": config, "state_dict": dict(tensors), "dtype": torch.float32}
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-    with _explained(f"{folder} cannot be loaded"), silent():
+    with library_errors(f"{folder} cannot be loaded"), silent():
         model, info = kind.from_pretrained(None, **options)
     missing = sorted(info["missing_keys"])
     prefix, base = f"{model.base_model_prefix}.", model.base_model

@@ -26,10 +26,11 @@ from denserk.data.batches import Pair, PairBatch, PairJoiner, by_length, to_devi
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, ModelError
 from denserk.io.locks import refuse_being_written
+from denserk.io.model_files import CONFIG, DENSERK_FILE, find_model, read_json
 from denserk.io.versions import read_whole, reading
 from denserk.models import checkpoints, model_folder
 from denserk.models.backbone import architecture_of, longest_input
-from denserk.models.devices import at_least_float32, choose_dtype, prepare_device
+from denserk.models.devices import at_least_float32, choose_dtype, memory_errors, prepare_device
 from denserk.records import Passage, Query
 
 logger = logging.getLogger(__name__)
@@ -114,14 +115,14 @@ def _refuse_backbone(config: Any) -> None:
 
 def is_reranker(folder: Path) -> bool:
     """Return True for a reranker's folder: denserk's, or a sequence classifier of transformers."""
-    if (folder / model_folder.DENSERK_FILE).is_file():
-        own = checkpoints.read_json(folder / model_folder.DENSERK_FILE).get("representation")
+    if (folder / DENSERK_FILE).is_file():
+        own = read_json(folder / DENSERK_FILE).get("representation")
         return isinstance(own, dict) and own.get("representation") == Representation.CROSS_ENCODER
-    return (folder / checkpoints.CONFIG).is_file() and _is_published(folder)
+    return (folder / CONFIG).is_file() and _is_published(folder)
 
 
 def _is_published(folder: Path) -> bool:
-    config = checkpoints.read_json(folder / checkpoints.CONFIG)
+    config = read_json(folder / CONFIG)
     return any(str(name).endswith(PUBLISHED) for name in config.get("architectures") or ())
 
 
@@ -147,9 +148,9 @@ def _read_reranker(folder: Path) -> Reranker:
     published = _is_published(folder)
     auto = AutoModelForSequenceClassification if published else AutoModelForTokenClassification
     model = checkpoints.load_model(auto, folder, config, checkpoints.read_weights(folder))
-    if (folder / model_folder.DENSERK_FILE).is_file():
-        _, text, pairs, _ = model_folder.read_own_file(folder)
-        return Reranker(model, folder, text, pairs)
+    if (folder / DENSERK_FILE).is_file():
+        own = model_folder.read_own_file(folder)
+        return Reranker(model, folder, own.text, own.pairs)
     tokenizer = load_tokenizer(folder)  # decides about lengths and token types
     limits = (int(tokenizer.model_max_length), longest_input(config))
     # transformers writes a huge number where a tokenizer has no limit of its own
@@ -204,10 +205,10 @@ class PairScorer:
         pair_max_length: int | None = None,
         compute: encoding.ComputeSettings = encoding.ComputeSettings(),  # noqa: B008  (frozen)
     ) -> None:
-        self.name, folder = checkpoints.find_model(model)
+        self.name, folder = find_model(model)
         with reading([folder]):
             reranker = read_reranker(folder).fit(text, pair_max_length)
-            files = [*folder.glob(model_folder.DENSERK_FILE), *checkpoints.encoder_files(folder)]
+            files = [*folder.glob(DENSERK_FILE), *checkpoints.encoder_files(folder)]
             self.fingerprint = checkpoints.fingerprint(folder, files)
         self.compute, self.text, self.pairs = compute, reranker.text, reranker.pairs
         self.backbone = reranker.model.config.model_type
@@ -240,5 +241,9 @@ class PairScorer:
         budget = self.compute.tokens_on(self.device.type)
         for members in by_length(lengths, budget, self.compute.batch_size):
             batch = self.joiner.batch([pairs[i] for i in members])
-            found[members] = self._reranker(to_device(batch, self.device)).cpu().numpy()
+            count, length = batch.tokens.input_ids.shape
+            work = f"scoring {count:,} pairs of {length:,} tokens on {self.device}"
+            hint = f"score fewer tokens at a time: --batch-tokens {max(1, count * length // 2)}"
+            with memory_errors(work, hint):
+                found[members] = self._reranker(to_device(batch, self.device)).cpu().numpy()
         return found

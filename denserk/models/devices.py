@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from denserk.config.encoding import ComputeSettings, Dtype
-from denserk.errors import DenserkError, ModelError, UsageError
+from denserk.errors import DenserkError, ModelError, UsageError, lack_of_memory
 from denserk.extras import require
 from denserk.io.files import temporary_beside
 from denserk.reporting import show_progress
@@ -120,6 +120,21 @@ def on_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def memory_errors(work: str, hint: str) -> Iterator[None]:
+    """Turn torch's lack of memory into one error: `work` is what was computed, "encoding 8 texts".
+
+    `hint` names the option that needs less.
+    """
+    try:
+        yield
+    except RuntimeError as error:  # torch.OutOfMemoryError is one
+        reason = lack_of_memory(error)
+        if not reason:
+            raise
+        raise DenserkError(f"out of memory while {work} ({reason})", hint) from error
 
 
 @contextmanager

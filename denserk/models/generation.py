@@ -25,6 +25,7 @@ from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM, whole_binary
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Kind, Manifest, beside, read_manifest
+from denserk.io.model_files import CONFIG, find_model
 from denserk.io.outputs import unfinished_folder
 from denserk.io.versions import Version
 from denserk.models import checkpoints
@@ -56,7 +57,7 @@ class TextGenerator:
 
     def __init__(self, option: str, settings: GenerateSettings, compute: ComputeSettings) -> None:
         self.device = prepare_device(compute)
-        self.name, folder = checkpoints.find_model(getattr(settings, MODELS[option]), option)
+        self.name, folder = find_model(getattr(settings, MODELS[option]), option)
         version = Version.of(folder)
         sampling = settings.sampling[MODELS[option]]
         weights = checkpoints.weight_files(folder)
@@ -65,7 +66,7 @@ class TextGenerator:
                 f"{option} {self.name}: its weights are a pickle, {weights[-1].name}",
                 "add --allow-pickle to read its tensors; nothing in it is run",
             )
-        files = (folder / name for name in (checkpoints.CONFIG, *VOCABULARY, "merges.txt"))
+        files = (folder / name for name in (CONFIG, *VOCABULARY, "merges.txt"))
         own = [*weights, *(path for path in files if path.is_file())]
         self.fingerprint = checkpoints.fingerprint(folder, own)
         self._causal, self._sampling, self._compute = option == CONTINUATIONS, sampling, compute

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jinja2
 from torch import Tensor, nn
@@ -19,16 +19,36 @@ from denserk import __version__
 from denserk.config import encoding
 from denserk.config.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.config.options import NOTHING, as_json, as_type, from_json
+from denserk.config.retrieval import Metric
 from denserk.data.tokenization import PAIR, TextTokenizer, load_tokenizer
-from denserk.errors import DenserkError, ModelError, UsageError
+from denserk.errors import DenserkError, InputError, ModelError, UsageError
 from denserk.io.files import whole_text, write_errors
 from denserk.io.locks import refuse_being_written
-from denserk.io.manifest import differences
+from denserk.io.manifest import check, differences
+from denserk.io.model_files import (
+    CONFIG,
+    DENSERK_FILE,
+    MODULES_FILE,
+    TERM_WEIGHT_FILE,
+    find_model,
+    read_json,
+    require_model,
+)
 from denserk.io.versions import Version, read_whole
 from denserk.models import checkpoints
 from denserk.models.backbone import STATIC, Architecture, Backbone, architecture_of, longest_input
-from denserk.models.checkpoints import CONFIG, Tensors, find_model, read_json, write_tensors
+from denserk.models.checkpoints import Tensors, write_tensors
 from denserk.models.representation import Encoder, needs_mlm_head
+from denserk.models.sentence_transformers_folder import (
+    ACTIVATIONS,
+    IDENTITY,
+    OLDER_POOLING_KEYS,
+    POOLING_MODES,
+    PROMPTS_FILE,
+    SentenceTransformersFolder,
+    is_sentence_transformers,
+    read_sentence_transformers,
+)
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S")
@@ -44,40 +64,25 @@ TEXT_MODELS = {
     STATIC,
 }
 
-DENSERK_FILE = "denserk.json"
-OwnSettings = tuple[RepresentationSettings, TextSettings, encoding.PairSettings, tuple[int, ...]]
 TEACHER = {"name": str, "fingerprint": str, "representation": dict}
 FORMAT_VERSION = 1
 # sub-folders of untied query and passage encoders: denserk's, the Aggretriever authors'
 QUERY_SIDE, PASSAGE_SIDE = "query", "document"
 AUTHORS_SIDES = ("query_model", "passage_model")
 # files of the authors' heads, and the heads' names here
-TERM_WEIGHT_FILE = "TermWeightTrans.pt"
 AUTHORS_HEADS = {TERM_WEIGHT_FILE: "tok_proj", "pooler.pt": "cls_proj"}
 
-# files of sentence-transformers
-MODULES_FILE, PROMPTS_FILE = "modules.json", "config_sentence_transformers.json"
-# sentence-transformers' name of a pooling -> denserk's
-POOLING_MODES = {
-    "cls": Representation.CLS,
-    "mean": Representation.MEAN,
-    "max": Representation.MAX,
-    "lasttoken": Representation.LAST,
-}
-# flags of folders written before the pooling had one name
-OLDER_POOLING_KEYS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_lasttoken": "lasttoken",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-}
 # files that denserk writes
 WEIGHTS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
 LENGTHS_FILE, POOLING_FOLDER, CARD_FILE = "sentence_bert_config.json", "1_Pooling", "README.md"
 MODULES = "sentence_transformers.models."
 ENCODER = "denserk.integrations.sentence_transformers.Encoder"
+
+
+@cache
+def _log_once(message: str) -> None:
+    """Log a message once in a process: a model may be loaded for each of many steps."""
+    logger.info(message)
 
 
 def override(settings: S, given: Mapping[str, Any]) -> S:
@@ -107,15 +112,21 @@ def fit_lengths(
 
 @dataclass(frozen=True)
 class StoredEncoder:
-    """The weights of a transformer, not yet a model, and `heads` of a representation."""
+    """The weights of a transformer, not yet a model, and `heads` of a representation.
+
+    `activation` follows the linear layer of `projection`, if there is one.
+    """
 
     folder: Path  # of config.json and the tokenizer
     config: PretrainedConfig
     tensors: Tensors
     heads: Tensors
+    activation: str = IDENTITY
 
     @classmethod
-    def read(cls, folder: Path, heads: Tensors | None = None) -> "StoredEncoder":
+    def read(
+        cls, folder: Path, heads: Tensors | None = None, activation: str = IDENTITY
+    ) -> "StoredEncoder":
         """Read a transformers folder, `heads` from elsewhere; published layouts are renamed."""
         config = checkpoints.read_config(folder)
         if config.model_type not in TEXT_MODELS:
@@ -128,7 +139,7 @@ class StoredEncoder:
             tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
         own = {name: tensor for name, tensor in tensors.items() if name.startswith(HEADS)}
         backbone = {name: tensor for name, tensor in tensors.items() if name not in own}
-        return cls(folder, config, backbone, own)
+        return cls(folder, config, backbone, own, activation)
 
     @property
     def architecture(self) -> Architecture:
@@ -165,7 +176,8 @@ class StoredEncoder:
                 f"{self.folder} has no masked-language-model head, or --set mlm-head=fresh was "
                 "given: a new head is random, and for training only"
             )
-        encoder = Encoder(self.backbone(with_head=with_head, fresh=fresh), settings)
+        backbone = self.backbone(with_head=with_head, fresh=fresh)
+        encoder = Encoder(backbone, settings, self.activation)
         own = encoder.representation.state_dict()
         kept = {name: self.heads[name] for name in own if name in self.heads}
         checkpoints.fill(self.folder, encoder.representation, {**own, **kept})
@@ -238,7 +250,8 @@ class StoredModel:
     `representation` and `text` are the folder's own settings, or defaults where it has none
     (`has_settings`). `files` belong to the fingerprint, besides the encoders' own. `dimensions` are
     those of `finetune --dimensions`. `queries_of` describes the model whose query vectors it
-    learned, and for whose indexes alone it is.
+    learned, and for whose indexes alone it is. `metric` compares its vectors. `foreign` is what a
+    folder of sentence-transformers says.
     """
 
     root: Path
@@ -251,6 +264,26 @@ class StoredModel:
     dimensions: tuple[int, ...] = ()
     queries_of: Mapping[str, Any] | None = None
     version: Version | None = None  # of the folder that was read: what is read later is of the same
+    metric: Metric = Metric.INNER
+    foreign: SentenceTransformersFolder | None = None
+
+    def choose(
+        self, representation: Mapping[str, Any], text: Mapping[str, Any] = NOTHING
+    ) -> RepresentationSettings:
+        """Return the folder's representation with given fields replaced.
+
+        What a user should know of a foreign folder's settings is logged, unless fields of
+        `representation` and `text` replace them.
+        """
+        if self.foreign is not None:
+            for remark in self.foreign.remarks(representation.keys(), text.keys()):
+                _log_once(remark)
+        return override(self.representation, representation)
+
+    @property
+    def is_for_cosine(self) -> bool:
+        """True if vectors are normalised because the folder says cosine, and not by a module."""
+        return self.foreign is not None and bool(self.foreign.cosine)
 
     @property
     def shared(self) -> bool:
@@ -281,6 +314,8 @@ class StoredModel:
             "representation": as_json(self.representation),
             "text": as_json(self.text),
             "dimensions": self.dimensions,
+            "metric": self.metric.value,
+            "activation": self.passage.activation,
             "untied": not self.shared,
         }
 
@@ -297,24 +332,44 @@ class StoredModel:
         return (copy.deepcopy(passage) if untie else passage), passage
 
 
-def read_own_file(folder: Path) -> OwnSettings:
-    """Read a folder's denserk.json: settings, and the dimensions of `finetune --dimensions`."""
-    values = read_json(folder / DENSERK_FILE)
+class OwnFile(NamedTuple):
+    """What denserk.json says; see `StoredModel` for the last ones."""
+
+    representation: RepresentationSettings
+    text: TextSettings
+    pairs: encoding.PairSettings
+    dimensions: tuple[int, ...]
+    queries_of: Mapping[str, Any] | None
+    metric: Metric
+    activation: str
+
+
+def read_own_file(folder: Path) -> OwnFile:
+    """Read a folder's denserk.json."""
+    path = folder / DENSERK_FILE
+    values = read_json(path)
     version = values.get("format_version")
     if version != FORMAT_VERSION:
         raise ModelError(
-            f"{folder / DENSERK_FILE} has the format version {version}, expected {FORMAT_VERSION}",
+            f"{path} has the format version {version}, expected {FORMAT_VERSION}",
             "use the version of denserk that wrote it, or a later one",
         )
+    check(values, {"queries_of?": TEACHER, "metric?": tuple(Metric), "activation?": str}, path)
+    activation = values.get("activation", IDENTITY)
+    if activation not in ACTIVATIONS:
+        raise InputError(path, None, f"activation {activation}", ", ".join(ACTIVATIONS))
     try:
-        return (
+        return OwnFile(
             from_json(RepresentationSettings, values["representation"]),
             from_json(TextSettings, values["text"]),
             from_json(encoding.PairSettings, values.get("pairs", {})),
             as_type(tuple[int, ...], values.get("dimensions", ())),
+            values.get("queries_of"),
+            Metric(values.get("metric") or Metric.INNER),
+            activation,
         )
     except (KeyError, TypeError, ValueError, UsageError) as error:
-        raise ModelError(f"{folder / DENSERK_FILE} is not valid: {error}") from None
+        raise ModelError(f"{path} is not valid: {error}") from None
 
 
 def _of_one_version(read: Callable[[Path], StoredModel]) -> Callable[[Path], StoredModel]:
@@ -339,24 +394,12 @@ def _of_one_version(read: Callable[[Path], StoredModel]) -> Callable[[Path], Sto
 def read_model_folder(folder: Path) -> StoredModel:
     """Read a model's folder, whatever its layout; a ModelError for an unknown or broken one."""
     if (folder / DENSERK_FILE).is_file():
-        representation, text, _, dimensions = read_own_file(folder)
-        untied = (folder / PASSAGE_SIDE).is_dir()
-        passage = StoredEncoder.read(folder / PASSAGE_SIDE if untied else folder)
-        query = StoredEncoder.read(folder / QUERY_SIDE) if untied else passage
-        files = (folder / DENSERK_FILE,)
-        teacher = read_json(files[0], {"queries_of?": TEACHER}).get("queries_of")
-        more: Any = {"dimensions": dimensions, "queries_of": teacher}
-        return StoredModel(folder, query, passage, representation, text, files, **more)
-    modules = folder / MODULES_FILE
-    if modules.is_file() and b"denserk.integrations" not in modules.read_bytes():
-        return _read_sentence_transformers(folder)
+        return _read_own_folder(folder)
+    if is_sentence_transformers(folder):
+        return _read_foreign_folder(folder)
     if (folder / TERM_WEIGHT_FILE).is_file():
         return _read_authors(folder)
-    if not (folder / CONFIG).is_file():
-        raise ModelError(
-            f"{folder} is no model folder: it has no {CONFIG}",
-            "it loads folders of transformers, sentence-transformers, Aggretriever and its own",
-        )
+    require_model(folder)
     encoder = StoredEncoder.read(folder)
     if "tok_proj.weight" in encoder.heads:  # Aggretriever's one-file layout
         return StoredModel(folder, encoder, encoder, _aggretriever(encoder.heads))
@@ -365,6 +408,59 @@ def read_model_folder(folder: Path) -> StoredModel:
         chosen = Representation.LAST
     settings = RepresentationSettings(chosen)
     return StoredModel(folder, encoder, encoder, settings, has_settings=False)
+
+
+def _read_own_folder(folder: Path) -> StoredModel:
+    """Read a folder that denserk wrote."""
+    own = read_own_file(folder)
+    if (folder / PASSAGE_SIDE).is_dir():
+        passage = StoredEncoder.read(folder / PASSAGE_SIDE, activation=own.activation)
+        query = StoredEncoder.read(folder / QUERY_SIDE, activation=own.activation)
+    else:
+        passage = query = StoredEncoder.read(folder, activation=own.activation)
+    return StoredModel(
+        folder,
+        query,
+        passage,
+        own.representation,
+        own.text,
+        files=(folder / DENSERK_FILE,),
+        dimensions=own.dimensions,
+        queries_of=own.queries_of,
+        metric=own.metric,
+    )
+
+
+def _read_foreign_folder(folder: Path) -> StoredModel:
+    """Read a folder that sentence-transformers wrote."""
+    foreign = read_sentence_transformers(folder)
+    files = foreign.files
+    if foreign.dense is None:
+        encoder = StoredEncoder.read(foreign.transformer)
+    else:
+        weights = checkpoints.weight_files(foreign.dense.folder)
+        files += tuple(weights)
+        heads = _dense_heads(checkpoints.read_weights(foreign.dense.folder))
+        encoder = StoredEncoder.read(foreign.transformer, heads, foreign.dense.activation)
+    return StoredModel(
+        folder,
+        encoder,
+        encoder,
+        foreign.representation,
+        foreign.text,
+        files,
+        metric=foreign.metric,
+        foreign=foreign,
+    )
+
+
+def _dense_heads(tensors: Tensors) -> Tensors:
+    """Return the tensors of sentence-transformers' linear layer by their names here."""
+    heads = {name.replace("linear.", "projection.", 1): tensor for name, tensor in tensors.items()}
+    if "projection.weight" in heads and "projection.bias" not in heads:
+        weight = heads["projection.weight"]
+        heads["projection.bias"] = weight.new_zeros(len(weight))
+    return heads
 
 
 def _read_authors(folder: Path) -> StoredModel:
@@ -389,64 +485,6 @@ def _aggretriever(heads: Tensors) -> RepresentationSettings:
     return RepresentationSettings(Representation.AGG, cls_dim=cls_dim)
 
 
-def _read_sentence_transformers(folder: Path) -> StoredModel:
-    """A sentence-transformers folder; what denserk does not compute exactly is an error."""
-
-    def check(supported: object, what: str) -> None:
-        if not supported:
-            raise ModelError(f"{folder} {what}, which denserk does not do")
-
-    modules = read_json(folder / MODULES_FILE, [dict])
-    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-    chains = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
-    check(kinds in chains, f"chains the modules {', '.join(kinds)}")
-    inner, second = (folder / str(module.get("path", "")) for module in modules[:2])
-    pooling = read_json(second / CONFIG)
-    older = [mode for key, mode in OLDER_POOLING_KEYS.items() if pooling.get(key)]
-    modes = pooling.get("pooling_mode") or older or ["mean"]
-    modes = [modes] if isinstance(modes, str) else modes
-    pools = len(modes) == 1 and modes[0] in POOLING_MODES
-    check(pools, f"pools by {' and '.join(map(str, modes))}")
-    check(pooling.get("include_prompt") is not False, "leaves the prompt out of its pooling")
-    transformer = sorted(inner.glob("sentence_*_config.json"))
-    settings = read_json(transformer[0]) if transformer else {}
-    config, tokenizer = (_optional(inner / name) for name in (CONFIG, "tokenizer_config.json"))
-    task = settings.get("transformer_task", "feature-extraction")
-    check(task == "feature-extraction", f"runs its transformer for the task {task}")
-    check(not settings.get("query_expansion"), "expands queries")
-    lower_cases = settings.get("do_lower_case") and not tokenizer.get("do_lower_case")
-    check(not lower_cases, "lower-cases text before its tokenizer")
-    limits = (tokenizer.get("model_max_length"), config.get("max_position_embeddings"))
-    length = settings.get("max_seq_length") or min((int(n) for n in limits if n), default=512)
-    prompts = _optional(folder / PROMPTS_FILE)
-    encoder = StoredEncoder.read(inner)
-    others = [path for path in (folder / PROMPTS_FILE, *transformer) if path.is_file()]
-    return StoredModel(
-        folder,
-        encoder,
-        encoder,
-        RepresentationSettings(POOLING_MODES[modes[0]], l2_norm="Normalize" in kinds),
-        TextSettings(
-            query_max_length=settings.get("query_length") or length,
-            passage_max_length=settings.get("document_length") or length,
-            query_prefix=_prompt(prompts, "query"),
-            passage_prefix=_prompt(prompts, "document", "passage", "corpus"),
-        ),
-        (folder / MODULES_FILE, second / CONFIG, *others),
-    )
-
-
-def _optional(path: Path) -> dict[str, Any]:
-    return dict(read_json(path)) if path.is_file() else {}
-
-
-def _prompt(config: Mapping[str, Any], *names: str) -> str:
-    """The first prompt that is there of those that may be meant, or the default one."""
-    prompts = config.get("prompts") or {}
-    found = (prompts[n] for n in (*names, config.get("default_prompt_name")) if n in prompts)
-    return str(next(found, None) or "")
-
-
 def save_model(
     folder: Path,
     passage: Encoder,
@@ -456,6 +494,7 @@ def save_model(
     base: str = "",
     dimensions: Sequence[int] = (),
     queries_of: Mapping[str, Any] | None = None,
+    metric: Metric = Metric.INNER,
 ) -> None:
     """Save a model so that denserk, transformers, sentence-transformers and Pyserini load it.
 
@@ -465,19 +504,25 @@ def save_model(
 
     Without `query`, queries share the encoder of passages. `base` is named in the model card, and
     so are the `dimensions` that vectors were trained to be cut to, which denserk.json has too, as
-    it has `queries_of` (see `StoredModel`).
+    it has `queries_of` and `metric` (see `StoredModel`).
     """
     query = query or passage
     tied = query is passage
     settings, model = passage.settings, passage.backbone.model
     if settings.mlm_head is encoding.MlmHead.FRESH:  # it is trained now
         settings = replace(settings, mlm_head=encoding.MlmHead.PRETRAINED)
-    _write_sentence_transformers(folder, passage, text, base, dimensions, tied=tied)
-    own = {"representation": settings, "text": text, "queries_of": queries_of}
+    _write_sentence_transformers(folder, passage, text, base, dimensions, metric, tied=tied)
+    own: dict[str, Any] = {"representation": settings, "text": text, "queries_of": queries_of}
+    if metric is not Metric.INNER:
+        own["metric"] = metric.value
+    if passage.activation_name != IDENTITY:
+        own["activation"] = passage.activation_name
     write_own_file(folder, model.config.model_type, dimensions, **own)
     if not tied:
         for side, encoder in ((QUERY_SIDE, query), (PASSAGE_SIDE, passage)):
-            save_model(folder / side, encoder, tokenizer, text, None, base, dimensions)
+            save_model(
+                folder / side, encoder, tokenizer, text, None, base, dimensions, metric=metric
+            )
         return
     heads = passage.representation.state_dict()
     if heads:  # Pyserini's newer readers take the heads from here
@@ -520,7 +565,11 @@ def write_own_file(
 ) -> None:
     """Write denserk.json: the type of the backbone, and settings by class or as they are."""
     about = {"format_version": FORMAT_VERSION, "denserk_version": __version__}
-    own = {n: v if isinstance(v, Mapping) else as_json(v) for n, v in settings.items() if v}
+    own = {
+        name: value if isinstance(value, Mapping | str) else as_json(value)
+        for name, value in settings.items()
+        if value
+    }
     trained = {"dimensions": list(dimensions)} if dimensions else {}
     _write_json(folder / DENSERK_FILE, {**about, "backbone": backbone, **own, **trained})
 
@@ -536,6 +585,7 @@ def _write_sentence_transformers(
     text: TextSettings,
     base: str,
     dimensions: Sequence[int],
+    metric: Metric,
     *,
     tied: bool,
 ) -> None:
@@ -571,12 +621,13 @@ def _write_sentence_transformers(
         "model_type": "SentenceTransformer",
         "prompts": {"query": text.query_prefix, "document": text.passage_prefix},
         "default_prompt_name": "document" if standard and text.passage_prefix else None,
-        "similarity_fn_name": "dot",
+        "similarity_fn_name": "euclidean" if metric is Metric.L2 else "dot",
     }
     _write_json(folder / PROMPTS_FILE, prompts)
     _write_json(folder / MODULES_FILE, modules)
     local = Path(base).absolute().name if Path(base).is_dir() else ""  # a link by its own name
     named = {"base": base, "local": local, "dimensions": dimensions, "version": __version__}
+    named["metric"] = metric.value
     card = card_template("card.md").render(
         named, encoder=encoder, text=text, tied=tied, standard=standard
     )
@@ -626,13 +677,22 @@ def convert_model(
     """
     name, folder = find_model(source)
     stored = read_model_folder(folder)
-    query, passage = stored.build(override(stored.representation, representation))
+    query, passage = stored.build(stored.choose(representation, text))
     others = _average((query, passage), stored, average)
     tokenizer = stored.load_tokenizer(stored.passage.folder)
     texts = override(stored.text, text)
     if layout is encoding.ModelLayout.DENSERK:
-        more: Any = {"dimensions": stored.dimensions, "queries_of": stored.queries_of}
-        save_model(target, passage, tokenizer, texts, query, name, **more)
+        save_model(
+            target,
+            passage,
+            tokenizer,
+            texts,
+            query,
+            name,
+            dimensions=stored.dimensions,
+            queries_of=stored.queries_of,
+            metric=stored.metric,
+        )
         if average:
             models = {"average_of": {name: stored.fingerprint(), **others}}
             _write_json(target / DENSERK_FILE, {**read_json(target / DENSERK_FILE), **models})

@@ -203,16 +203,25 @@ class Aggretriever(Pooled):
 
 
 class ScalarMix(nn.Module):
-    """Learned average of S vectors: softmax(a), a starting at zero (MLR, equation 8)."""
+    """Learned average of S vectors: softmax(a), a starting at zero (MLR, equation 8).
+
+    Vectors that a passage does not have are left out: the softmax is over those that it has.
+    """
 
     def __init__(self, count: int) -> None:
         super().__init__()
         self.scalar_parameters = nn.Parameter(torch.zeros(count))
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        """(P, S, H) -> (P, H)."""
-        weights = self.scalar_parameters.softmax(0).to(vectors.dtype)
-        return torch.einsum("psh,s->ph", vectors, weights)
+    def forward(self, vectors: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(P, S, H), mask (P, S) or None: all are real -> (P, H)."""
+        if mask is None:
+            weights = self.scalar_parameters.softmax(0).to(vectors.dtype)
+            return torch.einsum("psh,s->ph", vectors, weights)
+        logits = self.scalar_parameters.masked_fill(~mask, -torch.inf)
+        weights = logits.softmax(1).to(vectors.dtype)
+        # what stands in place of a missing vector may be any number
+        real = torch.where(mask.unsqueeze(-1), vectors, 0)
+        return torch.einsum("psh,ps->ph", real, weights)
 
 
 def average_vectors(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -275,7 +284,7 @@ class MultiVector(Pooled):
         else:
             vectors = PassageVectors(backbone(batch), mask)
         if self.scalar_mix is not None:
-            return PassageVectors(self.scalar_mix(vectors.values).unsqueeze(1))
+            return PassageVectors(self.scalar_mix(*vectors).unsqueeze(1))
         if settings.reduction is encoding.Reduction.AVERAGE:
             return PassageVectors(average_vectors(*vectors).unsqueeze(1))
         return vectors
@@ -299,11 +308,19 @@ def needs_mlm_head(settings: RepresentationSettings) -> bool:
 
 
 class Encoder(nn.Module):
-    """One side's encoder; most models use the same one for queries and passages."""
+    """One side's encoder; most models use the same one for queries and passages.
 
-    def __init__(self, backbone: Backbone, settings: RepresentationSettings) -> None:
+    `activation` is the name of the function, a class of torch.nn, that follows the linear layer of
+    `settings.projection`.
+    """
+
+    def __init__(
+        self, backbone: Backbone, settings: RepresentationSettings, activation: str = "Identity"
+    ) -> None:
         super().__init__()
         self.backbone, self.settings = backbone, settings
+        self.activation_name = activation if settings.projection else "Identity"
+        self.activation: nn.Module = getattr(nn, self.activation_name)()
         hidden, vocabulary = backbone.config.hidden_size, backbone.config.vocab_size
         self.representation: Pooled
         if settings.representation in SEVERAL_VECTORS:
@@ -338,7 +355,7 @@ class Encoder(nn.Module):
 
     def _scaled(self, vectors: Tensor) -> Tensor:
         settings = self.settings
-        vectors = self.representation.projection(at_least_float32(vectors))
+        vectors = self.activation(self.representation.projection(at_least_float32(vectors)))
         return truncated(at_least_float32(vectors), settings.truncate_dim, l2_norm=settings.l2_norm)
 
     def prepare_inference(

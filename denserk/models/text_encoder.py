@@ -13,16 +13,24 @@ from torch import Tensor
 
 from denserk.config.encoding import PUBLISHED_TEXT, Backend, ComputeSettings, Dtype, ModelOptions
 from denserk.config.options import NOTHING, as_json
+from denserk.config.retrieval import Metric
 from denserk.data.batches import PlannedTexts, TokenBatch, plan, to_device
 from denserk.data.tokenization import TextTokenizer, TokenIds
 from denserk.errors import ModelError, UsageError
 from denserk.extras import installed
 from denserk.io.manifest import file_sha256
+from denserk.io.model_files import find_model
 from denserk.io.outputs import scratch_folder
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
 from denserk.models.backbone import STATIC
-from denserk.models.checkpoints import find_model
-from denserk.models.devices import Compiled, certify, choose_dtype, on_threads, prepare_device
+from denserk.models.devices import (
+    Compiled,
+    certify,
+    choose_dtype,
+    memory_errors,
+    on_threads,
+    prepare_device,
+)
 from denserk.models.model_folder import fit_lengths, override, read_model_folder
 from denserk.models.representation import Encoder
 from denserk.records import Passage, Query
@@ -59,6 +67,7 @@ class TextEncoder:
         vectors_per_passage: S, rows that `encode_passages` returns for each passage.
         fingerprint: SHA-256 of weights, tokenizer and configuration; equal on any machine.
         queries_of: the model whose query vectors it learned, if it is for that model's index alone.
+        metric: how its vectors are compared.
 
     Raises:
         UsageError: the model, the device or a setting does not exist.
@@ -77,10 +86,18 @@ class TextEncoder:
         self.name, folder = find_model(model)
         stored = read_model_folder(folder)
         self.fingerprint, self.queries_of = stored.fingerprint(), stored.queries_of
+        self.metric = stored.metric
+        is_norm_given = "l2_norm" in representation
         if like is not None and like.get("fingerprint") == self.fingerprint:
             representation = {**like.get("representation", {}), **representation}
             text = {**like.get("text", {}), **text}
-        self.representation = override(stored.representation, representation)
+        self.representation = stored.choose(representation, text)
+        if stored.is_for_cosine and not self.representation.l2_norm and not is_norm_given:
+            logger.warning(
+                f"{self.name} compares by cosine, and the passages were encoded without "
+                "L2-normalisation: results are those of inner products; encode the passages again "
+                "for those of cosine"
+            )
         if not stored.has_settings and not representation:
             chosen = self.representation.representation
             logger.info(f"{self.name} does not record a pooling: taking {chosen}")
@@ -135,6 +152,7 @@ class TextEncoder:
             **({"queries_of": self.queries_of} if self.queries_of else {}),
             "backbone": self.backbone,
             "dimension": self.dimension,
+            **({"metric": self.metric.value} if self.metric is not Metric.INNER else {}),
             "backend": self.backend.value,
             **({"int8": self.int8} if self.int8 else {}),
             "dtype": self.compute.dtype.value,
@@ -238,7 +256,10 @@ class TextEncoder:
     ) -> NDArray[np.float32]:
         found = torch.empty(0, self.dimension)
         for members, batch in zip(planned.members, planned.batches, strict=True):
-            with on_threads(self.threads_for(planned.count)):
+            count, length = batch.input_ids.shape
+            work = f"encoding {count:,} texts of {length:,} tokens on {self.device}"
+            hint = f"encode fewer tokens at a time: --batch-tokens {max(1, count * length // 2)}"
+            with memory_errors(work, hint), on_threads(self.threads_for(planned.count)):
                 vectors = vectors_of(to_device(batch, self.device)).float()
             if not len(found):
                 found = vectors.new_empty(planned.count, *vectors.shape[1:])

@@ -17,21 +17,23 @@ from torch import nn
 from denserk.config import encoding, recorded
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, spelled, unused_options
+from denserk.config.retrieval import Metric
 from denserk.config.training import BI_ENCODER, CROSS_ENCODER, DevMetric, FinetuneRun, Objective
 from denserk.data.batches import plan
 from denserk.data.pretraining_data import split_sentences
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import PairTrainingBatches, SentenceBatches, TrainingBatches
 from denserk.data.training_data import SentenceStore, prepare, tokenize_sentences, write_sentences
-from denserk.errors import UsageError
+from denserk.errors import ModelError, UsageError
 from denserk.extras import require
 from denserk.io.corpus import read_passages
 from denserk.io.files import display_name
+from denserk.io.model_files import find_model
 from denserk.io.topics import read_queries
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models import model_folder
 from denserk.models.backbone import STATIC, Backbone, StaticConfig, without_special_tokens
-from denserk.models.checkpoints import find_model, read_tensors
+from denserk.models.checkpoints import read_tensors
 from denserk.models.cross_encoder import Reranker, is_reranker, reranker_to_train
 from denserk.models.representation import Aggretriever, Encoder, MultiVector, Retriever
 from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
@@ -101,7 +103,9 @@ def retriever_training(run: FinetuneRun) -> Training:
     """Load or initialise the retriever of a run; new layers use torch's random state."""
     name, folder = find_model(run.finetune.model)
     stored = model_folder.read_model_folder(folder)
-    chosen = model_folder.override(stored.representation, run.representation)
+    chosen = stored.choose(run.representation, run.text)
+    if stored.metric is not Metric.INNER:
+        logger.info(f"{name} is trained to compare by inner product, and so will the new model")
     sentences, temperature = run.objective.objective in SENTENCES, run.objective.temperature
     if chosen.l2_norm and not sentences and temperature >= 1:
         why = f"--temperature {temperature:g} with L2-normalised vectors: a softmax hardly learns"
@@ -138,17 +142,28 @@ def retriever_training(run: FinetuneRun) -> Training:
         objective, across = objective_of(run, model), run.finetune.negatives_x_device
         guide = None
         if run.objective.guide is not None:
-            if "-" in run.finetune.train_data:
-                raise UsageError("--guide reads --train-data twice: give a file, not a stream")
-            device, dtype = run.finetune.device, run.optimizer.dtype
-            compute = encoding.ComputeSettings(device=device, dtype=dtype)
-            guide = TextEncoder(run.objective.guide, compute=compute)
+            guide = load_guide(run, run.objective.guide)
             resolved["guide"] = guide.description()
         step = partial(retrieval_step, model, objective, run.cache, across, guide=guide)
         size = run.optimizer.batch_size
         measured = partial(measure, model, batch=size, temperature=temperature)
         prepare = partial(prepare_queries, run, tokenizers, TrainingBatches, measured, guide=guide)
     return Training(model, step, save, load, prepare, resolved)
+
+
+def load_guide(run: FinetuneRun, model: str) -> TextEncoder:
+    """Load the model that keeps probable positives out of the negatives."""
+    if "-" in run.finetune.train_data:
+        raise UsageError("--guide reads --train-data twice: give a file, not a stream")
+    compute = encoding.ComputeSettings(device=run.finetune.device, dtype=run.optimizer.dtype)
+    guide = TextEncoder(model, compute=compute)
+    if guide.metric is not Metric.INNER:
+        raise ModelError(
+            f"--guide {guide.name} compares by Euclidean distance; texts are guided by inner "
+            "product or cosine",
+            "choose another guide",
+        )
+    return guide
 
 
 def objective_of(run: FinetuneRun, model: Retriever) -> RetrievalObjective:

@@ -20,9 +20,9 @@ from denserk.data.tokenization import load_tokenizer
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import STREAM, open_binary, write_errors
 from denserk.io.manifest import Kind
+from denserk.io.model_files import find_model
 from denserk.io.versions import reading
 from denserk.losses.pretraining import Condenser, DupMae, MaskedLanguageModel, Master, RetroMae
-from denserk.models.checkpoints import find_model
 from denserk.models.devices import main_process_first
 from denserk.models.model_folder import StoredEncoder, read_model_folder, save_transformer
 from denserk.reporting import track

@@ -38,6 +38,10 @@ logger = logging.getLogger(__name__)
 
 LARGEST_GROWTH = 1e4  # of the norm of all weights: above it, training has diverged
 LOG_LINES = 20  # lines that a log has at least, and steps between two of them at most
+LESS_MEMORY = (
+    "finetune needs less memory with --grad-cache, pretrain with --micro-batch-size, and both with "
+    "--gradient-checkpointing or a smaller --batch-size"
+)
 GPU_WORKERS = 2  # processes that prepare batches for a GPU
 # In the folder of a run; files of a checkpoint.
 CHECKPOINTS, BEST, STEPS = "checkpoints", "best", "steps"
@@ -169,7 +173,9 @@ class Trainer:
             start = time.perf_counter()
             batches = list(islice(remaining, self.per_update))
             self._waited += time.perf_counter() - start
-            self.training_step(batches)
+            work = f"training step {self.step_number + 1:,} on {self.device}"
+            with devices.memory_errors(work, LESS_MEMORY):
+                self.training_step(batches)
             self._seconds += time.perf_counter() - start
             progress.advance()
             self._after_step()

@@ -2,7 +2,7 @@ import pytest
 from huggingface_hub import constants
 
 from denserk.errors import ModelError, UsageError
-from denserk.models.checkpoints import find_model
+from denserk.io.model_files import find_model
 
 
 @pytest.fixture(autouse=True)

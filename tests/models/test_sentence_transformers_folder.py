@@ -1,12 +1,19 @@
 import json
+import re
 import shutil
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
+import denserk
 from denserk.commands.app import run
 from denserk.config.encoding import Representation
-from denserk.errors import ModelError
+from denserk.errors import DenserkError, ModelError
 from denserk.models.model_folder import read_model_folder
+from tests.training.finetuning import write_examples
 
 ST, LENGTHS = "sentence_transformers.models.", "sentence_bert_config.json"
 POOLING, PROMPTS = "1_Pooling/config.json", "config_sentence_transformers.json"
@@ -37,7 +44,8 @@ def test_pooling_norm_and_length_are_read(tiny, tmp_path):
     assert stored.has_settings
     assert stored.representation.l2_norm
     assert (stored.text.query_max_length, stored.text.passage_max_length) == (20, 20)
-    bare = read_model_folder(make(tiny(), tmp_path / "b", modules=("Transformer", "Pooling")))
+    chain = {"modules": ("Transformer", "Pooling"), PROMPTS: {"similarity_fn_name": "dot"}}
+    bare = read_model_folder(make(tiny(), tmp_path / "b", **chain))
     assert not bare.representation.l2_norm
     assert bare.fingerprint() != stored.fingerprint()
     for lengths, expected in (
@@ -67,18 +75,186 @@ def test_poolings(tiny, tmp_path, config, expected):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"modules": ("Transformer", "Pooling", "Dense")}, "Transformer, Pooling, Dense"),
-        ({"modules": ("Router",)}, "Router"),
-        ({POOLING: {"pooling_mode": ["cls", "mean"]}}, "pools by cls and mean"),
-        ({POOLING: {"include_prompt": False}}, "leaves the prompt out"),
-        ({LENGTHS: {"do_lower_case": True}}, "lower-cases"),
-        ({LENGTHS: {"query_expansion": {"length": 9}}}, "expands queries"),
-        ({LENGTHS: {"transformer_task": "fill-mask"}}, "fill-mask"),
+        ({"modules": ("Transformer", "Pooling", "LayerNorm")}, "modules.json.*LayerNorm"),
+        ({"modules": ("Transformer", "WeightedLayerPooling", "Pooling")}, "WeightedLayerPooling"),
+        ({"modules": ("Transformer", "Pooling", "Normalize", "Dense")}, "Normalize, Dense"),
+        ({"modules": ("Router",)}, "modules.json.*Router"),
+        ({"modules": ("StaticEmbedding",)}, "modules.json.*StaticEmbedding"),
+        ({"modules.json": [{"type": "custom_st.Transformer"}]}, "modules.json.*custom_st"),
+        ({POOLING: {"pooling_mode": ["cls", "mean"]}}, f"{POOLING}: pooling_mode.*cls and mean"),
+        ({POOLING: {"pooling_mode_weightedmean_tokens": True}}, "pooling_mode.*weightedmean"),
+        ({POOLING: {"pooling_mode_new": True}}, f"{POOLING}: pooling_mode_new"),
+        ({POOLING: {"include_prompt": False}}, f"{POOLING}: include_prompt"),
+        ({LENGTHS: {"do_lower_case": True}}, f"{LENGTHS}: do_lower_case"),
+        ({LENGTHS: {"query_expansion": {"length": 9}}}, f"{LENGTHS}: query_expansion"),
+        ({LENGTHS: {"transformer_task": "fill-mask"}}, f"{LENGTHS}: transformer_task.*fill-mask"),
+        (
+            {LENGTHS: {"processing_kwargs": {"text": {"padding": "max_length"}}}},
+            "processing_kwargs",
+        ),
+        ({LENGTHS: {"tokenizer_args": {"padding_side": "left"}}}, "tokenizer_args.padding_side"),
+        ({LENGTHS: {"max_seq_length": "long"}}, f"{LENGTHS}.*max_seq_length"),
+        (
+            {PROMPTS: {"similarity_fn_name": "manhattan"}},
+            f"{PROMPTS}: similarity_fn_name.*manhattan",
+        ),
+        ({PROMPTS: {"similarity_fn_name": "maxsim"}}, f"{PROMPTS}: similarity_fn_name.*maxsim"),
+        ({PROMPTS: {"similarity_fn_name": "dot", "truncate_dim": 4}}, f"{PROMPTS}: truncate_dim"),
+        ({PROMPTS: {"truncate_dim": "all"}}, f"{PROMPTS}: truncate_dim"),
+        ({PROMPTS: {"model_type": "SparseEncoder"}}, f"{PROMPTS}: model_type.*SparseEncoder"),
+        ({PROMPTS: {"default_prompt_name": "gone"}}, f"{PROMPTS}: default_prompt_name.*gone"),
+        ({PROMPTS: {"prompts": ["a"]}}, f"{PROMPTS}.*prompts"),
+        ({"adapter_config.json": {"peft_type": "LORA"}}, "adapter_config.json.*adapter"),
     ],
 )
-def test_what_denserk_does_not_do_is_refused_by_name(tiny, tmp_path, change, words):
-    with pytest.raises(ModelError, match=words):
-        read_model_folder(make(tiny(), tmp_path / "m", **change))
+def test_what_denserk_does_not_compute_is_refused_by_file_and_setting(
+    tiny, toy, tmp_path, capfd, change, words
+):
+    folder = make(tiny(), tmp_path / "m", **change)
+    given = ("--model", folder, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "v")
+    assert run(["encode", *map(str, given)]) == 1
+    error, *hint = capfd.readouterr().err.splitlines()
+    assert re.search(words, error)
+    assert hint
+    assert not (tmp_path / "v").exists()
+    with pytest.raises(DenserkError, match=words):
+        denserk.Encoder.load(folder)
+
+
+DENSE = {"in_features": 16, "out_features": 4, "activation_function": "torch.nn.Tanh"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"use_residual": True}, "use_residual"),
+        (
+            {"activation_function": "torch.nn.modules.activation.PReLU"},
+            "activation_function.*PReLU",
+        ),
+        ({"activation_function": "os.system"}, "activation_function.*os.system"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name"),
+        ({"out_features": 0}, "out_features"),
+        ({}, "has no weights"),
+    ],
+)
+def test_a_linear_layer_of_another_kind_is_refused(tiny, tmp_path, change, words):
+    chain = ("Transformer", "Pooling", "Dense")
+    files = {"2_Dense/config.json": {**DENSE, **change}}
+    folder = make(tiny(), tmp_path / "m", modules=chain, **files)
+    with pytest.raises(DenserkError, match=f"2_Dense.*{words}"):
+        denserk.Encoder.load(folder)
+
+
+def test_a_linear_layer_of_another_size_is_refused(tiny, tmp_path):
+    chain = ("Transformer", "Pooling", "Dense")
+    folder = make(tiny(), tmp_path / "m", modules=chain, **{"2_Dense/config.json": DENSE})
+    tensors = {"linear.weight": torch.ones(4, 9), "linear.bias": torch.ones(4)}
+    save_file(tensors, folder / "2_Dense/model.safetensors")
+    with pytest.raises(ModelError, match=r"projection.weight"):
+        denserk.Encoder.load(folder)
+
+
+@pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", "C:\\models", "..\\up"])
+def test_modules_outside_of_the_folder_are_not_followed(tiny, tmp_path, path):
+    folder = make(tiny(), tmp_path / "m")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = path
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(DenserkError, match=r"modules.json: found the path .* leads out"):
+        denserk.Encoder.load(folder)
+
+
+@pytest.fixture
+def chain(tiny, toy, tmp_path, monkeypatch, capfd):
+    """Runs commands in the toy folder on a folder of Transformer and Pooling; returns messages."""
+    monkeypatch.chdir(toy)
+
+    def command(line, status=0):
+        assert run(line.split()) == status
+        return capfd.readouterr().err
+
+    def start(**about):
+        make(tiny(), toy / "m", modules=("Transformer", "Pooling"), **{PROMPTS: about})
+        return command
+
+    return start
+
+
+def recorded(folder, *names):
+    value = json.loads(Path(folder, "manifest.json").read_text())
+    for name in names:
+        value = value[name]
+    return value
+
+
+REPRESENTATION = ("made_from", "model", "representation")
+
+
+@pytest.mark.parametrize("about", [{}, {"similarity_fn_name": "cosine"}])
+def test_vectors_of_a_cosine_model_are_normalised_and_it_is_said_once(chain, about):
+    command = chain(**about)
+    said = command("encode --model m --corpus corpus.jsonl --output v --output-format npy")
+    assert said.count("--no-l2-norm") == 1
+    assert recorded("v", *REPRESENTATION)["l2_norm"]
+    vectors = denserk.Encoder.load("m").encode_passages(["the river", "a cat"])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    assert "--no-l2-norm" not in command("index --input v --output ix")
+    command("search --index ix --topics queries.tsv --output run")
+
+
+def test_a_given_norm_wins_over_cosine_and_search_warns_of_such_an_index(chain):
+    command = chain(similarity_fn_name="cosine")
+    said = command("encode --model m --corpus corpus.jsonl --output v --no-l2-norm")
+    assert "cosine" not in said
+    assert not recorded("v", *REPRESENTATION)["l2_norm"]
+    command("index --input v --output ix")
+    assert "cosine" in command("search --index ix --topics queries.tsv --output run")
+    given = "search --index ix --topics queries.tsv --output again --no-l2-norm"
+    assert "cosine" not in command(given)
+
+
+def test_vectors_of_a_euclidean_model_are_indexed_by_distance_unless_told_otherwise(chain):
+    command = chain(similarity_fn_name="euclidean")
+    assert "--metric l2" in command("encode --model m --corpus corpus.jsonl --output v")
+    assert recorded("v", "made_from", "model", "metric") == "l2"
+    command("index --input v --output ix")
+    assert recorded("ix", "settings", "metric") == "l2"
+    assert "WARNING" not in command("search --index ix --topics queries.tsv --output run")
+    assert "Euclidean" in command("index --input v --output inner --metric inner")
+    assert recorded("inner", "settings", "metric") == "inner"
+    said = command("search --index inner --topics queries.tsv --output run2")
+    assert "--metric l2" in said
+    assert denserk.Run.load("run") != denserk.Run.load("run2")
+    encoder = denserk.Encoder.load("m")
+    assert encoder.metric == "l2"
+
+
+def test_an_index_of_a_model_that_names_no_metric_records_inner_product(chain):
+    command = chain(similarity_fn_name="dot")
+    command("encode --model m --corpus corpus.jsonl --output v")
+    command("index --input v --output ix")
+    assert recorded("ix", "settings", "metric") == "inner"
+    assert "metric" not in recorded("v", "made_from", "model")
+
+
+def test_fine_tuning_starts_from_what_a_foreign_folder_says(chain):
+    command = chain(similarity_fn_name="cosine")
+    write_examples(Path("t.jsonl"), range(8))
+    line = "finetune --model m --train-data t.jsonl --group-size 2 --max-steps 1 --output"
+    assert "--temperature" in command(f"{line} a", 2)
+    said = command(f"{line} b --temperature 0.05")
+    assert json.loads(Path("b/denserk.json").read_text())["representation"]["l2_norm"]
+    assert "cosine" not in said  # it was said before
+    command(f"{line} c --no-l2-norm")
+    assert not json.loads(Path("c/denserk.json").read_text())["representation"]["l2_norm"]
+
+
+def test_prompts_of_other_names_are_mentioned(chain):
+    command = chain(similarity_fn_name="dot", prompts={"s2p_query": "find: ", "document": "a "})
+    assert "s2p_query" in command("encode --model m --corpus corpus.jsonl --output v")
+    given = "encode --model m --corpus corpus.jsonl --output w --query-prefix find:"
+    assert "s2p_query" not in command(given)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,172 @@
+"""Where a model is, and the files of its folder; nothing here imports torch.
+
+A folder of a model is what a user gives, perhaps from somebody else: a file that a library rejects
+is an error of the input, and no path in it leads out of the folder.
+"""
+
+import json
+import logging
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from denserk.config.encoding import PUBLISHED, WITHOUT_WEIGHTS
+from denserk.errors import DenserkError, InputError, ModelError, UsageError, lack_of_memory
+from denserk.io.files import read_file
+from denserk.io.manifest import Rule, check
+
+logger = logging.getLogger(__name__)
+
+CONFIG = "config.json"
+DENSERK_FILE = "denserk.json"
+MODULES_FILE = "modules.json"  # of sentence-transformers
+TERM_WEIGHT_FILE = "TermWeightTrans.pt"  # of the Aggretriever authors
+# a folder of a model has at least one of these
+MODEL_FILES = (CONFIG, DENSERK_FILE, MODULES_FILE, TERM_WEIGHT_FILE)
+# what is downloaded besides the weights: no optimizer states, and pre-training heads on request
+HUB_FILES = ("*.json", "*.txt", "*.model", "pooler.pt", TERM_WEIGHT_FILE)
+HUB_WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
+HUB_FOLDERS = ("", "query/", "document/", "query_model/", "passage_model/", "0_Transformer/")
+# weights of the linear layer after sentence-transformers' pooling
+HUB_DENSE = tuple(f"2_Dense/{pattern}" for pattern in HUB_WEIGHTS)
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+AGAIN = "fetch the file again"  # the hint for a file that is not as it was written
+SHOWN = 200  # characters of a library's message in an error
+
+
+def can_be_on_hub(model: str) -> bool:
+    """Return whether a model's name can be a short name, or one on the hub."""
+    return HUB_NAME.fullmatch(model) is not None and not model.startswith(".")
+
+
+def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) -> tuple[str, Path]:
+    """Return the full name of a model and its folder; a name on the hub is downloaded or cached.
+
+    The model, given by `option`, is a folder, a short name, or a name on the hub: the first that
+    exists. `beside` are further files to download where they exist.
+    """
+    if model in PUBLISHED and not Path(model).is_dir():
+        logger.info(f"{model} is {PUBLISHED[model]}")
+    return _locate(model, option, beside)
+
+
+def look_for_model(model: str, option: str = "--model") -> Path:
+    """Return a model's folder, before anything slow; an error if it holds no model."""
+    _, folder = _locate(model, option)
+    require_model(folder)
+    return folder
+
+
+def _locate(model: str, option: str, beside: Sequence[str] = ()) -> tuple[str, Path]:
+    """See `find_model`."""
+    if Path(model).is_dir():
+        return model, Path(model)
+    if model in WITHOUT_WEIGHTS:
+        raise UsageError(f"{option} {model}: {WITHOUT_WEIGHTS[model]}")
+    if model in PUBLISHED:
+        model = PUBLISHED[model]
+    elif not can_be_on_hub(model):
+        raise UsageError(f"{option} {model}: no such folder")
+    for pattern in HUB_WEIGHTS:  # pickles where there are no safetensors
+        weights = [folder + pattern for folder in HUB_FOLDERS]
+        snapshot = _fetch(model, [*HUB_FILES, *weights, *HUB_DENSE, *beside])
+        if any(any(snapshot.glob(name)) for name in weights):
+            return model, snapshot
+    raise ModelError(f"{model} on the hub holds no weights that denserk reads")
+
+
+def _fetch(model: str, files: Sequence[str]) -> Path:
+    """Return the folder of a model of the hub, from its cache or downloaded."""
+    from huggingface_hub import constants, snapshot_download  # slow to import
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=list(files)))
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"{model} is no folder, no short name ({', '.join(PUBLISHED)}) and cannot be "
+            f"fetched from the hub or its cache {constants.HF_HUB_CACHE}: {reason}",
+            f"a private model needs HF_TOKEN; without network: hf download {model} "
+            "--local-dir DIR elsewhere, then --model DIR",
+        ) from None
+
+
+def require_model(folder: Path) -> None:
+    """Raise a ModelError for a folder that has none of the files by which a model is known."""
+    if not any((folder / name).is_file() for name in MODEL_FILES):
+        raise ModelError(
+            f"{folder} is no model folder: it has no {CONFIG}",
+            "it loads folders of transformers, sentence-transformers, Aggretriever and its own",
+        )
+
+
+def read_json(path: Path, rule: Rule = dict) -> Any:
+    """Read a small JSON file, by default an object; fields of the rule are required."""
+    if not path.exists():
+        raise ModelError(f"{path} is missing")
+    try:
+        value = json.loads(
+            read_file(path), parse_float=_finite_number, parse_constant=_finite_number
+        )
+    except (ValueError, RecursionError) as error:
+        reason = str(error)[:SHOWN]
+        raise InputError(path, None, f"text that is not JSON ({reason})", "JSON", AGAIN) from None
+    check(value, rule, path, AGAIN)
+    return value
+
+
+def _finite_number(text: str) -> float:
+    """Return a number of a JSON file; a ValueError for NaN and infinity, which JSON has not."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the value {text}, which is no number of JSON")
+    return number
+
+
+def read_optional_json(path: Path, rule: Rule = dict) -> dict[str, Any]:
+    """Read a JSON object; an empty one where there is no such file."""
+    return dict(read_json(path, rule)) if path.is_file() else {}
+
+
+def path_inside(folder: Path, name: str, source: Path) -> Path:
+    """Return the path of a file that `source` names; an InputError if it leads out of the folder.
+
+    >>> path_inside(Path("m"), "1_Pooling", Path("m/modules.json")).as_posix()
+    'm/1_Pooling'
+    """
+    leads_out = any(
+        pure.is_absolute() or pure.drive or ".." in pure.parts
+        for pure in (PurePosixPath(name), PureWindowsPath(name))
+    )
+    if leads_out or "\0" in name:
+        raise InputError(
+            source,
+            None,
+            f"the path {name[:SHOWN]!r}, which leads out of the model's folder",
+            "names of files inside it",
+            "fetch the model from a source that you trust",
+        )
+    return folder / name
+
+
+@contextmanager
+def library_errors(problem: str, hint: str = AGAIN) -> Iterator[None]:
+    """Turn whatever a library raises while it reads a model's files into one ModelError.
+
+    `problem` names the file. Errors of denserk, and a lack of memory, stay as they are.
+    """
+    try:
+        yield
+    except (DenserkError, MemoryError):
+        raise
+    except BaseException as error:
+        # a panic of a library in Rust is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if lack_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())[:SHOWN] or type(error).__name__
+        raise ModelError(f"{problem} ({reason})", hint) from error

@@ -1,0 +1,421 @@
+"""Folders of sentence-transformers: what they say, as settings of denserk. Nothing imports torch.
+
+Each setting that changes a vector or a ranking is computed exactly, or is an error that names the
+file, the setting and what to type. Settings that sentence-transformers itself does not read are
+ignored.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from denserk.config.encoding import Representation, RepresentationSettings, TextSettings
+from denserk.config.options import LARGEST
+from denserk.config.retrieval import Metric
+from denserk.errors import ModelError
+from denserk.io.files import read_file
+from denserk.io.model_files import (
+    CONFIG,
+    DENSERK_FILE,
+    MODULES_FILE,
+    SHOWN,
+    look_for_model,
+    path_inside,
+    read_json,
+    read_optional_json,
+)
+
+PROMPTS_FILE = "config_sentence_transformers.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+ADAPTER_CONFIG = "adapter_config.json"
+OWN_MODULE = b"denserk.integrations"  # the class by which sentence-transformers opens denserk's
+PACKAGE = "sentence_transformers."  # of the classes of its modules
+# modules in their order; the last two may be absent
+TRANSFORMER, POOLING, DENSE, NORMALIZE = "Transformer", "Pooling", "Dense", "Normalize"
+CHAINS = (
+    (TRANSFORMER, POOLING),
+    (TRANSFORMER, POOLING, NORMALIZE),
+    (TRANSFORMER, POOLING, DENSE),
+    (TRANSFORMER, POOLING, DENSE, NORMALIZE),
+)
+# sentence-transformers' name of a pooling -> denserk's
+POOLING_MODES = {
+    "cls": Representation.CLS,
+    "mean": Representation.MEAN,
+    "max": Representation.MAX,
+    "lasttoken": Representation.LAST,
+}
+# flags of folders written before the pooling had one name
+OLDER_POOLING_KEYS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+POOLING_DIMENSIONS = ("embedding_dimension", "word_embedding_dimension")
+POOLING_KEYS = (*POOLING_DIMENSIONS, *OLDER_POOLING_KEYS, "pooling_mode", "include_prompt")
+# classes of torch.nn that a linear layer may be followed by
+IDENTITY, TANH = "Identity", "Tanh"
+ACTIVATIONS = (IDENTITY, TANH, "ReLU", "GELU", "Sigmoid", "SiLU", "LeakyReLU", "ELU", "Softplus")
+# similarity_fn_name -> how vectors are compared; cosine compares normalised ones
+COSINE = "cosine"
+SIMILARITIES = {COSINE: Metric.INNER, "dot": Metric.INNER, "euclidean": Metric.L2}
+# values of the transformer's settings that denserk computes; None: absent
+TRANSFORMER_VALUES: dict[str, tuple[Any, ...]] = {
+    "transformer_task": ("feature-extraction",),
+    "module_output_name": ("token_embeddings",),
+}
+# the transformer's settings that denserk reads, or that change no vector
+TRANSFORMER_KEYS = (
+    *TRANSFORMER_VALUES,
+    *("max_seq_length", "query_length", "document_length", "do_lower_case"),
+    *("modality_config", "unpad_inputs"),
+)
+TEXT_MODALITY = {"method": "forward", "method_output_name": "last_hidden_state"}
+# arguments of transformers' from_pretrained, in settings of these names, that change no vector
+ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args")
+ARGUMENTS = (*ARGUMENTS, "config_kwargs")
+HARMLESS_ARGUMENTS = {
+    *("dtype", "torch_dtype", "attn_implementation", "low_cpu_mem_usage", "device_map"),
+    *("use_safetensors", "use_fast", "trust_remote_code", "cache_dir", "revision", "token"),
+}
+LENGTH_RULE = {
+    name: range(1, LARGEST) for name in ("max_seq_length?", "query_length?", "document_length?")
+}
+# of a model that names no length
+DEFAULT_LENGTH = 512
+QUERY_PROMPTS = ("query",)
+PASSAGE_PROMPTS = ("document", "passage", "corpus")
+ENCODE_ELSEWHERE = (
+    "encode with sentence-transformers, and index its vectors: denserk index --input VECTORS.npy"
+)
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """A linear layer after the pooling: the folder of its weights, its size, its activation."""
+
+    folder: Path
+    dimension: int
+    activation: str  # a name of `ACTIVATIONS`
+
+
+@dataclass(frozen=True)
+class SentenceTransformersFolder:
+    """What a folder says. `files` are those that vectors depend on, besides the transformer's.
+
+    `cosine` is the reason for which vectors are L2-normalised although no module does it; empty if
+    one does, or if the model is not for cosine.
+    """
+
+    root: Path
+    transformer: Path
+    representation: RepresentationSettings
+    text: TextSettings
+    metric: Metric
+    files: tuple[Path, ...]
+    dense: DenseLayer | None
+    cosine: str
+    prompts: "Prompts"
+    has_length: bool
+
+    def remarks(self, representation: Collection[str], text: Collection[str]) -> list[str]:
+        """Return what a user should know of these settings, given ones of these names apart."""
+        remarks = []
+        if self.cosine and "l2_norm" not in representation:
+            remarks.append(
+                f"{self.root} compares by cosine ({self.cosine}): its vectors are L2-normalised; "
+                "--no-l2-norm leaves their length"
+            )
+        if self.metric is Metric.L2:
+            remarks.append(
+                f"{self.root} compares by Euclidean distance: its vectors are indexed and searched "
+                "with --metric l2, unless another --metric is given"
+            )
+        if not self.has_length and "passage_max_length" not in text:
+            remarks.append(
+                f"{self.root} records no length: texts are cut to {DEFAULT_LENGTH} tokens; "
+                "--passage-max-length and --query-max-length take others"
+            )
+        if not {"query_prefix", "passage_prefix"} & set(text):
+            remarks += self.prompts.remarks(self.root)
+        return remarks
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Texts in front of queries and passages.
+
+    `default` is the name of the prompt that either has for lack of its own, or empty; `unused` are
+    the names of prompts that neither has.
+    """
+
+    query: str
+    passage: str
+    default: str
+    unused: tuple[str, ...]
+
+    def remarks(self, root: Path) -> list[str]:
+        """Return what a user should know of prompts whose names do not say whose they are."""
+        remarks = []
+        if self.default:
+            remarks.append(
+                f"{root} has the default prompt {self.default!r}, which queries or passages have "
+                "that have no prompt of their own; --query-prefix and --passage-prefix replace it"
+            )
+        if self.unused:
+            remarks.append(
+                f"{root} has prompts that are neither for queries nor for passages by their names "
+                f"({', '.join(self.unused)}): they are not used; --query-prefix and "
+                "--passage-prefix take their texts"
+            )
+        return remarks
+
+
+def is_sentence_transformers(root: Path) -> bool:
+    """Return True for a folder of sentence-transformers' modules; denserk's own module is none."""
+    path = root / MODULES_FILE
+    return path.is_file() and OWN_MODULE not in read_file(path)
+
+
+def look_for_encoder(model: str, option: str = "--model") -> None:
+    """Raise an error, before anything slow, for a model that does not exist or is not supported."""
+    folder = look_for_model(model, option)
+    if not (folder / DENSERK_FILE).is_file() and is_sentence_transformers(folder):
+        read_sentence_transformers(folder)
+
+
+def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
+    """Read a folder's settings; a ModelError for one that denserk does not compute exactly."""
+    modules = _read_modules(root)
+    transformer = modules[TRANSFORMER]
+    settings_files = sorted(transformer.glob("sentence_*_config.json"))
+    settings = read_json(settings_files[0], LENGTH_RULE) if settings_files else {}
+    if settings_files:
+        _check_transformer(settings, settings_files[0], transformer)
+    if (transformer / ADAPTER_CONFIG).is_file():
+        raise ModelError(
+            f"{transformer / ADAPTER_CONFIG}: the model is an adapter, which denserk does not load",
+            "merge it into its base model by peft (merge_and_unload) and save that",
+        )
+    pooling_path = modules[POOLING] / CONFIG
+    pooling = read_json(pooling_path)
+    dense = _read_dense(modules[DENSE]) if DENSE in modules else None
+    has_normalize = NORMALIZE in modules
+    if has_normalize:
+        _check_normalize(modules[NORMALIZE])
+
+    about_path = root / PROMPTS_FILE
+    about = read_optional_json(about_path, {"prompts?": dict, "default_prompt_name?": str})
+    model_type = about.get("model_type")
+    if model_type not in (None, "SentenceTransformer"):
+        _reject(about_path, "model_type", model_type, ENCODE_ELSEWHERE)
+    similarity = _read_similarity(about, about_path)
+    is_cosine = similarity == COSINE
+    cosine = ""
+    if is_cosine and not has_normalize:
+        cosine = "the default of sentence-transformers"
+        if about.get("similarity_fn_name"):
+            cosine = f"similarity_fn_name of {PROMPTS_FILE}"
+    truncate_dim = _read_truncation(about, about_path, pooling, dense)
+    if truncate_dim is not None and has_normalize and not is_cosine:
+        # cut vectors are not normalised again, as denserk would do it
+        hint = f"remove truncate_dim from {about_path}, or set similarity_fn_name to cosine"
+        raise ModelError(
+            f"{about_path}: truncate_dim after the module Normalize with similarity_fn_name "
+            f"{similarity} is not computed by denserk",
+            hint,
+        )
+    representation = RepresentationSettings(
+        _read_pooling(pooling, pooling_path),
+        l2_norm=has_normalize or is_cosine,
+        truncate_dim=truncate_dim,
+        projection=dense.dimension if dense else 0,
+    )
+    prompts = _read_prompts(about, about_path)
+    length = settings.get("max_seq_length") or _tokenizer_length(transformer)
+    text = TextSettings(
+        query_max_length=settings.get("query_length") or length or DEFAULT_LENGTH,
+        passage_max_length=settings.get("document_length") or length or DEFAULT_LENGTH,
+        query_prefix=prompts.query,
+        passage_prefix=prompts.passage,
+    )
+    files = [root / MODULES_FILE, pooling_path]
+    files += [path for path in (about_path, *settings_files) if path.is_file()]
+    if dense is not None:
+        files.append(dense.folder / CONFIG)
+    return SentenceTransformersFolder(
+        root=root,
+        transformer=transformer,
+        representation=representation,
+        text=text,
+        metric=SIMILARITIES[similarity],
+        files=tuple(files),
+        dense=dense,
+        cosine=cosine,
+        prompts=prompts,
+        has_length=length is not None,
+    )
+
+
+def _reject(path: Path, setting: str, value: object, hint: str) -> NoReturn:
+    """Raise the error for a setting that is not computed."""
+    shown = str(value)[:SHOWN]
+    raise ModelError(f"{path}: {setting} is {shown}, which denserk does not compute", hint)
+
+
+def _read_modules(root: Path) -> dict[str, Path]:
+    """Return the folders of a model's modules by their class names."""
+    path = root / MODULES_FILE
+    modules = read_json(path, [{"type": str, "path?": str}])
+    types = [module["type"] for module in modules]
+    kinds = [name.rpartition(".")[2] for name in types]
+    is_foreign = any(not name.startswith(PACKAGE) for name in types)
+    if is_foreign or tuple(kinds) not in CHAINS:
+        raise ModelError(
+            f"{path} chains the modules {', '.join(types if is_foreign else kinds)}; denserk "
+            "computes Transformer, Pooling, and after them Dense and Normalize",
+            ENCODE_ELSEWHERE,
+        )
+    folders = (path_inside(root, module.get("path") or "", path) for module in modules)
+    return dict(zip(kinds, folders, strict=True))
+
+
+def _check_transformer(settings: Mapping[str, Any], path: Path, folder: Path) -> None:
+    """Reject settings of the transformer that change its token states in ways of their own."""
+    for name, values in TRANSFORMER_VALUES.items():
+        if settings.get(name) not in (None, *values):
+            _reject(path, name, settings[name], ENCODE_ELSEWHERE)
+    modalities = settings.get("modality_config")
+    if modalities:
+        text_modality = modalities.get("text") if isinstance(modalities, dict) else modalities
+        if text_modality != TEXT_MODALITY:
+            _reject(path, "modality_config.text", text_modality, ENCODE_ELSEWHERE)
+    tokenizer = read_optional_json(folder / TOKENIZER_CONFIG)
+    if settings.get("do_lower_case") and not tokenizer.get("do_lower_case"):
+        raise ModelError(
+            f"{path}: do_lower_case lower-cases text before the tokenizer, which denserk does not",
+            f"if the tokenizer lower-cases text itself, set do_lower_case to false in {path}",
+        )
+    for name, value in settings.items():
+        if name in ARGUMENTS and isinstance(value, dict):
+            for argument in value.keys() - HARMLESS_ARGUMENTS:
+                _reject(path, f"{name}.{argument}", value[argument], ENCODE_ELSEWHERE)
+        elif value and name not in TRANSFORMER_KEYS:
+            _reject(path, name, value, ENCODE_ELSEWHERE)
+
+
+def _read_pooling(pooling: Mapping[str, Any], path: Path) -> Representation:
+    """Return the pooling of a folder."""
+    older = [mode for key, mode in OLDER_POOLING_KEYS.items() if pooling.get(key)]
+    modes = pooling.get("pooling_mode") or older or ["mean"]
+    if not isinstance(modes, list):
+        modes = [modes]
+    if len(modes) != 1 or modes[0] not in POOLING_MODES:
+        _reject(path, "pooling_mode", " and ".join(map(str, modes)), ENCODE_ELSEWHERE)
+    if pooling.get("include_prompt") is False:
+        raise ModelError(
+            f"{path}: include_prompt leaves the prompt out of the pooling, which denserk does not",
+            ENCODE_ELSEWHERE,
+        )
+    for name, value in pooling.items():
+        if value and name not in POOLING_KEYS:
+            _reject(path, name, value, ENCODE_ELSEWHERE)
+    return POOLING_MODES[modes[0]]
+
+
+def _read_dense(folder: Path) -> DenseLayer:
+    """Return the linear layer after the pooling."""
+    path = folder / CONFIG
+    config = read_json(path, {"in_features": range(1, LARGEST), "out_features": range(1, LARGEST)})
+    for name in ("module_input_name", "module_output_name"):
+        if config.get(name) not in (None, "sentence_embedding"):
+            _reject(path, name, config[name], ENCODE_ELSEWHERE)
+    if config.get("use_residual"):
+        _reject(path, "use_residual", config["use_residual"], ENCODE_ELSEWHERE)
+    function = config.get("activation_function", f"torch.nn.{TANH}")
+    activation = str(function).rpartition(".")[2]
+    if not str(function).startswith("torch.nn.") or activation not in ACTIVATIONS:
+        _reject(path, "activation_function", function, ENCODE_ELSEWHERE)
+    return DenseLayer(folder, config["out_features"], activation)
+
+
+def _check_normalize(folder: Path) -> None:
+    """Reject a normalisation of anything but the vector of a text."""
+    config = read_optional_json(folder / CONFIG)
+    for name in ("module_input_name", "module_output_name"):
+        if config.get(name) not in (None, "sentence_embedding"):
+            _reject(folder / CONFIG, name, config[name], ENCODE_ELSEWHERE)
+
+
+def _read_similarity(about: Mapping[str, Any], path: Path) -> str:
+    """Return the similarity by which vectors are compared; cosine is the default."""
+    similarity = about.get("similarity_fn_name") or COSINE
+    if not isinstance(similarity, str) or similarity not in SIMILARITIES:
+        hint = f"set similarity_fn_name in {path} to one of {', '.join(SIMILARITIES)}"
+        _reject(path, "similarity_fn_name", similarity, hint)
+    return similarity
+
+
+def _read_truncation(
+    about: Mapping[str, Any], path: Path, pooling: Mapping[str, Any], dense: DenseLayer | None
+) -> int | None:
+    """Return the number of dimensions that are kept; None for all of them."""
+    size = about.get("truncate_dim")
+    if size is None:
+        return None
+    if type(size) is not int or size < 1:
+        _reject(
+            path, "truncate_dim", size, f"set truncate_dim in {path} to a whole number, or null"
+        )
+    dimensions = [pooling[name] for name in POOLING_DIMENSIONS if type(pooling.get(name)) is int]
+    if dense is not None:
+        dimensions = [dense.dimension]
+    if dimensions and size >= dimensions[0]:
+        return None
+    return int(size)
+
+
+def _tokenizer_length(transformer: Path) -> int | None:
+    """Return the tokens of a text where the folder of sentence-transformers does not limit them."""
+    tokenizer = read_optional_json(transformer / TOKENIZER_CONFIG)
+    config = read_optional_json(transformer / CONFIG)
+    limits = [tokenizer.get("model_max_length"), config.get("max_position_embeddings")]
+    # transformers writes a huge number where a tokenizer has no limit of its own
+    lengths = [limit for limit in limits if type(limit) is int and 0 < limit <= LARGEST]
+    return min(lengths, default=None)
+
+
+def _read_prompts(about: Mapping[str, Any], path: Path) -> Prompts:
+    """Return the prompts of queries and of passages."""
+    prompts = about.get("prompts") or {}
+    default = about.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        hint = f"set default_prompt_name in {path} to null, or to one of its prompts"
+        _reject(path, "default_prompt_name", default, hint)
+    query = _first_name(prompts, [*QUERY_PROMPTS, default])
+    passage = _first_name(prompts, [*PASSAGE_PROMPTS, default])
+    named = {*QUERY_PROMPTS, *PASSAGE_PROMPTS}
+    used_default = ""
+    if default is not None and default not in named and default in (query, passage):
+        used_default = default
+    return Prompts(
+        query=_prompt(prompts, query),
+        passage=_prompt(prompts, passage),
+        default=used_default,
+        unused=tuple(
+            name for name, text in prompts.items() if text and name not in {*named, default}
+        ),
+    )
+
+
+def _first_name(prompts: Mapping[str, Any], names: Sequence[str | None]) -> str | None:
+    """Return the first of the names that a prompt has; None if no prompt has one."""
+    return next((name for name in names if name in prompts), None)
+
+
+def _prompt(prompts: Mapping[str, Any], name: str | None) -> str:
+    return "" if name is None else str(prompts[name] or "")
