@@ -70,6 +70,13 @@ def load_tokenizer(folder: Path) -> Any:
         vocabulary = tokenizer.get_vocab()
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: its tokenizer has no fast form, which denserk needs")
+    with library_errors(problem, "fetch the files of the tokenizer again"):
+        is_empty = not tokenizer.backend_tokenizer.encode("a").ids
+    if is_empty:
+        raise ModelError(
+            f"{files[0]} holds a tokenizer that makes no tokens of a text",
+            "fetch the files of the tokenizer again",
+        )
     size = config.get("vocab_size")
     name, last = max(vocabulary.items(), key=lambda entry: entry[1])
     if type(size) is int and last >= size:

@@ -19,7 +19,7 @@ from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import InputError, ModelError
 from denserk.io.files import whole_binary
 from denserk.io.manifest import file_sha256
-from denserk.io.model_files import CONFIG, SHOWN, library_errors, path_inside, read_json
+from denserk.io.model_files import AGAIN, CONFIG, SHOWN, library_errors, path_inside, read_json
 
 Tensors = Mapping[str, Tensor]
 # the first of these that a folder has is read; an index names several files
@@ -32,6 +32,9 @@ LOADS_CODE = ("_attn_implementation", "attn_implementation", "auto_map")
 # names of the number of layers, by architecture
 LAYER_COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layers", "n_layer")
 MOST_LAYERS = 1_000
+# parameters of a model for each one that its weights have: new heads are initialised
+MOST_NEW = 10
+MOST_SHOWN = 30  # tensors that an error names
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -110,15 +113,44 @@ def read_config(folder: Path) -> PretrainedConfig:
 def _check_layers(values: Mapping[str, Any], path: Path) -> None:
     """Reject a number of layers that no model has: to build them would take hours."""
     for name in LAYER_COUNTS:
-        layers = values.get(name, 0)
+        layers = values.get(name)
+        if layers is None:
+            continue
         if type(layers) is not int or not 0 <= layers <= MOST_LAYERS:
             raise InputError(
                 path,
                 None,
                 f"{name} {str(layers)[:SHOWN]}",
                 f"a whole number up to {MOST_LAYERS:,}",
-                "fetch the file again",
+                AGAIN,
             )
+
+
+def _check_sizes(folder: Path, config: PretrainedConfig, tensors: Tensors) -> None:
+    """Reject more layers than there are tensors, before they are built."""
+    layers = getattr(config, "num_hidden_layers", None) or 0
+    if layers > len(tensors):
+        raise InputError(
+            folder / CONFIG,
+            None,
+            f"{layers:,} layers",
+            f"those of the weights, which have {len(tensors):,} tensors",
+            AGAIN,
+        )
+
+
+def _check_parameters(folder: Path, described: nn.Module, tensors: Tensors) -> None:
+    """Reject a model that is much larger than its weights, before memory is taken for it."""
+    expected = sum(parameter.numel() for parameter in described.parameters())
+    stored = sum(tensor.numel() for tensor in tensors.values())
+    if expected > MOST_NEW * max(stored, 1):
+        raise InputError(
+            folder / CONFIG,
+            None,
+            f"sizes of a model of {expected:,} parameters",
+            f"those of the weights, which have {stored:,}",
+            AGAIN,
+        )
 
 
 def load_model(
@@ -131,12 +163,14 @@ def load_model(
     are ignored; missing tensors whose names begin with one of `heads` are initialised.
     """
     problem = f"{folder / CONFIG}: transformers makes no model of it"
+    _check_sizes(folder, config, tensors)
     with library_errors(problem), torch.device("meta"):
-        kind = type(auto.from_config(config))
+        described = auto.from_config(config)
+    _check_parameters(folder, described, tensors)
     options: Any = {"config": config, "state_dict": dict(tensors), "dtype": torch.float32}
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
     with library_errors(f"{folder} cannot be loaded"), silent():
-        model, info = kind.from_pretrained(None, **options)
+        model, info = type(described).from_pretrained(None, **options)
     missing = sorted(info["missing_keys"])
     prefix, base = f"{model.base_model_prefix}.", model.base_model
     if base is model and hasattr(model, "pooler"):  # no representation reads it
@@ -156,8 +190,10 @@ def load_model(
             for name, found, expected in sorted(info["mismatched_keys"])
         ),
     ]
-    if problems := "; ".join(wrong):
-        raise ModelError(f"{folder}: the weights are not those of its config.json; {problems}")
+    if wrong:
+        shown = "; ".join(wrong[:MOST_SHOWN])
+        more = f"; and {len(wrong) - MOST_SHOWN:,} more" if len(wrong) > MOST_SHOWN else ""
+        raise ModelError(f"{folder}: the weights are not those of its config.json; {shown}{more}")
     return model.eval()
 
 

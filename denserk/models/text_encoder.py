@@ -248,6 +248,10 @@ class TextEncoder:
 
     def _plan(self, ids: Sequence[TokenIds], tokenizer: TextTokenizer) -> PlannedTexts:
         enough = ENOUGH.get(self.device.type, inf)
+        if self.backbone != STATIC:
+            # a text of no tokens, where the tokenizer adds none, is read as one token of padding:
+            # alone it would be no input, and beside others a state of nothing
+            ids = [tokens if len(tokens) else [tokenizer.pad_id] for tokens in ids]
         return plan(ids, tokenizer.pad_id, self.batch_tokens, self.compute.batch_size, enough)
 
     @torch.inference_mode()

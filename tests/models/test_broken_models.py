@@ -1,6 +1,8 @@
 import json
 import pickle
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ def refused(toy, tmp_path, model, capfd):
         status = run(["encode", *given, "--output", str(tmp_path / "v"), "--overwrite", "--quiet"])
         lines = capfd.readouterr().err.splitlines()
         assert status == 1, lines
-        assert "defect" not in lines[0]
+        assert "internal error" not in lines[0]
         assert len([line for line in lines if line.startswith("error:")]) == 1
         assert len(lines) <= 2, lines  # the error and its hint
         return lines[0]
@@ -46,6 +48,17 @@ CONFIGS = [
     ({"num_hidden_layers": 3}, "the weights are not those of its config.json"),
     ({"model_type": ["bert"]}, "model_type"),
     ({"model_type": "nonsense"}, "does not know the model_type 'nonsense'"),
+    ({"num_hidden_layers": 10_000_000}, "config.json: found num_hidden_layers 10000000"),
+    ({"num_hidden_layers": 1e7}, "config.json: found num_hidden_layers 10000000.0"),
+    ({"num_hidden_layers": 2.0}, "config.json: found num_hidden_layers 2.0"),
+    ({"num_hidden_layers": -1}, "config.json: found num_hidden_layers -1"),
+    ({"num_hidden_layers": 900}, "config.json: found 900 layers"),
+    ({"vocab_size": 10**12}, "config.json: found sizes of a model of 16,000,000"),
+    (
+        {"initializer_range": float("nan")},
+        "config.json: found text that is not JSON (the value NaN",
+    ),
+    ({"layer_norm_eps": float("inf")}, "config.json: found text that is not JSON"),
     ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "cannot be"),
 ]
 
@@ -60,6 +73,66 @@ def test_a_broken_config_is_one_line(model, refused, values, named):
 def test_a_config_that_is_no_object(model, refused, text):
     (model / "config.json").write_text(text, errors="surrogatepass")
     assert "config.json" in refused()
+
+
+TOKENIZERS = {
+    "tokenizer.json": (
+        *("", "{}", "[]", "[" * 100_000, "junk", '{"version": "1.0"}', '{"added_tokens": []}'),
+        '{"added_tokens": [], "model": {"type": "WordPiece", "vocab": {"a": -1}}}',
+        '{"added_tokens": [], "model": {"type": "Nonsense"}}',
+    ),
+    "tokenizer_config.json": ("", "[]", "{", '{"pad_token": 3}', '{"model_max_length": NaN}'),
+    "special_tokens_map.json": ("[3", "[]"),
+}
+CONTENTS = [(name, text) for name, texts in TOKENIZERS.items() for text in texts]
+
+
+@pytest.mark.parametrize(("name", "text"), CONTENTS, ids=lambda value: value[:40])
+def test_a_tokenizer_that_the_library_rejects_is_named(model, refused, name, text):
+    (model / name).write_text(text)
+    assert str(model / "tokenizer.json" if "pad_token" in text else model / name) in refused()
+
+
+def test_a_tokenizer_of_another_kind_of_parts(model, refused):
+    path = model / "tokenizer.json"
+    values = json.loads(path.read_text())
+    parts = {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}
+    for part, value in (("normalizer", {"type": "Nonsense"}), ("post_processor", parts)):
+        path.write_text(json.dumps({**values, part: value}))
+        assert str(path) in refused()
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../other/a.safetensors", "a/../../b", "..\\b"])
+def test_weights_outside_of_the_folder_are_not_followed(model, refused, path):
+    (model / "model.safetensors").rename(model / "a.safetensors")
+    index = model / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "b": path}}))
+    assert str(index) in (line := refused())
+    assert "leads out of the model's folder" in line
+
+
+@pytest.mark.parametrize("command", ["encode", "search", "rerank"])
+@pytest.mark.parametrize("name", ["./nothere", "nothere", "empty"])
+def test_a_model_that_is_not_there_is_noticed_before_anything_else(toy, tmp_path, command, name):
+    """Nothing else exists: an error of it would come later; torch is not imported for this one."""
+    (toy / "empty").mkdir()
+    others = {
+        "encode": ("--corpus", "gone.jsonl", "--output", "v"),
+        "search": ("--index", "gone", "--topics", "gone", "--output", "r"),
+        "rerank": ("--run", "gone", "--topics", "gone", "--corpus", "gone", "--output", "r"),
+    }
+    words = [command, "--model", name, *others[command]]
+    script = (
+        "import sys; from denserk.commands.app import run\n"
+        f"status = run({words!r}); assert status in (1, 2); assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=toy, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert name.removeprefix("./") in done.stderr.splitlines()[0]
+    assert "gone" not in done.stderr
+    assert not (toy / "v").exists()
 
 
 @pytest.mark.parametrize("name", ["_attn_implementation", "attn_implementation"])

@@ -1,5 +1,9 @@
 """A text has the same vector alone and in a batch with longer texts: padding is no part of it."""
 
+import json
+import shutil
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -85,3 +89,16 @@ def test_a_text_alone_has_the_vector_that_it_has_beside_longer_ones(encoders, ki
 @pytest.mark.parametrize(("kind", "settings"), CASES, ids=NAMES)
 def test_the_same_of_what_openvino_computes(encoders, kind, settings):
     check_padding(encoders(kind, settings, "openvino"))
+
+
+def test_an_empty_text_of_a_tokenizer_that_adds_no_tokens_has_a_vector(tiny, tmp_path):
+    folder = shutil.copytree(tiny("qwen3"), tmp_path / "m")
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": None}))
+    load = partial(denserk.Encoder.load, folder, device="cpu", backend="torch")
+    one, four = (load(batch_size=size) for size in (1, 4))
+    texts = ["", *TEXTS[:3]]
+    np.testing.assert_allclose(
+        four.encode_passages(texts), one.encode_passages(texts), rtol=1e-4, atol=1e-4
+    )
+    assert np.isfinite(one.encode_passages("")).all()
