@@ -290,8 +290,10 @@ def evaluate(
     settings = from_json(EvaluationSettings, {"measures": measures, **options})
     several = isinstance(run, Mapping) and any(not _is_hits(each) for each in run.values())
     named: Mapping[str, Any] = run if several else {"run": run}  # type: ignore[assignment]
+    names = None if isinstance(run, str | PathLike) else [str(name) for name in named]
+    source = None if isinstance(qrels, str | PathLike) else "the qrels in memory"
     with _files(runs=list(named.values()), qrels=qrels) as (files, _):
-        result = measure(files["runs"], str(files["qrels"]), settings)
+        result = measure(files["runs"], str(files["qrels"]), settings, names, source)
     found = {name: dict(each.summary) for name, each in zip(named, result.runs, strict=True)}
     if baseline is not None:
         if baseline not in named:

@@ -68,6 +68,10 @@ class ModelError(DenserkError):
     """A model cannot be loaded or used in this way."""
 
 
+class MeasureError(DenserkError):
+    """A measure that cannot be computed from these judgments and runs."""
+
+
 class GateError(DenserkError):
     """A measure is below its required minimum."""
 

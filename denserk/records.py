@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+NO_SUBTOPIC = "0"  # what the second column of qrels is for judgments of whole queries
 NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -35,11 +36,12 @@ class Query(NamedTuple):
 
 
 class Qrel(NamedTuple):
-    """One relevance judgment: the grade of a passage for a query."""
+    """One relevance judgment: the grade of a passage for a query or for a sub-topic of it."""
 
     qid: str
     docid: str
     relevance: int
+    subtopic: str = NO_SUBTOPIC
 
 
 class Candidate(NamedTuple):

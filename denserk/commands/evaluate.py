@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -21,6 +21,7 @@ from denserk.config.options import OverwriteSettings, fields_of, reject_given
 from denserk.errors import InputError, UsageError
 from denserk.io.data_sets import BEIR, IRDS, knows_irds
 from denserk.io.files import STREAM, is_special, read_text_lines
+from denserk.io.runs import read_run
 from denserk.io.tables import HUB
 from denserk.reporting import print_table, printable
 
@@ -202,12 +203,34 @@ def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tup
     if not found and len(named) > 1:
         found = [name for name in files if contents[name] is None]
     if len(found) != 1:
-        said = f"several qrels files given: {', '.join(found)}" if found else "no qrels file given"
-        raise UsageError(said, HOW)
+        raise UsageError(_wrong_number_of_qrels(found, contents), HOW)
     found_runs = [name for name in (*files, *runs) if name != found[0]]
     if not found_runs:
         raise UsageError(f"no run given beside the qrels {found[0]}", HOW)
     return found_runs, found[0]
+
+
+def _wrong_number_of_qrels(
+    qrels: Sequence[str], contents: Mapping[str, Literal["run", "qrels"] | None]
+) -> str:
+    """Return which qrels are given, or what each file was taken for if none is."""
+    if qrels:
+        return f"several qrels files given: {', '.join(qrels)}"
+    if not contents:
+        return "no qrels file given"
+    taken_for = [_taken_for(name, content) for name, content in contents.items()]
+    return f"no qrels file given: {', '.join(taken_for)}"
+
+
+def _taken_for(name: str, content: Literal["run", "qrels"] | None) -> str:
+    """Return what a file was taken for."""
+    if content is None:
+        return f"{name} is read only once"
+    try:
+        next(read_run(name), None)
+    except InputError as error:
+        return f"{name} is neither a run nor qrels ({error.found})"
+    return f"{name} is a run"
 
 
 def with_baseline(settings: EvalSettings, runs: list[str]) -> tuple[EvalSettings, list[str]]:

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
@@ -21,10 +21,20 @@ import numpy as np
 
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunOrder, parse_bound
 from denserk.errors import GateError, InputError, MismatchError
-from denserk.evaluation.measures import Measure, parse_measures, providers_of, summarize, underlying
+from denserk.evaluation.measures import (
+    OTHER_ACCURACY,
+    Measure,
+    needs_subtopics,
+    parse_measures,
+    providers_of,
+    summarize,
+    underlying,
+)
+from denserk.evaluation.providers import Judgments, measure_groups
 from denserk.io.files import STREAM, some
 from denserk.io.runs import RankedList, read_run, read_run_scores, read_run_tag
-from denserk.io.topics import read_qrels_map
+from denserk.io.topics import grades_by_query, read_qrels, read_qrels_map
+from denserk.records import Qrel
 
 if TYPE_CHECKING:
     from denserk.evaluation.benchmarks import PublishedRow
@@ -33,7 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Run = Mapping[str, Mapping[str, float]]  # query id -> passage id -> score
-Judgments = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
+Grades = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
 Values = Mapping[str, float]  # measure -> value
 Keep = Callable[[RankedList], dict[str, float]]  # chooses among the hits of a query
 
@@ -73,29 +83,54 @@ class EvaluationResult:
 
 
 def evaluate(
-    runs: Sequence[str], qrels: str, settings: EvaluationSettings | None = None
+    runs: Sequence[str],
+    qrels: str,
+    settings: EvaluationSettings | None = None,
+    names: Sequence[str] | None = None,
+    source: str | None = None,
 ) -> EvaluationResult:
     """Evaluate run files ("-" is standard input) by a qrels file, or by those of a collection.
 
     The result has the measures asked for, the default ones if there are none, and those of the
-    minimum values; `check_minimums` checks it.
+    minimum values; `check_minimums` checks it. Messages call the runs `names` and the qrels
+    `source`, or by their files.
     """
     settings = settings or EvaluationSettings()
     choice = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
     measures = (*choice.measures, *(measure for measure, _ in minimums(settings)))
-    judgments = read_qrels_map(qrels)
-    evaluator = Evaluator(measures, judgments, complete=settings.complete)
+    judgments, subtopic_qrels = read_judgments(qrels, measures)
+    evaluator = Evaluator(
+        measures,
+        judgments,
+        complete=settings.complete,
+        qrels=subtopic_qrels,
+        source=source or qrels,
+    )
     depth = needed_depth(measures)
     results = []
 
     def keep(hits: RankedList) -> dict[str, float]:
         return prune_hits(hits, depth or 0, judgments.get(hits.qid, ()))
 
-    for name, path in zip(short_names(runs), runs, strict=True):
+    for name, path in zip(names or short_names(runs), runs, strict=True):
         hits = read_hits(path, settings, None if depth is None else keep)
         run_id = (read_run_tag(path) or name) if choice.run_id else None
         results.append(replace(evaluator.evaluate(name, hits), run_id=run_id))
     return evaluator.result(results, settings.relevance_level)
+
+
+def read_judgments(
+    source: str, measures: Sequence[Measure]
+) -> tuple[dict[str, dict[str, int]], list[Qrel]]:
+    """Read grades by query and passage, and for measures of sub-topics all judgments.
+
+    A passage may have a grade for each sub-topic only if all measures are of sub-topics.
+    """
+    of_subtopics = [needs_subtopics(measure) for measure in measures]
+    if not any(of_subtopics):
+        return read_qrels_map(source), []
+    qrels = list(read_qrels(source, by_subtopic=all(of_subtopics)))
+    return grades_by_query(qrels), qrels
 
 
 def read_hits(path: str, settings: EvaluationSettings, keep: Keep | None = None) -> Run:
@@ -191,16 +226,40 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
             f"({some(run.ties)}); RR and Judged with a cutoff order them by passage id ascending, "
             "trec_eval's measures descending",
         )
+    for measure in result.measures:
+        yield from measure_remarks(run, measure, len(result.queries))
+
+
+def measure_remarks(run: RunResult, measure: Measure, judged: int) -> Iterator[tuple[int, str]]:
+    """Yield (logging level, sentence) on a measure that is not what it may be taken for."""
+    values = run.per_query[str(measure)]
+    if measure.NAME == "Accuracy":
+        cutoff = measure.params.get("cutoff")
+        success = "" if cutoff is None else f"@{cutoff}"
+        mean = f"{measure} is the mean of {len(values):,} of {judged:,} judged queries"
+        sentence = f"{run.name}: {mean}, those with a relevant hit. {OTHER_ACCURACY}{success}"
+        yield logging.WARNING, sentence
+    if not isfinite(run.summary[str(measure)]):
+        undefined = [qid for qid, value in values.items() if not isfinite(value)]
+        reason = f"for the queries {some(undefined)}" if undefined else "for every query"
+        yield logging.WARNING, f"{run.name}: {measure} is undefined {reason}"
 
 
 class Evaluator:
     """Measures and judgments, prepared for any number of runs.
 
-    If `complete`, queries that a run lacks count as 0; otherwise they are left out.
+    If `complete`, queries that a run lacks count as 0; otherwise they are left out. Measures of
+    sub-topics are computed on `qrels`, all others on `judgments`; `source` names both in messages.
     """
 
     def __init__(
-        self, measures: Iterable[Measure], judgments: Judgments, *, complete: bool = True
+        self,
+        measures: Iterable[Measure],
+        judgments: Grades,
+        *,
+        complete: bool = True,
+        qrels: Sequence[Qrel] = (),
+        source: str = "the qrels",
     ) -> None:
         self.measures = tuple(dict.fromkeys(measures))
         self.queries = tuple(judgments)
@@ -213,16 +272,11 @@ class Evaluator:
                 least, graded = measure["rel"], judgments.items()
                 relevant = {qid: sum(g >= least for g in of.values()) for qid, of in graded}
                 self._counts[str(measure)] = relevant
-        # queries are numbered, as gdeval takes only whole numbers as ids
-        self._numbers = {qid: str(number) for number, qid in enumerate(judgments)}
-        # trec_eval's nDCG never ends for a query whose grades are all negative
-        numbered = {
-            self._numbers[qid]: grades if max(grades.values()) >= 0 else dict.fromkeys(grades, 0)
-            for qid, grades in judgments.items()
-        }
-        shares = providers_of(self.measures)
-        self._evaluators = [provider.evaluator(mine, numbered) for provider, mine in shares.items()]
-        self.providers = {provider.NAME: tuple(map(str, m)) for provider, m in shares.items()}
+        self._groups = measure_groups(self.measures, Judgments(judgments, qrels, source))
+        self.providers: dict[str, tuple[str, ...]] = {}
+        for group in self._groups:
+            earlier = self.providers.get(group.provider.NAME, ())
+            self.providers[group.provider.NAME] = (*earlier, *map(str, group.measures))
 
     def evaluate(self, name: str, run: Run) -> RunResult:
         """Measure one run; a MismatchError says that none of its queries is judged."""
@@ -233,19 +287,16 @@ class Evaluator:
             judged = f"the judgments are for queries {some(self.queries)}"
             raise MismatchError(f"{name} {has}; {judged}{': none in common' if run else ''}")
         values = dict(self._counts)
-        numbered = {self._numbers[q]: hits for q, hits in run.items() if q in self._numbers}
-        for evaluator in self._evaluators:
-            # ir-measures spells a measure out each time that it is hashed
-            found = {id(m): values.setdefault(str(m), {}) for m in evaluator.measures}
-            for metric in evaluator.iter_calc(numbered):
-                found[id(metric.measure)][self.queries[int(metric.query_id)]] = metric.value
+        for group in self._groups:
+            values |= group.values(run)
         counted = [qid for qid in self.queries if self.complete or qid in run]
         per_query = {}
         for measure in self.measures:
             of = values[str(underlying(measure))]
             per_query[str(measure)] = {qid: of[qid] for qid in counted if qid in of}
         summary = {str(m): summarize(m, per_query[str(m)].values()) for m in self.measures}
-        unjudged = tuple(qid for qid in run if qid not in self._numbers)
+        judged = set(self.queries)
+        unjudged = tuple(qid for qid in run if qid not in judged)
         tied = {qid: len(hits) - len(set(array("f", hits.values()))) for qid, hits in run.items()}
         ties = {qid: count for qid, count in tied.items() if count}
         return RunResult(name, summary, per_query, missing, unjudged, ties)

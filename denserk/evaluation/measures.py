@@ -5,11 +5,12 @@ translated. Counts of judgments and the geometric mean are computed here.
 """
 
 import difflib
+import logging
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterable, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import ir_measures
 from ir_measures.measures import SumAgg
@@ -17,6 +18,8 @@ from ir_measures.providers import Provider
 
 from denserk.config.options import LARGEST
 from denserk.errors import UsageError
+
+logger = logging.getLogger(__name__)
 
 Measure = ir_measures.Measure
 
@@ -32,14 +35,33 @@ TREC_SETS = {
     "set": (*TREC_NAMES[:4], *TREC_NAMES[17:]),
     "all_trec": ("runid", *TREC_NAMES),
 }
+# measures of these sets that trec_eval prints and ir-measures does not compute
+LEFT_OUT_OF_SETS = {
+    "set": ("utility",),
+    "all_trec": (
+        *("Rprec_mult", "utility", "11pt_avg", "binG", "G", "relative_P", "ndcg_rel", "Rndcg"),
+        *("gm_bpref", "num_nonrel_judged_ret", "relstring"),
+    ),
+}
 _TREC = re.compile(r"[A-Za-z_]+([._]\d+(\.\d+)?(,\d+(\.\d+)?)*)?")
+# a name, its parameters, and behind "@", "." or "_" its cut-offs: ndcg@10, MRR_10, P@5,10
+_NAMED = re.compile(
+    r"(?P<name>[^\W\d][\w-]*?)(?P<params>\(.*\))?"
+    r"(?:[@._](?P<cutoffs>\d+(?:\.\d+)?(?:,\d+(?:\.\d+)?)*))?"
+)
+_LETTERS = re.compile(r"[^\W\d_]+([-_][^\W\d_]+)*")  # what a mistyped name begins with
+_LAST_NUMBER = re.compile(r"\d+$")
 # names are split at white space and commas, but not inside brackets
 _TOKEN = re.compile(r"(?:[^\s,(){}]|,(?=\d)|\((?:[^(){}]|\{[^{}]*\})*\)|[(){}])+")
 
 MIN_GEO_MEAN = 0.00001  # smaller values count as this in a geometric mean, as in trec_eval
 # counted here: ir-measures counts NumRel at grade 1 only, and nothing for a query that a run lacks
 COUNTED = ("NumQ", "NumRel")
+SHARES = {"alpha", "beta", "p"}  # parameters that are probabilities, but for SetF's beta
+DEEPEST_OF_SUBTOPICS = 20  # hits of a query that pyndeval looks at
 PROVIDERS: Sequence[Provider] = ir_measures.DefaultPipeline.providers
+# measures of the sub-topics of a query, by the names of ir-measures
+SUBTOPIC_MEASURES = {measure.NAME for measure in ir_measures.pyndeval.SUPPORTED_MEASURES}
 
 
 class MeasureChoice(NamedTuple):
@@ -57,6 +79,29 @@ class _GMAP(type(ir_measures.AP)):  # type: ignore[misc]
 
 
 ir_measures.measures.register(_GMAP())  # type: ignore[no-untyped-call]
+
+# what a user of sentence-transformers, whose accuracy is another measure, is told
+OTHER_ACCURACY = (
+    "Accuracy of ir-measures is the share of pairs of a relevant and another hit that are in the "
+    "right order; whether a relevant passage is among the first hits is Success"
+)
+
+# names of other toolkits, in lower case with "_" for "-"
+_OTHER_NAMES = {
+    **dict.fromkeys(("hit", "hits", "hit_rate", "hitrate", "hr"), "Success"),
+    **dict.fromkeys(("recip_rank", "reciprocal_rank", "mean_reciprocal_rank"), "RR"),
+    **dict.fromkeys(("map_cut", "average_precision", "mean_average_precision"), "AP"),
+    **dict.fromkeys(("r_precision", "r_prec"), "Rprec"),
+    "iprec_at_recall": "IPrec",
+    "ndcg_cut": "nDCG",
+    "strec": "StRecall",
+}
+# every name of a measure in lower case, and how ir-measures spells it
+_SPELLINGS = {
+    **_OTHER_NAMES,
+    **{name.lower(): name for name in reversed(list(ir_measures.measures.registry))},
+}
+_TREC_SPELLINGS_BY_LOWER_CASE = {name.lower(): name for name in (*TREC_NAMES, *TREC_SETS)}
 
 # measures that count passages as relevant from a grade, by default 1
 _LEVELS = {m.NAME: m.SUPPORTED_PARAMS.get("rel") for m in ir_measures.measures.registry.values()}
@@ -88,34 +133,54 @@ def summarize(measure: Measure, values: Collection[float]) -> float:
     return mean if is_mean(measure) else math.exp(mean)
 
 
+def needs_subtopics(measure: Measure) -> bool:
+    """Return whether a measure is of the sub-topics of a query: alpha_nDCG, ERR_IA and so on."""
+    return measure.NAME in SUBTOPIC_MEASURES
+
+
 def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureChoice:
-    """Parse measures in ir-measures' notation, its aliases, and trec_eval's names and sets.
+    """Parse measures in ir-measures' notation, trec_eval's names and sets, and common spellings.
 
     `relevance_level` is the lowest grade that counts as relevant, for measures that name none. A
     UsageError names all that are unknown, incomplete, or need a package that is not installed.
 
-    >>> asked = ["ndcg_cut.10, MRR@10", "AP(rel=3, judged_only=True) P_5,10"]
-    >>> [str(m) for m in parse_measures(asked, 2).measures]
-    ['nDCG@10', 'RR(rel=2)@10', 'AP(rel=3,judged_only=True)', 'P(rel=2)@5', 'P(rel=2)@10']
+    >>> texts = ["ndcg_cut.10, MRR@10", "AP(rel=3, judged_only=True) P_5,10", "hits@5"]
+    >>> [str(m) for m in parse_measures(texts, 2).measures]
+    ['nDCG@10', 'RR(rel=2)@10', 'AP(rel=3,judged_only=True)', 'P(rel=2)@5', 'P(rel=2)@10', \
+'Success(rel=2)@5']
     """
-    found: dict[str, Measure] = {}
+    measures: dict[str, Measure] = {}
     mistakes: dict[str, None] = {}
-    asked = [token for text in texts for token in _TOKEN.findall(text)]
-    names = [name for token in asked for name in TREC_SETS.get(token, (token,))]
+    names = _names_in(texts)
     for name in names:
+        if name == "runid":
+            continue
         try:
-            for measure in _parse(name) if name != "runid" else ():
+            for measure in _parse(name):
                 at_level = _checked(name, measure, relevance_level)
-                found.setdefault(str(at_level), at_level)
+                measures.setdefault(str(at_level), at_level)
         except UsageError as mistake:
             mistakes[mistake.message] = None
-    if mistakes or not asked:
+    if mistakes or not names:
         raise UsageError(
             "; ".join(mistakes) or "no measure is named",
             "measures are written as in ir-measures (nDCG@10 RR@10 AP(rel=2)@100 R@1000) "
             "or trec_eval (ndcg_cut.10 recip_rank map recall.1000)",
         )
-    return MeasureChoice(tuple(found.values()), "runid" in names)
+    return MeasureChoice(tuple(measures.values()), "runid" in names)
+
+
+def _names_in(texts: Iterable[str]) -> list[str]:
+    """Return the names that were typed, and in place of a set of trec_eval its measures."""
+    names: list[str] = []
+    for text in texts:
+        for token in _TOKEN.findall(text):
+            token = _TREC_SPELLINGS_BY_LOWER_CASE.get(token.lower(), token)
+            names += TREC_SETS.get(token, (token,))
+            if token in LEFT_OUT_OF_SETS:
+                left_out = " ".join(LEFT_OUT_OF_SETS[token])
+                logger.info(f"{token}: without the measures that ir-measures lacks: {left_out}")
+    return names
 
 
 def _parse(token: str) -> list[Measure]:
@@ -126,15 +191,51 @@ def _parse(token: str) -> list[Measure]:
         except ValueError:
             pass
     try:
-        with warnings.catch_warnings():  # ir-measures reads with names that ast deprecates
-            warnings.simplefilter("ignore", DeprecationWarning)
-            return [ir_measures.parse_measure("GMAP" if token == "gm_map" else token)]
+        return [_parse_notation("GMAP" if token == "gm_map" else token)]
     except (NameError, ValueError):
-        typed = re.match(r"\w*", token)[0].lower()  # type: ignore[index]
-        known = {name.lower(): name for name in reversed(list(ir_measures.measures.registry))}
-        near = ", ".join(known[each] for each in difflib.get_close_matches(typed, known, 2))
-        nearest = f" (nearest: {near})" if near else ""
-        raise UsageError(f"{token} is not a measure of ir-measures{nearest}") from None
+        pass
+    if measures := _parse_other_spelling(token):
+        return measures
+    raise UsageError(_unknown(token))
+
+
+def _parse_notation(text: str) -> Measure:
+    """Parse ir-measures' own notation."""
+    with warnings.catch_warnings():  # ir-measures reads with names that ast deprecates
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return ir_measures.parse_measure(text)
+
+
+def _parse_other_spelling(token: str) -> list[Measure]:
+    """Return the measures of a name in another case or of another toolkit; none if unknown.
+
+    Accuracy is not among them: ir-measures' is another measure than that of other toolkits.
+    """
+    parts = _NAMED.fullmatch(token)
+    if parts is None:
+        return []
+    name = _SPELLINGS.get(parts["name"].lower().replace("-", "_"))
+    if name is None or (name == "Accuracy" and parts["name"] != name):
+        return []
+    notation = name + (parts["params"] or "")
+    cutoffs = [f"@{cutoff}" for cutoff in parts["cutoffs"].split(",")] if parts["cutoffs"] else [""]
+    try:
+        return [_parse_notation(notation + cutoff) for cutoff in cutoffs]
+    except ValueError:
+        return []
+
+
+def _unknown(token: str) -> str:
+    """Return what is wrong with a name that is no measure, and what it may stand for."""
+    parts = _LETTERS.match(token)
+    name = parts[0].lower().replace("-", "_") if parts else ""
+    cutoff = _LAST_NUMBER.search(token)
+    at = f"@{cutoff[0]}" if cutoff else ""
+    if name == "accuracy":
+        return f"{token}: {OTHER_ACCURACY}{at}"
+    nearest = [_SPELLINGS[near] + at for near in difflib.get_close_matches(name, _SPELLINGS, 2)]
+    suggestion = f" (nearest: {', '.join(dict.fromkeys(nearest))})" if nearest else ""
+    return f"{token} is not a measure of ir-measures{suggestion}"
 
 
 # trec_eval's names by those of ir-measures, without and with a parameter ("@")
@@ -143,11 +244,8 @@ _TREC_SPELLINGS = {str(_parse(name)[0]).partition("@")[:2]: name for name in TRE
 
 def _checked(token: str, measure: Measure, level: int) -> Measure:
     """Check the parameters of a measure, and set its relevance level where it names none."""
-    known, params = measure.SUPPORTED_PARAMS, dict(measure.params)
-    for name in known.keys() & params.keys():
-        if known[name].dtype is float and type(params[name]) is int:
-            params[name] = float(params[name])
-    if token in ("NumRelRet", "num_rel_ret"):
+    params = _converted(measure)
+    if token.lower() in ("numrelret", "num_rel_ret"):
         params["rel"] = level
     elif level != 1 and measure.NAME in WITH_LEVEL:
         params.setdefault("rel", level)
@@ -155,20 +253,85 @@ def _checked(token: str, measure: Measure, level: int) -> Measure:
         if isinstance(value, int) and value > LARGEST:
             raise UsageError(f"{token}: {name} {value} is above {LARGEST}")
     measure = type(measure)(**params)
-    try:
-        measure.validate_params()  # type: ignore[no-untyped-call]
-        possible = params.get("cutoff", 1) > 0  # trec_eval's C code would end the process
-    except AssertionError:
-        possible = False
-    if not possible:
+    if not _has_valid_parameters(measure):
+        known = measure.SUPPORTED_PARAMS
         takes = (f"{name}{' (required)' * info.required}" for name, info in known.items())
         raise UsageError(f"{token}: {measure.NAME} takes {', '.join(takes) or 'nothing'}")
+    if measure.NAME in COUNTED:
+        return measure
     able = [provider for provider in PROVIDERS if provider.supports(underlying(measure))]
-    if measure.NAME not in COUNTED and not any(provider.is_available() for provider in able):
-        lines = " or ".join(filter(None, (p.install_instructions() for p in able)))  # type: ignore[no-untyped-call]
-        needs = f": {lines}" if lines else " that ir-measures knows"
-        raise UsageError(f"{token} is computed by no installed package{needs}")
+    provider = next((provider for provider in able if provider.is_available()), None)
+    if provider is None:
+        raise UsageError(_without_provider(token, measure, able))
+    if limit := _exceeded_limit(provider, measure):
+        raise UsageError(f"{token}: {limit}")
     return measure
+
+
+def _converted(measure: Measure) -> dict[str, Any]:
+    """Return the parameters of a measure, a whole number as a float where one is expected."""
+    params = dict(measure.params)
+    for name, info in measure.SUPPORTED_PARAMS.items():
+        if info.dtype is float and type(params.get(name)) is int:
+            params[name] = float(params[name])
+    return params
+
+
+def _has_valid_parameters(measure: Measure) -> bool:
+    try:
+        measure.validate_params()  # type: ignore[no-untyped-call]
+    except AssertionError:
+        return False
+    return bool(measure.params.get("cutoff", 1) > 0)  # trec_eval's C code would end the process
+
+
+def _exceeded_limit(provider: Provider, measure: Measure) -> str | None:
+    """Return which parameter a provider cannot compute, although ir-measures hands it over."""
+    params = measure.params
+    if "max_rel" in params and params.get("min_rel", 0) >= params["max_rel"]:
+        return f"max_rel {params['max_rel']} is not above min_rel {params.get('min_rel', 0)}"
+    for name in SHARES & params.keys():
+        if measure.NAME != "SetF" and not 0 <= params[name] <= 1:
+            return f"{name} {params[name]}: a number from 0 to 1 is expected"
+    if provider.NAME == "pytrec_eval":
+        return _limit_of_trec_eval(params)
+    if provider.NAME == "pyndeval":
+        return _limit_of_pyndeval(measure)
+    return None
+
+
+def _limit_of_trec_eval(params: Mapping[str, Any]) -> str | None:
+    if params.get("rel", 1) < 1:
+        return f"the lowest relevant grade is {params['rel']}; 1 or more is expected"
+    gains = params.get("gains", {})
+    if not all(type(number) is int for number in (*gains.keys(), *gains.values())):
+        return "grades and gains are whole numbers, as in gains={1: 1, 2: 3}"
+    recall = params.get("recall", 0)
+    if not 0 <= recall <= 1 or recall != round(recall, 2):
+        return f"recall {recall}: a level from 0 to 1 with two decimals at most is expected"
+    return None
+
+
+def _limit_of_pyndeval(measure: Measure) -> str | None:
+    if measure.params.get("judged_only"):
+        return "pyndeval does not compute it on judged passages only; leave out judged_only"
+    cutoff = measure.params.get("cutoff", 0)
+    if "cutoff" not in measure.SUPPORTED_PARAMS or 1 <= cutoff <= DEEPEST_OF_SUBTOPICS:
+        return None
+    return (
+        f"pyndeval computes it at a cut-off from 1 to {DEEPEST_OF_SUBTOPICS}, "
+        f"for example {measure.NAME}@10"
+    )
+
+
+def _without_provider(token: str, measure: Measure, able: Sequence[Provider]) -> str:
+    """Return why a measure cannot be computed, and what to install or to add."""
+    message = f"{token} is computed by no installed package"
+    if not able:
+        takes = ", ".join(measure.SUPPORTED_PARAMS)
+        return f"{message} with these parameters; {measure.NAME} takes {takes}"
+    instructions = [provider.install_instructions() for provider in able]  # type: ignore[no-untyped-call]
+    return f"{message}: {' or '.join(filter(None, instructions))}"
 
 
 def providers_of(measures: Iterable[Measure]) -> dict[Provider, list[Measure]]:
@@ -184,6 +347,29 @@ def providers_of(measures: Iterable[Measure]) -> dict[Provider, list[Measure]]:
             able = (p for p in PROVIDERS if p.supports(measure) and p.is_available())
             shares[next(able)].append(measure)
     return {provider: share for provider, share in shares.items() if share}
+
+
+def computed_together(provider: Provider, measures: Iterable[Measure]) -> list[list[Measure]]:
+    """Return the measures of a provider in groups that it computes rightly in one pass.
+
+    pytrec_eval's adapter gives the gains and the filter of one measure to others of the same pass
+    (nDCG(gains={1:5}) and nDCG, AP(judged_only=True) and NumRet), and pyndeval's computes only the
+    first of several parameters. Other providers gain nothing from a common pass.
+
+    >>> measures = parse_measures(["nDCG@5 nDCG(gains={1:5})@5 P@5"]).measures
+    >>> [list(map(str, group)) for group in computed_together(ir_measures.pytrec_eval, measures)]
+    [['nDCG@5', 'P@5'], ['nDCG(gains={1:5})@5']]
+    """
+    if provider.NAME == "msmarco":
+        return [list(measures)]
+    groups: dict[str, list[Measure]] = {}
+    for measure in measures:
+        key = str(measure)
+        if provider.NAME == "pytrec_eval":
+            params = measure.params
+            key = f"{params.get('gains')} {params.get('judged_only', False)}"
+        groups.setdefault(key, []).append(measure)
+    return list(groups.values())
 
 
 def trec_spelling(measure: Measure, level: int = 1) -> str:

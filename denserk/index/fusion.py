@@ -121,6 +121,7 @@ def open_runs(
             raise InputError(run.path, None, "an empty run", "at least one hit")
         if run.format is RunFormat.MSMARCO and fusion.chosen is FusionMethod.LINEAR:
             raise InputError(run.path, None, "ranks, no scores", "scores", "give --method rrf")
+    check_common_queries(runs)
     qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
     for run in runs:
         has = set(run.queries)
@@ -128,6 +129,19 @@ def open_runs(
             alone = f"which the other runs answer alone ({some(missing)})"
             logger.warning(f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, {alone}")
     return runs, qids
+
+
+def check_common_queries(runs: Sequence[RunLookup]) -> None:
+    """Raise a MismatchError for a run that answers none of the queries of the other runs."""
+    for run in runs:
+        others = [other for other in runs if other is not run]
+        queries_of_others = dict.fromkeys(qid for other in others for qid in other.queries)
+        if queries_of_others.keys().isdisjoint(run.queries):
+            raise MismatchError(
+                f"{run.path} answers queries {some(run.queries)}; the other runs answer queries "
+                f"{some(queries_of_others)}: none in common",
+                "fuse runs of the same queries",
+            )
 
 
 def options_of(fusion: FusionSettings, weights: Weights) -> str:
@@ -214,8 +228,25 @@ def score_parts(runs: Sequence[Hits], fusion: FusionSettings) -> dict[str, list[
 
 
 def weighted(parts: Mapping[str, Sequence[float]], weights: Sequence[float]) -> dict[str, float]:
-    """Return the weighted sum of the parts of each passage's score."""
-    return {docid: math.fsum(map(mul, weights, own)) for docid, own in parts.items()}
+    """Return the weighted sum of the parts of each passage's score.
+
+    A sum that is too large for a number is infinite, or NaN: `write_run` names its passage.
+    """
+    return {docid: weighted_sum(own, weights) for docid, own in parts.items()}
+
+
+def weighted_sum(parts: Sequence[float], weights: Sequence[float]) -> float:
+    """Return the weighted sum of numbers, rounded once.
+
+    >>> weighted_sum([1.0, 2.0], [0.5, 0.25]), weighted_sum([1e308, 1e308], [1, 1])
+    (1.0, inf)
+    """
+    try:
+        return math.fsum(map(mul, weights, parts))
+    except OverflowError:
+        return math.inf
+    except ValueError:  # both infinities
+        return math.nan
 
 
 def normalized(scores: Sequence[float], normalization: Normalization) -> list[float]:

@@ -35,6 +35,9 @@ COLUMNS = {
     RunFormat.MTEB: "one line of mteb's predictions: subset, split, qid, docid, score",
 }
 PREDICTIONS = re.compile(rb'\s*\{\s*"mteb_model_meta"')  # how mteb's begin
+QRELS_HINT = (
+    "four columns are qrels, and a run is expected: exchange run and qrels if both are given"
+)
 SCORE_HINT = "--set order=score reads the scores"
 LINES = {  # of query, passage, rank, score and tag
     RunFormat.TREC: "{} Q0 {} {} {:.9g} {}\n",
@@ -297,10 +300,14 @@ class _RunFile:
             qid = identifier(name, self.path, 1, "query")
             for passage, score in hits:
                 docid = identifier(passage, self.path, 1, "passage")
-                yield 1, qid, docid, self._score(1, "", str(score))
+                place = f" of query {qid}, passage {docid}"
+                yield 1, qid, docid, self._score(1, "", str(score), place)
 
-    def _score(self, line: int, rank: str, score: str) -> float:
-        """Return the score of a hit, or its negative rank where ranks count."""
+    def _score(self, line: int, rank: str, score: str, place: str = "") -> float:
+        """Return the score of a hit, or its negative rank where ranks count.
+
+        `place` names the hit in a message where the line does not.
+        """
         if self.by_rank or self.format is RunFormat.MSMARCO:
             if re.fullmatch("[0-9]{1,18}", rank):
                 return -float(rank)
@@ -312,12 +319,12 @@ class _RunFile:
         except ValueError:
             value = nan
         if not isfinite(value):
-            raise InputError(self.path, line, f"score {score[:40]!r}", "a finite number")
+            raise InputError(self.path, line, f"score {score[:40]!r}{place}", "a finite number")
         return value
 
     def _wrong_columns(self, line: int, count: int) -> InputError:
         expected = COLUMNS[self.format] if self.format else " or ".join(COLUMNS.values())
-        hint = "four columns are qrels: exchange run and qrels" if count == 4 else None
+        hint = QRELS_HINT if count == 4 else None
         hint = "does an id have a blank? only text after the tag may" if count > 6 else hint
         return InputError(self.path, line, files.columns(count), expected, hint)
 

@@ -20,7 +20,7 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io import data_sets, files, json_records
 from denserk.io.json_records import Fields, RecordKeys, list_keys
 from denserk.io.tables import is_table
-from denserk.records import NO_FIELDS, Passage, Qrel, Query
+from denserk.records import NO_FIELDS, NO_SUBTOPIC, Passage, Qrel, Query
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,12 @@ QREL_COLUMNS = {
 WIDTHS = {4: QrelsFormat.TREC, 3: QrelsFormat.BEIR}
 # keys of qrels as JSON lines: BEIR's, and others of the same meaning
 QREL_KEYS = ("query-id|query_id|qid", "corpus-id|corpus_id|docid", "score|relevance")
+SUBTOPIC_KEYS = ("subtopic_id", "subtopic", "iteration")
+RUN_HINT = "six columns are a run, and qrels are expected: exchange run and qrels if both are given"
+SUBTOPIC_HINT = (
+    "the second column names sub-topics; only measures of sub-topics, such as alpha_nDCG@10, take "
+    "a passage that is judged for several"
+)
 INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
@@ -277,25 +283,53 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
         out.write(end if before == b",\n" else before.strip() + end)
 
 
-def read_qrels(source: str | Path, form: QrelsFormat | None = None) -> Iterator[Qrel]:
+def read_qrels(
+    source: str | Path, form: QrelsFormat | None = None, *, by_subtopic: bool = False
+) -> Iterator[Qrel]:
     """Yield the judgments of a source, in its order; lines of a query need not stand together.
 
     The source is a file; a BEIR folder with one split; "-"; `irds:NAME`; `beir:NAME/SPLIT`;
-    Parquet; `hf:NAME/SPLIT`. A `form` of None is detected by the number of columns.
+    Parquet; `hf:NAME/SPLIT`. A `form` of None is detected by the number of columns. A passage has
+    one grade for a query, or with `by_subtopic` one for each sub-topic of it.
     """
+    judged: dict[tuple[str, str, str], int] = {}
+    for path, line, qrel in _judgments(source, form):
+        key = qrel.qid, qrel.docid, qrel.subtopic if by_subtopic else NO_SUBTOPIC
+        grade = judged.setdefault(key, qrel.relevance)
+        if grade != qrel.relevance:
+            found = (
+                f"relevance {qrel.relevance} for query {qrel.qid}, passage {qrel.docid}, "
+                f"and {grade} above"
+            )
+            hint = None if qrel.subtopic == NO_SUBTOPIC else SUBTOPIC_HINT
+            raise InputError(path, line, found, "one judgment of a passage", hint)
+        yield qrel
+
+
+Judgment = tuple[str | Path, int | None, Qrel]  # file, line
+
+
+def _judgments(source: str | Path, form: QrelsFormat | None) -> Iterator[Judgment]:
     if is_table(source, "qrels"):
         yield from _read_qrels_file(source, form)
     elif (place := data_sets.locate(str(source))).irds is not None:
-        for each in data_sets.irds_records(place.irds, "qrels"):
-            yield Qrel(each.query_id, each.doc_id, int(each.relevance))
+        for record in data_sets.irds_records(place.irds, "qrels"):
+            subtopic = getattr(record, "subtopic_id", getattr(record, "iteration", NO_SUBTOPIC))
+            qrel = _qrel(record.query_id, record.doc_id, int(record.relevance), subtopic)
+            yield source, None, qrel
     else:
         path = split_file(place.path, place.split) if place.path.is_dir() else place.path
         yield from _read_qrels_file(path, form)
 
 
-def _read_qrels_file(path: str | Path, form: QrelsFormat | None) -> Iterator[Qrel]:
-    judged: dict[tuple[str, str], int] = {}
-    for line, text in _qrels_lines(path):
+def _qrel(qid: str, docid: str, relevance: int, subtopic: str) -> Qrel:
+    """Return a judgment; `Q0` in the second column of qrels is no sub-topic."""
+    return Qrel(qid, docid, relevance, NO_SUBTOPIC if subtopic == "Q0" else subtopic)
+
+
+def _read_qrels_file(path: str | Path, form: QrelsFormat | None) -> Iterator[Judgment]:
+    is_empty = True
+    for line, text in _qrels_lines(path, form):
         parts = text.split()
         # a line that begins with `#` may be a judgment, or a comment of trec_eval 10
         fits = len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0"))
@@ -304,24 +338,23 @@ def _read_qrels_file(path: str | Path, form: QrelsFormat | None) -> Iterator[Qre
         width = WIDTHS.get(len(parts))
         if form is None and (form := width) is not None:
             logger.info(f"{files.display_name(path)}: {form} qrels ({files.columns(len(parts))})")
-        if not judged and tuple(text.lower().split()) == BEIR_HEADER:
+        if is_empty and tuple(text.lower().split()) == BEIR_HEADER:
             continue
         if form is None or form is not width:
             expected = QREL_COLUMNS[form] if form else " or ".join(QREL_COLUMNS.values())
-            hint = "six columns are a run: exchange run and qrels" if len(parts) == 6 else None
+            hint = RUN_HINT if len(parts) == 6 else None
             raise InputError(path, line, files.columns(len(parts)), expected, hint)
         qid, docid, grade = parts[0], parts[-2], parts[-1]
         if not INTEGER.fullmatch(grade):
             raise InputError(path, line, f"relevance {grade[:40]!r}", "an integer")
-        if (before := judged.setdefault((qid, docid), int(grade))) != int(grade):
-            found = f"relevance {grade} for query {qid}, passage {docid}, and {before} above"
-            raise InputError(path, line, found, "one judgment of a passage")
-        yield Qrel(qid, docid, int(grade))
-    if not judged:
+        is_empty = False
+        subtopic = parts[1] if form is QrelsFormat.TREC else NO_SUBTOPIC
+        yield path, line, _qrel(qid, docid, int(grade), subtopic)
+    if is_empty:
         raise InputError(path, None, "no judgments", QREL_COLUMNS[form or QrelsFormat.TREC])
 
 
-def _qrels_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+def _qrels_lines(path: str | Path, form: QrelsFormat | None) -> Iterator[tuple[int, str]]:
     """Yield numbered lines with columns, which are made of JSON lines."""
     with files.open_ahead(path, part="qrels") as (head, handle):
         if json_records.first_record(head) is None:
@@ -333,15 +366,25 @@ def _qrels_lines(path: str | Path) -> Iterator[tuple[int, str]]:
             if None in keys:
                 raise fields.error(f"the columns {list_keys(record)}", " with ".join(QREL_KEYS))
             query, passage, grade = map(str, keys)
-            ids = fields.identifier(query), fields.identifier(passage)
-            yield line, "\t".join([*ids, f"{fields.number(grade) or 0:.9g}"])
+            columns = [fields.identifier(query)]
+            known_keys = (key for key in SUBTOPIC_KEYS if record.get(key) is not None)
+            subtopic_key = next(known_keys, None)
+            if subtopic_key is not None and form is not QrelsFormat.BEIR:
+                columns.append(fields.identifier(subtopic_key))
+            columns += [fields.identifier(passage), f"{fields.number(grade) or 0:.9g}"]
+            yield line, "\t".join(columns)
 
 
 def read_qrels_map(source: str | Path) -> dict[str, dict[str, int]]:
     """Read all judgments of a source: query -> passage -> relevance, in its order."""
+    return grades_by_query(read_qrels(source))
+
+
+def grades_by_query(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
+    """Return query -> passage -> relevance."""
     judged: dict[str, dict[str, int]] = {}
-    for qid, docid, relevance in read_qrels(source):
-        judged.setdefault(qid, {})[docid] = relevance
+    for qrel in qrels:
+        judged.setdefault(qrel.qid, {})[qrel.docid] = qrel.relevance
     return judged
 
 
@@ -360,8 +403,19 @@ def split_file(folder: Path, split: str | None) -> Path:
 
 
 def write_qrels(path: str | Path, qrels: Iterable[Qrel], form: QrelsFormat) -> int:
-    """Write judgments; return their number."""
+    """Write judgments; return their number. BEIR's format has no place for sub-topics."""
     if form is QrelsFormat.TREC:
-        return files.write_lines(path, (f"{qid} 0 {docid} {rel}\n" for qid, docid, rel in qrels))
-    rows = (f"{qid}\t{docid}\t{rel}\n" for qid, docid, rel in qrels)
-    return files.write_lines(path, rows, "\t".join(BEIR_HEADER) + "\n")
+        return files.write_lines(
+            path, (f"{q.qid} {q.subtopic} {q.docid} {q.relevance}\n" for q in qrels)
+        )
+    subtopics: set[str] = set()
+
+    def rows() -> Iterator[str]:
+        for qrel in qrels:
+            subtopics.add(qrel.subtopic)
+            yield f"{qrel.qid}\t{qrel.docid}\t{qrel.relevance}\n"
+
+    count = files.write_lines(path, rows(), "\t".join(BEIR_HEADER) + "\n")
+    if len(subtopics) > 1:
+        logger.warning(f"{path}: without the sub-topics, for which BEIR's qrels have no column")
+    return count

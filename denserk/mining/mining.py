@@ -265,9 +265,9 @@ class _Mining:
         paths, left_out = self._paths, self.result.left_out
         least = self._settings.min_relevance
         judged = read_qrels(paths.qrels, paths.qrels_format) if paths.qrels is not None else ()
-        for qid, docid, grade in judged:
-            if grade >= least:
-                self._relevant.setdefault(qid, []).append(docid)
+        for qrel in judged:
+            if qrel.relevance >= least:
+                self._relevant.setdefault(qrel.qid, []).append(qrel.docid)
         answers = {q.qid: q.answers for q in read_questions(paths.answers)} if paths.answers else {}
         for example in self._read_examples():
             if not example.positives:

@@ -21,6 +21,12 @@ def names(*texts: str, level: int = 1) -> list[str]:
         ("iprec_at_recall_0.10 IPrec@0 IPrec@1", ["IPrec@0.1", "IPrec@0.0", "IPrec@1.0"]),
         ("set_F SetF(beta=2)", ["SetF", "SetF(beta=2.0)"]),
         ("num_rel_ret NumRelRet", ["NumRet(rel=1)"]),
+        ("ndcg@10 NDCG_CUT_10 ndcg_cut.10", ["nDCG@10"]),
+        ("mrr MRR@10 mrr_10 recip_rank", ["RR", "RR@10"]),
+        ("recall@100 RECALL_100 r@100", ["R@100"]),
+        ("Hits@5 hit@5 hit_rate@5", ["Success@5"]),
+        ("map Map@100 MAP_CUT.5,10", ["AP", "AP@100", "AP@5", "AP@10"]),
+        ("p@5,10 mrr(rel=2)@10 r-prec", ["P@5", "P@10", "RR(rel=2)@10", "Rprec"]),
     ],
 )
 def test_notations(typed: str, expected: list[str]) -> None:
@@ -38,7 +44,14 @@ def test_the_level_goes_where_no_other_is_named() -> None:
 @pytest.mark.parametrize(
     ("typed", "complaint"),
     [
-        ("ndcg@10", "ndcg@10 is not a measure of ir-measures (nearest: nDCG"),
+        ("nDGC@10", "nDGC@10 is not a measure of ir-measures (nearest: nDCG@10"),
+        ("mrr10", "mrr10 is not a measure of ir-measures (nearest: MRR@10"),
+        ("accuracy@1", "whether a relevant passage is among the first hits is Success@1"),
+        ("AP(rel=0)", "AP(rel=0): the lowest relevant grade is 0"),
+        ("IPrec@0.333", "IPrec@0.333: recall 0.333"),
+        ("IPrec@2", "IPrec@2: recall 2.0"),
+        ("nDCG(gains={1: 0.5})@5", "grades and gains are whole numbers"),
+        ("Compat(p=3.0)", "Compat(p=3.0): p 3.0"),
         ("relative_P_5", "relative_P_5 is not a measure of ir-measures"),
         ("R", "R: R takes cutoff (required), rel, judged_only"),
         ("nDCG@0", "nDCG@0: nDCG takes cutoff, dcg, gains, judged_only"),

@@ -1,0 +1,188 @@
+"""Compute measures by the providers of ir-measures; what they raise is the user's input.
+
+A provider is a package or a script behind one interface, and each fails in its own way on
+judgments that it does not know: gdeval's Perl ends with an error, others divide by zero. Here is
+the one place that calls them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ir_measures import Qrel as IrMeasuresQrel
+from ir_measures.providers import Provider
+
+from denserk.errors import DenserkError, InputError, MeasureError
+from denserk.evaluation.measures import (
+    OTHER_ACCURACY,
+    Measure,
+    computed_together,
+    needs_subtopics,
+    providers_of,
+)
+from denserk.io.files import read_text_lines
+from denserk.records import Qrel
+
+HIGHEST_OF_GDEVAL = 4  # its script ends at a higher grade
+# trec_eval counts the passages of every possible grade: above, it fills the memory, or fails for
+# all queries without a word
+HIGHEST_OF_TREC_EVAL = 10_000_000
+HIGHEST_OF_WHOLE_NDCG = 10_000  # nDCG without a cut-off takes time in the square of the grade
+SUBTOPIC_QRELS = "sub-topics in the second column: query, sub-topic, passage, relevance"
+
+
+@dataclass(frozen=True)
+class Judgments:
+    """Relevance judgments, and where they are from.
+
+    `qrels` are those of all sub-topics, if there are any; their ids are those of `grades`.
+    """
+
+    grades: Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
+    qrels: Sequence[Qrel] = ()
+    source: str = "the qrels"
+
+
+class MeasureGroup:
+    """Measures that a provider computes in one pass over a run.
+
+    Queries are numbered, as gdeval takes only whole numbers as ids.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        measures: Sequence[Measure],
+        judgments: Judgments,
+        every: Sequence[Measure],
+    ) -> None:
+        self.provider = provider
+        self.measures = tuple(measures)
+        self._every = tuple(every)
+        self._queries = tuple(judgments.grades)
+        self._check(judgments)
+        with self._errors_named():
+            self._evaluator = provider.evaluator(self.measures, self._provider_qrels(judgments))
+
+    def values(self, run: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+        """Return measure -> query id -> value, for the judged queries of a run."""
+        numbers = {qid: str(number) for number, qid in enumerate(self._queries)}
+        numbered = {numbers[qid]: hits for qid, hits in run.items() if qid in numbers}
+        # ir-measures spells a measure out each time that it is hashed
+        values: dict[int, dict[str, float]] = {id(measure): {} for measure in self.measures}
+        with self._errors_named():
+            for metric in self._evaluator.iter_calc(numbered):
+                qid = self._queries[int(metric.query_id)]
+                values[id(metric.measure)][qid] = metric.value
+        return {str(measure): values[id(measure)] for measure in self.measures}
+
+    def _check(self, judgments: Judgments) -> None:
+        """Raise an error for judgments of which it is known that the provider fails on them."""
+        if any(map(needs_subtopics, self.measures)):
+            check_subtopics(self.measures, judgments)
+        highest = highest_grade(self.provider, self.measures)
+        if highest is None:
+            return
+        for qid, grades in judgments.grades.items():
+            for docid, grade in grades.items():
+                if grade > highest:
+                    raise self._too_high(judgments.source, qid, docid, grade, highest)
+
+    def _too_high(self, source: str, qid: str, docid: str, grade: int, highest: int) -> InputError:
+        names = ", ".join(map(str, self.measures))
+        found = f"relevance {grade} for query {qid}, passage {docid}"
+        expected = f"{highest} at most, which {self.provider.NAME} computes {names} for"
+        line = line_of_judgment(source, qid, docid)
+        return InputError(source, line, found, expected, self._hint())
+
+    def _provider_qrels(self, judgments: Judgments) -> object:
+        """Return the judgments as the provider takes them."""
+        if any(map(needs_subtopics, self.measures)):
+            numbers = {qid: str(number) for number, qid in enumerate(self._queries)}
+            return [
+                IrMeasuresQrel(numbers[qrel.qid], qrel.docid, qrel.relevance, qrel.subtopic)
+                for qrel in judgments.qrels
+            ]
+        numbered = {str(n): grades for n, grades in enumerate(judgments.grades.values())}
+        if self.provider.NAME == "pytrec_eval":
+            # trec_eval's nDCG never ends for a query whose grades are all negative
+            for number, grades in numbered.items():
+                if max(grades.values()) < 0:
+                    numbered[number] = dict.fromkeys(grades, 0)
+        return numbered
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        """Turn whatever the provider raises into an error that names the measures."""
+        names = ", ".join(map(str, self.measures))
+        try:
+            yield
+        except DenserkError:
+            raise
+        except ZeroDivisionError as error:
+            if self.provider.NAME != "accuracy":
+                raise self._failed(error) from error
+            cutoff = self.measures[0].params.get("cutoff")
+            at = "" if cutoff is None else f"@{cutoff}"
+            message = (
+                f"{names} is undefined for a query whose hits are all relevant. {OTHER_ACCURACY}"
+            )
+            raise MeasureError(f"{message}{at}", self._hint()) from error
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> MeasureError:
+        names = ", ".join(map(str, self.measures))
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        message = f"{names}: {self.provider.NAME} cannot compute it from these files ({reason})"
+        return MeasureError(message, self._hint())
+
+    def _hint(self) -> str | None:
+        """Return what to type for the other measures, if there are any."""
+        others = [str(measure) for measure in self._every if measure not in self.measures]
+        return f"-m '{' '.join(others)}' computes the other measures" if others else None
+
+
+def measure_groups(measures: Sequence[Measure], judgments: Judgments) -> list[MeasureGroup]:
+    """Return the measures in groups that their providers compute in one pass."""
+    return [
+        MeasureGroup(provider, group, judgments, measures)
+        for provider, share in providers_of(measures).items()
+        for group in computed_together(provider, share)
+    ]
+
+
+def highest_grade(provider: Provider, measures: Sequence[Measure]) -> int | None:
+    """Return the highest grade that a provider computes measures for; None without a limit."""
+    if provider.NAME == "gdeval":
+        return HIGHEST_OF_GDEVAL
+    if provider.NAME != "pytrec_eval":
+        return None
+    if any(measure.NAME == "nDCG" and "cutoff" not in measure.params for measure in measures):
+        return HIGHEST_OF_WHOLE_NDCG
+    return HIGHEST_OF_TREC_EVAL
+
+
+def check_subtopics(measures: Sequence[Measure], judgments: Judgments) -> None:
+    """Raise an error that names the measures of sub-topics, if the judgments have none."""
+    subtopics: dict[str, set[str]] = {}
+    for qrel in judgments.qrels:
+        subtopics.setdefault(qrel.qid, set()).add(qrel.subtopic)
+    if any(len(of_query) > 1 for of_query in subtopics.values()):
+        return
+    names = ", ".join(str(measure) for measure in measures if needs_subtopics(measure))
+    found = f"judgments without sub-topics, which {names} is computed on"
+    hint = "nDCG@10, AP and P@10 are measures of judgments without sub-topics"
+    raise InputError(judgments.source, None, found, SUBTOPIC_QRELS, hint)
+
+
+def line_of_judgment(source: str, qid: str, docid: str) -> int | None:
+    """Return the line of a judgment in a file of columns; None if it is elsewhere."""
+    if not Path(source).is_file():
+        return None
+    for line, text in read_text_lines(source):
+        columns = text.split()
+        if len(columns) in (3, 4) and (columns[0], columns[-2]) == (qid, docid):
+            return line
+    return None
