@@ -8,6 +8,8 @@ messages go to the logger `denserk`.
 """
 
 import json
+import os
+import re
 import shutil
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,14 +27,29 @@ from denserk.config.evaluation import ComparisonSettings, EvaluationSettings
 from denserk.config.formats import CorpusFormat, QrelsFormat, TopicsFormat
 from denserk.config.options import from_json, select, typed_values
 from denserk.config.retrieval import SearchSettings
-from denserk.errors import UsageError
+from denserk.errors import DenserkError, ModelError, UsageError
 from denserk.extras import require
 from denserk.io.corpus import write_passages
 from denserk.io.files import write_lines
 from denserk.io.json_records import write_objects
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries, write_qrels, write_queries
-from denserk.records import Passage, Qrel, Query, best_first
+from denserk.python_inputs import (
+    PASSAGES,
+    QUERIES,
+    grade,
+    is_single,
+    is_vectors,
+    read_ids,
+    read_passage_texts,
+    read_passages_of,
+    read_queries_of,
+    read_query_texts,
+    read_records,
+    read_scores,
+    read_vectors,
+)
+from denserk.records import Qrel, Query, best_first
 
 PathName = str | PathLike[str]
 Vectors = NDArray[np.float32]
@@ -40,18 +57,22 @@ Scores = Mapping[str, Mapping[str, float]]
 Records = Sequence[Mapping[str, Any]]
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from denserk.index.search import OpenedIndex
     from denserk.models.text_encoder import TextEncoder
 
     RunLike: TypeAlias = PathName | Scores | pd.DataFrame
-    TextsLike: TypeAlias = PathName | Mapping[str, str] | Sequence[str] | Records | pd.DataFrame
-
-# Columns of data frames and keys of records: the names that other toolkits use.
-_QID = ("qid", "query_id", "query-id", "q_id", "_id", "id")
-_DOCID = ("docid", "doc_id", "docno", "corpus-id", "_id", "id")
-_SCORE = ("score", "relevance", "rel", "label")
-_QUERY = ("query", "text", "query_text")
+    TextsLike: TypeAlias = (
+        PathName
+        | Mapping[str, str]
+        | Mapping[str, Mapping[str, Any]]
+        | Sequence[str]
+        | Records
+        | pd.DataFrame
+        | pd.Series[Any]
+    )
+    VectorsLike: TypeAlias = NDArray[Any] | Tensor
 
 
 class Run(dict[str, dict[str, float]]):
@@ -67,7 +88,7 @@ class Run(dict[str, dict[str, float]]):
     @classmethod
     def from_pandas(cls, frame: "pd.DataFrame") -> Self:
         """Take a run from columns qid, docid and score."""
-        return cls(_as_scores(frame))
+        return cls(read_scores(frame, "run"))
 
     def save(self, path: PathName, *, tag: str = "denserk") -> None:
         """Write a TREC run. The file appears whole or not at all."""
@@ -106,25 +127,36 @@ class Encoder:
         representation, text, compute = (select(typed, each) for each in classes)
         return cls(TextEncoder(str(name), representation, text, ComputeSettings(**compute)))
 
-    def encode_queries(self, queries: str | Sequence[str]) -> Vectors:
-        """Encode one query to (D,), or N queries to (N, D), float32."""
-        if isinstance(queries, str):
-            return np.asarray(self.encode_queries([queries])[0])
-        return self._encoder.encode_queries([Query(str(i), q) for i, q in enumerate(queries)])
+    def encode_queries(self, queries: "TextsLike") -> Vectors:
+        """Encode one query to (D,), or N queries to (N, D), float32.
 
-    def encode_passages(
-        self, passages: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
-    ) -> Vectors:
+        Queries are a text, a list, a dict of texts by id, a list of dicts with `query` or `text`,
+        or a DataFrame; the vectors are in their order.
+        """
+        rows = self._encoder.encode_queries(read_query_texts(queries))
+        self._refuse_non_finite(rows, "query")
+        return np.asarray(rows[0]) if is_single(queries, QUERIES) else rows
+
+    def encode_passages(self, passages: "TextsLike | Mapping[str, Any]") -> Vectors:
         """Encode one passage to (D,), or N to (N, D), float32; (N, S, D) for multi-vector models.
 
-        A passage is its text, or a mapping with `text`, `title` and other fields.
+        Passages are texts, or mappings with `text`, `title` and other fields: one, a list, a dict
+        by id, or a DataFrame; the vectors are in their order.
         """
-        if isinstance(passages, str | Mapping):
-            return np.asarray(self.encode_passages([passages])[0])
-        records = [_passage("", {"text": p} if isinstance(p, str) else p) for p in passages]
+        records = read_passage_texts(passages)
         rows = self._encoder.encode_passages(records)
-        several = self._encoder.vectors_per_passage
-        return rows if several == 1 else rows.reshape(len(passages), several, -1)
+        self._refuse_non_finite(rows, "passage")
+        vectors_each = self._encoder.vectors_per_passage
+        vectors = rows if vectors_each == 1 else rows.reshape(len(records), vectors_each, -1)
+        return np.asarray(vectors[0]) if is_single(passages, PASSAGES) else vectors
+
+    def _refuse_non_finite(self, rows: Vectors, what: str) -> None:
+        """Raise a ModelError if the model encoded a text to something that is no number."""
+        finite = np.isfinite(rows).all(axis=1)
+        if not finite.all():
+            number = int(np.argmin(finite))
+            message = f"{self.name} encodes {what} {number} (from 0) to a vector that is not finite"
+            raise ModelError(message, "check its weights, or encode with dtype='float32'")
 
 
 class _OwnFolder:
@@ -146,28 +178,32 @@ class Index:
     @classmethod
     def build(
         cls,
-        vectors: Vectors | PathName,
+        vectors: "VectorsLike | PathName",
         *,
-        ids: Sequence[str] | None = None,
+        ids: Iterable[str] | None = None,
         type: str = "flat",
         output: PathName | None = None,
         **options: Any,
     ) -> Self:
         """Index (N, D) vectors, or a path of vectors; options as in `denserk index`.
 
-        The N `ids` are by default row numbers; without `output` the index goes with this object.
+        Vectors are a NumPy array or a torch tensor. The N `ids` are by default row numbers; without
+        `output` the index goes with this object.
         """
         from denserk.config.encoding import VectorFormat
         from denserk.io.vector_formats import VectorBlock, write_vectors
 
-        source, scratch = vectors, _OwnFolder()
-        if isinstance(vectors, np.ndarray):
-            names = [str(i) for i in (range(len(vectors)) if ids is None else ids)]
-            if len(names) != len(vectors):
-                raise ValueError(f"{len(names):,} ids for {len(vectors):,} vectors")
-            source = str(scratch.path / "vectors")
-            block = VectorBlock(names, vectors.astype(np.float32, copy=False))
-            write_vectors(source, VectorFormat.PYSERINI_FAISS, [block])
+        scratch = _OwnFolder()
+        if isinstance(vectors, str | PathLike):
+            if ids is not None:
+                raise UsageError("ids are for vectors in memory", "a file of vectors has its own")
+            return cls._build(scratch, output, input=vectors, type=type, **options)
+        rows = read_vectors(vectors, "vectors")
+        if not len(rows) or np.ndim(vectors) == 1:
+            raise UsageError(f"vectors: found an array of shape {vectors.shape}; expected (N, D)")
+        block = VectorBlock(read_ids(ids, rows), rows)
+        source = str(scratch.path / "vectors")
+        write_vectors(source, VectorFormat.PYSERINI_FAISS, [block])
         return cls._build(scratch, output, input=source, type=type, **options)
 
     @classmethod
@@ -176,8 +212,9 @@ class Index:
         from denserk.commands.retrieve import index
 
         folder = output or scratch.path / "index"
-        index(output=folder, **options)
-        opened = cls.open(folder)
+        with _without_names_of(scratch.path):
+            index(output=folder, **options)
+            opened = cls.open(folder)
         opened._scratch = scratch
         return opened
 
@@ -195,7 +232,7 @@ class Index:
 
     def search(
         self,
-        queries: "TextsLike | Vectors",
+        queries: "TextsLike | VectorsLike",
         *,
         model: Encoder | PathName | None = None,
         hits: int = 100,
@@ -207,29 +244,49 @@ class Index:
         as in `denserk search`; a query of another model is a MismatchError.
         """
         settings = from_json(SearchSettings, {"hits": hits, **options})
-        if isinstance(queries, np.ndarray) and queries.dtype.kind == "f":
-            asked: NDArray[Any] = np.atleast_2d(queries).astype(np.float32, copy=False)
-            qids = [str(i) for i in range(len(asked))]
+        searcher = self._opened.searcher(settings)
+        if is_vectors(queries):
+            qids, encoded = self._given_vectors(queries)
         else:
-            records = list(_queries(queries))
-            qids = [query.qid for query in records]
-            if not self._opened.bm25:
-                from denserk.index.search import load_query_encoder, refuse_other_queries
+            records = _queries(queries)
+            qids, encoded = [query.qid for query in records], self._encoded(records, model)
+        with _without_names_of(self._scratch.path if self._scratch else None):
+            run = Run((qid, dict(hits)) for qid, hits in searcher.search(qids, encoded))
+        searcher.report()
+        return run
 
-                if isinstance(model, Encoder):
-                    encoder, described = model._encoder, model._encoder.description()
-                    refuse_other_queries(self._opened, model.dimension, described, model.name)
-                elif model is not None:
-                    encoder = load_query_encoder(self._opened, str(model))
-                else:  # the index's own model is loaded once
-                    encoder = self._own = self._own or load_query_encoder(self._opened)
-                asked = encoder.encode_queries(records)
-            elif model is None:
-                asked = np.array([query.text for query in records], dtype=object)
-            else:
-                raise TypeError("BM25 has no model")
-        found = self._opened.searcher(settings).search(qids, asked)
-        return Run((qid, dict(hits)) for qid, hits in found)
+    def _given_vectors(self, queries: Any) -> tuple[list[str], Vectors]:
+        """Return row numbers as query ids, and the vectors, which must fit the index."""
+        from denserk.index.search import refuse_other_queries
+
+        if self._opened.bm25:
+            raise UsageError("a BM25 index is searched with texts, not with vectors")
+        vectors = read_vectors(queries, "queries")
+        refuse_other_queries(self._opened, vectors.shape[1], None, "the array of queries")
+        return [str(number) for number in range(len(vectors))], vectors
+
+    def _encoded(
+        self, queries: Sequence[Query], model: "Encoder | PathName | None"
+    ) -> NDArray[Any]:
+        """Return the vectors of queries, or their texts for a BM25 index."""
+        from denserk.index.search import load_query_encoder, refuse_other_queries
+
+        if self._opened.bm25:
+            if model is not None:
+                raise UsageError("BM25 takes no model", "leave out model=")
+            return np.array([query.text for query in queries], dtype=object)
+        if isinstance(model, Encoder):
+            description = model._encoder.description()
+            refuse_other_queries(self._opened, model.dimension, description, model.name)
+            return model._encoder.encode_queries(queries)
+        if model is not None:
+            return load_query_encoder(self._opened, str(model)).encode_queries(queries)
+        if self._own is None:  # the index's own model is loaded once
+            if self._opened.model is None:
+                hint = "give model=, an Encoder or its name, or search with vectors"
+                raise UsageError("the index names no model that encodes texts", hint)
+            self._own = load_query_encoder(self._opened)
+        return self._own.encode_queries(queries)
 
 
 class BM25(Index):
@@ -246,14 +303,31 @@ class BM25(Index):
 
 
 @contextmanager
+def _without_names_of(folder: Path | None) -> Iterator[None]:
+    """Name inputs in errors as the user knows them, not by their temporary files in a folder."""
+    try:
+        yield
+    except DenserkError as error:
+        if folder is not None:
+            name = re.compile(rf"{re.escape(str(folder))}/([\w-]+)[^\s:,;)]*")
+            error.message = name.sub(r"\1", error.message)
+            error.hint = error.hint and name.sub(r"\1", error.hint)
+        raise
+
+
+@contextmanager
 def _files(**values: Any) -> Iterator[tuple[dict[str, Any], Path]]:
     """Yield the inputs of a command by option, as paths, and a temporary folder.
 
     Objects in memory are written to the folder; None is left out.
     """
-    with TemporaryDirectory(prefix="denserk-") as name:
-        folder, given = Path(name), {key: v for key, v in values.items() if v is not None}
-        yield {key: _stored(key, v, folder / f"{key}.jsonl") for key, v in given.items()}, folder
+    given_values = {key: value for key, value in values.items() if value is not None}
+    with TemporaryDirectory(prefix="denserk-") as name, _without_names_of(Path(name)):
+        folder = Path(name)
+        files = {
+            key: _stored(key, value, folder / f"{key}.jsonl") for key, value in given_values.items()
+        }
+        yield files, folder
 
 
 def fuse(runs: "Sequence[RunLike]", *, tune: "RunLike | None" = None, **options: Any) -> Run:
@@ -374,60 +448,19 @@ def _is_hits(value: Any) -> bool:
     )
 
 
-def _records(value: Any) -> Iterator[Mapping[str, Any]]:
-    rows = value.to_dict("records") if hasattr(value, "to_dict") else value
-    yield from ({str(name): cell for name, cell in row.items()} for row in rows)
-
-
-def _first(row: Mapping[str, Any], names: Sequence[str]) -> Any:
-    for name in names:
-        if name in row:
-            return row[name]
-    raise ValueError(f"none of {', '.join(names)} among {', '.join(row)}")
-
-
-def _as_scores(value: Any) -> dict[str, dict[str, float]]:
-    """Return a run or qrels as a dict of dicts."""
-    if isinstance(value, Mapping):
-        return {str(q): {str(d): s for d, s in hits.items()} for q, hits in value.items()}
-    found: dict[str, dict[str, float]] = {}
-    for row in _records(value):
-        hits = found.setdefault(str(_first(row, _QID)), {})
-        hits[str(_first(row, _DOCID))] = _first(row, _SCORE)
-    return found
-
-
 def _run_lines(run: Any, tag: str = "denserk") -> Iterator[str]:
     """Yield the lines of a TREC run, scores with all their digits."""
-    for qid, hits in _as_scores(run).items():
+    for qid, hits in read_scores(run, "run").items():
         for rank, (docid, score) in enumerate(best_first(hits.items()), start=1):
             yield f"{qid} Q0 {docid} {rank} {float(score)!r} {tag}\n"
 
 
-def _rows(value: Any, ids: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield records by id, a text as {"text": text}; the ids of a list of texts count from 0."""
-    if isinstance(value, Mapping):
-        rows: Iterable[tuple[Any, Any]] = value.items()
-    elif not hasattr(value, "to_dict") and all(isinstance(each, str) for each in value):
-        rows = enumerate(value)
-    else:
-        rows = ((_first(row, ids), row) for row in _records(value))
-    for id, row in rows:
-        yield str(id), {"text": row} if isinstance(row, str) else row
-
-
-def _passage(docid: str, record: Mapping[str, Any]) -> Passage:
-    rest = {name: v for name, v in record.items() if name not in ("text", "title", *_DOCID)}
-    text, title = _first(record, ("text", "contents")), record.get("title")
-    return Passage(docid, str(text), str(title or ""), rest)
-
-
-def _queries(queries: Any) -> Iterator[Query]:
-    if isinstance(queries, PathLike) or (isinstance(queries, str) and Path(queries).exists()):
-        yield from read_queries(str(queries))
-        return
-    for qid, record in _rows([queries] if isinstance(queries, str) else queries, _QID):
-        yield Query(qid, str(_first(record, _QUERY)))
+def _queries(queries: Any) -> list[Query]:
+    """Return queries of a file, or of objects in memory."""
+    is_file = isinstance(queries, str) and os.path.exists(queries)  # noqa: PTH110 - any text
+    if is_file or isinstance(queries, PathLike):
+        return list(read_queries(str(queries)))
+    return read_queries_of(queries)
 
 
 def _stored(option: str, value: Any, path: Path) -> Any:
@@ -436,21 +469,23 @@ def _stored(option: str, value: Any, path: Path) -> Any:
         return value
     match option:
         case "runs":
-            named = ((run, path.with_name(f"run{i}.trec")) for i, run in enumerate(value))
-            return [_stored("run", run, each) for run, each in named]
+            files = [path.with_name(f"run{number}.trec") for number in range(len(value))]
+            return [_stored("run", run, file) for run, file in zip(value, files, strict=True)]
         case "run":
             write_lines(path, _run_lines(value))
         case "qrels" | "tune":
-            judged = ((q, *one) for q, hits in _as_scores(value).items() for one in hits.items())
-            qrels = (Qrel(qid, docid, int(relevance)) for qid, docid, relevance in judged)
+            qrels = [
+                Qrel(qid, docid, grade(relevance, qid))
+                for qid, hits in read_scores(value, option).items()
+                for docid, relevance in hits.items()
+            ]
             write_qrels(path, qrels, QrelsFormat.TREC)
         case "corpus":
-            passages = (_passage(docid, record) for docid, record in _rows(value, _DOCID))
-            write_passages(path, passages, CorpusFormat.BEIR)
+            write_passages(path, read_passages_of(value), CorpusFormat.BEIR)
         case "train" | "train_data":
-            if isinstance(value, list | tuple) and isinstance(value[0], str | PathLike):
+            if isinstance(value, list | tuple) and value and isinstance(value[0], str | PathLike):
                 return value
-            write_objects(path, _records(value))
+            write_objects(path, read_records(value, option))
         case _:
-            write_queries(path, _queries(value), TopicsFormat.BEIR)
+            write_queries(path, read_queries_of(value), TopicsFormat.BEIR)
     return path

@@ -52,6 +52,14 @@ class MismatchError(DenserkError):
     """Inputs that do not belong together."""
 
 
+class NotFiniteError(DenserkError):
+    """A vector of an index, by its row, whose score is not a finite number."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"the score of vector {row:,} (from 0) is not a finite number")
+        self.row = row
+
+
 class OutputError(DenserkError):
     """An output that cannot be written."""
 

@@ -153,5 +153,5 @@ def test_mistakes_name_the_option(model, tiny):
         denserk.Encoder.load(tiny(), poolin="mean")
     with pytest.raises(UsageError, match=r"rrfk.*did you mean rrf-k"):
         denserk.fuse([{"q": {"d": 1.0}}] * 2, rrfk=1)
-    with pytest.raises(ValueError, match="2 ids for 3 vectors"):
+    with pytest.raises(UsageError, match="2 ids for 3 vectors"):
         denserk.Index.build(np.ones((3, 4), "f4"), ids=["a", "b"])

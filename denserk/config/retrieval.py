@@ -198,8 +198,9 @@ class RankingSettings(TagSettings):
     """Delimiter between document and part."""
     max_passage_hits: int | None = setting(None, at_least=1)
     """Documents returned per query under --max-passage. [default: --hits]"""
-    ties: Ties = setting(Ties.BREAK)
-    """Tied scores: lower to the next float32, so that all tools read one order, or keep."""
+    ties: Ties | None = setting(None)
+    """Tied scores: lower to the next float32, so that all tools read one order, or keep.
+    [default: break; keep for an index of Lucene, as Pyserini writes them]"""
     output_format: RunFormat = RunFormat.TREC
     """Format of the run."""
     ir_metadata: IrMetadata = setting(IrMetadata.FILE)

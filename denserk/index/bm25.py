@@ -34,7 +34,7 @@ import regex
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import Bm25Settings, StopWords
-from denserk.errors import InputError, MissingExtraError, OutputError, UsageError
+from denserk.errors import InputError, MissingExtraError, NotFiniteError, OutputError, UsageError
 from denserk.extras import installed, package_folder, require
 from denserk.index.searcher import Rows, Scores, in_order, padding
 from denserk.io.files import whole_text, write_errors
@@ -163,6 +163,7 @@ class Bm25Index:
     """An open index of `build_bm25`, its scores memory-mapped; queries are analysed alike."""
 
     is_exhaustive, dimension = True, 0
+    breadth: tuple[str, ...] = ()
 
     def __init__(self, folder: Path, settings: Bm25Settings, threads: int | None = None) -> None:
         bm25s = require("bm25s", PURPOSE)
@@ -185,11 +186,13 @@ class Bm25Index:
         def best(query: int) -> None:
             if not numbers[query]:
                 return
-            found = self._model.get_scores_from_ids(numbers[query])
-            hits = np.flatnonzero(found > 0)
+            of_passages = self._model.get_scores_from_ids(numbers[query])
+            if not np.isfinite(of_passages.sum()):  # NaN would be no hit
+                raise NotFiniteError(int(np.argmin(np.isfinite(of_passages))))
+            hits = np.flatnonzero(of_passages > 0)
             if len(hits) > depth:
-                hits = hits[np.argpartition(-found[hits], depth - 1)[:depth]]
-            scores[query, : len(hits)], rows[query, : len(hits)] = found[hits], hits
+                hits = hits[np.argpartition(-of_passages[hits], depth - 1)[:depth]]
+            scores[query, : len(hits)], rows[query, : len(hits)] = of_passages[hits], hits
 
         with ThreadPoolExecutor(self._threads) as pool:
             list(pool.map(best, range(len(queries))))
@@ -308,6 +311,7 @@ class LuceneIndex:
     """An index of Lucene. A row is a passage of the last search only: `names` has its id."""
 
     is_exhaustive, dimension = True, 0
+    breadth: tuple[str, ...] = ()
 
     def __init__(
         self, folder: Path, settings: Bm25Settings, passages: int | None, threads: int | None

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.config.retrieval import Metric
+from denserk.errors import NotFiniteError
 from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
 from denserk.models.devices import on_threads
 
@@ -38,6 +39,7 @@ PAIRS = 8192  # pairs of vectors copied together
 GPU_SHARE = 0.5  # share of a GPU's free memory that vectors may occupy between searches
 UNIT = 2.0**-8  # unit roundoff of bfloat16
 SUMS = 2.0**-22  # four times the unit roundoff of float32: the error of each term of a sum
+LARGEST = 1e38  # products that may be larger are computed in float32, and checked
 CAPACITY, SPARE = 4, 4096  # hits that BestHits keeps for each hit that is wanted, and beside them
 
 
@@ -48,6 +50,8 @@ class ExactIndex:
     the row of its best vector. Scores are inner products, or negative squared distances. With
     `bfloat16`, a CPU finds candidates in bfloat16; a GPU that can always does.
 
+    A vector that is not finite, or a score too large for float32, is a NotFiniteError.
+
     >>> index = ExactIndex(np.array([[1, 0], [0, 1], [2, 0]], dtype=np.float32))
     >>> scores, rows = index.search(np.array([[1, 0]], dtype=np.float32), 2)
     >>> scores.tolist(), rows.tolist()
@@ -55,6 +59,7 @@ class ExactIndex:
     """
 
     is_exhaustive = True
+    breadth: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -105,7 +110,15 @@ class ExactIndex:
             again = asked[torch.from_numpy(short).to(self._device)]
             floors = np.full(len(short), -np.inf, np.float32)
             scores[short, :kept], rows[short, :kept] = self._scan(again, floors, kept, in_bfloat16)
+        self._refuse_missing(rows[:, :kept])
         return scores, rows
+
+    def _refuse_missing(self, rows: Rows) -> None:
+        """Raise a NotFiniteError if a query has fewer hits than (B, K): a passage has no score."""
+        for hits in rows[rows[:, -1] < 0]:
+            passages = np.arange(len(self) // self._size)
+            missing = np.setdiff1d(passages, hits // self._size)
+            raise NotFiniteError(int(missing[0]) * self._size)
 
     def reconstruct(self, rows: Rows) -> Vectors:
         """Return the (N, D) vectors of rows in ascending order."""
@@ -117,6 +130,8 @@ class ExactIndex:
         """(B, depth) scores and rows of the best passages; floors rise meanwhile."""
         best = BestHits(floors, depth)
         low_queries, offsets, slopes = self._bounds(queries)
+        longest_query = float(queries.double().norm(dim=1).max())
+        mean_length = float(self._mean.double().norm())
         rows = BLOCK if len(queries) > FEW and not self._on_gpu else WIDE_BLOCK
         rows = max(rows // self._size, 1) * self._size
         blocks = (
@@ -131,12 +146,15 @@ class ExactIndex:
                 centred = block - self._mean
                 longest = float(torch.linalg.vector_norm(centred, dim=1).max())
                 longest *= 1 + SUMS * self.dimension
-                centred = centred.bfloat16()
+                # NaN is no less than anything: such a block is multiplied in float32, and checked
+                fits = (longest + mean_length) * longest_query < LARGEST
+                centred = centred.bfloat16() if fits else None
             for start in range(0, len(queries), TILE):
                 tile = slice(start, start + TILE)
                 limits = torch.from_numpy(floors[tile])
                 if centred is None:
                     products = self._scores(block, queries[tile])
+                    _refuse_non_finite(products, first)
                 else:
                     products = centred @ low_queries[tile].T
                     limits = limits - torch.from_numpy(offsets[tile] + slopes[tile] * longest)
@@ -195,7 +213,7 @@ class ExactIndex:
             rows = (firsts[:, None] + np.arange(self._size)).ravel()
             drawn = torch.from_numpy(self._vectors[rows].astype(np.float32)).to(self._device)
             if self._bfloat16:
-                self._mean = drawn.mean(0)
+                self._mean = _mean(drawn, rows)
                 drawn = (drawn - self._mean).bfloat16()
             self._sample = drawn
         sampled = len(self._sample) // self._size
@@ -227,6 +245,27 @@ class ExactIndex:
         offsets = precise @ mean + sums * mean.norm()
         slopes = (precise - low.double()).norm(dim=1) * (1 + UNIT) + lengths * UNIT + sums
         return low, offsets.cpu().numpy(), slopes.cpu().numpy()
+
+
+def _mean(vectors: Tensor, rows: Rows) -> Tensor:
+    """(D,) mean of (n, D) vectors, which have these rows; zero where float32 cannot hold it."""
+    mean = vectors.mean(0)
+    if bool(torch.isfinite(mean).all()):
+        return mean
+    damaged = (~torch.isfinite(vectors)).any(1).nonzero()
+    if len(damaged):
+        raise NotFiniteError(int(rows[int(damaged[0])]))
+    return torch.zeros_like(mean)
+
+
+def _refuse_non_finite(products: Tensor, first: int) -> None:
+    """Raise a NotFiniteError if a score of (n, B) is not finite; its rows count from `first`."""
+    # NaN and infinity survive a sum, which takes a fraction of the time of the comparison
+    if bool(torch.isfinite(products.sum())):
+        return
+    rows = (~torch.isfinite(products)).any(1).nonzero()
+    if len(rows):
+        raise NotFiniteError(first + int(rows[0]))
 
 
 def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

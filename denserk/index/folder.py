@@ -139,6 +139,11 @@ class PassageIds:
             raise MismatchError(f"the id {name} occurs in {one} and in {other}", hint)
         return found
 
+    def folder_of(self, passage: int) -> str:
+        """Return the folder of a passage, by its number."""
+        number = int(np.searchsorted(self._firsts, passage, side="right")) - 1
+        return self._parts[number].shard
+
 
 class MappedLines:
     """The bytes of a memory-mapped file of ids, and where its lines end."""

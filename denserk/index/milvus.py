@@ -226,6 +226,13 @@ class MilvusIndex(Collection):
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def breadth(self) -> tuple[str, ...]:
+        """The options that make a search find more, with their values."""
+        flags = {"nprobe": "--nprobe", "ef": "--ef-search"}
+        used = self._parameters.items()
+        return tuple(f"{flags[name]} {value}" for name, value in used if name in flags)
+
     def names(self, passages: Rows) -> list[str]:
         """Return the ids of (K,) passages of the last search."""
         return [self._ids[passage] for passage in passages.tolist()]

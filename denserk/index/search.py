@@ -87,6 +87,7 @@ class OpenedIndex:
     vectors_per_passage: int = 1  # consecutive rows that are one passage
     bm25: Engine | None = None  # the engine of a BM25 index
     metric: Metric = Metric.INNER
+    folder_of: Callable[[int], str] | None = None  # the folder of a passage, by its number
 
     @property
     def name(self) -> str:
@@ -100,13 +101,23 @@ class OpenedIndex:
         return next((made for m in self.manifests if (made := model_of(m)) is not None), None)
 
     def searcher(self, settings: SearchSettings) -> Searcher:
-        """Return a searcher of the index."""
+        """Return a searcher of the index, by the options of approximate indexes in `settings`."""
+        index = _configured(self.index, settings)
+        if index is self.index and not isinstance(index, MilvusIndex):
+            kind = "is a BM25 index" if self.bm25 else "is searched exactly"
+            _reject_options(settings, f"{self.names[0]} {kind}")
         in_lucene = self.bm25 is Engine.LUCENE
         if in_lucene:  # so many queries in one process that starting Java hardly counts
             batch = max(settings.query_batch, PROCESS_HITS // settings.hits)
             settings = replace(settings, query_batch=batch)
-        size = self.vectors_per_passage
-        return Searcher(self.index, self.ids, settings, size, engine_order=in_lucene)
+        return Searcher(
+            index,
+            self.ids,
+            settings,
+            self.vectors_per_passage,
+            engine_order=in_lucene,
+            folder_of=self.folder_of or (lambda passage: self.name),
+        )
 
     def described(self) -> list[Mapping[str, Any]]:
         """Return what a run's manifest records of each folder."""
@@ -116,6 +127,16 @@ class OpenedIndex:
             sums, tuned = made.get("sha256", {}), made.get("search", {})
             found.append({"name": name, "sha256": sums, "bytes": size, "search": tuned})
         return found
+
+
+def _configured(index: SearchableIndex, settings: SearchSettings) -> SearchableIndex:
+    """Return an index as it is searched with `settings`; one without a search option is itself."""
+    if isinstance(index, FaissIndex):
+        return index.with_options(settings)
+    if isinstance(index, ShardedIndex) and not index.is_exhaustive:
+        parts = [_configured(part, settings) for part in index.parts]
+        return replace(index, parts=parts)
+    return index
 
 
 @dataclass(frozen=True)
@@ -154,9 +175,8 @@ def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -
         rows, dimension = flat.shape
     else:
         tuned = manifest.contents.get("search", {}) if manifest else {}
-        settings = replace(settings, **{n: getattr(settings, n) or v for n, v in tuned.items()})
         device = settings.index_device or compute.device
-        index = FaissIndex(path, settings, device, compute.threads)
+        index = FaissIndex(path, settings, device, compute.threads, tuned)
         rows, dimension, metric = len(index), index.dimension, index.metric
     ids = path.with_name(folder.DOCID)
     stored = partial(_map_rows, path)
@@ -224,15 +244,17 @@ def _open_index(
         fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
         require_memory("searching", {"the top-k": hits}, f"search with {fewer}, or less deep")
     opened = engines[0] if len(engines) == 1 else index
+    ids = folder.PassageIds([*exact, *others])
     return OpenedIndex(
         names,
         opened,
-        folder.PassageIds([*exact, *others]),
+        ids,
         [shard.manifest for shard in shards],
         [shard.version for shard in shards],
         [folder.folder_bytes(Path(name)) for name in names],
         shards[0].size,
         metric=metric,
+        folder_of=ids.folder_of,
     )
 
 
@@ -265,7 +287,16 @@ def _open_bm25(
         return OpenedIndex([name], guarded, lucene.names, [manifest], [version], sizes, bm25=engine)
     index = Bm25Index(path, bm25, threads)
     ids = folder.PassageIds([folder.Part(name, path / folder.DOCID, len(index), version=version)])
-    return OpenedIndex([name], index, ids, [manifest], [version], sizes, bm25=engine)
+    return OpenedIndex(
+        [name],
+        index,
+        ids,
+        [manifest],
+        [version],
+        sizes,
+        bm25=engine,
+        folder_of=ids.folder_of,
+    )
 
 
 class GuardedIndex:
@@ -274,6 +305,11 @@ class GuardedIndex:
     def __init__(self, index: SearchableIndex, version: Version) -> None:
         self._index, self._version = index, version
         self.is_exhaustive, self.dimension = index.is_exhaustive, index.dimension
+
+    @property
+    def breadth(self) -> tuple[str, ...]:
+        """See `SearchableIndex`."""
+        return self._index.breadth
 
     def __len__(self) -> int:
         return len(self._index)
@@ -377,7 +413,8 @@ def search(
         "without_hits": len(result.without_hits),
         "seconds": {"encoding": result.encoding_seconds, "searching": result.searching_seconds},
     }
-    describe_run(paths.output, settings, made_from, contents)
+    ties = searcher.ranking.ties.value
+    describe_run(paths.output, settings, made_from, contents, ties=ties)
     return result
 
 
@@ -401,10 +438,10 @@ def _write_run(paths: SearchPaths, searcher: Searcher, queries: Queries) -> Sear
     forget_file(paths.output)
     start = time.perf_counter()
     with track("searching", len(topics), "queries") as progress:
-        form, tag = settings.output_format, settings.tag
-        result.hits = write_run(paths.output, answers(progress), form, tag)
+        form, tag, scores = settings.output_format, settings.tag, searcher.score_format
+        result.hits = write_run(paths.output, answers(progress), form, tag, scores)
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
-    searcher.ranking.report()
+    searcher.report()
     if missing := result.without_hits:
         without = f"{len(missing):,} queries have no hits"
         logger.warning(f"{without} and are missing from the run ({some(missing)})")

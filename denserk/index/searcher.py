@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import Prf, RankingSettings, SearchSettings, Ties
-from denserk.errors import UsageError
+from denserk.errors import InputError, NotFiniteError, UsageError
 from denserk.records import best_first
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,9 @@ Rows = NDArray[np.int64]  # (B, K), numbers of the rows of an index; -1 where th
 PassageNames = Callable[[Rows], Sequence[str]]  # ids of (K,) passages, by their numbers
 Hits = list[tuple[str, float]]  # (passage id, score), best first
 
+SCORES = ".9g"  # all digits of a float32
+LUCENE_PLACES = 6  # decimals of a score in Pyserini's and Anserini's runs
+LUCENE_SCORES = f".{LUCENE_PLACES}f"
 TAIL = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
 
 
@@ -46,6 +49,10 @@ class SearchableIndex(Protocol):
 
     is_exhaustive: bool  # every row is compared: a deeper search then only adds hits
     dimension: int  # D; 0 for a BM25 index
+
+    @property
+    def breadth(self) -> tuple[str, ...]:
+        """Options that make an approximate search find more, with their values."""
 
     def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best rows for each query, padded; ties at the cut are unspecified."""
@@ -88,14 +95,24 @@ class ShardedIndex:
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
+    @property
+    def breadth(self) -> tuple[str, ...]:
+        """The options of its parts."""
+        options = [option for part in self.parts for option in part.breadth]
+        return tuple(dict.fromkeys(options))
+
     def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best rows of all parts for (B, D) queries, padded."""
         scores, rows = padding(len(queries), depth)
         first = 0
         for part in self.parts:
-            found, places = part.search(queries, min(depth, len(part)))
-            places = np.where(places < 0, -1, places + first)
-            scores, rows = in_order(np.hstack([scores, found]), np.hstack([rows, places]), depth)
+            try:
+                part_scores, part_rows = part.search(queries, min(depth, len(part)))
+            except NotFiniteError as error:
+                raise NotFiniteError(first + error.row) from None
+            part_rows = np.where(part_rows < 0, -1, part_rows + first)
+            both_scores, both_rows = np.hstack([scores, part_scores]), np.hstack([rows, part_rows])
+            scores, rows = in_order(both_scores, both_rows, depth)
             first += len(part)
         return scores, rows
 
@@ -116,6 +133,7 @@ class FeedbackIndex:
             raise UsageError(what, "use folders of vectors, flat indexes, or one index of faiss")
         self._index, self._vectors_of, self._settings = index, index.reconstruct, settings
         self.is_exhaustive, self.dimension = index.is_exhaustive, index.dimension
+        self.breadth = index.breadth
 
     def __len__(self) -> int:
         return len(self._index)
@@ -156,11 +174,12 @@ def strictly_decreasing(scores: Scores) -> Scores:
 class Ranking:
     """Ranks the scored passages of queries by the options of a run, and counts tied scores.
 
-    Equal scores are ordered by descending id, or left in the `engine_order`.
+    Equal scores are ordered by descending id, or left in the `engine_order`, as its scores are.
     """
 
     def __init__(self, settings: RankingSettings, *, engine_order: bool = False) -> None:
         self._settings, self._engine_order = settings, engine_order
+        self.ties = settings.ties or (Ties.KEEP if engine_order else Ties.BREAK)
         self.tied_hits = self.tied_queries = 0
 
     def best(self, qid: str, docids: Iterable[str], scores: Iterable[float]) -> Hits:
@@ -182,20 +201,25 @@ class Ranking:
         tied = int(np.count_nonzero(scores[1:] == scores[:-1]))
         self.tied_hits += tied
         self.tied_queries += tied > 0
-        if self._settings.ties is Ties.KEEP:
+        if self.ties is Ties.KEEP:
             return hits
         lowered = strictly_decreasing(scores.astype(np.float32)).tolist()
         return [(name, score) for (name, _), score in zip(hits, lowered, strict=True)]
 
     def report(self) -> None:
-        """Log how many ties were broken, if any."""
-        if self.tied_hits:
-            order = "as the engine orders them" if self._engine_order else "by descending id"
-            keep = self._settings.ties is Ties.KEEP
-            logger.info(
-                f"ties: {self.tied_hits:,} hits of {self.tied_queries:,} queries have the score of "
-                f"the hit above; ordered {order}, scores {'kept' if keep else 'made to decrease'}"
+        """Log in which order hits of equal scores stand, if there are any."""
+        if not self.tied_hits:
+            return
+        hits = f"{self.tied_hits:,} hits of {self.tied_queries:,} queries"
+        if self._engine_order:
+            message = f"equal scores: {hits} score as the hit above, and stand in Lucene's order"
+        else:
+            message = f"equal scores: {hits} score as the hit above, and stand by descending id"
+        if self.ties is Ties.BREAK:
+            message += (
+                "; each is written with the next lower score, so that all tools read one order"
             )
+        logger.info(message)
 
 
 class Searcher:
@@ -204,6 +228,11 @@ class Searcher:
     Ties at the cut are ordered by id too: an exhaustive index is searched deeper until the last
     score fetched is below the last one kept. The same deepening finds enough passages if several
     rows belong to one.
+
+    In the `engine_order`, Lucene's, hits are those of Pyserini's run: `hits` are fetched, and the
+    query is removed from them.
+
+    `folder_of` names, in errors, the folder of a passage by its number.
     """
 
     def __init__(
@@ -214,37 +243,125 @@ class Searcher:
         vectors_per_passage: int = 1,
         *,
         engine_order: bool = False,
+        folder_of: Callable[[int], str] = lambda passage: "the index",
     ) -> None:
         self._size, self._ids, self.settings = vectors_per_passage, ids, settings
         self._index = FeedbackIndex(index, self._size, settings) if settings.prf else index
+        self._engine_order, self._folder_of = engine_order, folder_of
         self.ranking = Ranking(settings, engine_order=engine_order)
+        self.queries = self.short_queries = 0
+
+    @property
+    def score_format(self) -> str:
+        """The format of scores in a run: that of Pyserini where they are Lucene's own."""
+        is_lucenes = self._engine_order and self.ranking.ties is Ties.KEEP
+        return LUCENE_SCORES if is_lucenes else SCORES
 
     def search(self, qids: Sequence[str], queries: NDArray[Any]) -> Iterator[tuple[str, Hits]]:
         """Yield (query id, hits) for (B, D) vectors, or an array of B texts for BM25."""
+        _refuse_queries_not_finite(qids, queries)
         for first in range(0, len(qids), self.settings.query_batch):
             batch = slice(first, first + self.settings.query_batch)
             answers = self._batch(qids[batch], queries[batch])
             for qid, hits in zip(qids[batch], answers, strict=True):
                 yield qid, self.ranking.final(hits)
 
+    def report(self) -> None:
+        """Log how equal scores are ordered, and warn of lists that an approximate index cut."""
+        self.ranking.report()
+        if self.short_queries:
+            option = self._index.breadth[0] if self._index.breadth else "the approximate index"
+            name = option.partition(" ")[0]
+            hint = f": raise {name}" if name.startswith("--") else ""
+            logger.warning(
+                f"{self.short_queries:,} of {self.queries:,} queries have fewer hits than "
+                f"{self.settings.kept:,}, though the index has more passages, because {option} "
+                f"finds no more{hint}"
+            )
+
     def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits]:
-        total, wanted = max(len(self._index), 1), self.settings.kept
-        depth = min(self.settings.hits * self._size + TAIL, total)
+        """Return the hits of a batch of queries."""
+        total = max(len(self._index), 1)
+        depth = self.settings.hits * self._size
+        if not self._engine_order:
+            depth += TAIL
+        depth = min(depth, total)
         results: list[Hits] = [[] for _ in qids]
+        cut_short: set[int] = set()
         unfinished = list(range(len(qids)))
         while unfinished:
-            scores, rows = self._index.search(queries[unfinished], depth)
-            passages = np.where(rows < 0, -1, rows // self._size)
-            numbers = np.unique(passages[passages >= 0])
-            names = dict(zip(numbers.tolist(), self._ids(numbers), strict=True))
+            scores, rows = self._search_index(queries[unfinished], depth)
+            names = self._names_of(rows)
             deeper = []
-            for query, found, line in zip(unfinished, scores.tolist(), passages, strict=True):
-                docids = [names[number] for number in line[line >= 0].tolist()]
-                hits = self.ranking.best(qids[query], docids, found[: len(docids)])
-                results[query] = hits[:wanted]
-                short = len(hits) < wanted
-                tied = self._index.is_exhaustive and not short and hits[wanted - 1][1] == found[-1]
-                if (short or tied) and len(docids) == depth < total:
+            for query, query_scores, query_rows in zip(unfinished, scores, rows, strict=True):
+                count = int(np.count_nonzero(query_rows >= 0))
+                docids = [names[row] for row in (query_rows[:count] // self._size).tolist()]
+                hits = self.ranking.best(qids[query], docids, self._scores(query_scores[:count]))
+                results[query] = hits[: self.settings.kept]
+                if count < depth:
+                    cut_short.add(query)
+                elif depth < total and self._needs_more(hits, float(query_scores[-1])):
                     deeper.append(query)
             unfinished, depth = deeper, min(4 * depth, total)
+        self._count_short(results, cut_short)
         return results
+
+    def _search_index(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
+        """Return the index's hits; an error names a passage whose score is not finite."""
+        try:
+            scores, rows = self._index.search(queries, depth)
+            wrong = ~np.isfinite(scores) & (rows >= 0)
+            if wrong.any():
+                raise NotFiniteError(int(rows[wrong][0]))
+        except NotFiniteError as error:
+            passage = error.row // self._size
+            (docid,) = self._ids(np.array([passage]))
+            folder = self._folder_of(passage)
+            found = f"a score of passage {docid} that is not a finite number"
+            hint = (
+                f"{folder} is damaged, or another tool wrote it so: --verify compares it with its "
+                "checksums; make it again with --overwrite"
+            )
+            raise InputError(folder, None, found, "finite vectors and scores", hint) from None
+        return scores, rows
+
+    def _names_of(self, rows: Rows) -> dict[int, str]:
+        """Return the ids of the passages of (B, K) rows, by their numbers."""
+        numbers = np.unique(rows[rows >= 0] // self._size)
+        return dict(zip(numbers.tolist(), self._ids(numbers), strict=True))
+
+    def _scores(self, scores: Scores) -> list[float]:
+        """Return a query's (K,) scores; Lucene's have the digits that Pyserini writes."""
+        values: list[float] = scores.tolist()
+        if self._engine_order:
+            return [round(value, LUCENE_PLACES) for value in values]
+        return values
+
+    def _needs_more(self, hits: Hits, last_score: float) -> bool:
+        """Return whether passages beyond those fetched may belong to the hits of a query."""
+        kept = self.settings.kept
+        if self._engine_order and not self.settings.max_passage:
+            return False
+        if len(hits) < kept:
+            return True
+        return self._index.is_exhaustive and hits[kept - 1][1] == last_score
+
+    def _count_short(self, results: Sequence[Hits], cut_short: set[int]) -> None:
+        """Count queries with fewer hits than wanted, though an approximate index has more rows."""
+        self.queries += len(results)
+        if self._index.is_exhaustive:
+            return
+        kept = self.settings.kept
+        self.short_queries += sum(len(results[query]) < kept for query in cut_short)
+
+
+def _refuse_queries_not_finite(qids: Sequence[str], queries: NDArray[Any]) -> None:
+    """Reject (B, D) vectors of which one is not finite, by its query id."""
+    if queries.dtype.kind != "f":  # texts
+        return
+    finite = np.isfinite(queries).all(axis=1)
+    if not finite.all():
+        qid = qids[int(np.argmin(finite))]
+        found = "a vector with a number that is not finite"
+        hint = "check the vectors of the queries, or the weights of the model that encoded them"
+        raise InputError(f"query {qid}", None, found, "finite numbers", hint)

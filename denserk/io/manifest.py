@@ -31,7 +31,7 @@ from denserk import __version__
 from denserk.config import recorded
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, from_json, select
-from denserk.config.retrieval import Engine, IrMetadata, Metric, RankingSettings
+from denserk.config.retrieval import Engine, IrMetadata, Metric, RankingSettings, Ties
 from denserk.errors import DenserkError, InputError, MismatchError, UsageError
 from denserk.io.files import STREAM, open_binary, read_errors, read_file, whole_binary, write_errors
 from denserk.io.locks import refuse_being_written
@@ -397,7 +397,9 @@ def describe_run(
     """Write manifest and ir_metadata of a finished run, unless it is a stream."""
     if not has_manifest(output):
         return
-    manifest = Manifest(Kind.RUN, True, {**as_json(settings), **more}, made_from, contents)
+    ties = settings.ties or Ties.BREAK
+    recorded = {**as_json(settings), "ties": ties.value, **more}
+    manifest = Manifest(Kind.RUN, True, recorded, made_from, contents)
     if settings.ir_metadata is not IrMetadata.NONE:
         import yaml
 

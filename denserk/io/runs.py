@@ -39,11 +39,11 @@ QRELS_HINT = (
     "four columns are qrels, and a run is expected: exchange run and qrels if both are given"
 )
 SCORE_HINT = "--set order=score reads the scores"
-LINES = {  # of query, passage, rank, score and tag
-    RunFormat.TREC: "{} Q0 {} {} {:.9g} {}\n",
+LINES = {  # of query, passage, rank, score and tag; SCORE stands for the format of a score
+    RunFormat.TREC: "{} Q0 {} {} {:SCORE} {}\n",
     RunFormat.MSMARCO: "{}\t{}\t{}\n",
-    RunFormat.TEVATRON: "{0}\t{1}\t{3:.9g}\n",
-    RunFormat.JSONL: '{{"qid":{},"docid":{},"rank":{},"score":{:.9g}}}\n',
+    RunFormat.TEVATRON: "{0}\t{1}\t{3:SCORE}\n",
+    RunFormat.JSONL: '{{"qid":{},"docid":{},"rank":{},"score":{:SCORE}}}\n',
     RunFormat.MTEB: ",{1}:{3:.9}",  # 100.0: pytrec_eval takes no integer
 }
 Results = Iterable[tuple[str, Sequence[tuple[str, float]]]]  # qid, [(docid, score), ...]
@@ -352,7 +352,11 @@ def _twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
 
 
 def write_run(
-    path: str | Path, results: Results, format: RunFormat = RunFormat.TREC, tag: str = "denserk"
+    path: str | Path,
+    results: Results,
+    format: RunFormat = RunFormat.TREC,
+    tag: str = "denserk",
+    score_format: str = ".9g",
 ) -> int:
     """Write a run from (qid, [(docid, score), ...]), best first; return the number of lines.
 
@@ -360,7 +364,8 @@ def write_run(
     and mteb's name of the model. Raises an OutputError if a score is not finite.
     """
     depth = 1000 if format is RunFormat.MSMARCO else None
-    line, count, keyed = LINES[format], 0, format is RunFormat.MTEB
+    line = LINES[format].replace("SCORE", score_format)
+    count, keyed = 0, format is RunFormat.MTEB
     with files.whole_binary(path) as out:
         if keyed:
             model = orjson.dumps({"model_name": tag, "revision": None})

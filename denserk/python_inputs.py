@@ -1,0 +1,341 @@
+"""What the Python API takes in memory: texts, scores, training records and vectors.
+
+`read_texts` is the one function that turns what a user gives into texts; `read_scores` and
+`read_vectors` do the same for runs, qrels and vectors. What they do not know is a UsageError that
+says what was given and what is taken: nothing is taken for something else.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.errors import DenserkError, UsageError
+from denserk.io.json_records import identifier
+from denserk.io.vector_formats import refuse_non_finite
+from denserk.records import Passage, Query
+
+# Columns of data frames and keys of records: the names that other toolkits use.
+QID = ("qid", "query_id", "query-id", "q_id", "_id", "id")
+DOCID = ("docid", "doc_id", "docno", "corpus-id", "_id", "id")
+SCORE = ("score", "relevance", "rel", "label")
+SHOWN = 60  # characters of a wrong value that a message shows
+
+
+class Text(NamedTuple):
+    """A text with its fields, and its id if the user gave one."""
+
+    id: str | None
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TextKind:
+    """What texts are called in messages, and the columns of their ids and texts."""
+
+    name: str
+    record: str
+    id_columns: tuple[str, ...]
+    text_columns: tuple[str, ...]
+    expected: str
+
+    def error(self, found: str) -> UsageError:
+        """Return an error that says what was given, and what is taken."""
+        return UsageError(f"{self.name}: found {found}; expected {self.expected}")
+
+
+QUERIES = TextKind(
+    "queries",
+    "query",
+    QID,
+    ("query", "text", "query_text"),
+    "a text, a list of texts, a dict of texts by id, a list of dicts with qid and query, or a "
+    "DataFrame of these columns",
+)
+PASSAGES = TextKind(
+    "passages",
+    "passage",
+    DOCID,
+    ("text", "contents"),
+    "a text, a list of texts, a dict of texts by id, a list of dicts with docid, title and text, "
+    "or a DataFrame of these columns",
+)
+
+
+def read_texts(value: Any, kind: TextKind) -> list[Text]:
+    """Return the texts that a user gave, in their order.
+
+    >>> read_texts({"q1": "moon"}, QUERIES)
+    [Text(id='q1', fields={'text': 'moon'})]
+    >>> read_texts([{"qid": 7, "query": "moon"}], QUERIES)
+    [Text(id='7', fields={'qid': 7, 'query': 'moon'})]
+    >>> read_texts("moon", QUERIES)
+    [Text(id=None, fields={'text': 'moon'})]
+    """
+    texts = []
+    for position, (key, item) in enumerate(_items(value, kind)):
+        place = f"item {position}" if key is None else f"{key!r}"
+        if isinstance(item, str):
+            fields: Mapping[str, Any] = {"text": item}
+        elif isinstance(item, Mapping):
+            fields = {str(name): field for name, field in item.items()}
+        else:
+            raise kind.error(f"{_described(item)} as {place}")
+        if key is None:
+            key = next((fields[name] for name in kind.id_columns if name in fields), None)
+        texts.append(Text(None if key is None else _id(key, kind.name, kind.record), fields))
+    return texts
+
+
+def _items(value: Any, kind: TextKind) -> Iterable[tuple[Any, Any]]:
+    """Yield (id or None, text or record) of what a user gave."""
+    if isinstance(value, str):
+        return [(None, value)]
+    if isinstance(value, Mapping):
+        return [(None, value)] if _is_record(value, kind) else value.items()
+    if _is_frame(value):
+        columns = [str(name) for name in value.columns]
+        if not set(columns) & set(kind.text_columns):
+            raise kind.error(f"a DataFrame with the columns {_shown(', '.join(columns))}")
+        return [(None, record) for record in _rows(value)]
+    if _is_series(value):
+        return zip(value.index.tolist(), value.tolist(), strict=True)
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "UTO" or value.ndim > 1:
+            raise kind.error(_described(value))
+        return [(None, item) for item in np.atleast_1d(value).tolist()]
+    # a set has no order
+    if isinstance(value, bytes | bytearray | memoryview | set | frozenset):
+        raise kind.error(_described(value))
+    if is_vectors(value) or not isinstance(value, Iterable) or hasattr(value, "__fspath__"):
+        raise kind.error(_described(value))
+    return [(None, item) for item in value]
+
+
+def _is_record(value: Mapping[Any, Any], kind: TextKind) -> bool:
+    """Return whether a dict is one record with a text, and no dict of texts by id."""
+    if not any(isinstance(value.get(name), str) for name in kind.text_columns):
+        return False
+    known = {*kind.id_columns, *kind.text_columns, "title"}
+    return kind is PASSAGES or known.issuperset(value)
+
+
+def read_queries_of(value: Any) -> list[Query]:
+    """Return queries with distinct ids: texts without ids are "0", "1", ..."""
+    texts = _with_ids(read_texts(value, QUERIES), QUERIES)
+    return [Query(str(text.id), _text(text, QUERIES)) for text in texts]
+
+
+def read_passages_of(value: Any) -> list[Passage]:
+    """Return passages with distinct ids: texts without ids are "0", "1", ..."""
+    texts = _with_ids(read_texts(value, PASSAGES), PASSAGES)
+    return [_passage(text, str(text.id)) for text in texts]
+
+
+def read_query_texts(value: Any) -> list[Query]:
+    """Return queries to encode, which need no ids."""
+    return [Query("", _text(text, QUERIES)) for text in read_texts(value, QUERIES)]
+
+
+def read_passage_texts(value: Any) -> list[Passage]:
+    """Return passages to encode, which need no ids."""
+    return [_passage(text, "") for text in read_texts(value, PASSAGES)]
+
+
+def is_single(value: Any, kind: TextKind) -> bool:
+    """Return whether a user gave one text, and not several."""
+    return isinstance(value, str) or (isinstance(value, Mapping) and _is_record(value, kind))
+
+
+def _with_ids(texts: Sequence[Text], kind: TextKind) -> list[Text]:
+    """Number texts without ids; reject records without them, and ids that occur twice."""
+    named, seen = [], set()
+    for position, text in enumerate(texts):
+        if text.id is None and text.fields.keys() != {"text"}:
+            columns = ", ".join(text.fields)
+            raise kind.error(f"no id among {_shown(columns)} of item {position}")
+        name = str(position) if text.id is None else text.id
+        if name in seen:
+            raise UsageError(f"{kind.name}: the id {name} occurs twice", "give each id once")
+        seen.add(name)
+        named.append(Text(name, text.fields))
+    return named
+
+
+def _text(text: Text, kind: TextKind) -> str:
+    """Return the text of a record; a number is written out, a missing value is an error."""
+    name = next((name for name in kind.text_columns if name in text.fields), None)
+    if name is None:
+        raise kind.error(f"a dict with the keys {_shown(', '.join(text.fields))}")
+    value = text.fields[name]
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        of_text = "" if text.id is None else f" of {text.id}"
+        raise kind.error(f"{_described(value)} as {name}{of_text}")
+    return value
+
+
+def _passage(text: Text, docid: str) -> Passage:
+    """Return a passage; its other fields are kept, and a missing title is empty."""
+    known = {"text", "title", *DOCID}
+    extra = {name: value for name, value in text.fields.items() if name not in known}
+    title = text.fields.get("title")
+    title = title if isinstance(title, str) else ""
+    return Passage(docid, _text(text, PASSAGES), title, extra)
+
+
+def _id(value: Any, what: str, record: str) -> str:
+    """Return the id of a record, which is a string without white space, or a whole number."""
+    value = value.item() if isinstance(value, np.generic) else value
+    try:
+        return identifier(value, what, None, record)
+    except DenserkError as error:
+        raise UsageError(error.message, error.hint) from None
+
+
+def read_records(value: Any, what: str) -> list[dict[str, Any]]:
+    """Return a list of dicts, or the rows of a DataFrame, as dicts."""
+    rows = _rows(value) if _is_frame(value) else value
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping | AbstractSet):
+        expected = "a path, a list of dicts, or a DataFrame"
+        raise UsageError(f"{what}: found {_described(value)}; expected {expected}")
+    records = []
+    for position, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            found = f"{_described(row)} as item {position}"
+            raise UsageError(f"{what}: found {found}; expected a dict")
+        records.append({str(name): field for name, field in row.items()})
+    return records
+
+
+def read_scores(value: Any, what: str) -> dict[str, dict[str, float]]:
+    """Return a run or qrels as {query id: {passage id: finite score}}."""
+    scores: dict[str, dict[str, float]] = {}
+    if isinstance(value, Mapping):
+        for qid, hits in value.items():
+            if not isinstance(hits, Mapping):
+                found = f"{_described(hits)} as the hits of {qid!r}"
+                expected = "a dict of scores by passage id"
+                raise UsageError(f"{what}: found {found}; expected {expected}")
+            name = _id(qid, what, "query")
+            scores[name] = {
+                _id(docid, what, "passage"): _score(score, name, what)
+                for docid, score in hits.items()
+            }
+        return scores
+    for row in read_records(value, what):
+        qid = _id(_column(row, QID, what), what, "query")
+        docid = _id(_column(row, DOCID, what), what, "passage")
+        hits = scores.setdefault(qid, {})
+        if docid in hits:
+            raise UsageError(f"{what}: passage {docid} occurs twice for query {qid}")
+        hits[docid] = _score(_column(row, SCORE, what), qid, what)
+    return scores
+
+
+def _column(row: Mapping[str, Any], names: Sequence[str], what: str) -> Any:
+    """Return the first of the named columns that a row has."""
+    for name in names:
+        if name in row:
+            return row[name]
+    columns = _shown(", ".join(row))
+    raise UsageError(f"{what}: found the columns {columns}; expected one of {', '.join(names)}")
+
+
+def _score(value: Any, qid: str, what: str) -> float:
+    """Return a finite score; a whole number stays whole."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        found = f"the score {_shown(repr(value))} of query {qid}"
+        raise UsageError(f"{what}: found {found}; expected a finite number")
+    return value
+
+
+def grade(value: float, qid: str) -> int:
+    """Return the grade of a relevance judgment, which is a whole number."""
+    if value != int(value):
+        raise UsageError(f"qrels: found the grade {value} of query {qid}; expected a whole number")
+    return int(value)
+
+
+def is_vectors(value: Any) -> bool:
+    """Return whether an object is a torch tensor or a NumPy array of numbers."""
+    if _is_tensor(value):
+        return True
+    return isinstance(value, np.ndarray) and value.dtype.kind in "fiuc"
+
+
+def read_vectors(value: Any, what: str) -> NDArray[np.float32]:
+    """Return (N, D) float32 vectors of a torch tensor or of a NumPy array; (D,) is one vector."""
+    if _is_tensor(value):
+        value = value.detach().cpu()
+        # NumPy has no bfloat16
+        value = (value.float() if value.is_floating_point() else value).numpy()
+    expected = "vectors of shape (N, D)"
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
+        raise UsageError(f"{what}: found {_described(value)}; expected {expected}")
+    rows = value[None] if value.ndim == 1 else value
+    if rows.ndim != 2 or rows.shape[1] == 0:
+        raise UsageError(f"{what}: found {_described(value)}; expected {expected}")
+    with np.errstate(over="ignore"):
+        return rows.astype(np.float32, copy=False)
+
+
+def read_ids(ids: Any, vectors: NDArray[np.float32]) -> list[str]:
+    """Return one distinct id for each of (N, D) finite vectors: by default the row numbers."""
+    if ids is None:
+        names = [str(number) for number in range(len(vectors))]
+    elif isinstance(ids, str | bytes | Mapping | AbstractSet) or not isinstance(ids, Iterable):
+        raise UsageError(f"ids: found {_described(ids)}; expected a list of {len(vectors):,} ids")
+    else:
+        names = [_id(value, "ids", "passage") for value in ids]
+    if len(names) != len(vectors):
+        raise UsageError(f"{len(names):,} ids for {len(vectors):,} vectors", "give one id a vector")
+    seen = set()
+    for name in names:
+        if name in seen:
+            raise UsageError(f"ids: the id {name} occurs twice", "give each id once")
+        seen.add(name)
+    if len(vectors):
+        refuse_non_finite("vectors", names, vectors)
+    return names
+
+
+def _is_tensor(value: Any) -> bool:
+    # torch itself takes seconds to import
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
+
+
+def _is_frame(value: Any) -> bool:
+    return hasattr(value, "to_dict") and hasattr(value, "columns")
+
+
+def _rows(frame: Any) -> list[dict[Any, Any]]:
+    """Return the rows of a DataFrame of pandas or polars."""
+    rows = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
+    return list(rows)
+
+
+def _is_series(value: Any) -> bool:
+    return hasattr(value, "to_dict") and hasattr(value, "index") and not _is_frame(value)
+
+
+def _described(value: Any) -> str:
+    """Describe a wrong object: its type, and its shape or its value where that is short."""
+    name = type(value).__name__
+    if value is None:
+        return "None"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{name} of shape {tuple(value.shape)} and type {value.dtype}"
+    if isinstance(value, str | bytes | int | float):
+        return f"{name} {_shown(repr(value))}"
+    return f"an object of type {name}"
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
