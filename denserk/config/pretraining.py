@@ -248,4 +248,22 @@ def resolve_run(pretrain: PretrainSettings, corpus: CorpusSettings, given: Given
     sections: list[Any] = [build(cls, values) for cls in CLASSES]
     if unused := unused_options(pretrain.objective, pretrain, *sections):
         raise UsageError(f"{', '.join(unused)}: not used by --objective {pretrain.objective}")
+    if pretrain.objective is PretrainingObjective.COCONDENSER:
+        _refuse_accumulation(build(PretrainOptimizerSettings, values))
     return PretrainRun(pretrain, corpus, *sections)
+
+
+def _refuse_accumulation(optimizer: PretrainOptimizerSettings) -> None:
+    """Raise a UsageError if coCondenser, whose spans compare with all of a batch, has several."""
+    accumulated = optimizer.gradient_accumulation_steps
+    if accumulated > 1:
+        problem = (
+            f"--gradient-accumulation-steps {accumulated}: the spans of a cocondenser batch are "
+            "each other's negatives, and accumulated batches would have fewer of them"
+        )
+        whole = optimizer.batch_size * accumulated
+        hint = (
+            f"give the whole batch, --batch-size {whole}, and limit the memory with "
+            f"--cache-chunk-size {optimizer.batch_size}: the result is that of one pass"
+        )
+        raise UsageError(problem, hint)

@@ -188,7 +188,8 @@ class OptimizerSettings(PrecisionSettings):
     warmup_ratio: float = option(0.1, at_least=0, at_most=1)
     """Share of steps with linear warm-up."""
     warmup_steps: int | None = setting(None)
-    """Number of warm-up steps; overrides --warmup-ratio. [default: by --warmup-ratio]"""
+    """Number of warm-up steps, fewer than those of the training; overrides --warmup-ratio.
+    [default: by --warmup-ratio]"""
     weight_decay: float = setting(0.0)
     """Weight decay, not applied to biases and layer norms."""
     max_grad_norm: float = setting(1.0, at_least=0)
@@ -196,8 +197,8 @@ class OptimizerSettings(PrecisionSettings):
     adam_epsilon: float = setting(1e-8)
     """AdamW's epsilon (its betas are 0.9 and 0.999)."""
     gradient_accumulation_steps: int = option(1, at_least=1)
-    """Batches per step, whose gradients are averaged. In-batch negatives come from one batch:
-    more of them in the same memory need --grad-cache (pretrain: --cache-chunk-size) instead."""
+    """Batches per step; the loss is one mean over all of them. In-batch negatives come from one
+    batch: more of them in the same memory need --grad-cache (pretrain: --cache-chunk-size)."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time, the same result."""
     report_to: tuple[str, ...] = option((), metavar="tensorboard|wandb|...")
@@ -393,6 +394,11 @@ def shown(values: Given) -> str:
 class ResolvedRun:
     """Base of the resolved settings of a run: a dataclass of settings objects."""
 
+    @property
+    def warmup_is_of_preset(self) -> bool:
+        """Whether the number of warm-up steps is that of a preset, and not chosen by the user."""
+        return False
+
     def as_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON, by section."""
         parts = {name: part for name, part in vars(self).items() if name != "notes"}
@@ -426,6 +432,13 @@ class FinetuneRun(ResolvedRun):
     text: Given = field(default_factory=dict)
     preset: str | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def warmup_is_of_preset(self) -> bool:
+        """See `ResolvedRun`."""
+        if self.preset is None:
+            return False
+        return find_preset(self.preset).settings.get("warmup_steps") == self.optimizer.warmup_steps
 
 
 def resolve_run(

@@ -118,7 +118,16 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         report = partial(reports.send, "on_log")
         checks = getattr(run, "validation", ValidationSettings())
         trainer = Trainer(
-            training, data, run.optimizer, output, device, seed, validation=checks, report=report
+            training,
+            data,
+            run.optimizer,
+            output,
+            device,
+            seed,
+            validation=checks,
+            report=report,
+            # a run that was started by an earlier version can be finished
+            warmup_must_fit=not (run.warmup_is_of_preset or is_resumable(output)),
         )
         reports.send("on_train_begin")
         trainer.run(resume=settings.resume)
@@ -126,6 +135,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         if main:
             if trainer.best is not None:
                 training.load(output / BEST)
+            trainer.check_weights()
             training.save(output)
             if isinstance(run, FinetuneRun):
                 counts = read_manifest(output / DATA, kind).contents

@@ -11,6 +11,7 @@ of a batch with every other needs all embeddings at once, but not all activation
 runs each chunk again, under the random state of its first run.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +25,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from denserk.config.pretraining import LossAverage, PretrainingObjective, PretrainRun
-from denserk.config.training import CacheSettings, ObjectiveSettings
+from denserk.config.training import CacheSettings, Distillation, ObjectiveSettings
 from denserk.data import batches
 from denserk.data.batches import PretrainingBatch, TokenBatch
 from denserk.data.training_batches import PairTrainingBatch
@@ -61,12 +62,20 @@ class Update:
     """One update of the weights: how a step runs its passes, and what it passed through the model.
 
     `backward` scales a loss as the precision needs; `autocast` is the region of forward passes.
+    `batches` are all whose gradients the update adds up; without them, the step's batch is alone.
     """
 
     backward: Callable[[Tensor], None] = torch.autograd.backward
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+    batches: Sequence[Any] = ()
     tokens: int = 0
     positions: int = 0  # padding included
+    # labelled tokens of all batches and processes by term, once they are counted
+    label_counts: "Terms | None" = None
+
+    def count(self, batch: Any, count: Callable[[Any], int]) -> int:
+        """Count something in all batches of the update on this process."""
+        return sum(map(count, self.batches)) if len(self.batches) > 1 else count(batch)
 
 
 def groups_of(
@@ -118,7 +127,9 @@ def cut(
         yield rows, PretrainingBatch(first, passes, decoders, visible)
 
 
-# Adds this process's share of a batch's gradient to the model; returns the loss by its terms.
+# Adds this process's share of a batch's gradient to the model; returns the batch's part of the
+# update's loss by its terms. The loss is one mean over all batches of the update and all processes,
+# so the parts of its batches add up to it.
 Step = Callable[[Any, Update], Terms]
 
 
@@ -144,12 +155,69 @@ def add_up(parts: Iterable[Terms], update: Update, sums: Terms) -> Terms:
     return summed(sums)
 
 
+def over_processes(count: int, device: torch.device) -> int:
+    """Sum a number over the processes."""
+    return int(gather(torch.tensor([count], device=device)).sum())
+
+
+def parts_of_mean(
+    count: Callable[[Any], int], batch: Any, update: Update, *, across_devices: bool
+) -> float:
+    """Return by how much a batch's mean is divided to be its part of the update's mean.
+
+    `count` returns the number of values of a batch that the mean is over; `across_devices`: the
+    batch's mean is already over the values of all processes.
+    """
+    _, processes = world()
+    if processes == 1 and len(update.batches) <= 1:
+        return 1.0
+    of_batch, of_update = count(batch), update.count(batch, count)
+    if processes > 1:
+        device = batch.items.device
+        of_update = over_processes(of_update, device)
+        of_batch = over_processes(of_batch, device) if across_devices else of_batch
+    return of_update / of_batch if of_batch else math.inf
+
+
+def count_items(batch: Any) -> int:
+    """Return the number of queries or examples of a batch."""
+    return len(batch.items)
+
+
+def count_margins(batch: batches.TrainingBatch) -> int:
+    """Return the number of negatives with a teacher's score, whose margins are compared."""
+    assert batch.teacher is not None
+    return int((batch.teacher[:, 1:] > -torch.inf).sum())
+
+
+def parts_of_update(
+    objective: retrieval.RetrievalObjective,
+    batch: batches.TrainingBatch,
+    update: Update,
+    across_devices: bool,
+) -> tuple[float, float]:
+    """Return `parts_of_mean` of the contrastive loss, and of distillation."""
+    of_queries = parts_of_mean(count_items, batch, update, across_devices=across_devices)
+    if objective.settings.distillation is not Distillation.MARGIN_MSE:
+        return of_queries, of_queries
+    return of_queries, parts_of_mean(count_margins, batch, update, across_devices=across_devices)
+
+
 def join(parts: Sequence[PassageVectors]) -> PassageVectors:
     """Concatenate the embeddings of chunks; missing vectors of a passage are masked."""
     size = max(part.values.shape[1] for part in parts)
     values = torch.cat([widen(part.values, size) for part in parts])
     masks = [widen(part.mask, size) for part in parts if part.mask is not None]
     return PassageVectors(values, torch.cat(masks) if masks else None)
+
+
+def encode_by_guide(guide: TextEncoder, batch: batches.TrainingBatch) -> retrieval.Vectors:
+    """Return the guide's embeddings of the batch's queries and passages."""
+    assert batch.guide is not None
+    device = batch.keys.device
+    queries = torch.from_numpy(guide.encode_tokens(QUERY, batch.guide[QUERY])).to(device)
+    values = torch.from_numpy(guide.encode_tokens(PASSAGE, batch.guide[PASSAGE])).to(device)
+    return queries, PassageVectors(values.view(len(batch.keys), -1, guide.dimension))
 
 
 def retrieval_step(
@@ -180,11 +248,7 @@ def retrieval_step(
         queries = torch.cat([run(model.query, part) for part in asked])[place]
         passages = join([run(model.passage.passage_vectors, part) for part in read]).of(places)
     groups, keys, teacher, known = batch.groups, batch.keys, batch.teacher, batch.known
-    guided: retrieval.Vectors | None = None
-    if guide is not None and batch.guide is not None:
-        sides = (guide.encode_tokens(side, batch.guide[side]) for side in (QUERY, PASSAGE))
-        its_queries, its_passages = (torch.from_numpy(each).to(keys.device) for each in sides)
-        guided = its_queries, PassageVectors(its_passages.view(len(keys), -1, guide.dimension))
+    guided = None if guide is None or batch.guide is None else encode_by_guide(guide, batch)
     rank, processes = world()
     if processes > 1 and across_devices:
         values, mask = passages
@@ -207,44 +271,49 @@ def retrieval_step(
             guided = gather(guided[0]), PassageVectors(values)
     masked = None if known is None else objective.false_negatives(known, groups, keys, guided)
     terms = objective(queries, passages, groups, keys, teacher, masked)
-    if not across_devices:
-        terms = {name: term / processes for name, term in terms.items()}
+    query_parts, margin_parts = parts_of_update(objective, batch, update, across_devices)
+    terms = {
+        name: term / (margin_parts if name.startswith("distillation") else query_parts)
+        for name, term in terms.items()
+    }
     update.backward(total(terms))
     found = {name: term.detach() for name, term in terms.items()}
-    share = 1 if across_devices else processes
-    found |= {f"chance_{n}": loss / share for n, loss in objective.chance(keys, masked).items()}
+    for name, loss in objective.chance(keys, masked).items():
+        found[f"chance_{name}"] = loss / query_parts
     if masked is not None:
-        found["masked"] = masked.float().mean() / share
+        found["masked"] = masked.float().mean() / query_parts
     return found if across_devices else summed(found)
 
 
 def add_shares(
-    items: Tensor,
+    batch: PairTrainingBatch | batches.SentenceBatch,
     cache: CacheSettings,
     shape: tuple[int, int],
     loss: Callable[[int, int], Terms],
     names: Sequence[str],
     update: Update,
 ) -> Terms:
-    """Backpropagate a mean over the items of all processes; return its terms.
+    """Backpropagate a batch's part of a mean over the items of the update; return its terms.
 
     `loss` returns the mean over some items. Items have at most `shape` = (texts, tokens of a text).
     With `grad_cache`, a chunk holds as many whole items as `p_chunk` texts, or `chunk_tokens`,
     make, at least one; no pass is run twice.
     """
     texts, width = shape
-    size = count = len(items)
+    size = count = len(batch.items)
+    device = batch.items.device
     if cache.grad_cache:
         size = (cache.chunk_tokens // width if cache.chunk_tokens else cache.p_chunk) // texts
-    every = int(gather(torch.tensor([count], device=items.device)).sum())
+    of_update = over_processes(update.count(batch, count_items), device)
 
     def shares() -> Iterator[Terms]:
         for first in range(0, count, max(1, size)):
             end = min(first + max(1, size), count)
-            yield {name: term * ((end - first) / every) for name, term in loss(first, end).items()}
+            share = (end - first) / of_update
+            yield {name: term * share for name, term in loss(first, end).items()}
 
     # one dtype on all processes, also where there is no item
-    zero = torch.zeros((), dtype=torch.float64, device=items.device)
+    zero = torch.zeros((), dtype=torch.float64, device=device)
     return add_up(shares(), update, dict.fromkeys(names, zero))
 
 
@@ -273,7 +342,7 @@ def reranking_step(
 
     names = ("listwise", "agreement") if r_drop else ("listwise",)
     shape = batch.groups.shape[1], batch.pairs.tokens.input_ids.shape[1]
-    return add_shares(batch.items, cache, shape, loss, names, update)
+    return add_shares(batch, cache, shape, loss, names, update)
 
 
 def sentence_step(
@@ -297,7 +366,18 @@ def sentence_step(
         grouped = vectors.view(-1, size, vectors.shape[1])
         return {name: retrieval.sentence_loss(grouped, labels, objective)}
 
-    return add_shares(batch.items, cache, (size, width), loss, (name,), update)
+    return add_shares(batch, cache, (size, width), loss, (name,), update)
+
+
+def count_labels(objective: MaskedLanguageModel, batch: PretrainingBatch, update: Update) -> Terms:
+    """Count the labelled tokens of the update's batches and all processes, by term."""
+    if update.label_counts is None:
+        alone = len(update.batches) <= 1
+        counts = [objective.counts(part) for part in ([batch] if alone else update.batches)]
+        device = batch.texts.labels.device
+        sums = {name: torch.stack([count[name] for count in counts]).sum() for name in counts[0]}
+        update.label_counts = summed({name: count.to(device) for name, count in sums.items()})
+    return update.label_counts
 
 
 def pretraining_step(
@@ -306,8 +386,8 @@ def pretraining_step(
     """Train a pre-training objective in chunks, with or without the contrast of spans.
 
     Token losses are averaged over all labelled tokens of an update, which are counted before the
-    first pass, so that chunks and processes do not change the loss; --set loss-average=micro-batch
-    averages the tokens of each chunk, then the chunks (the released code).
+    first pass, so that chunks, accumulated batches and processes do not change the loss; --set
+    loss-average=micro-batch averages the tokens of each chunk, then the chunks (the released code).
 
     For coCondenser texts are pairs of spans, which must find each other. That needs the [CLS]
     states of the whole batch, and uses the gradient cache (Gao and Callan, 2022, 3.3).
@@ -315,8 +395,9 @@ def pretraining_step(
     limits = Limits(run.optimizer.cache_chunk_size, run.optimizer.chunk_tokens)
     by_micro_batch = run.objective.loss_average is LossAverage.MICRO_BATCH
     rows, chunks = zip(*cut(batch, update, limits, split=not by_micro_batch), strict=True)
-    counts = {} if by_micro_batch else summed(objective.counts(batch))
-    passes, scale = len(chunks) * world()[1], run.objective.lm_scale
+    counts = {} if by_micro_batch else count_labels(objective, batch, update)
+    passes = len(chunks) * world()[1] * max(1, len(update.batches))
+    scale = run.objective.lm_scale
 
     def forward(chunk: PretrainingBatch) -> tuple[Tensor, Terms]:
         """Return the [CLS] states of a chunk, and its share of the token losses."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from math import ceil
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, get_scheduler, set_seed
 from denserk.config.encoding import Dtype
 from denserk.config.training import DevMetric, OptimizerSettings, ValidationSettings
 from denserk.data.batches import to_device
-from denserk.errors import DenserkError
+from denserk.errors import DenserkError, UsageError
 from denserk.io.outputs import whole_folder
 from denserk.models import devices
 from denserk.reporting import Progress, track
@@ -69,12 +69,35 @@ class Training:
     resolved: Mapping[str, Any] = field(default_factory=dict)
 
 
+def warmup_of(optimizer: OptimizerSettings, total: int, *, must_fit: bool = True) -> int:
+    """Return the number of warm-up steps of a training of `total` steps.
+
+    A number of steps that leaves none at the full learning rate is a UsageError under `must_fit`,
+    and otherwise a warning.
+    """
+    steps = optimizer.warmup_steps
+    if steps is None:
+        # the first step of a warm-up has a learning rate of 0: a single step would change nothing
+        return ceil(total * optimizer.warmup_ratio) if total > 1 else 0
+    if steps < total:
+        return steps
+    problem = (
+        f"--set warmup-steps={steps}: the training has {total:,} steps, so the learning rate never "
+        f"reaches --lr {optimizer.lr:g}"
+    )
+    hint = "give --warmup-ratio 0.1, a tenth of the steps, or train for longer"
+    if must_fit:
+        raise UsageError(problem, hint)
+    logger.warning(f"{problem}; {hint}")
+    return steps
+
+
 class Trainer:
     """Runs a step over batches.
 
     Item i of `batches`, which has `steps_per_epoch`, is this process's share of batch i; `report`
     gets a step and its entry of the log, `history`, as `logs`. `step_number` counts the updates
-    done, `first_step` those when this run started or resumed.
+    done, `first_step` those when this run started or resumed. `warmup_must_fit`: see `warmup_of`.
     """
 
     def __init__(
@@ -88,6 +111,7 @@ class Trainer:
         *,
         validation: ValidationSettings,
         report: Callable[..., None],
+        warmup_must_fit: bool = True,
     ) -> None:
         (self.batches, self.measure), self.training, self.settings = prepared, training, optimizer
         self.model, self.step = training.model.to(device), training.step
@@ -117,10 +141,9 @@ class Trainer:
             {"params": [p for p in weights if p.dim() > 1], "weight_decay": optimizer.weight_decay},
             {"params": [p for p in weights if p.dim() <= 1], "weight_decay": 0.0},  # biases, norms
         ]
-        lr, eps, warmup = optimizer.lr, optimizer.adam_epsilon, optimizer.warmup_steps
+        lr, eps = optimizer.lr, optimizer.adam_epsilon
         self._optimizer = torch.optim.AdamW(groups, lr=lr, eps=eps, fused=True)
-        if warmup is None:
-            warmup = ceil(self.total * optimizer.warmup_ratio)
+        warmup = warmup_of(optimizer, self.total, must_fit=warmup_must_fit)
         self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total)
         slow = device.type == "cpu" and not devices.has_bfloat16()
         self._widened = optimizer.dtype is Dtype.BFLOAT16 and slow
@@ -153,7 +176,6 @@ class Trainer:
             progress.advance(self.step_number)
             if not (self._stopped or self.step_number == self.total):
                 self._train(progress)
-                self._check_weights()
 
     def _train(self, progress: Progress) -> None:
         if self._widened:
@@ -184,17 +206,17 @@ class Trainer:
             progress.note(", ".join([*values, f"{speed:,.0f} tokens/s"]))
 
     def training_step(self, batches: list[Any]) -> None:
-        """Update the weights once, by the mean gradient of some batches."""
+        """Update the weights once, by the gradient of the loss over some batches."""
         self.model.train()
 
         def backward(loss: Tensor) -> None:
-            self._scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]
+            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
         terms: Terms = {}
-        update = Update(backward, self._autocast)
+        update = Update(backward, self._autocast, batches)
         for batch in batches:
-            found = self.step(to_device(batch, self.device), update)
-            terms = {n: terms.get(n, 0.0) + term / len(batches) for n, term in found.items()}
+            for name, term in self.step(to_device(batch, self.device), update).items():
+                terms[name] = terms.get(name, 0.0) + term
         self._tokens += update.tokens
         self._positions += update.positions
         devices.sum_gradients(self.model.parameters())
@@ -231,6 +253,9 @@ class Trainer:
         if self.measure is not None and done % self.eval_steps == 0:
             self.model.eval()
             measured = self.measure()
+            if not all(map(isfinite, measured.values())):
+                values = ", ".join(f"{name} {value:.4g}" for name, value in measured.items())
+                raise self._diverged(f"the validation after step {done} is not a number ({values})")
             self._log({f"eval_{name}": value for name, value in measured.items()})
             self._notes |= measured
             if (best := self.best) is not None:
@@ -252,6 +277,7 @@ class Trainer:
         return next(of_best, measured[-1] if measured else {})
 
     def _save_model(self, folder: Path) -> None:
+        self.check_weights()
         if devices.world()[0] == 0:
             with whole_folder(folder, own=True) as part:
                 self.training.save(part)
@@ -264,7 +290,7 @@ class Trainer:
     def _norm(self) -> float:
         return float(nn.utils.get_total_norm(p.detach() for p in self.model.parameters()))
 
-    def _check_weights(self) -> None:
+    def check_weights(self) -> None:
         """Raise DenserkError if the weights are not finite or `LARGEST_GROWTH` times as large."""
         norm, first = self._norm(), self._first_norm
         if not norm <= LARGEST_GROWTH * first:  # False for NaN
@@ -283,7 +309,7 @@ class Trainer:
         return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
 
     def _save_checkpoint(self) -> None:
-        self._check_weights()
+        self.check_weights()
         cuda = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
         random = devices.gather_objects([torch.get_rng_state(), *cuda])
         if devices.world()[0]:

@@ -37,7 +37,7 @@ class Fit:
 
     def __call__(self, batch, update):
         with update.autocast():
-            error = (self.model(batch[0]) - batch[1]).pow(2).mean() / 2
+            error = (self.model(batch[0]) - batch[1]).pow(2).mean() / 2 / len(update.batches)
         if self.done == self.nan_at:
             error = error * torch.nan
         self.done += 1

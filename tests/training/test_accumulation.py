@@ -1,0 +1,125 @@
+"""Batches that are accumulated into one update give the loss and the gradient of one batch."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.data.conftest import jsonl, words
+from tests.training.finetuning import log_of
+
+WHOLE, HALVES, QUARTERS = (
+    (8, 1),
+    (4, 2),
+    (2, 4),
+)  # queries or texts of a batch, batches of an update
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+@pytest.fixture(scope="module")
+def model(tiny, tmp_path_factory):
+    """A tiny model without dropout, whose noise depends on the batches."""
+    folder = tmp_path_factory.mktemp("model") / "bert"
+    shutil.copytree(tiny("bert"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= dict.fromkeys(DROPOUT, 0.0)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def trained(denserk, model, tmp_path):
+    """Train by a command; return the loss of the first update, and the weights after the second."""
+
+    def train(command, batch_size, batches, *flags, **options):
+        output = tmp_path / f"{batch_size}x{batches}"
+        given = {"model": model, "output": output, "device": "cpu", "lr": 1e-4, "max-steps": 2}
+        given |= {"batch-size": batch_size, "gradient-accumulation-steps": batches}
+        status, printed = denserk(
+            command, given | options, *flags, "--set", "logging-steps=1", "--set", "warmup-steps=0"
+        )
+        assert status == 0, printed
+        tensors = load_file(output / "model.safetensors")
+        return log_of(output)[0]["loss"], np.concatenate([t.ravel() for t in tensors.values()])
+
+    return train
+
+
+def assert_one_loss(trained, *arguments, divisions=(HALVES, QUARTERS), whole=WHOLE, **options):
+    command, *flags = arguments
+    loss, weights = trained(command, *whole, *flags, **options)
+    for division in divisions:
+        accumulated, accumulated_weights = trained(command, *division, *flags, **options)
+        assert accumulated == pytest.approx(loss, rel=2e-6)
+        # Adam divides by the gradient's size: where it is almost 0, so are its digits
+        differences = np.abs(accumulated_weights - weights)
+        assert np.quantile(differences, 0.99) < 2e-6
+
+
+@pytest.mark.parametrize("objective", ["mlm", "condenser", "master", "retromae", "dupmae"])
+def test_pretraining_is_a_mean_over_all_labelled_tokens_of_an_update(trained, tmp_path, objective):
+    texts = [{"_id": f"{n}#0", "text": words(n, 2 + 3 * (n % 5))} for n in range(16)]
+    options = {"objective": objective, "corpus": jsonl(tmp_path / "corpus.jsonl", texts)}
+    if objective == "master":
+        expansions = [
+            {"docid": f"{n}#0", "queries": [words(n + 7, 1 + n % 4)], "next": [words(n + 11, 5)]}
+            for n in range(16)
+        ]
+        options["expansions"] = jsonl(tmp_path / "expansions.jsonl", expansions)
+    assert_one_loss(trained, "pretrain", **options, **{"max-length": 16})
+
+
+def test_a_smaller_last_batch_of_sentences_counts_by_its_examples(trained, tmp_path):
+    pairs = [
+        {"sentence1": words(n, 4), "sentence2": words(n + 5, 3), "label": (n % 6) / 5}
+        for n in range(12)
+    ]
+    data = {"train-data": jsonl(tmp_path / "pairs.jsonl", pairs), "objective": "cosine-mse"}
+    assert_one_loss(trained, "finetune", whole=(12, 1), divisions=[(8, 2)], **data)
+
+
+def scored_queries(path):
+    """Queries with one to three negatives, which have a teacher's scores."""
+    return jsonl(
+        path,
+        (
+            {
+                "query_id": f"q{n}",
+                "query": words(n, 3),
+                "positive_passages": [{"docid": f"p{n}", "text": words(n + 3, 6), "score": 5 + n}],
+                "negative_passages": [
+                    {"docid": f"n{n}-{i}", "text": words(n + 9 + i, 5), "score": float(n - 3 * i)}
+                    for i in range(1 + n % 3)
+                ],
+            }
+            for n in range(16)
+        ),
+    )
+
+
+def test_the_margins_of_a_teacher_count_alike_in_all_batches(trained, tmp_path):
+    data = {"train-data": scored_queries(tmp_path / "train.jsonl"), "group-size": 4}
+    alone = ("--set", "contrastive-weight=0")
+    options = {"representation": "mean", "distillation": "margin-mse"}
+    assert_one_loss(trained, "finetune", *alone, **data, **options)
+
+
+def test_groups_of_a_cross_encoder_count_alike_in_all_batches(trained, tmp_path):
+    data = {"train-data": scored_queries(tmp_path / "train.jsonl"), "group-size": 4}
+    assert_one_loss(trained, "finetune", **data, representation="cross-encoder")
+
+
+def test_cocondenser_takes_its_negatives_from_one_batch_and_accumulates_none(
+    denserk, model, corpus, tmp_path
+):
+    options = {"objective": "cocondenser", "model": model, "corpus": corpus, "batch-size": 4}
+    options |= {"output": tmp_path / "out", "max-length": 16, "max-steps": 1, "device": "cpu"}
+    status, printed = denserk("pretrain", options | {"gradient-accumulation-steps": 2})
+    assert status == 2
+    assert "--batch-size 8" in printed
+    assert "--cache-chunk-size 4" in printed
+    assert not (tmp_path / "out").exists()
+    advised = {"batch-size": 8, "cache-chunk-size": 4}
+    assert denserk("pretrain", options | advised)[0] == 0
