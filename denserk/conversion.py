@@ -24,6 +24,7 @@ from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
 from denserk.io.files import STREAM, first_line, is_number, open_ahead, some
 from denserk.io.json_records import first_record
+from denserk.io.known_positives import without_known_positives
 from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
 from denserk.io.tables import HUB
@@ -93,7 +94,7 @@ def _run(job: _Job) -> int:
 
 
 def _training(job: _Job) -> int:
-    settings, examples = job.settings, _with_texts(job)
+    settings, examples = job.settings, without_known_positives(_with_texts(job))
     if settings.teacher is not None:
         if job.to_format not in WITH_SCORES:
             message = f"--teacher gives scores, for which {job.to_format} has no place"

@@ -5,6 +5,8 @@ visibly from one token to the next.
 """
 
 import dataclasses
+import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -204,4 +206,13 @@ def write_writer(folder: Path, kind: str, vocabulary: list[str]) -> Path:
     shift(model, 0.4, of_vectors=0.2)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def without_dropout(source: Path, folder: Path) -> Path:
+    """Copy a tiny model whose training is to have no noise."""
+    shutil.copytree(source, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
     return folder

@@ -25,6 +25,7 @@ from denserk.errors import InputError, UsageError
 logger = logging.getLogger(__name__)
 
 Batch = TypeVar("Batch", covariant=True)
+HASHED_TOGETHER = 4096  # queries whose token ids are in memory at once
 
 
 def items_of_run(items: Items, settings: SamplingSettings) -> Items:
@@ -150,8 +151,45 @@ class TrainingBatches(ScheduledBatches[Any]):
                 f"{instead}: {short:,} of {len(counts):,}; the longest list has {counts.max():,}: "
                 f"--group-size {counts.max() + 1} uses it whole"
             )
+        self._known: dict[int, Items] = {}
         if wanted and (bare := int((counts == 0).sum())):
             logger.warning(f"queries without a negative get random passages: {bare:,}")
+            self._known = self._known_positives(items)
+            self._refuse_positives_alone(items)
+
+    def _known_positives(self, items: Items) -> dict[int, Items]:
+        """Return the positives of queries without a negative, those of equal queries among them.
+
+        They are by item, where an equal query has an example of its own.
+        """
+        store = self.store
+        items_of_query: dict[int, list[int]] = {}
+        for start in range(0, len(store), HASHED_TOGETHER):
+            queries = store.queries[start : start + HASHED_TOGETHER]
+            for item, query in enumerate(hashes(queries).tolist(), start):
+                items_of_query.setdefault(query, []).append(item)
+        bare = set(items[store.negative_counts[items] == 0].tolist())
+        known: dict[int, Items] = {}
+        for same_query in items_of_query.values():
+            if len(same_query) > 1 and not bare.isdisjoint(same_query):
+                positives = np.unique(np.concatenate([store.positives[i] for i in same_query]))
+                known.update(dict.fromkeys(bare.intersection(same_query), positives))
+        return known
+
+    def _refuse_positives_alone(self, items: Items) -> None:
+        """Raise an InputError if all passages are positives of a query without negatives."""
+        store = self.store
+        for item in items[store.negative_counts[items] == 0].tolist():
+            positives = self._known.get(item)
+            if positives is None:
+                positives = store.positives[item]
+            if len(positives) < len(store.passages):
+                continue
+            if len(np.unique(positives)) == len(store.passages):
+                found = f"no negative of query {store.qids[item]}, and no passage but its positives"
+                expected = "other passages, of which random negatives are drawn"
+                hint = "give negatives (denserk mine-negatives finds some), or --group-size 1"
+                raise InputError(store.folder, None, found, expected, hint)
 
     def groups(self, items: Items, epoch: int) -> tuple[Items, NDArray[np.float32]]:
         """Return the passages of a visit of each item, and their scores: (B, n) each.
@@ -173,8 +211,10 @@ class TrainingBatches(ScheduledBatches[Any]):
                 rows[number, 1:] = np.where(chosen < 0, -1, others[chosen])
                 scores[number, 1:] = given[len(own) + chosen]
             elif settings.group_size > 1:
-                size = len(store.passages)
-                rows[number, 1:] = sampling.choose_random_passages(settings, size, own, item, epoch)
+                known, size = self._known.get(item, own), len(store.passages)
+                rows[number, 1:] = sampling.choose_random_passages(
+                    settings, size, known, item, epoch
+                )
         if not self.repeats:
             equal = np.tril(rows[:, :, None] == rows[:, None, :], -1)
             rows[equal.any(axis=2)] = -1

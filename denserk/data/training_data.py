@@ -1,6 +1,6 @@
 """Training data prepared for batches: every distinct text tokenised once.
 
-passages.arrow     `input_ids` of each passage, distinct by id, or by text where it has no id
+passages.arrow     `input_ids` of each passage, distinct by id and by text: copies share a row
 examples.arrow     `qid`, `query` (token ids), `positives` and `negatives` (rows of passages) and
                    `scores` of both, NaN where the teacher gave none
 sentences.arrow    of sentence pairs and triplets instead: `input_ids`, `label`; also of queries to
@@ -8,6 +8,7 @@ sentences.arrow    of sentence pairs and triplets instead: `input_ids`, `label`;
 manifest.json      what it was made from, and what was left out
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -28,14 +29,18 @@ from denserk.errors import InputError
 from denserk.io import training
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import ScratchRecords
+from denserk.io.known_positives import LEFT_OUT, text_key
 from denserk.io.manifest import Kind
 from denserk.io.topics import read_qrels_map, read_queries
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.reporting import track
 
+logger = logging.getLogger(__name__)
+
 COUNTS = ("passages", "unscored", "without_negatives")
 # count in the manifest -> warning
 WARNINGS = {
+    "known_positives": LEFT_OUT,
     "without_positives": "queries without a positive are left out",
     "with_random_negatives": "queries without a hard negative use their random ones",
     "missing_passages": "passages that the corpus lacks are left out",
@@ -79,12 +84,16 @@ def prepare(
     passage: TextTokenizer,
     *,
     again: bool = True,
+    distinct_by: Sequence[str] | None = None,
 ) -> TrainingStore:
     """Prepare a run's training data, or open what an earlier call prepared from the same inputs.
 
-    A query without positives is left out and counted. A DPR question without hard negatives takes
-    its random ones. Texts stay on disk; memory holds about 100 bytes per distinct passage. Outdated
-    data is prepared again; without `again` it is a MismatchError.
+    A query without positives is left out and counted; so is a negative that is a positive of its
+    query, or of an equal one, by id or text. A DPR question without hard negatives takes its random
+    ones. Passages are equal by the fields `distinct_by`; None: those that are tokenised.
+
+    Texts stay on disk; memory holds about 200 bytes per distinct passage. Outdated data is prepared
+    again; without `again` it is a MismatchError.
     """
     given, fields = run.finetune, run.text.get("fields")
     settings = {
@@ -98,7 +107,8 @@ def prepare(
     }
     sources = {use: getattr(given, use) for use in ("corpus", "queries", "qrels")}
     plan = prepared.plan_of(settings, {"file": given.train_data, **sources})
-    prepared.prepare_folder(folder, plan, _Preparation(run, query, passage).write, again=again)
+    work = _Preparation(run, query, passage, distinct_by or passage.settings.fields)
+    prepared.prepare_folder(folder, plan, work.write, again=again)
     store = TrainingStore(folder)
     store.warn(WARNINGS)
     return store
@@ -107,14 +117,26 @@ def prepare(
 class _Preparation:
     """Two passes: examples wait on the disk until their ids have texts, then are tokenised."""
 
-    def __init__(self, run: FinetuneRun, query: TextTokenizer, passage: TextTokenizer) -> None:
+    def __init__(
+        self,
+        run: FinetuneRun,
+        query: TextTokenizer,
+        passage: TextTokenizer,
+        distinct_by: Sequence[str],
+    ) -> None:
         self.run, self.given, self.query, self.passage = run, run.finetune, query, passage
+        self.distinct_by = distinct_by
         self.counts: Counter[str] = Counter()
-        self.rows: dict[int, int] = {}  # key of a passage -> its row, -1 without a text
+        # hash of a passage's id, or of its text -> its row, -1 without a text
+        self.rows: dict[int, int] = {}
+        # hash of a query -> its examples; -> hashes of the positives of all its examples
+        self.query_counts: Counter[int] = Counter()
+        self.known_positives: dict[int, set[int]] = {}
 
     def write(self, folder: Path, scratch: Path) -> dict[str, Any]:
         """Write the folder's files; return the manifest's counts."""
-        given, fields = self.given, self.passage.settings.fields
+        given = self.given
+        fields = tuple(dict.fromkeys((*self.passage.settings.fields, *self.distinct_by)))
         of_passages = Features({"input_ids": prepared.token_lists(self.passage)})
         of_examples = Features(EXAMPLE | {"query": prepared.token_lists(self.query)})
         with (
@@ -124,6 +146,7 @@ class _Preparation:
             ArrowWriter(features=of_passages, path=str(folder / "passages.arrow")) as self.writer,
         ):
             for example in self._read():
+                self.query_counts[_query_hash(example)] += 1
                 if not example.query:
                     self.queries.refer([example.qid])
                 bare = (c for c in training.all_candidates(example) if not (c.text or c.title))
@@ -135,6 +158,7 @@ class _Preparation:
             if given.corpus is not None:
                 found = read_passages(given.corpus, self.run.corpus, self.run.text.get("fields"))
                 self.corpus.find(found, given.corpus)
+            self._note_positives(read)
             examples = prepared.write_rows(folder / "examples.arrow", of_examples, self._rows(read))
             self.writer.finalize()
         if not len(examples):
@@ -164,6 +188,32 @@ class _Preparation:
                 if progress.done == before:
                     raise InputError(source, None, "no training examples", "at least one")
 
+    def _note_positives(self, read: ScratchRecords) -> None:
+        """Note the positives of queries that have several examples."""
+        repeated = {query for query, count in self.query_counts.items() if count > 1}
+        for number in range(len(read)) if repeated else ():
+            example = training.unpacked(read[number])
+            query = _query_hash(example)
+            if query in repeated:
+                hashes = self.known_positives.setdefault(query, set())
+                for positive in example.positives:
+                    hashes.update(self._hashes(positive, self._passage(positive)))
+
+    def _passage(self, candidate: Candidate) -> Passage | None:
+        """Return a passage with its text; None where the corpus lacks it."""
+        if candidate.docid and not (candidate.text or candidate.title):
+            [passage] = self.corpus.get([candidate.docid])
+            return passage
+        return Passage(candidate.docid, candidate.text, candidate.title, candidate.extra)
+
+    def _hashes(self, candidate: Candidate, passage: Passage | None) -> list[int]:
+        """Return the hashes by which equal passages are found: of the id, and of the text."""
+        hashes = [hash(candidate.docid)] if candidate.docid else []
+        key = passage and text_key(*map(passage.field, self.distinct_by))
+        if key:
+            hashes.append(hash(key))
+        return hashes
+
     def _rows(self, read: ScratchRecords) -> Iterator[dict[str, Any]]:
         """Yield the rows of examples, without what has no text; write their passages."""
         with track("tokenising", len(read), "queries") as progress:
@@ -188,28 +238,51 @@ class _Preparation:
 
     def _row(self, example: TrainingExample) -> dict[str, Any]:
         """Return the rows and scores of an example's passages with a text; write the new ones."""
-        row: dict[str, Any] = {"positives": [], "negatives": [], "scores": []}
-        new = []
-        for side in ("positives", "negatives"):
-            for each in getattr(example, side):
-                # equal passages share their id, or their text where there is none
-                key = hash(each.docid or (each.text, each.title))
-                if key not in self.rows:
-                    passage: Passage | None = Passage(each.docid, each.text, each.title, each.extra)
-                    if each.docid and not (each.text or each.title):
-                        [passage] = self.corpus.get([each.docid])
-                    self.rows[key] = -1 if passage is None else self.counts["passages"]
-                    if passage is not None:
-                        self.counts["passages"] += 1
-                        new.append(passage)
-                if self.rows[key] >= 0:
-                    row[side].append(self.rows[key])
-                    row["scores"].append(np.nan if each.score is None else each.score)
-                else:
-                    lacking = f"passage {each.docid} of query {example.qid}"
-                    self._miss("missing_passages", lacking, "corpus")
+        new: list[Passage] = []
+        positives = self._scored_rows(example, example.positives, new)
+        negatives = self._scored_rows(example, example.negatives, new)
         for ids in self.passage.passages(new):
             self.writer.write({"input_ids": ids})
+        known = {row for row, _ in positives}
+        hashes = self.known_positives.get(_query_hash(example), ())
+        known.update(self.rows[each] for each in hashes if each in self.rows)
+        hard_negatives = [(row, score) for row, score in negatives if row not in known]
+        self.counts["known_positives"] += len(negatives) - len(hard_negatives)
+        return {
+            "positives": [row for row, _ in positives],
+            "negatives": [row for row, _ in hard_negatives],
+            "scores": [score for _, score in positives + hard_negatives],
+        }
+
+    def _scored_rows(
+        self, example: TrainingExample, candidates: Iterable[Candidate], new: list[Passage]
+    ) -> list[tuple[int, float]]:
+        """Return the rows and scores of passages with a text; add those without a row to `new`."""
+        rows = []
+        for candidate in candidates:
+            row = self._row_of(candidate, new)
+            if row < 0:
+                lacking = f"passage {candidate.docid} of query {example.qid}"
+                self._miss("missing_passages", lacking, "corpus")
+                continue
+            rows.append((row, np.nan if candidate.score is None else candidate.score))
+        return rows
+
+    def _row_of(self, candidate: Candidate, new: list[Passage]) -> int:
+        """Return the row of a passage, -1 without a text; one without a row is added to `new`."""
+        if candidate.docid and (row := self.rows.get(hash(candidate.docid))) is not None:
+            return row
+        passage = self._passage(candidate)
+        if passage is None:
+            self.rows[hash(candidate.docid)] = -1
+            return -1
+        hashes = self._hashes(candidate, passage)
+        row = next((self.rows[each] for each in hashes if each in self.rows), None)
+        if row is None:
+            row = self.counts["passages"]
+            self.counts["passages"] += 1
+            new.append(passage)
+        self.rows.update(dict.fromkeys(hashes, row))
         return row
 
     def _miss(self, count: str, what: str, option: str) -> None:
@@ -220,6 +293,11 @@ class _Preparation:
             found = what + (f", of which {source} has no text" if source else " without its text")
             hint = f"give a file that has it as --{option}, or leave such ids out: --skip-missing"
             raise InputError(names, None, found, "texts of all queries and passages", hint)
+
+
+def _query_hash(example: TrainingExample) -> int:
+    """Return what examples of one query share: its text, or its id where a file has the text."""
+    return hash(("text", example.query) if example.query else ("id", example.qid))
 
 
 class SentenceStore(prepared.Store):
@@ -255,6 +333,7 @@ def tokenize_sentences(
 ) -> SentenceStore:
     """Prepare pairs or triplets, or open what an earlier call prepared from the same inputs."""
     scale = label_scale if size == 2 else None
+    counts: Counter[str] = Counter()
 
     def rows() -> Iterator[dict[str, Any]]:
         with track("reading training data", None, "pairs" if size == 2 else "triplets") as progress:
@@ -266,8 +345,14 @@ def tokenize_sentences(
                         expected = f"labels up to {scale:g}, that of equal sentences"
                         hint = "give the largest label, for example --set label-scale=5"
                         raise InputError(source, None, found, expected, hint)
+                    if size == 3 and text_key(example.texts[1]) == text_key(example.texts[2]):
+                        counts["copies"] += 1
+                        continue
                     for ids in tokenizer.sentences(example.texts):
                         yield {"input_ids": ids, "label": example.label}
+        if counts["copies"]:
+            left_out = "triplets whose negative is their positive are left out"
+            logger.warning(f"{left_out}: {counts['copies']:,}")
 
     settings, label = {"size": size, "label_scale": scale}, Value("float32")
     return write_sentences(folder, tokenizer, settings, {"file": sources}, label, rows, again=again)

@@ -34,6 +34,7 @@ from denserk.evaluation.answers import match_answers
 from denserk.io import training
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import ScratchRecords, display_name, some
+from denserk.io.known_positives import KnownPositives
 from denserk.io.manifest import Kind, Manifest, describe_file, file_sha256, forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import RunLookup
@@ -332,6 +333,7 @@ class _Mining:
             for example in map(self._example, self._shard):
                 self._texts.refer(each.docid for each in example.positives if not each.text)
                 self._texts.refer(hit.docid for hit in self._hits(example, Counter()))
+                self._texts.refer(self._judged_hits(example))
             self._texts.find(read_passages(paths.corpus, corpus), paths.corpus)
             if not self._settings.skip_missing:
                 hint = "add --skip-missing to leave such passages out"
@@ -343,6 +345,15 @@ class _Mining:
         positives.update(self._relevant.get(example.qid, ()))
         rankings = (best_first(zip(*run.hits(example.qid), strict=True)) for run in self._runs)
         return guard_hits(rankings, positives, self._settings, drops)
+
+    def _judged_hits(self, example: TrainingExample) -> list[str]:
+        """Return the hits that the qrels judge relevant, beside the positives of the example."""
+        listed = {positive.docid for positive in example.positives}
+        judged = [docid for docid in self._relevant.get(example.qid, ()) if docid not in listed]
+        if not judged:
+            return []
+        hits = {docid for run in self._runs for docid in run.hits(example.qid)[0]}
+        return [docid for docid in judged if docid in hits]
 
     def candidates(self) -> Examples:
         """Yield the queries with all their candidates."""
@@ -380,6 +391,10 @@ class _Mining:
             reasons = [guard(each.text) for each in candidates]
             self.result.dropped.update(filter(None, reasons))
             candidates = [*compress(candidates, map(not_, reasons))]
+        known = KnownPositives([*positives, *self._judged_positives(example)])
+        copies = [known.has_text_of(candidate) for candidate in candidates]
+        self.result.dropped["text of a positive"] += sum(copies)
+        candidates = [*compress(candidates, map(not_, copies))]
         promoted: list[Candidate] = []
         if self._bearing is not AnswerBearing.KEEP:
             texts = [candidate.text for candidate in candidates]
@@ -395,6 +410,12 @@ class _Mining:
             candidates = [*compress(candidates, map(not_, matches))]
         gold = positives if self._settings.keep_gold else ()
         return example._replace(positives=(*gold, *promoted), negatives=tuple(candidates))
+
+    def _judged_positives(self, example: TrainingExample) -> Iterator[Candidate]:
+        """Yield the hits that the qrels judge relevant, with their texts."""
+        for passage in self._texts.get(self._judged_hits(example)):
+            if passage is not None:
+                yield Candidate(passage.docid, passage.text, passage.title)
 
     def rescored(self, examples: Examples, score: Score) -> Examples:
         """Replace the runs' scores by the teacher's, and guard by those."""

@@ -210,7 +210,8 @@ def prepare_queries(
     store, guided, held_out = tokenize(run, output / run_folder.DATA, *tokenizers), None, None
     if guide is not None:
         own = (guide.sides[side].tokenizer for side in (QUERY, PASSAGE))
-        guided = tokenize(run, output / "guide-data", *own)
+        fields = tokenizers[1].settings.fields  # rows are those of the model's own data
+        guided = tokenize(run, output / "guide-data", *own, distinct_by=fields)
     if (file := run.validation.dev_data) is not None:
         finetune = replace(run.finetune, train_data=(file,), train_format=None, qrels=None)
         of_dev, folder = replace(run, finetune=finetune), output / run_folder.DEV_DATA

@@ -189,7 +189,7 @@ def test_the_known_positives_of_a_query_are_found_by_their_texts(write, tmp_path
         known = [text for other in range(6) if asked[other] == asked[query] for text in own[other]]
         wanted = [text in known and row != first for row, text in enumerate(texts(batch.passages))]
         assert masked[query].tolist() == wanted
-    assert masked.sum() > 3
+    assert masked.sum() > 2
 
 
 def test_a_random_passage_stands_in_for_no_negatives(lacking):

@@ -1,13 +1,11 @@
 """Batches that are accumulated into one update give the loss and the gradient of one batch."""
 
-import json
-import shutil
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from tests.data.conftest import jsonl, words
+from tests.tiny_models import without_dropout
 from tests.training.finetuning import log_of
 
 WHOLE, HALVES, QUARTERS = (
@@ -15,18 +13,12 @@ WHOLE, HALVES, QUARTERS = (
     (4, 2),
     (2, 4),
 )  # queries or texts of a batch, batches of an update
-DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 @pytest.fixture(scope="module")
 def model(tiny, tmp_path_factory):
     """A tiny model without dropout, whose noise depends on the batches."""
-    folder = tmp_path_factory.mktemp("model") / "bert"
-    shutil.copytree(tiny("bert"), folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= dict.fromkeys(DROPOUT, 0.0)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return without_dropout(tiny("bert"), tmp_path_factory.mktemp("model") / "bert")
 
 
 @pytest.fixture
