@@ -1,5 +1,6 @@
 """Folders that are rebuilt while they are read: the old state whole, or an error that says so."""
 
+import os
 import re
 import shutil
 import signal
@@ -76,44 +77,57 @@ def test_an_index_that_is_open_in_python_answers_as_before_or_not_at_all(at, kin
     assert answers(kind, opened(kind)) != expected
 
 
+def make_two_states(kind):
+    """Build `folder` in one state and `later` in the other."""
+    for state in STATES:
+        assert run(BUILDS[kind](state)) == 0
+        shutil.move("folder", "later" if state == "two" else "first")
+    shutil.move("first", "folder")
+
+
+def replace_folder():
+    shutil.move("folder", "aside")
+    shutil.move("later", "folder")
+
+
+def after_calls(function, count, place):
+    """Let a function replace the folder when it has opened files of a place so many times."""
+    calls = []
+
+    def call(path, *arguments, **named):
+        result = function(path, *arguments, **named)
+        if Path(path).parts[: len(place)] == place:
+            calls.append(path)
+            if len(calls) == count:
+                replace_folder()
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", ["few blocks", "flat"])
-def test_vectors_that_are_replaced_while_they_are_indexed(at, monkeypatch, capfd, kind):
-    """The folder is replaced when its second block is opened, or its ids are."""
-    assert run(BUILDS[kind]("one")) == 0
-    shutil.copytree("folder", "kept")
-    assert run(BUILDS[kind]("two")) == 0
-    opened_files = []
-
-    def replace_folder(name):
-        opened_files.append(name)
-        if len(opened_files) == 2:
-            Path("folder").rename("aside")
-            Path("kept").rename("folder")
-
-    load, open_path = np.load, Path.open
+def test_vectors_that_are_replaced_while_they_are_indexed(at, monkeypatch, capfd, kind, count):
+    """The folder is replaced after a file of vectors was opened for the nth time."""
+    make_two_states(kind)
     if kind == "flat":
-
-        def open_and_replace(path, *arguments, **named):
-            if path.name == "index" and path.parent.name == "folder":
-                replace_folder(path.name)
-            return open_path(path, *arguments, **named)
-
-        monkeypatch.setattr(Path, "open", open_and_replace)
+        owner, name, place = Path, "open", ("folder", "index")
     else:
-
-        def load_and_replace(path, *arguments, **named):
-            replace_folder(path)
-            return load(path, *arguments, **named)
-
-        monkeypatch.setattr(np, "load", load_and_replace)
-    status = run(["index", "--input", "folder", "--output", "index", "--quiet"])
-    assert len(opened_files) >= 2
-    if status == 0:  # opened again, and whole
-        docids = Path("index/docid").read_text().split()
-        assert docids == Path("folder/docid").read_text().split()
+        owner, name, place = np, "load", ("folder",)
+    counted = after_calls(getattr(owner, name), count, place)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, counted)
+        status = run(["index", "--input", "folder", "--output", "index", "--quiet"])
+    if status != 0:
+        assert "is being rewritten" in capfd.readouterr().err
+        assert not Path("index").exists()
         return
-    assert "is being rewritten" in capfd.readouterr().err
-    assert not Path("index").exists()
+    built = [Path("index", name).read_bytes() for name in ("docid", "index")]
+    whole = []
+    for folder in filter(os.path.exists, ("folder", "aside", "later")):
+        assert run(["index", "--input", folder, "--output", f"of-{folder}", "--quiet"]) == 0
+        whole.append([Path(f"of-{folder}", name).read_bytes() for name in ("docid", "index")])
+    assert built in whole
 
 
 def test_a_model_that_is_replaced_while_it_is_loaded(at, monkeypatch, capfd):
