@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from denserk.commands.app import run
 from denserk.config.retrieval import Engine, IndexSettings, Metric, SearchSettings
 from denserk.errors import DenserkError, InputError, MismatchError, OutputError
 from denserk.index import faiss_index
@@ -187,17 +188,20 @@ def test_lists_that_are_cut_short_or_missing_or_do_not_fit(tmp_path, on_disk, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_build_left_goes_when_it_is_resumed(tmp_path, on_disk, monkeypatch):
+def test_what_a_killed_build_left_goes_when_the_command_runs_again(tmp_path, on_disk, monkeypatch):
     shard = write_shards(tmp_path)[2]
     index(tmp_path / "whole", shard, factory="IVF9,PQ4x4")
     with monkeypatch.context() as patch, stopped_at(1, [(faiss_index, "write_index")]):
-        patch.setattr(Path, "unlink", lambda *_, **__: None)  # a killed process removes nothing
+        # a killed process removes nothing
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(Stopped):
             index(tmp_path / "killed", shard, factory="IVF9,PQ4x4")
-    assert list((tmp_path / "killed").glob(".*.part"))
-    with pytest.raises(MismatchError, match="unfinished"):
-        read_manifest(tmp_path / "killed", Kind.INDEX)
-    index(tmp_path / "killed", shard, factory="IVF9,PQ4x4", resume=True)
+    assert list(tmp_path.glob(".killed.*.part/.*.part"))
+    assert not (tmp_path / "killed").exists()
+    command = ["index", "--input", str(shard), "--factory", "IVF9,PQ4x4", "--threads", "1"]
+    assert run([*command, "--output", str(tmp_path / "killed"), "--quiet"]) == 0
+    assert not list(tmp_path.glob(".*"))
     assert hits(tmp_path / "killed") == hits(tmp_path / "whole")
     assert set(contents(tmp_path / "killed")) == set(contents(tmp_path / "whole"))
 
