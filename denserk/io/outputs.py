@@ -147,7 +147,7 @@ def prepare_folder(
             if error.errno not in NOT_RENAMED:
                 raise
             discard_replaced(target)
-            _mark_unfinished(target)
+            _mark_unfinished(target, _json(target / MANIFEST))
             _empty(target)
         if not restorable:
             discard_replaced(target)
@@ -239,15 +239,17 @@ def _refill(target: Path, new: Path) -> None:
 
     Readers reject it meanwhile: its manifest says that it is unfinished, and is replaced last.
     """
-    _mark_unfinished(target)
-    _empty(target, keep=[new.name, MANIFEST])
+    keep = [new.name]
+    if (new / MANIFEST).exists():
+        _mark_unfinished(target, _json(new / MANIFEST))
+        keep.append(MANIFEST)
+    _empty(target, keep)
     for item in sorted(new.iterdir(), key=lambda item: item.name == MANIFEST):
         shutil.move(item, target / item.name)
 
 
-def _mark_unfinished(folder: Path) -> None:
-    """Let the manifest of a folder say that the folder is unfinished."""
-    manifest = _json(folder / MANIFEST)
+def _mark_unfinished(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write a manifest that says that its folder is unfinished, if it is one."""
     if manifest:
         with files.whole_binary(folder / MANIFEST) as out:
             out.write(json.dumps({**manifest, "complete": False}).encode())
@@ -369,6 +371,8 @@ def _remove_started(folder: Path, *, interrupted: bool) -> None:
     """
     if not folder.is_dir() or holds_work(folder, with_data=interrupted):
         return
+    for part in (*folder.glob("corpora/*/*"), *folder.glob("corpora/*"), *folder.glob("corpora")):
+        _remove_started(part, interrupted=interrupted)  # of a benchmark
     if next(foreign_items(folder), None) is not None:
         return
     with suppress(OSError):
@@ -402,7 +406,9 @@ def _locked(target: Path, *, replaces: bool) -> Iterator[None]:
         _put_back(target)
         output = real_path(target)
         name = rf"\.{re.escape(output.name)}(\.{re.escape(MANIFEST)})?\.[0-9a-f]{{8}}\.part"
-        remains = [path for path in output.parent.iterdir() if re.fullmatch(name, path.name)]
+        around = [output.parent, *([output] if output.is_dir() else [])]
+        items = [item for folder in around for item in folder.iterdir()]
+        remains = [item for item in items if re.fullmatch(name, item.name)]
         if output.is_dir() and _marker(output):
             remains += [path for path in output.rglob(".*.part") if files.is_temporary(path)]
         for path in remains:

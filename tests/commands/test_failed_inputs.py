@@ -13,6 +13,7 @@ import pytest
 from denserk.commands.app import run
 from tests.conftest import VOCABULARY, write_toy
 from tests.faults import contents
+from tests.suite_copies import write_beir
 from tests.tiny_models import write_writer
 from tests.training.finetuning import write_examples
 
@@ -235,3 +236,15 @@ def test_a_real_mount_point(at):
         assert not [path for path in output.iterdir() if path.name.startswith(".")]
     finally:
         subprocess.run(["umount", output], check=True)
+
+
+def test_a_benchmark_of_a_broken_corpus(cache, tiny):
+    write_beir(cache, "scifact")
+    corpus = next(cache.rglob("corpus.jsonl"))
+    whole = corpus.read_text()
+    corpus.write_text(whole + '{"_id": "d9", "te')
+    benchmark = ["benchmark", "beir/scifact", "--model", str(tiny()), "--device", "cpu", "--quiet"]
+    assert run([*benchmark, "--output", "runs"]) == 1
+    assert not Path("runs").exists()
+    corpus.write_text(whole)
+    assert run([*benchmark, "--output", "runs"]) == 0
