@@ -99,8 +99,8 @@ class Part(NamedTuple):
     passages: int
     lines: int = 1  # of the file of ids, per passage
     rows: int = 0
-    vectors: Callable[[], NDArray[np.floating[Any]]] | None = None  # maps (rows, D) for torch
-    version: Version | None = None  # of the shard's folder, from which all files are opened
+    vectors: Callable[[], NDArray[np.floating[Any]]] | None = None  # maps (rows, D) of the version
+    version: Version | None = None  # of the shard's folder, in which the ids are opened
 
     def reading(self) -> AbstractContextManager[None]:
         """Return a context in which its files are opened; an error if they are of a later one."""
@@ -207,8 +207,7 @@ class ChainedVectors:
 def _map_vectors(part: Part) -> NDArray[np.floating[Any]]:
     """Map the vectors of a part that has some."""
     assert part.vectors is not None
-    with part.reading():
-        return part.vectors()
+    return part.vectors()
 
 
 def by_file(firsts: Rows, wanted: Rows) -> Iterator[tuple[int, Rows, Rows]]:

@@ -179,13 +179,14 @@ def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -
         index = FaissIndex(path, settings, device, compute.threads, tuned)
         rows, dimension, metric = len(index), index.dimension, index.metric
     ids = path.with_name(folder.DOCID)
-    stored = partial(_map_rows, path)
+    stored = partial(_map_rows, path, version)
     part = folder.Part(name, ids, rows // size, size, rows, stored, version)
     return Shard(name, version, manifest, size, dimension, [part], metric, index)
 
 
-def _map_rows(path: Path) -> NDArray[np.float32]:
-    rows, _ = map_flat(path)
+def _map_rows(path: Path, version: Version) -> NDArray[np.float32]:
+    with version.reading():
+        rows, _ = map_flat(path)
     return rows
 
 
