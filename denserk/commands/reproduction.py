@@ -22,7 +22,7 @@ from denserk.config.analysis import Step
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, read_yaml, select
 from denserk.errors import DenserkError, MismatchError, UsageError
-from denserk.index.build import bm25_texts, build_index
+from denserk.index.build import VECTORS_SHA256, bm25_texts, build_index
 from denserk.io import manifest as manifests
 from denserk.io.blocks import JOURNAL, refuse_other_run, texts_sha256
 from denserk.io.corpus import read_passages
@@ -427,7 +427,7 @@ def check(name: str, is_same: Callable[[], object]) -> list[str]:
 
 def changed_vectors(index: str, manifest: Manifest) -> list[str]:
     """Return a phrase for each folder of vectors that is not the one that an index was built of."""
-    checksums = manifest.contents.get("vectors_sha256") or ()  # older indexes record none
+    checksums = manifest.made_from.get(VECTORS_SHA256) or ()  # older indexes record none
     phrases = []
     for vectors, checksum in zip(manifest.made_from.get("vectors", ()), checksums, strict=False):
         journal = Path(vectors) / JOURNAL

@@ -43,6 +43,7 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 VECTORS = "vectors"  # file of the vectors of an approximate index, while it is built
+VECTORS_SHA256 = "vectors_sha256"  # in `made_from`: checksums of the journals of vectors
 UNCOMPARED = ("threads", "device")  # settings that do not change the index
 # recall: queries, hits of a query, vectors read at once
 QUERIES, DEPTH, BLOCK = 100, 10, 16_384
@@ -139,9 +140,15 @@ def resumed(
         {k: v for k, v in m.settings.items() if k not in UNCOMPARED} for m in (found, begun)
     )
     compare = manifest.differences
-    if changed := compare(one, other) + compare(found.made_from, begun.made_from):
-        hint = "choose another output, or replace it with --overwrite"
+    made_from, now = dict(found.made_from), dict(begun.made_from)
+    checksums, checksums_now = (part.pop(VECTORS_SHA256, None) for part in (made_from, now))
+    hint = "choose another output, or replace it with --overwrite"
+    if changed := compare(one, other) + compare(made_from, now):
         raise MismatchError(f"{where} was made with other settings: {'; '.join(changed)}", hint)
+    # None in an index of an older version; an unfinished one starts over
+    if found.complete and checksums is not None and checksums != checksums_now:
+        names = ", ".join(begun.made_from["vectors"])
+        raise MismatchError(f"{where} was built before {names} was encoded again", hint)
     if found.complete:
         logger.info(f"{where} is finished: nothing to do")
     return found
@@ -243,6 +250,7 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
     sources = open_sources(inputs, paths.allow_pickle)
     made_from: dict[str, Any] = {
         "vectors": [s.name for s in sources],
+        VECTORS_SHA256: [_journal_sha256(source.manifest) for source in sources],
         "model": manifest.common_model((s.name, s.manifest) for s in sources),
     }
     if template is not None:
@@ -264,7 +272,6 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
     def fill(folder: Path) -> dict[str, Any]:
         target = folder / (INDEX if settings.is_flat else VECTORS)
         contents = gather(sources, target, settings.similarity)
-        contents["vectors_sha256"] = [_journal_sha256(source.manifest) for source in sources]
         if settings.is_flat:
             return contents
         vectors, _ = map_flat(target)

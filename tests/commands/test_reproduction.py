@@ -191,12 +191,18 @@ def test_a_finished_reproduction_is_compared_again(there, tmp_path):
 
 
 def test_vectors_that_were_encoded_after_the_index_are_named(there, tmp_path):
-    vectors = tmp_path / "vectors"
-    encode(model="model", corpus="corpus.jsonl", output=vectors, device="cpu")
-    index(input=vectors, output=tmp_path / "index")
-    search(index=tmp_path / "index", topics="queries.tsv", output=tmp_path / "run")
+    built = tmp_path / "index"
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes((there / "corpus.jsonl").read_bytes())
+    options = {"model": "model", "corpus": corpus, "device": "cpu", "output": tmp_path / "vectors"}
+    encode(**options)
+    index(input=tmp_path / "vectors", output=built)
+    search(index=built, topics="queries.tsv", output=tmp_path / "run")
     command(run=tmp_path / "run", from_step="none")
-    options = {"corpus": "corpus.jsonl", "device": "cpu", "overwrite": True}
-    encode(model="model", output=vectors, passage_prefix="a", **options)
+    index(input=tmp_path / "vectors", output=built, resume=True)
+    corpus.write_text(corpus.read_text().replace("cat", "dog"))
+    encode(**options, overwrite=True)
     with pytest.raises(GateError, match="vectors was encoded again after"):
         command(run=tmp_path / "run", from_step="none")
+    with pytest.raises(MismatchError, match="encoded again"):
+        index(input=tmp_path / "vectors", output=built, resume=True)

@@ -92,7 +92,8 @@ def test_a_student_searches_the_index_of_its_teacher(
         status, printed = denserk("search", search | asked, "--overwrite")
         assert (status, "were encoded differently" in printed) == (1, True)
     status, printed = denserk("encode", encode | {"model": path}, "--overwrite")
-    assert (status, f"encode the corpus with --model {of}" in printed) == (2, True)
+    # its name alone: a model that is published names no folder of this machine
+    assert (status, f"encode the corpus with --model {made}" in printed) == (2, True)
     convert_model(str(path), tmp_path / "copy", ModelLayout.DENSERK)
     kept = [read_model_folder(folder).queries_of for folder in (path, tmp_path / "copy")]
     assert kept[0] == kept[1] is not None
