@@ -31,6 +31,7 @@ from denserk.io.versions import read_whole, reading
 from denserk.models import checkpoints, model_folder
 from denserk.models.backbone import architecture_of, longest_input
 from denserk.models.devices import at_least_float32, choose_dtype, memory_errors, prepare_device
+from denserk.models.sentence_transformers_folder import check_cross_encoder
 from denserk.records import Passage, Query
 
 logger = logging.getLogger(__name__)
@@ -151,6 +152,7 @@ def _read_reranker(folder: Path) -> Reranker:
     if (folder / DENSERK_FILE).is_file():
         own = model_folder.read_own_file(folder)
         return Reranker(model, folder, own.text, own.pairs)
+    check_cross_encoder(folder)
     tokenizer = load_tokenizer(folder)  # decides about lengths and token types
     limits = (int(tokenizer.model_max_length), longest_input(config))
     # transformers writes a huge number where a tokenizer has no limit of its own

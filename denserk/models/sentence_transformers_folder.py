@@ -94,6 +94,12 @@ ENCODE_ELSEWHERE = (
 )
 
 
+RERANK_ELSEWHERE = "rerank with sentence-transformers"
+PROMPTS_RULE = {"prompts?": dict, "default_prompt_name?": str}
+# activations of scores that keep their order
+MONOTONE_ACTIVATIONS = ("Identity", "Sigmoid", "Tanh", "Softplus", "LogSigmoid")
+
+
 @dataclass(frozen=True)
 class DenseLayer:
     """A linear layer after the pooling: the folder of its weights, its size, its activation."""
@@ -184,8 +190,35 @@ def is_sentence_transformers(root: Path) -> bool:
 def look_for_encoder(model: str, option: str = "--model") -> None:
     """Raise an error, before anything slow, for a model that does not exist or is not supported."""
     folder = look_for_model(model, option)
-    if not (folder / DENSERK_FILE).is_file() and is_sentence_transformers(folder):
-        read_sentence_transformers(folder)
+    is_own = bool(read_optional_json(folder / DENSERK_FILE))
+    if not is_own and is_sentence_transformers(folder):
+        folder = read_sentence_transformers(folder).transformer
+    read_optional_json(folder / CONFIG)
+
+
+def check_cross_encoder(root: Path) -> None:
+    """Raise a ModelError for a cross-encoder's setting by which its ranking would be another one.
+
+    Scores are those before the activation, which has the same order.
+    """
+    about_path = root / PROMPTS_FILE
+    about = read_optional_json(about_path, PROMPTS_RULE)
+    default = about.get("default_prompt_name")
+    if default is not None and (about.get("prompts") or {}).get(default):
+        hint = f"set default_prompt_name in {about_path} to null to rerank without the prompt"
+        _reject(about_path, "default_prompt_name", default, hint)
+    config = read_optional_json(root / CONFIG, {"sentence_transformers?": dict})
+    for path, values in (
+        (about_path, about),
+        (root / CONFIG, config.get("sentence_transformers") or {}),
+    ):
+        activation = values.get("activation_fn")
+        if activation and str(activation).rpartition(".")[2] not in MONOTONE_ACTIVATIONS:
+            hint = f"set activation_fn in {path} to null to rank by the scores before it"
+            _reject(path, "activation_fn", activation, hint)
+    for path in sorted(root.glob("sentence_*_config.json")):
+        if processing := read_json(path).get("processing_kwargs"):
+            _reject(path, "processing_kwargs", processing, RERANK_ELSEWHERE)
 
 
 def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
@@ -209,7 +242,7 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
         _check_normalize(modules[NORMALIZE])
 
     about_path = root / PROMPTS_FILE
-    about = read_optional_json(about_path, {"prompts?": dict, "default_prompt_name?": str})
+    about = read_optional_json(about_path, PROMPTS_RULE)
     model_type = about.get("model_type")
     if model_type not in (None, "SentenceTransformer"):
         _reject(about_path, "model_type", model_type, ENCODE_ELSEWHERE)

@@ -1,3 +1,5 @@
+import json
+import shutil
 from typing import Any
 
 import numpy as np
@@ -163,3 +165,31 @@ def test_scores_are_those_of_transformers_whatever_the_batch(tiny_reranker, kind
         got = PairScorer(str(folder), compute=compute).score(ASKED, GIVEN)
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "setting"),
+    [
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"a": "find: "}, "default_prompt_name": "a"},
+            "default_prompt_name",
+        ),
+        (
+            "config_sentence_transformers.json",
+            {"activation_fn": "torch.nn.modules.activation.ReLU"},
+            "activation_fn",
+        ),
+        ("sentence_bert_config.json", {"processing_kwargs": {"a": 1}}, "processing_kwargs"),
+    ],
+)
+def test_settings_of_a_foreign_cross_encoder_that_change_its_ranking_are_refused(
+    tiny_reranker, tmp_path, file, values, setting
+):
+    folder = shutil.copytree(tiny_reranker(), tmp_path / "m")
+    usual = {"activation_fn": "torch.nn.modules.activation.Sigmoid", "prompts": {"a": "find: "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(usual))
+    PairScorer(str(folder))
+    (folder / file).write_text(json.dumps(values))
+    with pytest.raises(ModelError, match=f"{file}: {setting}"):
+        PairScorer(str(folder))
