@@ -14,7 +14,7 @@ from functools import partial
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator
-from denserk.evaluation.measures import Measure, parse_measures
+from denserk.evaluation.measures import Measure, needs_subtopics, parse_measures
 from denserk.io.runs import RawHit, read_raw_hits
 from denserk.io.topics import read_qrels_map
 
@@ -113,6 +113,10 @@ def explain(
     """Return a query of a run as each evaluator sees it."""
     settings = settings or EvaluationSettings()
     asked = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
+    if of_subtopics := [str(measure) for measure in asked.measures if needs_subtopics(measure)]:
+        names = ", ".join(of_subtopics)
+        message = f"--explain: {names}: the evaluators that are compared know no sub-topics"
+        raise UsageError(message, "for example -m nDCG@10")
     grades, hits = read_qrels_map(qrels).get(qid), [*read_raw_hits(run, qid)]
     if grades is None and not hits:
         raise UsageError(f"--explain {qid}: neither {run} nor {qrels} has this query")

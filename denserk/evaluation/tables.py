@@ -130,10 +130,13 @@ def as_rich(table: Table, printable: Callable[[str], str]) -> "RichTable":
 def escape_markdown(text: str) -> str:
     r"""Escape a text so that markdown, HTML and markdown tables show it as it is.
 
-    >>> print(escape_markdown("a|b <img src=x> [x](y)"))
-    a\|b &lt;img src=x&gt; \[x\](y)
+    A "<" before a blank opens no tag, and stays readable in the text itself.
+
+    >>> print(escape_markdown("a|b <img src=x> [x](y) p < 0.05"))
+    a\|b &lt;img src=x&gt; \[x\](y) p < 0.05
     """
-    return re.sub(r"([\\`*\[\]|])", r"\\\1", escape(text, quote=False))
+    escaped = re.sub(r"([\\`*\[\]|])", r"\\\1", escape(text, quote=False))
+    return escaped.replace("&lt; ", "< ")
 
 
 def number(measure: Measure, value: float, places: int = 4) -> str:

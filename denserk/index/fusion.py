@@ -170,11 +170,14 @@ def best_weights(
 ) -> Weights:
     """Return the weights whose fused run is best by the measure; of equals, the most even ones."""
     from denserk.evaluation.evaluator import Evaluator, needed_depth, prune_hits
-    from denserk.evaluation.measures import parse_measures, summarize
+    from denserk.evaluation.measures import needs_subtopics, parse_measures, summarize
 
     measures = parse_measures([fusion.measure]).measures
     if len(measures) > 1:
         raise UsageError(f"--measure {fusion.measure}: one measure is expected")
+    if needs_subtopics(measures[0]):
+        message = f"--measure {fusion.measure}: a measure of sub-topics does not choose weights"
+        raise UsageError(message, "for example --measure nDCG@10")
     depth, name = needed_depth(measures) or math.inf, str(measures[0])
     judgments = read_qrels_map(str(fusion.tune))
     judged = [qid for qid in qids if qid in judgments]

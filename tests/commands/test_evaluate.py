@@ -129,3 +129,10 @@ def test_control_characters_and_endless_ids_do_not_reach_the_terminal(files, cap
     assert "\x1b" not in err
     assert "\\x1b" in err
     assert all(len(line) < 2000 for line in err.splitlines())
+
+
+@pytest.mark.usefixtures("files")
+def test_markdown_shows_the_level_of_significance_as_it_is(capsys):
+    compared = ["--baseline", "bad.trec", "-m", "RR@10", "--quiet"]
+    assert run(["eval", "good.trec", "bad.trec", "qrels.txt", "-o", "markdown", *compared]) == 0
+    assert "(p < 0.05; paired t test)" in capsys.readouterr().out

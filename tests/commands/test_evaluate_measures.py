@@ -208,3 +208,15 @@ def test_a_score_of_mteb_s_predictions_is_named_by_query_and_passage(capsys):
     Path("predictions.json").write_text(predictions)
     assert run(["eval", "predictions.json", "qrels.txt", "-m", "nDCG@10"]) == 1
     assert "query q1, passage d2" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.peer
+def test_commands_that_read_no_sub_topics_reject_their_measures_by_name(capsys):
+    pytest.importorskip("pyndeval")
+    files = ["first.trec", "subtopics.txt"]
+    assert run(["eval", *files, "-m", "alpha_nDCG@10", "--explain", "q0"]) == 2
+    assert "alpha_nDCG@10" in capsys.readouterr().err
+    tune = ["--tune", "subtopics.txt", "--measure", "alpha_nDCG@10"]
+    assert run(["fuse", "first.trec", "second.trec", *tune]) == 2
+    assert "alpha_nDCG@10" in capsys.readouterr().err
