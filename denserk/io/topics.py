@@ -315,7 +315,7 @@ def _judgments(source: str | Path, form: QrelsFormat | None) -> Iterator[Judgmen
     elif (place := data_sets.locate(str(source))).irds is not None:
         for record in data_sets.irds_records(place.irds, "qrels"):
             subtopic = getattr(record, "subtopic_id", getattr(record, "iteration", NO_SUBTOPIC))
-            qrel = _qrel(record.query_id, record.doc_id, int(record.relevance), subtopic)
+            qrel = _qrel(record.query_id, record.doc_id, int(record.relevance), str(subtopic))
             yield source, None, qrel
     else:
         path = split_file(place.path, place.split) if place.path.is_dir() else place.path
@@ -417,5 +417,5 @@ def write_qrels(path: str | Path, qrels: Iterable[Qrel], form: QrelsFormat) -> i
 
     count = files.write_lines(path, rows(), "\t".join(BEIR_HEADER) + "\n")
     if len(subtopics) > 1:
-        logger.warning(f"{path}: without the sub-topics, for which BEIR's qrels have no column")
+        logger.info(f"{path}: without the iterations or sub-topics, which BEIR's qrels do not hold")
     return count

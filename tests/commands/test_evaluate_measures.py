@@ -1,9 +1,13 @@
 """Measures that cannot be computed from the files, and those of sub-topics."""
 
+import json
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from denserk.commands.app import run
@@ -117,7 +121,7 @@ def test_sub_topics_survive_a_conversion(capsys):
     assert Path("copy.txt").read_text() == SUBTOPICS
     capsys.readouterr()
     assert run(["convert", "subtopics.txt", "copy.tsv", "--to", "beir"]) == 0
-    assert "without the sub-topics" in capsys.readouterr().err
+    assert "without the iterations or sub-topics" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("folder")
@@ -220,3 +224,38 @@ def test_commands_that_read_no_sub_topics_reject_their_measures_by_name(capsys):
     tune = ["--tune", "subtopics.txt", "--measure", "alpha_nDCG@10"]
     assert run(["fuse", "first.trec", "second.trec", *tune]) == 2
     assert "alpha_nDCG@10" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.peer
+@pytest.mark.parametrize("column", ["subtopic_id", "iteration"])
+def test_sub_topics_of_parquet_and_json_lines(column, capsys):
+    pytest.importorskip("pyndeval")
+    names = ("query_id", column, "docid", "relevance")
+    rows = [
+        dict(zip(names, (qid, subtopic, docid, int(grade)), strict=True))
+        for qid, subtopic, docid, grade in map(str.split, SUBTOPICS.splitlines())
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), "qrels.parquet")
+    Path("qrels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("qrels.parquet", "qrels.jsonl"):
+        command = ["eval", "--run", "second.trec", "--qrels", name, "-m", "alpha_nDCG@10"]
+        assert run([*command, "--quiet"]) == 0
+        assert capsys.readouterr().out == "alpha_nDCG@10\t0.4319\n"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.peer
+@pytest.mark.parametrize("field", ["subtopic_id", "iteration"])
+def test_sub_topics_of_ir_datasets(field, capsys, monkeypatch):
+    pytest.importorskip("pyndeval")
+    Judged = namedtuple("Judged", ("query_id", "doc_id", "relevance", field))
+    records = [Judged("q0", "d0", 1, "0"), Judged("q0", "d0", 0, "1"), Judged("q0", "d1", 1, "1")]
+    Dataset = namedtuple("Dataset", ("has_qrels", "qrels_iter"))
+    package = pytest.importorskip("ir_datasets")
+    monkeypatch.setattr(package, "load", lambda _: Dataset(lambda: True, lambda: iter(records)))
+    command = ["eval", "--run", "first.trec", "--qrels", "irds:web", "--quiet"]
+    assert run([*command, "-m", "StRecall@5"]) == 0
+    assert capsys.readouterr().out == "StRecall@5\t0.5000\n"
+    assert run([*command, "-m", "nDCG@5"]) == 1
+    assert "found relevance 0 for query q0, passage d0, and 1 above" in capsys.readouterr().err
