@@ -58,6 +58,7 @@ MIN_GEO_MEAN = 0.00001  # smaller values count as this in a geometric mean, as i
 # counted here: ir-measures counts NumRel at grade 1 only, and nothing for a query that a run lacks
 COUNTED = ("NumQ", "NumRel")
 SHARES = {"alpha", "beta", "p"}  # parameters that are probabilities, but for SetF's beta
+HIGHEST_GAIN = 10_000  # trec_eval's time grows with it
 DEEPEST_OF_SUBTOPICS = 20  # hits of a query that pyndeval looks at
 PROVIDERS: Sequence[Provider] = ir_measures.DefaultPipeline.providers
 # measures of the sub-topics of a query, by the names of ir-measures
@@ -306,6 +307,8 @@ def _limit_of_trec_eval(params: Mapping[str, Any]) -> str | None:
     gains = params.get("gains", {})
     if not all(type(number) is int for number in (*gains.keys(), *gains.values())):
         return "grades and gains are whole numbers, as in gains={1: 1, 2: 3}"
+    if max(gains.values(), default=0) > HIGHEST_GAIN:
+        return f"gains are at most {HIGHEST_GAIN}"
     recall = params.get("recall", 0)
     if not 0 <= recall <= 1 or recall != round(recall, 2):
         return f"recall {recall}: a level from 0 to 1 with two decimals at most is expected"

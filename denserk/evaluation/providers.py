@@ -8,6 +8,7 @@ the one place that calls them.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from ir_measures import Qrel as IrMeasuresQrel
@@ -28,7 +29,7 @@ HIGHEST_OF_GDEVAL = 4  # its script ends at a higher grade
 # trec_eval counts the passages of every possible grade: above, it fills the memory, or fails for
 # all queries without a word
 HIGHEST_OF_TREC_EVAL = 10_000_000
-HIGHEST_OF_WHOLE_NDCG = 10_000  # nDCG without a cut-off takes time in the square of the grade
+HIGHEST_OF_WHOLE_NDCG = 10_000  # the time of nDCG without a cut-off grows with its square
 SUBTOPIC_QRELS = "sub-topics in the second column: query, sub-topic, passage, relevance"
 
 
@@ -81,20 +82,24 @@ class MeasureGroup:
         """Raise an error for judgments of which it is known that the provider fails on them."""
         if any(map(needs_subtopics, self.measures)):
             check_subtopics(self.measures, judgments)
-        highest = highest_grade(self.provider, self.measures)
-        if highest is None:
-            return
+        limits = [highest_grade(self.provider, measure) for measure in self.measures]
+        lowest_limit = min(limits)
         for qid, grades in judgments.grades.items():
             for docid, grade in grades.items():
-                if grade > highest:
-                    raise self._too_high(judgments.source, qid, docid, grade, highest)
+                if grade > lowest_limit:
+                    raise self._too_high(judgments.source, qid, docid, grade)
 
-    def _too_high(self, source: str, qid: str, docid: str, grade: int, highest: int) -> InputError:
-        names = ", ".join(map(str, self.measures))
+    def _too_high(self, source: str, qid: str, docid: str, grade: int) -> InputError:
+        limits = {measure: highest_grade(self.provider, measure) for measure in self.measures}
+        limited = [measure for measure, limit in limits.items() if grade > limit]
+        highest = min(limits.values())
+        names = ", ".join(map(str, limited))
         found = f"relevance {grade} for query {qid}, passage {docid}"
-        expected = f"{highest} at most, which {self.provider.NAME} computes {names} for"
+        expected = (
+            f"a grade up to {highest:g}, the highest that {self.provider.NAME} takes: {names}"
+        )
         line = line_of_judgment(source, qid, docid)
-        return InputError(source, line, found, expected, self._hint())
+        return InputError(source, line, found, expected, self._hint(limited))
 
     def _provider_qrels(self, judgments: Judgments) -> object:
         """Return the judgments as the provider takes them."""
@@ -128,7 +133,7 @@ class MeasureGroup:
             message = (
                 f"{names} is undefined for a query whose hits are all relevant. {OTHER_ACCURACY}"
             )
-            raise MeasureError(f"{message}{at}", self._hint()) from error
+            raise MeasureError(f"{message}{at}", self._hint(self.measures)) from error
         except Exception as error:
             raise self._failed(error) from error
 
@@ -136,11 +141,11 @@ class MeasureGroup:
         names = ", ".join(map(str, self.measures))
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         message = f"{names}: {self.provider.NAME} cannot compute it from these files ({reason})"
-        return MeasureError(message, self._hint())
+        return MeasureError(message, self._hint(self.measures))
 
-    def _hint(self) -> str | None:
+    def _hint(self, failing: Sequence[Measure]) -> str | None:
         """Return what to type for the other measures, if there are any."""
-        others = [str(measure) for measure in self._every if measure not in self.measures]
+        others = [str(measure) for measure in self._every if measure not in failing]
         return f"-m '{' '.join(others)}' computes the other measures" if others else None
 
 
@@ -153,13 +158,13 @@ def measure_groups(measures: Sequence[Measure], judgments: Judgments) -> list[Me
     ]
 
 
-def highest_grade(provider: Provider, measures: Sequence[Measure]) -> int | None:
-    """Return the highest grade that a provider computes measures for; None without a limit."""
+def highest_grade(provider: Provider, measure: Measure) -> float:
+    """Return the highest grade that a provider computes a measure for; infinite without a limit."""
     if provider.NAME == "gdeval":
         return HIGHEST_OF_GDEVAL
     if provider.NAME != "pytrec_eval":
-        return None
-    if any(measure.NAME == "nDCG" and "cutoff" not in measure.params for measure in measures):
+        return inf
+    if measure.NAME == "nDCG" and "cutoff" not in measure.params:
         return HIGHEST_OF_WHOLE_NDCG
     return HIGHEST_OF_TREC_EVAL
 

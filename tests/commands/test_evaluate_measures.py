@@ -130,7 +130,10 @@ def test_a_grade_above_gdeval_s_is_named_with_its_line(measure, capsys):
     assert run(["eval", "run.trec", "qrels.txt", "-m", f"{measure} nDCG@10 RR@10"]) == 1
     out, err = capsys.readouterr()
     assert not out
-    assert "qrels.txt, line 1: found relevance 5 for query q1, passage d1; expected 4" in err
+    assert (
+        "qrels.txt, line 1: found relevance 5 for query q1, passage d1; expected a grade up to 4"
+        in err
+    )
     assert measure in err
     assert "-m 'nDCG@10 RR@10'" in err
     assert "internal error" not in err
@@ -158,9 +161,12 @@ def test_an_accuracy_that_is_defined_says_what_it_is(capsys):
 @pytest.mark.parametrize("grade", ["20000", "1000000000", "100000000000000000"])
 def test_a_grade_that_trec_eval_cannot_hold_is_no_silent_zero(grade, capsys):
     Path("qrels.txt").write_text(f"q1 0 d1 1\nq2 0 d3 {grade}\n")
-    measure = "nDCG" if grade == "20000" else "AP"
-    assert run(["eval", "run.trec", "qrels.txt", "-m", measure]) == 1
+    measures = "nDCG RR@5 P@5" if grade == "20000" else "AP nDCG@5 RR@5"
+    assert run(["eval", "run.trec", "qrels.txt", "-m", measures]) == 1
     err = capsys.readouterr().err
+    others = "RR@5 P@5" if grade == "20000" else "RR@5"
+    assert f"-m '{others}' computes the other measures" in err
+    assert run(["eval", "run.trec", "qrels.txt", "-m", others]) == 0
     assert f"qrels.txt, line 2: found relevance {grade} for query q2, passage d3" in err
 
 

@@ -51,6 +51,7 @@ def test_the_level_goes_where_no_other_is_named() -> None:
         ("IPrec@0.333", "IPrec@0.333: recall 0.333"),
         ("IPrec@2", "IPrec@2: recall 2.0"),
         ("nDCG(gains={1: 0.5})@5", "grades and gains are whole numbers"),
+        ("nDCG(gains={1: 1000000000})@5", "gains are at most 10000"),
         ("Compat(p=3.0)", "Compat(p=3.0): p 3.0"),
         ("relative_P_5", "relative_P_5 is not a measure of ir-measures"),
         ("R", "R: R takes cutoff (required), rel, judged_only"),
