@@ -95,9 +95,8 @@ class MeasureGroup:
         highest = min(limits.values())
         names = ", ".join(map(str, limited))
         found = f"relevance {grade} for query {qid}, passage {docid}"
-        expected = (
-            f"a grade up to {highest:g}, the highest that {self.provider.NAME} takes: {names}"
-        )
+        limit = f"a grade up to {highest:,}"
+        expected = f"{limit}, the highest that {self.provider.NAME} computes {names} for"
         line = line_of_judgment(source, qid, docid)
         return InputError(source, line, found, expected, self._hint(limited))
 
