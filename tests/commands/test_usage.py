@@ -78,7 +78,7 @@ def files(toy, monkeypatch):
         ("encode --model m --corpus c --topics t --output o", 2, "--corpus and --topics exclude"),
         ("encode --model m --output o", 2, "give --corpus or --topics"),
         # values
-        ("eval good.trec qrels.txt -m 'ndcg@10 R'", 2, "ndcg@10 is not a measure of ir-measures"),
+        ("eval good.trec qrels.txt -m 'nDGC@10 R'", 2, "nDGC@10 is not a measure of ir-measures"),
         (f"eval good.trec qrels.txt -m nDCG@{9**20}", 2, f"cutoff {9**20} is above 2147483647"),
         (f"eval good.trec qrels.txt -m 'P(rel={9**20})@5'", 2, f"rel {9**20} is above"),
         (f"{ANSWERED} --set topk={9**20}", 2, f"topk={9**20}: at most 2147483647"),
