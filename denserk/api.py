@@ -245,6 +245,7 @@ class Index:
         """
         settings = from_json(SearchSettings, {"hits": hits, **options})
         searcher = self._opened.searcher(settings)
+        records: list[Query] = []
         if is_vectors(queries):
             qids, encoded = self._given_vectors(queries)
         else:
@@ -253,6 +254,9 @@ class Index:
         with _without_names_of(self._scratch.path if self._scratch else None):
             run = Run((qid, dict(hits)) for qid, hits in searcher.search(qids, encoded))
         searcher.report()
+        if self._opened.bm25:
+            texts = {query.qid: query.text for query in records}
+            self._opened.warn_without_hits({qid: texts[qid] for qid in run if not run[qid]})
         return run
 
     def _given_vectors(self, queries: Any) -> tuple[list[str], Vectors]:

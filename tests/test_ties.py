@@ -55,7 +55,7 @@ def test_default_figures_are_those_of_the_raw_scores(collection, engine, tiny, c
     command(*asked, "--set", "ties=keep", "--hits", 420, "--output", collection / "raw.trec")
     capsys.readouterr()
     command(*asked, "--hits", HITS, "--output", collection / "run.trec")
-    assert "the score of the hit above; ordered by descending id" in capsys.readouterr().err
+    assert "score as the hit above, and stand by descending id" in capsys.readouterr().err
     raw, found = (
         denserk.evaluate(collection / name, collection / "qrels.txt", MEASURES)
         for name in ("raw.trec", "run.trec")

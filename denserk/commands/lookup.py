@@ -46,6 +46,8 @@ def print_hits(paths: SearchPaths, opened: OpenedIndex, answer: Answer) -> None:
                 passages = texts.get([docid for docid, _ in hits])
                 heading = not (paths.interactive and sys.stdin.isatty())
                 _print(query.text, hits, passages, heading=heading)
+                if not hits:
+                    _print_no_hits(opened.hint_without_hits([query.text]))
 
 
 def _corpora(paths: SearchPaths, opened: OpenedIndex) -> dict[str, CorpusSettings]:
@@ -116,4 +118,10 @@ def _print(query: str, hits: Hits, passages: Sequence[Passage | None], *, headin
         best = counts.index(max(counts))
         excerpt = f"{'… ' * (best > 0)}{parts[best]}{' …' * (best < len(parts) - 1)}"
         console.print(Padding.indent(marked(excerpt), 5))
-    console.print("" if hits else "     no hits\n")
+    if hits:
+        console.print()
+
+
+def _print_no_hits(hint: str) -> None:
+    """Print that a query has no hits, and why that may be."""
+    print("     no hits" + (f" ({hint})" if hint else "") + "\n")  # noqa: T201

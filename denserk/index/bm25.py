@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import regex
 from numpy.typing import NDArray
+from rich.filesize import decimal
 
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, MissingExtraError, NotFiniteError, OutputError, UsageError
@@ -72,11 +73,39 @@ STOP = "-XX:+ExitOnOutOfMemoryError"
 # a fault of Java at the beginning of a line, or after "Caused by:" and the like
 FAULT = re.compile(r"(?m)(?:^|[ :])((?:[a-z]\w*\.)+[\w$]*(?:Error|Exception|TooManyClauses)\b.*)")
 STEMMERS = ("porter", "krovetz", "none")
+ENGLISH_STEMMERS = ("porter", "krovetz", "english", "lovins")
 FILE_PASSAGES = 1 << 16  # passages in a file; each thread of Lucene reads one file at a time
 BUFFER_MB = 512  # MB of an index that are collected before they are written
 PROCESS_HITS = 1 << 20  # hits that are searched for in one process
 
+# terms of a corpus, of which the memory is logged, and again at twice as many
+MANY_TERMS, TERM_BYTES = 50_000_000, 4
+# scripts without spaces between words, of which a term is all up to the next space
+UNSPLIT_SCRIPTS = ("Katakana", "Khmer", "Lao", "Myanmar", "Thai")
+
 Passages = Iterable[tuple[str, str]]  # their ids and texts
+
+
+def language_hint(queries: Iterable[str], settings: Bm25Settings) -> str:
+    """Say what languages a BM25 index reads, where queries have no hits.
+
+    >>> language_hint(["Häuser"], Bm25Settings())
+    'stemmer porter is for English: for another language, index with --set stemmer=german and so on'
+    """
+    text = " ".join(queries)
+    scripts = [name for name in UNSPLIT_SCRIPTS if regex.search(rf"\p{{Script={name}}}", text)]
+    if scripts:
+        names = " and ".join(scripts)
+        return (
+            f"{names} text is not split into words yet: a term is all letters up to the next space "
+            "or mark, so that only such a whole is found; search with an encoder of its language"
+        )
+    if settings.stemmer in ENGLISH_STEMMERS:
+        return (
+            f"stemmer {settings.stemmer} is for English: for another language, index with "
+            "--set stemmer=german and so on"
+        )
+    return f"the index was made with --set stemmer={settings.stemmer}: is that the language?"
 
 
 class Analyzer:
@@ -137,16 +166,21 @@ def _stemmer(name: str) -> Callable[[str], str]:
 
 def build_bm25(folder: Path, passages: Passages, settings: Bm25Settings) -> dict[str, Any]:
     """Index (id, text) pairs; return the counts of passages and of distinct terms."""
-    logger.info("the terms of the corpus are held in memory, 4 bytes each")
     model = require("bm25s", PURPOSE).BM25(k1=settings.k1, b=settings.b, method="lucene")
     analyze = Analyzer(settings)
     numbers: dict[str, int] = {}
     terms_of: list[array[int]] = []
+    count, next_note = 0, MANY_TERMS
     with whole_text(folder / DOCID) as ids:
         for docid, text in passages:
             terms = analyze(text)
             terms_of.append(array("i", [numbers.setdefault(t, len(numbers)) for t in terms]))
             ids.write(f"{docid}\n")
+            count += len(terms)
+            if count >= next_note:
+                held = decimal(TERM_BYTES * count)
+                logger.info(f"{count:,} terms so far are held in memory: {held}")
+                next_note *= 2
     if not numbers:
         raise InputError(folder, None, "no term in any passage", "text", "see --fields")
     logger.info("scoring terms")

@@ -6,7 +6,7 @@ search in torch. Approximate indexes beside them are searched by faiss, and the 
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +29,7 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index import folder
-from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex
+from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex, language_hint
 from denserk.index.faiss_index import FaissIndex, require_memory
 from denserk.index.milvus import MilvusIndex
 from denserk.index.searcher import (
@@ -99,6 +99,22 @@ class OpenedIndex:
     def model(self) -> Description | None:
         """The model that encoded the vectors, if one of the manifests names it."""
         return next((made for m in self.manifests if (made := model_of(m)) is not None), None)
+
+    def hint_without_hits(self, queries: Iterable[str]) -> str:
+        """Say why a BM25 index may have no hits for these texts; of vectors, nothing is known."""
+        if self.bm25 is None:
+            return ""
+        manifest = self.manifests[0]
+        recorded = {} if manifest is None else manifest.settings.get("bm25", {})
+        return language_hint(queries, from_json(Bm25Settings, recorded))
+
+    def warn_without_hits(self, queries: Mapping[str, str], *, missing: str = "") -> None:
+        """Warn of queries without hits, given by id, and `missing`: what that means for a run."""
+        if not queries:
+            return
+        message = f"{len(queries):,} queries have no hits{missing} ({some(list(queries))})"
+        hint = self.hint_without_hits(queries.values())
+        logger.warning(f"{message}: {hint}" if hint else message)
 
     def searcher(self, settings: SearchSettings) -> Searcher:
         """Return a searcher of the index, by the options of approximate indexes in `settings`."""
@@ -201,6 +217,13 @@ def open_index(
     on to answer from the old one, or raises a BeingWrittenError where it has to open more files.
     """
     names = folder.expanded(indexes, "--index")
+    for name in names:
+        if Path(name).is_file():
+            hint = (
+                "index it first: denserk index --type bm25 --corpus FILE --output index, or encode "
+                "it and denserk index --input vectors --output index"
+            )
+            raise UsageError(f"--index {name} is a file; expected the folder of an index", hint)
     return read_whole(names, partial(_open_index, names, settings, compute))
 
 
@@ -397,7 +420,7 @@ def search(
 
             use(opened, answer)
             return SearchResult()
-        result = _write_run(paths, searcher, queries)
+        result = _write_run(paths, opened, searcher, queries)
         indexes = opened.described()
     asked = texts_sha256(query[:2] for query in topics)
     made_from = {
@@ -419,7 +442,9 @@ def search(
     return result
 
 
-def _write_run(paths: SearchPaths, searcher: Searcher, queries: Queries) -> SearchResult:
+def _write_run(
+    paths: SearchPaths, opened: OpenedIndex, searcher: Searcher, queries: Queries
+) -> SearchResult:
     """Search for batches of queries, which are encoded when they are needed."""
     result, (topics, encode, _), settings = SearchResult(), queries, searcher.settings
     step = settings.query_batch * max(1, ENCODED_AT_ONCE // settings.query_batch)
@@ -443,9 +468,9 @@ def _write_run(paths: SearchPaths, searcher: Searcher, queries: Queries) -> Sear
         result.hits = write_run(paths.output, answers(progress), form, tag, scores)
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
     searcher.report()
-    if missing := result.without_hits:
-        without = f"{len(missing):,} queries have no hits"
-        logger.warning(f"{without} and are missing from the run ({some(missing)})")
+    texts = {query.qid: query.text for query in topics}
+    without_hits = {qid: texts[qid] for qid in result.without_hits}
+    opened.warn_without_hits(without_hits, missing=" and are missing from the run")
     return result
 
 

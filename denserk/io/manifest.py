@@ -62,6 +62,21 @@ class Kind(StrEnum):
     START = "a model from nothing"
     REPRODUCTION = "what reproduce made again"
 
+    @property
+    def noun(self) -> str:
+        """The kind in a sentence, with its article."""
+        nouns = {Kind.VECTORS: "a folder of vectors", Kind.INDEX: "an index", Kind.RUN: "a run"}
+        return nouns.get(self, str(self))
+
+    @property
+    def remedy(self) -> str | None:
+        """What to type to make a folder of this kind."""
+        remedies = {
+            Kind.VECTORS: "denserk encode writes one",
+            Kind.INDEX: "denserk index makes one of vectors, or of a corpus with --type bm25",
+        }
+        return remedies.get(self)
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -216,10 +231,12 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
         refuse_being_written(path)
         if not os.path.lexists(path):
             raise UsageError(f"{path}: no such file or folder")
-        raise UsageError(f"{path} has no {NAME}: it is not {kind} that denserk wrote")
+        found = f"{path} has no {NAME}: it is not {kind.noun} that denserk wrote"
+        raise UsageError(found, kind.remedy)
     manifest = read_any_manifest(where)
     if manifest.kind is not kind:
-        raise MismatchError(f"{path} holds {manifest.kind}, not {kind}")
+        found = f"{path} is {manifest.kind.noun}, not {kind.noun}"
+        raise MismatchError(found, kind.remedy)
     if not manifest.complete and not unfinished:
         refuse_being_written(path)
         found = f"{path} is unfinished: the command that writes it was interrupted"

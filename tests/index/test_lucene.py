@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+import denserk
+from denserk.commands.app import run as command
 from denserk.config.formats import ConversionSettings
 from denserk.config.retrieval import (
     Bm25Settings,
@@ -111,7 +113,7 @@ def test_other_tools_open_the_folder_and_theirs_is_opened(toy, with_java):
     own = run_of(toy, hits=20)
     assert [*own] == ["q4", "q1"]
     assert sorted(own["q4"]) == ["d11", "d2", "q4"]
-    without = run_of(toy, hits=2, remove_query=True)
+    without = run_of(toy, hits=3, remove_query=True)
     assert [*without["q4"]] == ["d11", "d2"]
     asked = {"q4": "money bank", "q1": "cat in the house"}
     run_pyserini(RUN, index, json.dumps(asked), toy / "theirs.json", folder=toy)
@@ -144,3 +146,91 @@ def test_an_index_of_anserini_is_searched_as_by_anserini(toy, with_java):
     )
     own, theirs = run_of(toy), read_run_scores(toy / "theirs")
     assert {q: [*hits] for q, hits in own.items()} == {q: [*hits] for q, hits in theirs.items()}
+
+
+PYSERINI_RUN = """
+import runpy, sys
+sys.argv = ["search", *sys.argv[1:]]
+runpy.run_module("pyserini.search.lucene", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def tied_collection(tmp_path):
+    """2,400 passages, of which a third repeat another; the queries are passages, short and long."""
+    random = np.random.default_rng(5)
+    words = [f"word{number}" for number in range(300)]
+    weights = 1 / np.arange(1, 301)
+
+    def text(length):
+        return " ".join(random.choice(words, length, p=weights / weights.sum()))
+
+    texts = [text(random.integers(3, 40)) for _ in range(1600)]
+    long_texts = [
+        text(220) for _ in range(8)
+    ]  # scores above 32, which float32 cannot lower by 1e-6
+    texts += [*random.choice(texts, 780).tolist(), *long_texts, *long_texts, *long_texts[:4]]
+    order = random.permutation(len(texts)).tolist()
+    passages = {f"p{number}": texts[place] for number, place in enumerate(order)}
+    with (tmp_path / "corpus.jsonl").open("w") as out:
+        for docid, passage in passages.items():
+            out.write(json.dumps({"_id": docid, "title": "", "text": passage}) + "\n")
+    with (tmp_path / "queries.tsv").open("w") as out:
+        for docid, passage in [*passages.items()][:30]:
+            out.write(f"{docid}\t{passage}\n")
+        for number, passage in enumerate(long_texts):
+            docid = next(name for name, other in passages.items() if other == passage)
+            out.write(f"{docid if number else 'none'}\t{passage}\n")
+    return tmp_path
+
+
+def lines_of(path):
+    """Return the lines of a run by query, without the tag."""
+    lines = {}
+    for line in path.read_text().splitlines():
+        lines.setdefault(line.split()[0], []).append(line.rpartition(" ")[0])
+    return lines
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [[], ["--remove-query"]], ids=["all", "remove-query"])
+@pytest.mark.parametrize("hits", ["20", "1000"])
+def test_the_run_is_that_of_pyserini_line_by_line(tied_collection, with_java, hits, more):
+    folder = tied_collection
+    index, topics = str(folder / "index"), str(folder / "queries.tsv")
+    made = ["index", "--type", "bm25", "--engine", "lucene", "--output", index]
+    assert command([*made, "--corpus", str(folder / "corpus.jsonl")]) == 0
+    asked = ["--index", index, "--topics", topics, "--hits", hits, *more]
+    assert command(["search", *asked, "--output", str(folder / "own.trec")]) == 0
+    run_pyserini(PYSERINI_RUN, *asked, "--output", folder / "theirs.trec", folder=folder)
+    own, theirs = lines_of(folder / "own.trec"), lines_of(folder / "theirs.trec")
+    assert own == theirs
+    scores = [line.split()[-1] for lines in theirs.values() for line in lines]
+    tied = sum(one == other for one, other in zip(scores[1:], scores, strict=False))
+    assert tied > len(scores) / 50
+    in_python = denserk.Index.open(index).search(topics, hits=int(hits), remove_query=bool(more))
+    for qid, lines in theirs.items():
+        expected = [(line.split()[2], float(line.split()[4])) for line in lines]
+        assert list(in_python[qid].items()) == expected
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_ties_of_lucene_are_lowered_on_request(tied_collection, with_java):
+    folder = tied_collection
+    index, topics = str(folder / "index"), str(folder / "queries.tsv")
+    made = ["index", "--type", "bm25", "--engine", "lucene", "--output", index]
+    assert command([*made, "--corpus", str(folder / "corpus.jsonl")]) == 0
+    asked = ["search", "--index", index, "--topics", topics, "--hits", "20"]
+    assert command([*asked, "--output", str(folder / "kept.trec")]) == 0
+    broken = ["--set", "ties=break", "--output", str(folder / "broken.trec")]
+    assert command([*asked, *broken]) == 0
+    kept, lowered = (read_run_scores(folder / name) for name in ("kept.trec", "broken.trec"))
+    for qid, hits in kept.items():
+        assert list(lowered[qid]) == list(hits)
+        scores = np.array(list(lowered[qid].values()), np.float32)
+        assert (scores[1:] < scores[:-1]).all()
+    for name, ties in (("kept", "keep"), ("broken", "break")):
+        manifest = json.loads((folder / f"{name}.trec.manifest.json").read_text())
+        assert manifest["settings"]["ties"] == ties
