@@ -132,8 +132,9 @@ def write_errors(path: str | Path) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        # NumPy reports how many bytes it wrote, and not why it wrote no more
-        reason = error.strerror or "the disk is full, or a limit of sizes is reached"
+        reason = error.strerror or str(error)
+        if re.fullmatch(r"\d+ requested and \d+ written", reason):  # NumPy's
+            reason = "the disk is full, or a limit of sizes is reached"
         hint = "run the command again with room on the disk, or with another --output"
         raise OutputError(f"{path} cannot be written: {reason}", hint) from error
 

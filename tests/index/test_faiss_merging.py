@@ -160,7 +160,7 @@ def test_templates_options_and_vectors_that_do_not_fit(tmp_path):
         ("narrow", "parts/0", {}, "of 8 dimensions, and the input has 4"),
         ("parts/0", "parts/0", {}, r"--trained-as .*parts/0 is for vectors"),
         ("shards/1", "graph", {}, "graph is HNSW4,Flat, which has no training"),
-        ("shards/1", "shards/0", {}, "holds vectors, not index"),
+        ("shards/1", "shards/0", {}, "is a folder of vectors, not an index"),
     ):
         settings, trained_as = IndexSettings(**given), str(tmp_path / template)
         with pytest.raises(DenserkError, match=message):
@@ -213,7 +213,7 @@ def test_parts_that_cannot_be_merged(tmp_path):
     for names, message in (
         (["parts/*", "apart"], "have different training"),
         (["parts/*", "flat"], "flat is flat"),
-        (["parts/*", "shards/0"], "holds vectors"),
+        (["parts/*", "shards/0"], "is a folder of vectors"),
         (["codes"], "codes is PQ4x4, which cannot be merged"),
     ):
         with pytest.raises(DenserkError, match=message):

@@ -113,7 +113,8 @@ def test_bm25_needs_no_model(toy):
     (toy / "queries.tsv").write_text("q1\tthe of\nq2\triver\nq3\tzebra\n")
     heard = Heard()
     assert list(ranked(toy, made)) == ["q2"]
-    assert heard.warnings == ["2 queries have no hits and are missing from the run ('q1', 'q3')"]
+    (warning,) = heard.warnings
+    assert "2 queries have no hits and are missing from the run ('q1', 'q3')" in warning
 
 
 def test_the_run_has_a_manifest(toy, made):

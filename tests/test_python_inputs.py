@@ -1,0 +1,269 @@
+"""What the Python functions take: each object is its texts, vectors or scores, or an error."""
+
+import numpy as np
+import pytest
+
+import denserk
+from denserk.errors import DenserkError, MismatchError
+from tests.conftest import PASSAGES, QRELS, QUERIES
+
+pd = pytest.importorskip("pandas")
+TEXTS = list(QUERIES.values())
+BODIES = [text for _, text in PASSAGES.values()]
+RECORDS = [
+    {"docid": docid, "title": title, "text": text} for docid, (title, text) in PASSAGES.items()
+]
+WRONG = {
+    "none": [None],
+    "bytes": b"moon",
+    "a list of bytes": [b"moon"],
+    "a set": {"moon", "sun"},
+    "a number": 7,
+    "nothing": None,
+    "numbers": [1.5, 2.5],
+    "an array of numbers": np.ones((2, 3)),
+    "a dict of numbers": {"q1": 1.0},
+    "a dict of lists": {"q1": ["moon"]},
+    "records of other keys": [{"name": "moon"}],
+    "a frame of other columns": pd.DataFrame({"name": ["moon"], "year": [1969]}),
+    "a missing text": pd.DataFrame({"id": ["a", "b"], "text": ["moon", None]}),
+    "pairs": [("q1", "moon")],
+}
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return denserk.Encoder.load(tiny(), representation="mean", device="cpu")
+
+
+def of_queries():
+    yield "list", TEXTS
+    yield "tuple", tuple(TEXTS)
+    yield "dict", QUERIES
+    yield "records", [{"qid": qid, "query": text} for qid, text in QUERIES.items()]
+    yield "records of BEIR", [{"_id": qid, "text": text} for qid, text in QUERIES.items()]
+    yield "dict of records", {qid: {"text": text} for qid, text in QUERIES.items()}
+    yield "frame", pd.DataFrame({"qid": list(QUERIES), "query": TEXTS})
+    yield "series", pd.Series(QUERIES)
+    yield "array", np.array(TEXTS)
+    yield "array of objects", np.array(TEXTS, dtype=object)
+
+
+@pytest.mark.parametrize(("name", "queries"), list(of_queries()))
+def test_queries_are_their_texts_in_every_form(model, name, queries):
+    expected = model.encode_queries(TEXTS)
+    np.testing.assert_allclose(model.encode_queries(queries), expected, atol=1e-6)
+    vectors = model.encode_passages(RECORDS)
+    run = denserk.Index.build(vectors, ids=list(PASSAGES)).search(queries, model=model, hits=3)
+    without_ids = name in ("list", "tuple", "array", "array of objects")
+    assert list(run) == (["0", "1", "2"] if without_ids else list(QUERIES))
+    best = np.array(list(PASSAGES))[np.argsort(-(expected @ vectors.T), axis=1)[:, 0]]
+    assert [next(iter(hits)) for hits in run.values()] == best.tolist()
+
+
+def of_passages():
+    yield "records", RECORDS
+    yield "records of BEIR", [{**r, "_id": r["docid"]} for r in RECORDS]
+    yield "dict of records", {r["docid"]: {"title": r["title"], "text": r["text"]} for r in RECORDS}
+    yield "frame", pd.DataFrame(RECORDS)
+    yield "mixed", [RECORDS[0], *RECORDS[1:]]
+    yield "generator", (record for record in RECORDS)
+
+
+@pytest.mark.parametrize(("name", "passages"), list(of_passages()))
+def test_passages_are_their_texts_in_every_form(model, name, passages):
+    expected = model.encode_passages([f"{r['title']} {r['text']}".strip() for r in RECORDS])
+    np.testing.assert_allclose(model.encode_passages(passages), expected, atol=1e-6)
+
+
+def test_a_corpus_in_every_form():
+    pytest.importorskip("bm25s")
+    runs = [denserk.BM25.build(list(RECORDS)).search(QUERIES, hits=5)]
+    runs += [denserk.BM25.build(passages).search(QUERIES, hits=5) for _, passages in of_passages()]
+    assert all(run == runs[0] for run in runs)
+    texts = {docid: f"{title} {text}" for docid, (title, text) in PASSAGES.items()}
+    by_id = denserk.BM25.build(texts).search(QUERIES, hits=5)
+    assert by_id == denserk.BM25.build(pd.Series(texts)).search(QUERIES, hits=5)
+    assert [list(hits) for hits in by_id.values()] == [list(hits) for hits in runs[0].values()]
+
+
+def test_one_text_is_one_vector(model):
+    one = model.encode_queries(TEXTS[0])
+    assert one.shape == (model.dimension,)
+    for single in ({"query": TEXTS[0]}, {"qid": "q1", "text": TEXTS[0]}):
+        np.testing.assert_allclose(model.encode_queries(single), one, atol=1e-6)
+    assert model.encode_queries([]).shape == (0, model.dimension)
+    assert model.encode_queries({"q1": TEXTS[0]}).shape == (1, model.dimension)
+    title, text = PASSAGES["d1"]
+    for single in ({"text": text, "title": title}, {"text": text, "title": title, "url": "x"}):
+        expected = model.encode_passages([f"{title} {text}"])[0]
+        np.testing.assert_allclose(model.encode_passages(single), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_rest_is_rejected_everywhere(model, name, tmp_path, tiny):
+    wrong = WRONG[name]
+    qrels, run = {"q1": {"d3": 1}}, {"q1": {"d1": 2.0, "d3": 1.0}}
+    calls = [
+        lambda: model.encode_queries(wrong),
+        lambda: model.encode_passages(wrong),
+        lambda: denserk.BM25.build(wrong),
+    ]
+    if name != "an array of numbers":  # which is a query vector, of another dimension
+        index = denserk.Index.build(np.ones((2, 4), np.float32))
+        calls.append(lambda: index.search(wrong, model=model))
+    if name != "nothing":  # None is an option that is not given
+        calls.append(
+            lambda: denserk.pretrain("mlm", wrong, tmp_path / "p", model=tiny(), max_steps=1)
+        )
+        calls.append(lambda: denserk.mine_negatives(run, topics=wrong, qrels=qrels))
+        calls.append(lambda: denserk.mine_negatives(run, topics=QUERIES, qrels=qrels, corpus=wrong))
+        calls.append(lambda: denserk.finetune(tiny(), RECORDS, tmp_path / "m", corpus=wrong))
+    for call in calls:
+        with pytest.raises(DenserkError) as caught:
+            call()
+        assert "expected" in str(caught.value) or "DataFrame" in str(caught.value)
+        assert "/tmp" not in str(caught.value)
+        assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"q1": {"d1": float("nan")}},
+        {"q1": {"d1": "high"}},
+        {"q1": {"d1": None}},
+        {"q1": ["d1"]},
+        {"q 1": {"d1": 1.0}},
+        [{"qid": "q1", "docid": "d1"}],
+        pd.DataFrame({"qid": ["q1"], "score": [1.0]}),
+        pd.DataFrame({"qid": ["q1", "q1"], "docid": ["d1", "d1"], "score": [1.0, 2.0]}),
+        [None],
+        7,
+    ],
+)
+def test_wrong_runs_and_qrels_are_rejected(wrong):
+    run, qrels = {"q1": {"d1": 2.0}}, {"q1": {"d1": 1}}
+    calls = [
+        lambda: denserk.fuse([run, wrong]),
+        lambda: denserk.evaluate(run, wrong),
+        lambda: denserk.mine_negatives([run, wrong], topics=QUERIES, qrels=qrels),
+        lambda: denserk.fuse([run, run], tune=wrong),
+    ]
+    for call in calls:
+        with pytest.raises(DenserkError) as caught:
+            call()
+        assert "/tmp" not in str(caught.value)
+    with pytest.raises(DenserkError, match="whole number"):
+        denserk.evaluate(run, {"q1": {"d1": 0.5}})
+    assert denserk.evaluate(run, {"q1": {"d1": 1.0}}, "RR@10") == {"RR@10": 1.0}
+
+
+def test_wrong_training_data_is_rejected(tiny, tmp_path):
+    for wrong in ([], [None], 7, {"query": "moon"}, [{"query": "moon"}]):
+        with pytest.raises(DenserkError) as caught:
+            denserk.finetune(tiny(), wrong, tmp_path / "m", representation="mean", max_steps=1)
+        assert "/tmp" not in str(caught.value).replace(str(tmp_path), "")
+
+
+def test_ids_are_one_for_each_vector_and_distinct():
+    vectors = np.ones((3, 4), np.float32)
+    for ids in (["a", "b"], ["a", "b", "a"], "abc", [1.5, 2.5, 3.5], ["a", "b", ""], {"a", "b"}, 3):
+        with pytest.raises(DenserkError) as caught:
+            denserk.Index.build(vectors, ids=ids)
+        assert "/tmp" not in str(caught.value)
+    assert list(denserk.Index.build(vectors, ids=np.arange(3)).search(vectors[:1])["0"]) == [
+        "2",
+        "1",
+        "0",
+    ]
+    for wrong in ([{"id": "a", "text": "x"}] * 2, pd.Series(["x", "y"], index=["a", "a"])):
+        with pytest.raises(DenserkError, match="the id a occurs twice") as caught:
+            denserk.BM25.build(wrong)
+        assert "/tmp" not in str(caught.value)
+        with pytest.raises(DenserkError, match="the id a occurs twice"):
+            denserk.Index.build(vectors).search(wrong)
+
+
+def test_texts_for_an_index_without_a_model_ask_for_one(toy):
+    index = denserk.Index.build(np.ones((3, 4), np.float32))
+    with pytest.raises(DenserkError, match="names no model") as caught:
+        index.search("moon")
+    assert "model=" in str(caught.value.hint)
+    with pytest.raises(DenserkError, match="names no model"):
+        index.search("moon " * 1000)  # longer than the name of a file
+    pytest.importorskip("bm25s")
+    bm25 = denserk.BM25.build(toy / "corpus.jsonl")
+    with pytest.raises(DenserkError, match="BM25"):
+        bm25.search("moon", model="minilm")
+    with pytest.raises(DenserkError, match="BM25"):
+        bm25.search(np.ones((1, 4), np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_tensors_are_vectors(dtype):
+    torch = pytest.importorskip("torch")
+    vectors = torch.randn(20, 8, generator=torch.manual_seed(1)).to(getattr(torch, dtype))
+    vectors.requires_grad_()
+    plain = vectors.detach().float().numpy()
+    index = denserk.Index.build(vectors)
+    expected = denserk.Index.build(plain).search(plain[:3], hits=5)
+    assert index.search(vectors[:3], hits=5) == expected
+    assert index.search(vectors[0], hits=5)["0"] == pytest.approx(expected["0"])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble, ">f4"])
+def test_arrays_of_any_float_type_are_vectors(dtype):
+    vectors = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float16)
+    expected = denserk.Index.build(vectors.astype(np.float32)).search(
+        vectors[:3].astype(np.float32), hits=5
+    )
+    given = vectors.astype(dtype)
+    assert denserk.Index.build(given).search(given[:3], hits=5) == expected
+    columns = np.asfortranarray(given)
+    assert denserk.Index.build(columns).search(columns[:3], hits=5) == expected
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.ones(4),
+        np.ones((2, 3, 4)),
+        np.ones((0, 4)),
+        np.ones((4, 0)),
+        np.ones((2, 4), complex),
+        np.ones((2, 4), bool),
+        np.array([["a"]]),
+        [[1.0, 2.0]],
+        None,
+    ],
+)
+def test_wrong_shapes_and_types_of_vectors_are_rejected(wrong):
+    with pytest.raises(DenserkError, match="vectors"):
+        denserk.Index.build(wrong)
+
+
+def test_query_vectors_have_the_dimension_of_the_index():
+    index = denserk.Index.build(np.ones((3, 4), np.float32))
+    with pytest.raises(MismatchError, match="4 dimensions"):
+        index.search(np.ones((2, 5), np.float32))
+    with pytest.raises(DenserkError, match="queries"):
+        index.search(np.ones((2, 3, 4), np.float32))
+    assert index.search(np.ones((0, 4), np.float32)) == {}
+
+
+def test_frames_of_polars_are_read_as_those_of_pandas(model):
+    pl = pytest.importorskip("polars")
+    frame = pl.DataFrame({"qid": list(QUERIES), "query": TEXTS})
+    expected = model.encode_queries(TEXTS)
+    np.testing.assert_allclose(model.encode_queries(frame), expected, atol=1e-6)
+    run = pl.DataFrame({"qid": ["q1"], "docid": ["d3"], "score": [1.0]})
+    assert denserk.evaluate(run, QRELS, "RR@10") == pytest.approx({"RR@10": 1 / 3})
+
+
+def test_missing_titles_are_empty():
+    pytest.importorskip("bm25s")
+    frame = pd.DataFrame({"id": ["a", "b"], "title": ["Moon", np.nan], "text": ["sun", "star"]})
+    index = denserk.BM25.build(frame)
+    assert index.search("nan") == {"0": {}}
+    assert list(index.search("moon")["0"]) == ["a"]
