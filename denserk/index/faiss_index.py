@@ -221,11 +221,12 @@ class FaissIndex:
     @property
     def breadth(self) -> tuple[str, ...]:
         """The options that make a search find more, with their values."""
-        lists = [f"--nprobe {self._nprobe_of(part)} of {part.nlist} lists" for part in self._lists]
-        if lists:
-            return tuple(lists[:1])
+        if self._lists:
+            first = self._lists[0]
+            return (f"--nprobe (now {self._nprobe_of(first)} of {first.nlist} lists)",)
         if self._graphs:
-            return ("--ef-search" if self._ef is None else f"--ef-search {self._ef}",)
+            now = "the larger of 64 and --hits" if self._ef is None else self._ef
+            return (f"--ef-search (now {now}), or --set M of the index",)
         return ()
 
     def _nprobe_of(self, part: Any) -> int:

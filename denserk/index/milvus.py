@@ -231,7 +231,7 @@ class MilvusIndex(Collection):
         """The options that make a search find more, with their values."""
         flags = {"nprobe": "--nprobe", "ef": "--ef-search"}
         used = self._parameters.items()
-        return tuple(f"{flags[name]} {value}" for name, value in used if name in flags)
+        return tuple(f"{flags[name]} (now {value})" for name, value in used if name in flags)
 
     def names(self, passages: Rows) -> list[str]:
         """Return the ids of (K,) passages of the last search."""

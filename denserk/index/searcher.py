@@ -270,13 +270,11 @@ class Searcher:
         """Log how equal scores are ordered, and warn of lists that an approximate index cut."""
         self.ranking.report()
         if self.short_queries:
-            option = self._index.breadth[0] if self._index.breadth else "the approximate index"
-            name = option.partition(" ")[0]
-            hint = f": raise {name}" if name.startswith("--") else ""
+            found = f"{self.short_queries:,} of {self.queries:,} queries have fewer than"
+            option = " or ".join(self._index.breadth) or "the breadth of the search"
             logger.warning(
-                f"{self.short_queries:,} of {self.queries:,} queries have fewer hits than "
-                f"{self.settings.kept:,}, though the index has more passages, because {option} "
-                f"finds no more{hint}"
+                f"{found} {self.settings.kept:,} hits, although the index has more passages: "
+                f"raise {option}"
             )
 
     def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits]:
