@@ -28,6 +28,7 @@ from denserk.io.known_positives import without_known_positives
 from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
 from denserk.io.tables import HUB
+from denserk.io.unchanged import checksum, refuse_change
 from denserk.io.vector_formats import VectorBlock, write_vectors
 from denserk.io.vectors import VectorFolderWriter, read_vector_blocks
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
@@ -115,10 +116,12 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
     source, passages, queries = job.source, job.settings.corpus, job.settings.queries
     qids: set[str] = set()
     docids: set[str] = set()
+    before = None
     if passages or queries:
         if STREAM in (source, passages, queries):
             message = "--corpus and --queries need the training data twice, and - comes once"
             raise UsageError(message, "write it to a file first")
+        before = checksum(source)
         for example in training.read_training(source, job.from_format):
             qids.update([] if example.query else [example.qid])
             docids.update(c.docid for c in training.all_candidates(example) if not c.text)
@@ -138,6 +141,8 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
         text = example.query or (query.text if query else "")
         positives, negatives = filled(example.positives), filled(example.negatives)
         yield example._replace(query=text, positives=positives, negatives=negatives)
+    if before is not None:
+        refuse_change(source, before)
 
 
 def _gathered(

@@ -172,9 +172,9 @@ def _evaluate_one(
 
 
 def content_of(name: str) -> Literal["run", "qrels"] | None:
-    """Return what a file holds, by its first line; None for a pipe, which can be read only once."""
+    """Return what a file holds, by its first line; None for standard input, which is read once."""
     path = Path(name)
-    if name == STREAM or is_special(path):
+    if name == STREAM or (is_special(path) and not path.is_fifo()):
         return None
     if path.is_dir() or path.suffix == ".parquet":
         return "qrels"

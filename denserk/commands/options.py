@@ -278,7 +278,9 @@ class _Parsed:
             files |= {"picture": built[name].picture} if hasattr(built[name], "picture") else {}
         for name in self._of_models:
             built[name] = ModelOptions(*map(built.pop, ModelOptions._fields))
-        with _guard_files(files):
+        from denserk.io.files import pipes_copied
+
+        with pipes_copied(), _guard_files(files):
             return self._function(**built, **plain)
 
 

@@ -20,6 +20,7 @@ from denserk.io import manifest
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, Manifest
 from denserk.io.outputs import whole_folder
+from denserk.io.unchanged import checksum, refuse_change
 
 logger = logging.getLogger(__name__)
 
@@ -84,15 +85,6 @@ def rules_of(tokenizer: TextTokenizer) -> dict[str, Any]:
     return known | as_json(tokenizer.settings)
 
 
-def checksum(source: str) -> Any:
-    """Return a file's SHA-256, or those of a folder's files; None of a stream or a dataset name."""
-    path = Path(source)
-    if path.is_dir():
-        files = sorted(item for item in path.rglob("*") if item.is_file())
-        return {str(item.relative_to(path)): manifest.file_sha256(item) for item in files}
-    return manifest.file_sha256(path) if path.is_file() else None
-
-
 def prepare_folder(
     folder: Path,
     plan: Manifest,
@@ -125,4 +117,6 @@ def prepare_folder(
     with whole_folder(folder, overwrite=True, own=own) as part:
         with TemporaryDirectory(dir=part) as scratch:
             contents = write(part, Path(scratch))
+        for source in plan.made_from.values():
+            refuse_change(source["name"], source["sha256"])
         manifest.write_manifest(part, replace(plan, contents=contents, complete=True))

@@ -24,10 +24,11 @@ from denserk.index.searcher import Hits, Ranking
 from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import STREAM, some
-from denserk.io.manifest import describe_run, file_sha256, forget_file
+from denserk.io.manifest import describe_run, forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries
+from denserk.io.unchanged import changed, checksum, refuse_change
 from denserk.io.versions import Version
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Query, best_first
@@ -67,8 +68,8 @@ def rerank(
             run = str(scratch / "standard-input")
             with Path(run).open("wb") as out:
                 shutil.copyfileobj(sys.stdin.buffer, out)
-
         version = Version.of(run)  # it is read twice
+        run_sha256 = checksum(run)
 
         def groups() -> Iterator[Group]:
             for hits in version.guard(read_run(run)):
@@ -81,8 +82,12 @@ def rerank(
             """Score a few queries at a time, in the order of the run; count on the way."""
             for batch in _batches(groups()):
                 start = time.perf_counter()
+                if not queries.keys() >= {qid for qid, _ in batch}:
+                    raise changed(paths.run)
                 pairs = [(queries[qid], docid) for qid, docids in batch for docid in docids]
                 passages = [passage for passage in texts.get([d for _, d in pairs]) if passage]
+                if len(passages) < len(pairs):
+                    raise changed(paths.run)
                 scores = scorer.score([query for query, _ in pairs], passages)
                 result.scoring_seconds += time.perf_counter() - start
                 result.queries += len(batch)
@@ -91,11 +96,10 @@ def rerank(
                 for (qid, docids), own in zip(batch, np.split(scores, ends[:-1]), strict=True):
                     yield qid, ranking.final(ranking.best(qid, docids, own.tolist()))
                 progress.advance(len(pairs))
+            refuse_change(run, run_sha256)
 
         with closing(PassageTexts(scratch / "passages", scorer.text.fields)) as texts:
             count = _refer(texts, groups(), queries, paths)
-            with version.reading():
-                run_sha256 = file_sha256(run)
             texts.find(read_passages(paths.corpus, corpus, text.get("fields")), paths.corpus)
             hint = "name the --corpus that the run was made from"
             texts.require_all(paths.corpus, "the run's hits", hint)

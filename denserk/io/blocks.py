@@ -25,6 +25,7 @@ from denserk.io.files import STREAM, read_file, whole_binary, write_errors
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Manifest, differences, file_sha256, write_manifest
 from denserk.io.outputs import discard_replaced, unfinished_folder
+from denserk.io.unchanged import changed
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -35,18 +36,21 @@ OTHERS = "blocks-*.jsonl"  # of ranks 1, 2, ... until their lines are copied int
 Hashes = NDArray[np.bytes_]  # (N,) of 16 bytes each
 
 
-@dataclass(frozen=True)
+@dataclass
 class Texts:
     """Passages or queries, read as often as needed (a stream: once)."""
 
     source: str
     unit: str  # "passages" or "queries"
     read: Callable[[], Iterator[Any]]  # from the start, one or more; the id comes first
+    # the ids that were read when the texts were counted
+    counted: IdLedger | None = field(default=None, init=False)
 
     def checked(self) -> Iterator[Any]:
         """Yield all records; after the last one, reject a repeated id."""
         ledger = IdLedger()
         ledger.start(self.source)
+        self.counted = ledger
         for record in self.read():
             ledger.extend([record[0]])
             yield record
@@ -57,17 +61,38 @@ class Texts:
         """Read and check all texts, before hours of work; None for a stream."""
         if self.source == STREAM:
             return None
-        counted = 0
+        count = 0
         with track(f"checking {self.unit}", None, self.unit) as progress:
             for _ in self.checked():
-                counted += 1
+                count += 1
                 progress.advance()
-        return counted
+        return count
 
     def blocks(self, size: int, start: int, stop: int | None) -> Iterator[tuple[int, list[Any]]]:
         """Yield the blocks of a shard with their numbers in the whole source."""
-        records = islice(self.checked() if self.source == STREAM else self.read(), start, stop)
+        records = self.checked() if stop is None else self._as_counted(start, stop)
         yield from enumerate(iter(lambda: list(islice(records, size)), []), start // size)
+
+    def _as_counted(self, start: int, stop: int) -> Iterator[Any]:
+        """Yield the records of a shard; raise an error where they are not those that were counted.
+
+        One more is read, so that texts which grew are noticed. Where another process counted, only
+        the number of records is known.
+        """
+        expected = None if self.counted is None else self.counted.hashes(start, stop + 1)
+        number = 0
+        for number, record in enumerate(islice(self.read(), start, stop + 1), start=1):
+            if expected is not None and number > len(expected):
+                raise changed(self.source, f"it has more {self.unit} than the {stop:,} it had")
+            if expected is not None and hash(record[0]) != expected[number - 1]:
+                position = f"number {start + number:,} of its {self.unit}"
+                raise changed(self.source, f"{position} is now {record[0]}")
+            if start + number <= stop:
+                yield record
+        missing = (stop - start if expected is None else len(expected)) - number
+        if missing > 0:
+            found = f"it has {start + number:,} {self.unit}"
+            raise changed(self.source, f"{found}, and had at least {missing:,} more")
 
 
 def shard_bounds(

@@ -194,6 +194,10 @@ class IdLedger:
         """Number of ids."""
         return len(self._hashes)
 
+    def hashes(self, start: int, stop: int) -> Sequence[int]:
+        """Return the hashes of the ids number `start` (from 0) to `stop`, which is left out."""
+        return self._hashes[start:stop]
+
     def start(self, source: str | Path) -> None:
         """Name the source of the ids that follow."""
         self._sources.append((self.count, str(source)))

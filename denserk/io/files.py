@@ -6,6 +6,7 @@ import io
 import os
 import re
 import secrets
+import shutil
 import sys
 import zlib
 from array import array
@@ -14,6 +15,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
 from denserk.errors import InputError, OutputError, UsageError
@@ -42,6 +45,63 @@ def read_errors(path: str | Path) -> Iterator[None]:
         raise InputError(path, None, found, "a readable file") from None
 
 
+class _PipeCopies:
+    """Copies of the pipes that a command reads, by device and inode.
+
+    A pipe can be read once, and opened again it is empty or waits for ever; commands read some
+    inputs several times.
+    """
+
+    def __init__(self) -> None:
+        self._folder = TemporaryDirectory(prefix="denserk-")
+        self.close = self._folder.cleanup
+        self._copies: dict[tuple[int, int], Path] = {}
+        self._lock = Lock()
+
+    def copy_of(self, path: Path) -> Path:
+        """Return the copy of a pipe, which is read to its end the first time."""
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            problem = f"{path} is a pipe, which several processes cannot read"
+            raise UsageError(problem, "write it to a file first")
+        with self._lock:
+            status = path.stat()
+            key = status.st_dev, status.st_ino
+            if key not in self._copies:
+                copy = Path(self._folder.name, f"pipe-{len(self._copies)}")
+                with read_errors(path), path.open("rb") as pipe, copy.open("wb") as out:
+                    shutil.copyfileobj(pipe, out)
+                self._copies[key] = copy
+            return self._copies[key]
+
+
+_pipe_copies: _PipeCopies | None = None  # None while no command runs
+
+
+@contextmanager
+def pipes_copied() -> Iterator[None]:
+    """Let a command read the pipes among its inputs as often as files: they are copied first.
+
+    A command inside of another one reads the copies of that one.
+    """
+    global _pipe_copies
+    if _pipe_copies is not None:
+        yield
+        return
+    _pipe_copies = _PipeCopies()
+    try:
+        yield
+    finally:
+        _pipe_copies.close()
+        _pipe_copies = None
+
+
+def readable_path(path: str | Path) -> str | Path:
+    """Return the path from which an input is read: the copy of a pipe, or the path itself."""
+    if _pipe_copies is not None and Path(path).is_fifo():
+        return _pipe_copies.copy_of(Path(path))
+    return path
+
+
 @contextmanager
 def open_binary(path: str | Path, part: str = "") -> Iterator[BinaryIO]:
     """Open an input for reading; `.gz` is decompressed, "-" is standard input.
@@ -60,7 +120,7 @@ def open_binary(path: str | Path, part: str = "") -> Iterator[BinaryIO]:
             raise UsageError(f"{path} is a folder; a file is expected")
         if not os.path.lexists(path):
             raise UsageError(f"{path}: no such file")
-        opened = opener(path, "rb")
+        opened = opener(readable_path(path), "rb")
     with opened as handle:
         yield cast(BinaryIO, handle)
 

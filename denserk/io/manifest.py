@@ -33,7 +33,15 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, from_json, select
 from denserk.config.retrieval import Engine, IrMetadata, Metric, RankingSettings, Ties
 from denserk.errors import DenserkError, InputError, MismatchError, UsageError
-from denserk.io.files import STREAM, open_binary, read_errors, read_file, whole_binary, write_errors
+from denserk.io.files import (
+    STREAM,
+    open_binary,
+    read_errors,
+    read_file,
+    readable_path,
+    whole_binary,
+    write_errors,
+)
 from denserk.io.locks import refuse_being_written
 
 NAME = "manifest.json"
@@ -272,7 +280,7 @@ def _are_same(key: str, before: Any, after: Any) -> bool:
 
 def file_sha256(path: str | Path) -> str:
     """Return the hexadecimal SHA-256 of a file."""
-    with read_errors(path), Path(path).open("rb") as handle:
+    with read_errors(path), Path(readable_path(path)).open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 

@@ -226,7 +226,7 @@ def write_flat(
 
 def is_flat(path: Path) -> bool:
     """Return whether a file starts with the header of a flat index."""
-    with files.read_errors(path), path.open("rb") as handle:
+    with files.read_errors(path), Path(files.readable_path(path)).open("rb") as handle:
         return handle.read(4) in MAGIC.values()
 
 

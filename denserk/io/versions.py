@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from denserk.errors import BeingWrittenError
-from denserk.io.files import is_temporary
+from denserk.io.files import is_temporary, readable_path
 from denserk.io.locks import writer_of
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Version:
     @classmethod
     def of(cls, path: str | Path) -> "Version":
         """Return the version that is there now; without files if nothing is."""
-        place = Path(path)
+        place = Path(readable_path(path))
         manifest = _stamp(place / MANIFEST)  # before its content
         files = {}
         for file in _deciding_files(place):

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from itertools import compress, islice
 from math import inf, isfinite
 from operator import not_
-from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -35,11 +34,12 @@ from denserk.io import training
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import ScratchRecords, display_name, some
 from denserk.io.known_positives import KnownPositives
-from denserk.io.manifest import Kind, Manifest, describe_file, file_sha256, forget_file
+from denserk.io.manifest import Kind, Manifest, describe_file, forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import RunLookup
 from denserk.io.topics import read_qrels, read_queries, read_questions
 from denserk.io.training import RANDOM_NEGATIVES
+from denserk.io.unchanged import checksum, refuse_change
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import track
 
@@ -193,6 +193,9 @@ def mine_negatives(
 
     `text` holds fields of `TextSettings` that replace those of the teacher.
     """
+    named = {name: getattr(paths, name) for name in ("train", "topics", "qrels", "answers")}
+    names = [*filter(None, named.values()), *paths.run]
+    checksums = {name: checksum(name) for name in names}
     with (
         scratch_folder("mining") as scratch,
         closing(ScratchRecords(scratch / "queries")) as queries,
@@ -210,15 +213,18 @@ def mine_negatives(
         if teacher is not None:
             candidates = mining.rescored(candidates, teacher.score)
         forget_file(paths.output)
-        training.write_training(paths.output, mining.chosen(candidates), paths.output_format)
+        chosen = mining.chosen(candidates)
+        training.write_training(
+            paths.output, _with_inputs_unchanged(chosen, checksums), paths.output_format
+        )
     result = mining.result
     result.log(settings.num_negatives)
 
     def source(name: str) -> dict[str, Any]:
-        return {"name": name} | ({"sha256": file_sha256(name)} if Path(name).is_file() else {})
+        digest = checksums[name]
+        return {"name": name} | ({"sha256": digest} if isinstance(digest, str) else {})
 
-    given = {name: getattr(paths, name) for name in ("train", "topics", "qrels", "answers")}
-    made_from: dict[str, Any] = {name: path and source(path) for name, path in given.items()}
+    made_from: dict[str, Any] = {name: path and source(path) for name, path in named.items()}
     made_from |= {"runs": [*map(source, paths.run)]}
     made_from |= {"corpus": {"name": paths.corpus, **as_json(corpus)}}
     counted = vars(result).items()
@@ -226,6 +232,13 @@ def mine_negatives(
     asked = as_json(settings) | {"output_format": paths.output_format.value}
     describe_file(paths.output, Manifest(Kind.TRAINING, True, asked, made_from, contents))
     return result
+
+
+def _with_inputs_unchanged(examples: Examples, checksums: Mapping[str, Any]) -> Examples:
+    """Yield examples; after the last one, reject an input that changed since its checksum."""
+    yield from examples
+    for name, digest in checksums.items():
+        refuse_change(name, digest)
 
 
 class _Mining:

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizer, set_seed
 
 from denserk.config.options import as_json
 from denserk.config.pretraining import SIZES, Architecture, PretrainingObjective, PretrainRun
-from denserk.data.prepared import checksum, plan_of, prepare_folder
+from denserk.data.prepared import plan_of, prepare_folder
 from denserk.data.pretraining_batches import DRAWS, PretrainingBatches, refuse_generated
 from denserk.data.pretraining_data import documents_of, prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
@@ -21,6 +21,7 @@ from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import STREAM, open_binary, write_errors
 from denserk.io.manifest import Kind
 from denserk.io.model_files import find_model
+from denserk.io.unchanged import checksum
 from denserk.io.versions import reading
 from denserk.losses.pretraining import Condenser, DupMae, MaskedLanguageModel, Master, RetroMae
 from denserk.models.devices import main_process_first
