@@ -144,10 +144,13 @@ def _shown(what: str, total: int | None, unit: str) -> Iterator[Progress]:
         return f"{done:,}{of} {unit}, {per_second(rate)} per second{left}"
 
     def write_lines() -> None:
-        """Log a line every 10 seconds, later every minute."""
-        lines = 0
+        """Log a line every 10 seconds, later every minute, if there is news."""
+        lines, logged = 0, (0, "")
         while not ended.wait(EVERY if lines < 12 else 6 * EVERY):
             lines += 1
+            if (progress.done, progress.text) == logged:
+                continue
+            logged = progress.done, progress.text
             note = progress.text and f", {progress.text}"
             logger.info(f"{what}: {state()}{note}", extra={"progress": True})
 

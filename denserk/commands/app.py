@@ -59,6 +59,15 @@ class _Commands(TyperGroup):
         line = COMMANDS.get(cmd_name)
         return self.commands.get(cmd_name) or (line and TyperCommand(cmd_name, help=line))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is named; for another word, raise an error with the nearest."""
+        name = args[0].replace("_", "-")
+        if name not in COMMANDS and name[:1] != "-" and not ctx.resilient_parsing:
+            from denserk.config.options import unknown  # not needed by the help
+
+            raise unknown("command", name, COMMANDS, "denserk --help lists all")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one section per group."""
         width = max(map(len, COMMANDS))
@@ -108,7 +117,8 @@ def register(command: str | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; errors are reported in one line."""
-    given = sys.argv[1:] if arguments is None else arguments
+    given = _with_help_option(sys.argv[1:] if arguments is None else arguments)
+    arguments = given
     configure(ConsoleSettings(log_json="--log-json" in given))  # for errors of the command line
     try:
         " ".join(given).encode()
@@ -131,7 +141,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return int(error.exit_code)
         context = getattr(error, "ctx", None)
         hint = f"see {context.command_path} --help" if context else None
-        return _report(UsageError(error.format_message(), hint))
+        # the library that typer checks values with begins some of its messages so
+        return _report(UsageError(error.format_message().replace("Value error, ", ""), hint))
     except (KeyboardInterrupt, typer.Abort, Interrupted) as stop:
         return _interrupted(stop if isinstance(stop, Interrupted) else Interrupted(signal.SIGINT))
     except (BrokenPipeError, SystemExit) as end:  # typer ends the process when it meets one
@@ -141,6 +152,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 141
     except Exception as error:  # noqa: BLE001  (reported in one line)
         return _report(error if isinstance(error, DenserkError) else _unexpected(error))
+
+
+def _with_help_option(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line, with `help COMMAND` as `COMMAND --help`.
+
+    >>> _with_help_option(["help", "search"]), _with_help_option(["search", "-h"])
+    (['search', '--help'], ['search', '-h'])
+    """
+    return [*words[1:], "--help"] if words and words[0] == "help" else [*words]
 
 
 def _unexpected(error: Exception) -> DenserkError:

@@ -2,11 +2,14 @@
 
 import os
 import platform
+import shutil
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Annotated, TypeVar
 
 import typer
@@ -136,12 +139,28 @@ FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8 asim
 Facts = Iterator[tuple[str, str]]
 
 
+def _requirements() -> list[str]:
+    """Return the requirements of denserk: of the installation, or else of its source tree."""
+    try:
+        return requires("denserk") or []
+    except PackageNotFoundError:
+        pass
+    project_file = Path(__file__).parents[2] / "pyproject.toml"
+    if not project_file.is_file():
+        return []
+    project = tomllib.loads(project_file.read_text("utf-8"))["project"]
+    needs = list(project["dependencies"])
+    for extra, group in project["optional-dependencies"].items():
+        needs += [f'{need}; extra == "{extra}"' for need in group]
+    return needs
+
+
 def _packages(fixes: list[str]) -> Facts:
     from packaging.requirements import Requirement
 
     yield "denserk", __version__
     yield "python", platform.python_version()
-    for need in map(Requirement, requires("denserk") or ()):
+    for need in map(Requirement, _requirements()):
         marker = need.marker
         extras = (e for e in EXTRAS.split() if not marker or marker.evaluate({"extra": e}))
         if (extra := next(extras, None)) is None:
@@ -181,6 +200,37 @@ def _machine(fixes: list[str]) -> Facts:
         yield f"cuda:{i}", f"{found.name}, {found.total_memory >> 30} GiB"
     if not torch.cuda.device_count():
         yield "GPU", f"none that torch can use (built for CUDA {torch.version.cuda or 'none'})"
+
+
+def _storage(fixes: list[str]) -> Facts:
+    """Memory, and the folders that denserk writes to unasked, with the room on their disks."""
+    from denserk.index.faiss_index import available_bytes
+    from denserk.io.data_sets import cache_folder
+
+    available = available_bytes()
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = "unknown" if available is None else f"{available / 2**30:.1f} GiB available"
+    yield "memory", f"{free} of {total / 2**30:.1f} GiB"
+    hub = Path.home() / ".cache" / "huggingface" / "hub"
+    with suppress(ImportError):
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        hub = Path(HF_HUB_CACHE)
+    ir_datasets = os.environ.get("IR_DATASETS_HOME") or Path.home() / ".ir_datasets"
+    folders = {
+        "working folder": Path.cwd(),
+        "temporary files": Path(gettempdir()),
+        "datasets": cache_folder(),
+        "ir_datasets": Path(ir_datasets),
+        "models": hub,
+    }
+    for name, folder in folders.items():
+        disk = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        room = f"{shutil.disk_usage(disk).free / 2**30:.1f} GiB free"
+        if not os.access(disk, os.W_OK):
+            fixes.append(f"choose another folder for {name}: {disk} cannot be written")
+            room += ", cannot be written"
+        yield name, f"{folder} ({room}{'' if folder.exists() else ', not there yet'})"
 
 
 def _java(fixes: list[str]) -> Facts:
@@ -238,7 +288,7 @@ def doctor() -> None:
     denserk doctor > environment.txt
     """
     fixes: list[str] = []
-    sections = {"Packages": _packages, "Machine": _machine, "Java": _java}
+    sections = {"Packages": _packages, "Machine": _machine, "Storage": _storage, "Java": _java}
     for section, facts in sections.items():
         typer.echo(section)
         for name, value in facts(fixes):

@@ -46,6 +46,7 @@ class Command(TyperCommand):
     common: tuple[str, ...] = ()  # parameters that --help shows, in this order; empty: all
     examples: Sequence[str] = ()  # command lines at the end of the help
     rare: Mapping[str, tuple[str, str]] = {}  # the settings that --set takes: help records
+    numbers: Mapping[str, type] = {}  # parameters that are numbers, and their types
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; a repeated input or a setting given as an option is an error."""
@@ -54,13 +55,27 @@ class Command(TyperCommand):
             if word.startswith("--") and name.replace("-", "_") in self.rare:
                 raise UsageError(f"{word} is a setting, not an option", f"give --set {name}=VALUE")
         if not ctx.resilient_parsing:  # a shell completes the line
-            given = self.make_parser(ctx).parse_args(list(args))[2]
+            values, _, given = self.make_parser(ctx).parse_args(list(args))
+            self._check_numbers(ctx, values)
             single = [p for p in given if p.name in ONE_INPUT and not getattr(p, "multiple", False)]
             for parameter in single:
                 if (count := single.count(parameter)) > 1:
                     flag = parameter.opts[0]
                     raise UsageError(f"{flag} takes one file and is given {count} times")
         return super().parse_args(ctx, args)
+
+    def _check_numbers(self, ctx: Any, values: Mapping[str, Any]) -> None:
+        """Raise a UsageError for a text where an option takes a number."""
+        flags = {parameter.name: parameter.opts[0] for parameter in self.get_params(ctx)}
+        for name, kind in self.numbers.items():
+            value = values.get(name)
+            if value is None:
+                continue
+            try:
+                options.as_type(kind, value)
+            except ValueError as error:
+                hint = f"see {ctx.command_path} --help"
+                raise UsageError(f"{flags[name]}: {error}", hint) from None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the common options as one section, or all options with one section per panel."""
@@ -129,6 +144,11 @@ class _Option:
             return "|".join(str(each.value) for each in self._kind)
         is_list = get_origin(self._kind) is tuple
         return self.spec.metavar or ("A,B,..." if is_list else METAVARS.get(self._kind, "TEXT"))
+
+    @property
+    def number(self) -> type | None:
+        """The type of a field that is one number, else None."""
+        return self._kind if self._kind in (int, float) else None
 
     def record(self) -> tuple[str, str]:
         """Return the lines of the help for a field that --set takes."""
@@ -279,8 +299,9 @@ class _Parsed:
         for name in self._of_models:
             built[name] = ModelOptions(*map(built.pop, ModelOptions._fields))
         from denserk.io.files import pipes_copied
+        from denserk.io.outputs import scratch_folder
 
-        with pipes_copied(), _guard_files(files):
+        with pipes_copied(scratch_folder), _guard_files(files):
             return self._function(**built, **plain)
 
 
@@ -317,7 +338,9 @@ def command(
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         line, *examples = inspect.cleandoc(function.__doc__ or "").splitlines()
+        numbers = {each.name: each.number for each in parsed.options if each.number is not None}
         parts = {"common": tuple(common.split()), "examples": examples[1:], "rare": rare}
+        parts["numbers"] = numbers
         app.command(name, cls=type("Command", (Command,), parts), help=line)(run)
         return functools.wraps(function)(call)
 

@@ -312,14 +312,7 @@ def _open_bm25(
     index = Bm25Index(path, bm25, threads)
     ids = folder.PassageIds([folder.Part(name, path / folder.DOCID, len(index), version=version)])
     return OpenedIndex(
-        [name],
-        index,
-        ids,
-        [manifest],
-        [version],
-        sizes,
-        bm25=engine,
-        folder_of=ids.folder_of,
+        [name], index, ids, [manifest], [version], sizes, bm25=engine, folder_of=ids.folder_of
     )
 
 

@@ -11,11 +11,10 @@ import sys
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
@@ -52,9 +51,10 @@ class _PipeCopies:
     inputs several times.
     """
 
-    def __init__(self) -> None:
-        self._folder = TemporaryDirectory(prefix="denserk-")
-        self.close = self._folder.cleanup
+    def __init__(self, scratch_folder: Callable[[str], AbstractContextManager[Path]]) -> None:
+        self._scratch_folder, self._ended = scratch_folder, ExitStack()
+        self.close = self._ended.close
+        self._folder: Path | None = None  # made for the first pipe
         self._copies: dict[tuple[int, int], Path] = {}
         self._lock = Lock()
 
@@ -67,8 +67,12 @@ class _PipeCopies:
             status = path.stat()
             key = status.st_dev, status.st_ino
             if key not in self._copies:
-                copy = Path(self._folder.name, f"pipe-{len(self._copies)}")
-                with read_errors(path), path.open("rb") as pipe, copy.open("wb") as out:
+                if self._folder is None:
+                    self._folder = self._ended.enter_context(self._scratch_folder("pipes"))
+                copy = self._folder / str(len(self._copies))
+                with read_errors(path):
+                    pipe = path.open("rb")
+                with pipe, write_errors(copy), copy.open("wb") as out:
                     shutil.copyfileobj(pipe, out)
                 self._copies[key] = copy
             return self._copies[key]
@@ -78,16 +82,17 @@ _pipe_copies: _PipeCopies | None = None  # None while no command runs
 
 
 @contextmanager
-def pipes_copied() -> Iterator[None]:
+def pipes_copied(scratch_folder: Callable[[str], AbstractContextManager[Path]]) -> Iterator[None]:
     """Let a command read the pipes among its inputs as often as files: they are copied first.
 
-    A command inside of another one reads the copies of that one.
+    `scratch_folder` makes a temporary folder for a purpose, and removes it at the end. A command
+    inside of another one reads the copies of that one.
     """
     global _pipe_copies
     if _pipe_copies is not None:
         yield
         return
-    _pipe_copies = _PipeCopies()
+    _pipe_copies = _PipeCopies(scratch_folder)
     try:
         yield
     finally:

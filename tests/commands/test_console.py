@@ -43,6 +43,18 @@ def test_progress_in_lines_has_the_rate_and_the_time_left(capsys, monkeypatch):
     assert re.fullmatch(r"encoding: 20 of 40 passages, \d+ per second, 0 s left", line)
 
 
+def test_progress_without_news_is_not_a_line(capsys, monkeypatch):
+    monkeypatch.setattr("denserk.reporting.EVERY", 0.02)
+    configure(ConsoleSettings())
+    with track("searching", 323, "queries") as progress:
+        time.sleep(0.2)
+        progress.advance(5)
+        time.sleep(0.3)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("searching: 5 of 323 queries")
+
+
 def test_a_terminal_gets_a_bar_with_the_note_below(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()

@@ -1,3 +1,6 @@
+import re
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -20,6 +23,35 @@ def needs(monkeypatch):
     lines = list(PROJECT["dependencies"])
     lines += [f'{line}; extra == "{extra}"' for extra, group in EXTRAS.items() for line in group]
     monkeypatch.setattr(doctor, "requires", lambda _: lines)
+
+
+def test_a_source_tree_without_metadata_is_checked_by_its_project_file():
+    script = (
+        "import importlib.metadata as metadata\n"
+        "def requires(name):\n"
+        "    raise metadata.PackageNotFoundError(name)\n"
+        "metadata.requires = requires\n"
+        "from denserk.commands.app import run\n"
+        "raise SystemExit(run(['doctor']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for line in PROJECT["dependencies"]:
+        assert f"\n  {Requirement(line).name:<20} " in done.stdout
+
+
+def test_folders_of_caches_disks_and_memory_are_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path))
+    assert run(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"memory +[\d.]+ GiB available of [\d.]+ GiB", printed)
+    assert re.search(rf"datasets +{tmp_path}/cache \([\d.]+ GiB free, not there yet\)", printed)
+    assert re.search(rf"ir_datasets +{tmp_path} \([\d.]+ GiB free\)", printed)
+    assert "huggingface" in printed
 
 
 def test_each_missing_package_has_its_fix(monkeypatch, capsys):

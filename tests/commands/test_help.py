@@ -64,3 +64,11 @@ def test_bash_completes(line, completed):
     assert done.returncode == 0
     assert done.stdout.split() == completed
     assert not re.search(r"\| +(torch|numpy|rich)$", done.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [[], ["search"], ["analyze", "layers"], ["mine_negatives"]])
+def test_help_is_a_word_as_well_as_an_option(words, capsys):
+    assert run(["help", *words]) == 0
+    by_word = capsys.readouterr().out
+    assert run([*words, "--help"]) == 0
+    assert capsys.readouterr().out == by_word

@@ -26,6 +26,12 @@ def files(toy, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "status", "said"),
     [
+        # words that are no command, no number
+        ("serach --index i", 2, "did you mean search"),
+        ("help serach", 2, "did you mean search"),
+        ("search --index i --topics queries.tsv --hits ten --output out", 2, "--hits: found 'ten'"),
+        ("encode --model m --corpus c --output o --batch-size 1.5", 2, "--batch-size: found '1.5'"),
+        (f"{TRAIN} --lr fast", 2, "--lr: found 'fast', expected a number"),
         # files
         ("convert nothing.tsv out", 2, "nothing.tsv: no such file"),
         ("convert - out", 2, "add --kind with one of corpus, queries"),
