@@ -119,9 +119,11 @@ def _holder(place: Path) -> Writer:
 
 def _refuse_foreign(place: Path) -> None:
     """Raise a UsageError if a file that denserk did not write has the name of a lock."""
-    if not os.path.lexists(place):
+    try:
+        content = place.read_text("utf-8", "replace")
+    except FileNotFoundError:
         return
-    content = place.read_text("utf-8", "replace") if place.is_file() else None
-    if content != "" and (content is None or CONTENT.fullmatch(content) is None):
+    # a process that has just taken the lock has not written its name yet
+    if content != "" and CONTENT.fullmatch(content) is None and not _is_held(place):
         found = f"{place} is no lock that denserk wrote, and denserk needs this name"
         raise UsageError(found, "rename that file, or choose another output")
