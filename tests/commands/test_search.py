@@ -69,7 +69,9 @@ def test_the_corpus_is_found_or_named(here, capsys):
     (here / "moved.jsonl").write_text("".join(lines[:4]))
     for name in ("bm25", "vectors"):
         quiet(f"search --query moon --index {name}", status=2)
-        assert f"{name} was made from corpus.jsonl, which is not there" in capsys.readouterr().err
+        message = capsys.readouterr().err
+        assert f"{name}/manifest.json names ../corpus.jsonl, which is not at {here}" in message
+        assert "--corpus" in message
     quiet("search --query moon --index vectors --corpus moved.jsonl")
     assert capsys.readouterr().out.count("(not in the corpus)") == 2
 
