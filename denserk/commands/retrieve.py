@@ -113,10 +113,6 @@ def search(
 
         reject_given(searching, among="output_format tag", why="only for --output")
         use = partial(print_hits, paths)
-    if paths.model is not None:
-        from denserk.models.sentence_transformers_folder import look_for_encoder
-
-        look_for_encoder(paths.model)  # before torch is imported and the index is opened
     from denserk.index.search import search as task
 
     asked = (paths, searching, representation, text, compute, milvus)

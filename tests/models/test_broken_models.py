@@ -111,14 +111,13 @@ def test_weights_outside_of_the_folder_are_not_followed(model, refused, path):
     assert "leads out of the model's folder" in line
 
 
-@pytest.mark.parametrize("command", ["encode", "search", "rerank"])
+@pytest.mark.parametrize("command", ["encode", "rerank"])
 @pytest.mark.parametrize("name", ["./nothere", "nothere", "empty"])
 def test_a_model_that_is_not_there_is_noticed_before_anything_else(toy, tmp_path, command, name):
     """Nothing else exists: an error of it would come later; torch is not imported for this one."""
     (toy / "empty").mkdir()
     others = {
         "encode": ("--corpus", "gone.jsonl", "--output", "v"),
-        "search": ("--index", "gone", "--topics", "gone", "--output", "r"),
         "rerank": ("--run", "gone", "--topics", "gone", "--corpus", "gone", "--output", "r"),
     }
     words = [command, "--model", name, *others[command]]
