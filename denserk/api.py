@@ -473,6 +473,8 @@ def _stored(option: str, value: Any, path: Path) -> Any:
         return value
     match option:
         case "runs":
+            if not isinstance(value, list | tuple):
+                raise UsageError("runs: expected a list of runs", "fuse([run, run])")
             files = [path.with_name(f"run{number}.trec") for number in range(len(value))]
             return [_stored("run", run, file) for run, file in zip(value, files, strict=True)]
         case "run":

@@ -159,6 +159,13 @@ def test_wrong_runs_and_qrels_are_rejected(wrong):
     assert denserk.evaluate(run, {"q1": {"d1": 1.0}}, "RR@10") == {"RR@10": 1.0}
 
 
+def test_runs_to_fuse_are_a_list():
+    run = {"q1": {"d1": 2.0}}
+    for wrong in (run, pd.DataFrame({"qid": ["q1"], "docid": ["d1"], "score": [1.0]}), "run.trec"):
+        with pytest.raises(DenserkError):
+            denserk.fuse(wrong)
+
+
 def test_wrong_training_data_is_rejected(tiny, tmp_path):
     for wrong in ([], [None], 7, {"query": "moon"}, [{"query": "moon"}]):
         with pytest.raises(DenserkError) as caught:

@@ -251,6 +251,11 @@ class MilvusIndex(Collection):
         for first in range(0, len(queries), step):
             answers = self.call("search", data=list(queries[first : first + step]), **named)
             for query, hits in enumerate(answers, start=first):
+                if self.is_exhaustive and len(hits) < wanted:
+                    found = f"{len(hits):,} hits of {wanted:,} in an exact search"
+                    what = "its rows, or a vector that is not finite, are damaged"
+                    hint = "load it again: denserk index --engine milvus --overwrite"
+                    raise ServerError(f"{self.place} returned {found}: {what}", hint)
                 scores[query, : len(hits)], rows[query, : len(hits)] = hits.distances, hits.ids
                 for row, hit in zip(hits.ids, hits, strict=True):
                     self._ids[int(row) // self.size] = hit["entity"][PASSAGE]

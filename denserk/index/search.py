@@ -412,6 +412,7 @@ def search(
                 return [*searcher.search([query.qid for query in asked], queries[1](asked))]
 
             use(opened, answer)
+            searcher.warn_of_short_lists()
             return SearchResult()
         result = _write_run(paths, opened, searcher, queries)
         indexes = opened.described()

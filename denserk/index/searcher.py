@@ -267,8 +267,12 @@ class Searcher:
                 yield qid, self.ranking.final(hits)
 
     def report(self) -> None:
-        """Log how equal scores are ordered, and warn of lists that an approximate index cut."""
+        """Log how equal scores are ordered, and warn of short lists."""
         self.ranking.report()
+        self.warn_of_short_lists()
+
+    def warn_of_short_lists(self) -> None:
+        """Warn if an approximate index found fewer hits than wanted, though it has more."""
         if self.short_queries:
             found = f"{self.short_queries:,} of {self.queries:,} queries have fewer than"
             option = " or ".join(self._index.breadth) or "the breadth of the search"

@@ -222,6 +222,9 @@ def test_a_model_of_damaged_weights(damaged_model, tmp_path):
     opened = denserk.Index.build(vectors, output=tmp_path / "i")
     with pytest.raises(DenserkError, match="not finite"):
         opened.search({"q1": "the moon"}, model=encoder)
+    (tmp_path / "q.tsv").write_text("q1\tthe moon\n")
+    encode = ["encode", "--model", str(damaged_model), "--device", "cpu", "--representation", "cls"]
+    assert run([*encode, "--topics", str(tmp_path / "q.tsv"), "--output", str(tmp_path / "e")]) == 1
     topics = ["--query", "the moon", "--model", str(damaged_model), "--device", "cpu"]
     asked = ["search", "--index", str(tmp_path / "i"), *topics, "--output", str(tmp_path / "run")]
     assert run(asked) == 1
