@@ -189,6 +189,9 @@ class FaissIndex:
         if device == "auto":
             device = "cuda" if faiss.get_num_gpus() else "cpu"
         self._on_gpu = None if device == "cpu" else on_gpu(self._index, device)
+        # a copy on a GPU refines by parts of its own
+        copies = [] if self._on_gpu is None else list(inner_indexes(self._on_gpu))
+        self._refined_copies = [part for part in copies if isinstance(part, faiss.IndexRefine)]
         self._lock = Lock()  # parameters belong to the index, which several searches may share
         self._scanned = Event()  # set once the stored vectors are known to be finite
         self._tuned = tuned
@@ -253,7 +256,7 @@ class FaissIndex:
             graph.hnsw.efSearch = self._ef or max(DEFAULT_EF, candidates)
         for part in self._lists:
             part.nprobe = self._nprobe_of(part)
-        for part in self._refined:
+        for part in (*self._refined, *self._refined_copies):
             part.k_factor = self._k_factor
         if index is self._on_gpu and self._lists:
             space = load_faiss().GpuParameterSpace()
