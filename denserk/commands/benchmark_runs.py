@@ -24,6 +24,7 @@ from denserk.index.search import search
 from denserk.io import manifest as manifests
 from denserk.io.blocks import refuse_other_run
 from denserk.io.data_sets import find_parts
+from denserk.io.durability import flush_names
 from denserk.io.files import write_errors
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
 from denserk.io.model_files import find_model
@@ -132,6 +133,7 @@ class RunMaker:
                     if beside(run).is_file():
                         run.unlink(missing_ok=True)
                         beside(run).unlink()
+                flush_names(self.output)  # before the manifest is of another choice
         else:
             refuse_occupied(self.output, overwrite=False)
         with write_errors(self.output):

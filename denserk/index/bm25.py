@@ -187,9 +187,6 @@ def build_bm25(folder: Path, passages: Passages, settings: Bm25Settings) -> dict
     model.index((terms_of, numbers), create_empty_token=False, show_progress=False)
     with write_errors(folder):
         model.save(folder, show_progress=False)
-        for item in sorted(folder.glob("*.index.*")):
-            with item.open("rb") as written:
-                os.fsync(written.fileno())
     return {"count": len(terms_of), "terms": len(numbers)}
 
 

@@ -6,6 +6,7 @@ folder beside it, NAME.unfinished.
 """
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 from denserk.config.options import from_json
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.corpus import IdLedger
-from denserk.io.files import STREAM, read_file, whole_binary, write_errors
+from denserk.io.durability import make_folder
+from denserk.io.files import STREAM, flush_written, read_file, whole_binary, write_errors
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Manifest, differences, file_sha256, write_manifest
 from denserk.io.outputs import discard_replaced, unfinished_folder
@@ -220,14 +222,22 @@ class BlockFolder:
         self.finished = dict(start_folder(folder, manifest) if finished is None else finished)
 
     def write_files(self, block: Block, files: Mapping[str, bytes]) -> None:
-        """Write the files of a block, by suffix, and add it to the journal."""
+        """Write the files of a block, by suffix, and add it to the journal.
+
+        The files are on the disk before the journal names their block.
+        """
+        paths = {suffix: self._folder / f"{block.name}.{suffix}" for suffix in files}
         for suffix, data in files.items():
-            with whole_binary(self._folder / f"{block.name}.{suffix}") as handle:
+            with whole_binary(paths[suffix], flush=False) as handle:
                 handle.write(data)
+        with write_errors(self._folder):
+            flush_written(paths.values())
         digests = {suffix: sha256(data).hexdigest() for suffix, data in files.items()}
         self.finished[block.number] = replace(block, sha256=digests)
         with write_errors(self._folder), self._journal.open("ab") as journal:
             journal.write(dump_json(self.finished[block.number]))
+            journal.flush()
+            os.fsync(journal.fileno())
         discard_replaced(self._folder)
 
     def complete(self, contents: Mapping[str, Any]) -> Manifest:
@@ -248,7 +258,7 @@ class ResumableLines(BlockFolder):
         with write_errors(output):
             if overwrite:
                 shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         super().__init__(folder, manifest)
 
     def finish(self, contents: Mapping[str, Any]) -> None:

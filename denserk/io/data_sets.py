@@ -20,6 +20,7 @@ from denserk.config.benchmarks import Benchmark, Source
 from denserk.config.options import FOLDER
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import installed, require
+from denserk.io.durability import flush_names, flush_tree
 from denserk.io.files import STREAM, read_errors, write_errors
 from denserk.io.json_records import identifier
 from denserk.records import NO_FIELDS, Passage, Query
@@ -162,7 +163,9 @@ def beir_folder(name: str) -> Path:
                 message = f"{BEIR}{name} cannot be fetched: {_reason(error)}"
                 raise DenserkError(message, put) from error
             if (Path(temporary) / archive).is_dir() and not (kept / archive).exists():
+                flush_tree(Path(temporary) / archive)
                 (Path(temporary) / archive).rename(kept / archive)
+                flush_names(kept)
     if not (kept / name).is_dir():
         raise DenserkError(f"{BEIR}{name}: the archive of {archive} holds no such dataset", put)
     return kept / name

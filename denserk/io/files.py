@@ -19,6 +19,7 @@ from threading import Lock
 from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
 from denserk.errors import InputError, OutputError, UsageError
+from denserk.io.durability import flush_files, flush_names, make_folder
 from denserk.io.tables import is_table, table_lines
 
 STREAM = "-"
@@ -223,12 +224,22 @@ def is_special(path: Path) -> bool:
     return path.exists() and not (path.is_file() or path.is_dir())
 
 
+def is_in_unfinished_folder(path: Path) -> bool:
+    """Return whether a file is in a folder that has no name yet: that is flushed as a whole."""
+    return any(map(is_temporary, path.absolute().parents))
+
+
+def flush_written(paths: Iterable[Path]) -> None:
+    """Flush written files to the disk, at once; those in an unfinished folder go with that."""
+    flush_files(path for path in paths if not is_in_unfinished_folder(path))
+
+
 @contextmanager
-def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
-    """Open an output: a temporary file that is flushed to the disk and renamed on success.
+def whole_binary(path: str | Path, *, flush: bool = True) -> Iterator[BinaryIO]:
+    """Open an output: a temporary file that is renamed on success; both are flushed to the disk.
 
     `.gz` is compressed (without a time stamp, so equal content gives equal bytes). "-" is standard
-    output. Parent folders are created.
+    output. Parent folders are created. Without `flush`, the caller flushes several files at once.
     """
     if str(path) == STREAM:
         yield sys.stdout.buffer
@@ -236,9 +247,10 @@ def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
         return
     target = Path(path)
     temporary = temporary_beside(target)
+    flushes = flush and not is_in_unfinished_folder(target)
     try:
         with write_errors(path):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             if target.is_dir() or is_special(target):  # /dev/stdout, /dev/full, a named pipe
                 with target.open("wb") as special:
                     yield special
@@ -249,8 +261,11 @@ def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
                 with packed as out:
                     yield cast(BinaryIO, out)
                 raw.flush()
-                os.fsync(raw.fileno())
+                if flushes:
+                    os.fsync(raw.fileno())
             temporary.replace(target)
+            if flushes:
+                flush_names(target.parent)
     finally:
         with suppress(OSError):  # its folder may be none
             temporary.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from denserk.errors import BeingWrittenError, OutputError, UsageError
+from denserk.io.durability import make_folder
 from denserk.io.files import LOCK_SUFFIX, write_errors
 
 REPLACES = "replaces what was there"  # second line of the lock of a command with --overwrite
@@ -75,7 +76,7 @@ def locked(output: str | Path, *, replaces: bool = False) -> Iterator[None]:
     place = inside if parent_is_closed else beside
     lock = FileLock(place)
     with write_errors(output):
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         _refuse_foreign(place)
         try:
             lock.acquire(timeout=PATIENCE, poll_interval=PATIENCE / 10)

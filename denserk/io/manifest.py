@@ -33,6 +33,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, from_json, select
 from denserk.config.retrieval import Engine, IrMetadata, Metric, RankingSettings, Ties
 from denserk.errors import DenserkError, InputError, MismatchError, UsageError
+from denserk.io.durability import flush_names
 from denserk.io.files import (
     STREAM,
     open_binary,
@@ -293,8 +294,12 @@ def forget_file(output: str) -> None:
     """Remove the manifest, and the ir_metadata, of a file that is about to be replaced."""
     if has_manifest(output):
         with write_errors(output):
-            for path in (beside(output), Path(f"{output}{SUFFIX}")):
+            described_by = (beside(output), Path(f"{output}{SUFFIX}"))
+            stale = [path for path in described_by if os.path.lexists(path)]
+            for path in stale:
                 path.unlink(missing_ok=True)
+            if stale:
+                flush_names(stale[0].parent)  # before the file is another one
 
 
 def describe_file(output: str, manifest: Manifest) -> None:

@@ -20,9 +20,11 @@ from typing import Any
 
 from denserk.errors import DenserkError, Interrupted, UsageError
 from denserk.io import files
+from denserk.io.durability import flush_names, flush_tree, make_folder
 from denserk.io.locks import locked, real_path
 
 MANIFEST, TRAINING, MODEL = "manifest.json", "training.json", "denserk.json"
+MODEL_CONFIG = "config.json"
 EXPORT = ".denserk"  # lists the files of a folder in another tool's format
 SCRATCH = "denserk-"  # prefix of temporary folders
 JOURNALS = "blocks*.jsonl"  # of a folder that is written block by block
@@ -136,13 +138,14 @@ def prepare_folder(
     target = real_path(folder)
     with files.write_errors(folder):
         if resume or _is_free(target):
-            target.mkdir(parents=True, exist_ok=True)
+            make_folder(target)
             return Path(folder)
         discard_replaced(target)
         try:
             old = replaced_folder(target)
             old.mkdir()
             _exchange(old, target)
+            flush_names(target.parent)  # before the old folder is removed
         except OSError as error:
             if error.errno not in NOT_RENAMED:
                 raise
@@ -162,7 +165,22 @@ def replaced_folder(target: str | Path) -> Path:
 
 def discard_replaced(target: str | Path) -> None:
     """Remove the old folder that `prepare_folder` has put aside, if there is one."""
-    shutil.rmtree(replaced_folder(target), ignore_errors=True)
+    old = replaced_folder(target)
+    if old.is_dir():
+        with suppress(OSError):  # it is in nobody's way
+            remove_folder(old, like=real_path(target))
+
+
+def remove_folder(folder: Path, *, like: Path | None = None) -> None:
+    """Remove a folder whose content is of no use once a part of it is missing.
+
+    It gets a temporary name first, that of `like`, by which the next command finds what a killed
+    one leaves.
+    """
+    temporary = files.temporary_beside(like or folder)
+    folder.replace(temporary)
+    flush_names(folder.absolute().parent)
+    shutil.rmtree(temporary)
 
 
 @contextmanager
@@ -180,13 +198,16 @@ def whole_folder(
     temporary = _building_place(target)
     try:
         with files.write_errors(folder):
-            temporary.mkdir(parents=True)
+            make_folder(temporary.parent)
+            temporary.mkdir()
             yield temporary
             if export:
                 items = (item for item in temporary.rglob("*") if item.is_file())
                 names = sorted(item.relative_to(temporary).as_posix() for item in items)
                 (temporary / EXPORT).write_text(json.dumps({"files": names}) + "\n")
+            flush_tree(temporary)  # before it gets its name
             _replace_folder(target, temporary)
+            flush_names(target.parent)  # before the old folder is removed
     except DenserkError as error:  # it names the folder that the user gave
         error.message = error.message.replace(str(temporary), str(folder))
         raise
@@ -244,8 +265,12 @@ def _refill(target: Path, new: Path) -> None:
         _mark_unfinished(target, _json(new / MANIFEST))
         keep.append(MANIFEST)
     _empty(target, keep)
-    for item in sorted(new.iterdir(), key=lambda item: item.name == MANIFEST):
+    for item in [item for item in new.iterdir() if item.name != MANIFEST]:
         shutil.move(item, target / item.name)
+    flush_names(target)  # before the manifest says that the folder is complete
+    if (new / MANIFEST).exists():
+        shutil.move(new / MANIFEST, target / MANIFEST)
+    flush_names(target)
 
 
 def _mark_unfinished(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -256,15 +281,26 @@ def _mark_unfinished(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _empty(folder: Path, keep: Sequence[str] = ()) -> None:
-    """Remove what is in a folder; what marks it as denserk's goes last."""
+    """Remove what is in a folder, in an order that a power cut keeps.
+
+    A model without config.json does not load: it goes first. What marks the folder as denserk's
+    goes last.
+    """
+    if MODEL_CONFIG not in keep and (folder / MODEL_CONFIG).is_file():
+        (folder / MODEL_CONFIG).unlink()
+        flush_names(folder)
     items = [item for item in folder.iterdir() if item.name not in keep]
-    for item in sorted(items, key=lambda item: item.name in MARKS):
-        if item.name.endswith(files.LOCK_SUFFIX):
+    marks = [item for item in items if item.name in MARKS]
+    for item in items:
+        if item in marks or item.name.endswith(files.LOCK_SUFFIX):
             continue
         if item.is_dir() and not item.is_symlink():
-            shutil.rmtree(item)
+            remove_folder(item)
         else:
             item.unlink()
+    flush_names(folder)
+    for mark in marks:
+        mark.unlink()
 
 
 def holds_work(folder: Path, *, with_data: bool = False) -> bool:

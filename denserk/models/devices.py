@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from denserk.config.encoding import ComputeSettings, Dtype
 from denserk.errors import DenserkError, ModelError, UsageError, lack_of_memory
 from denserk.extras import require
+from denserk.io.durability import flush_names, flush_tree
 from denserk.io.files import temporary_beside
 from denserk.reporting import show_progress
 
@@ -317,8 +318,10 @@ class Compiled:
         temporary = temporary_beside(path)
         temporary.mkdir()
         _import("openvino").save_model(self.model, temporary / path.name, compress_to_fp16=False)
+        flush_tree(temporary)
         for suffix in (".xml", ".bin"):
             (temporary / path.name).with_suffix(suffix).rename(path.with_suffix(suffix))
+            flush_names(path.parent)
         temporary.rmdir()
 
     @classmethod

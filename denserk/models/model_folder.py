@@ -22,7 +22,7 @@ from denserk.config.options import NOTHING, as_json, as_type, from_json
 from denserk.config.retrieval import Metric
 from denserk.data.tokenization import PAIR, TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, InputError, ModelError, UsageError
-from denserk.io.files import whole_text, write_errors
+from denserk.io.files import flush_written, whole_text, write_errors
 from denserk.io.locks import refuse_being_written
 from denserk.io.manifest import check, differences
 from denserk.io.model_files import (
@@ -552,7 +552,7 @@ def save_transformer(
     own.backend_tokenizer.no_padding()
     own.model_max_length = min(longest, longest_input(model.config) or longest)
     with write_errors(folder):
-        own.save_pretrained(folder)
+        flush_written(map(Path, own.save_pretrained(folder)))
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
     values = {**config.to_dict(), "output_hidden_states": hidden_states, "dtype": "float32"}

@@ -27,6 +27,7 @@ from denserk.data.training_data import SentenceStore, prepare, tokenize_sentence
 from denserk.errors import ModelError, UsageError
 from denserk.extras import require
 from denserk.io.corpus import read_passages
+from denserk.io.durability import flush_tree
 from denserk.io.files import display_name
 from denserk.io.model_files import find_model
 from denserk.io.topics import read_queries
@@ -369,6 +370,7 @@ def with_adapters(training: Training, run: FinetuneRun) -> Training:
     def save(folder: Path) -> None:
         for place, (_, model) in adapted.items():
             model.save_pretrained(folder / place, save_embedding_layers=False)
+            flush_tree(folder / place)
         with_sums(training.save, folder)
 
     def load(folder: Path) -> None:

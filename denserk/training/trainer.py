@@ -2,7 +2,7 @@
 
 The loop knows no loss and no paper: a `Step` turns a batch into gradients, and a dataset gives the
 whole batch of each step, so that a run resumes at a step, whatever the number of workers. A
-checkpoint is written to a temporary folder and renamed once it is complete.
+checkpoint is written to a temporary folder and renamed once it is complete and on the disk.
 """
 
 import errno
@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import resource
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from denserk.config.encoding import Dtype
 from denserk.config.training import DevMetric, OptimizerSettings, ValidationSettings
 from denserk.data.batches import to_device
 from denserk.errors import DenserkError, UsageError
-from denserk.io.outputs import whole_folder
+from denserk.io.outputs import remove_folder, whole_folder
 from denserk.models import devices
 from denserk.reporting import Progress, track
 from denserk.training.steps import Step, Terms, Update
@@ -324,13 +323,9 @@ class Trainer:
             except RuntimeError as error:  # torch's writer raises no OSError on a full disk
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
             (part / LOG).write_text(json.dumps(log))
-            for item in part.rglob("*"):  # on the disk before older checkpoints are removed
-                if item.is_file():
-                    with item.open("rb") as handle:
-                        os.fsync(handle.fileno())
         if self.settings.keep_checkpoints:
             for path in self._checkpoints()[: -self.settings.keep_checkpoints]:
-                shutil.rmtree(path)
+                remove_folder(path)
 
     def _load_checkpoint(self, path: Path) -> None:
         log = json.loads((path / LOG).read_text())
