@@ -1,6 +1,7 @@
 """`denserk eval` and `denserk benchmark`."""
 
 import logging
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,16 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import OverwriteSettings, fields_of, reject_given
 from denserk.errors import InputError, UsageError
 from denserk.io.data_sets import BEIR, IRDS, knows_irds
-from denserk.io.files import STREAM, is_special, read_text_lines
+from denserk.io.detection import (
+    OBJECT_OF_SCORES,
+    Table,
+    recognise_header,
+    run_or_qrels,
+    split_columns,
+    unread_file,
+)
+from denserk.io.files import STREAM, first_line, is_json, is_special, open_ahead, read_text_lines
+from denserk.io.json_records import first_record
 from denserk.io.runs import read_run
 from denserk.io.tables import HUB
 from denserk.reporting import print_table, printable
@@ -181,16 +191,37 @@ def content_of(name: str) -> Literal["run", "qrels"] | None:
     # ir_datasets is asked last: it makes a folder in HOME
     if not path.exists() and (name.startswith((IRDS, BEIR, HUB)) or knows_irds(name)):
         return "qrels"
-    rows = ((number, text.split()) for number, text in read_text_lines(name) if text.strip())
-    first = next(rows, (None, [""]))  # ids may begin like a comment
-    number, columns = next((row for row in chain([first], rows) if row[1][0][:1] != "#"), first)
-    if len(columns) == 4 or (len(columns) == 3 and columns[0].lower() == "query-id"):
+    with open_ahead(name) as (head, _):
+        if is_json(first_line(head)):
+            return _content_of_json(name, head)
+    rows = ((number, text) for number, text in read_text_lines(name) if text.strip())
+    first = next(rows, (None, ""))  # ids may begin like a comment
+    is_hit = (row for row in chain([first], rows) if row[1].lstrip()[:1] != "#")
+    number, text = next(is_hit, first)
+    names = split_columns(text)
+    if recognise_header(names, Table.RUN) or recognise_header(names, Table.QRELS):
+        return "qrels" if run_or_qrels(names) is Table.QRELS else "run"
+    columns = text.split()
+    if len(columns) == 4:
         return "qrels"
-    if len(columns) == 3 or len(columns) >= 6 or columns[0][:1] == "{":
+    if len(columns) == 3 or len(columns) >= 6:
         return "run"
-    found = f"{len(columns)} columns" if number else "nothing"
     expected = "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)"
+    if unread := unread_file(head, name, Table.RUN):
+        raise InputError(name, None, unread.found, expected, unread.hint)
+    found = f"{len(columns)} columns" if number else "nothing"
     raise InputError(name, number, found, expected)
+
+
+def _content_of_json(name: str, head: bytes) -> Literal["run", "qrels"]:
+    """Return what JSON lines or an object hold, by the keys of the first record."""
+    if OBJECT_OF_SCORES.match(head):
+        is_run = re.search(rb":\s*-?[0-9]+[.eE]", head) is not None
+        table = Table.RUN if is_run else Table.QRELS
+        if unread := unread_file(head, name, table):
+            raise InputError(name, None, unread.found, "JSON lines, or columns", unread.hint)
+    keys = first_record(head) or {}
+    return "qrels" if run_or_qrels(keys) is Table.QRELS else "run"
 
 
 def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tuple[list[str], str]:

@@ -6,17 +6,19 @@ A corpus is JSON lines or an array, a tab-separated file, Parquet, a folder, or 
 import logging
 from array import array
 from bisect import bisect
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, dropwhile, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import orjson
 
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
-from denserk.io import data_sets, files, json_records
+from denserk.io import data_sets, detection, files, json_records
+from denserk.io.detection import Column, Header, Table
 from denserk.io.json_records import Numbered, RecordKeys
 from denserk.io.manifest import NAME as MANIFEST
 from denserk.io.tables import is_table
@@ -92,10 +94,12 @@ def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]
     names = sorted(item.name for item in folder.iterdir() if item.name != MANIFEST)
     named = (folder / name for name in names if name.removesuffix(".gz").endswith(endings))
     paths = [path for path in named if not path.name.startswith(".") and path.is_file()]
-    if not paths:
-        hint = ", ".join(f"*{ending}" for ending in endings)
-        raise UsageError(f"{folder} holds no corpus", f"{hint} files, perhaps with .gz")
-    return paths
+    if paths:
+        return paths
+    expected = f"{', '.join(f'*{ending}' for ending in endings)} files, perhaps with .gz"
+    if unread := detection.unread_folder(folder):
+        raise InputError(folder, None, unread.found, expected, unread.hint)
+    raise UsageError(f"{folder} holds no corpus", expected)
 
 
 def read_corpus_file(
@@ -110,9 +114,8 @@ def read_corpus_file(
         if files.is_json(start) if form is None else form in JSON_FORMATS:
             rows = json_records.read_json(handle, start, path)
         else:
-            table = form or _detect_columns(start.decode("utf-8", "replace"), path)
+            table, rows = _read_columns(path, handle, head, settings)
             formats = {table: FORMATS[table]}
-            rows = _table_rows(files.read_text_lines(path, handle), table, path)
         if (key := settings.docid_field) is not None:
             formats = {name: RecordKeys((key,), *keys[1:3]) for name, keys in formats.items()}
         form, records = json_records.read_records(rows, formats, form, path, "corpus")
@@ -124,31 +127,73 @@ def read_corpus_file(
             yield passage
 
 
-def _detect_columns(line: str, path: str | Path) -> CorpusFormat:
-    parts = line.split("\t")
-    if sorted(parts) == sorted(COLUMNS[CorpusFormat.DPR]):
-        return CorpusFormat.DPR
-    if len(parts) not in (2, 3):
-        found = f"{files.columns(len(parts))} between tabs: {line[:60]!r}"
+def _read_columns(
+    path: str | Path, handle: BinaryIO, head: bytes, settings: CorpusSettings
+) -> tuple[CorpusFormat, Iterator[Numbered]]:
+    """Return the format and the records of lines with columns, by their header if there is one."""
+    detection.reject_binary(head, path, Table.CORPUS)
+    numbered = files.read_text_lines(path, handle)
+    # a blank line further on may stand inside a quoted column
+    first_line, lines = files.peek(dropwhile(lambda each: not each[1].strip(), numbered))
+    form = settings.corpus_format
+    if first_line is None:
+        return form or CorpusFormat.MARCO, iter(())
+    line, text = first_line
+    header = detection.read_header(text.split("\t"), Table.CORPUS, path, line)
+    if header is None:
+        form = form or _detect_columns(text, path, head)
+        return form, _table_rows(lines, COLUMNS[form], form, path)
+    names = _record_keys(header, settings.docid_field)
+    if form is None:
+        has_title = Column.TITLE in header.columns
+        form = CorpusFormat.MARCO_TITLES if has_title else CorpusFormat.MARCO
+        if sorted(names) == sorted(COLUMNS[CorpusFormat.DPR]):
+            form = CorpusFormat.DPR
+    next(lines)
+    return form, _table_rows(lines, names, form, path, is_quoted=header.is_quoted)
+
+
+def _record_keys(header: Header, docid_field: str | None) -> list[str]:
+    """Return the keys of a table's records: those of `COLUMNS`, and other columns by name."""
+    keys = {Column.PASSAGE_ID: "id", Column.TEXT: "text", Column.TITLE: "title"}
+    return [
+        name if name == docid_field else keys.get(column, name)
+        for column, name in zip(header.columns, header.names, strict=True)
+    ]
+
+
+def _detect_columns(line: str, path: str | Path, head: bytes) -> CorpusFormat:
+    width = line.count("\t") + 1
+    if width not in (2, 3):
         expected = "JSON lines, or 2 columns (id, text) or 3 (id, title, text) between tabs"
-        raise InputError(path, 1, found, expected)
-    return CorpusFormat.MARCO if len(parts) == 2 else CorpusFormat.MARCO_TITLES
+        if unread := detection.unread_file(head, path, Table.CORPUS):
+            raise InputError(path, 1, unread.found, expected, unread.hint)
+        found = f"{files.columns(width)} between tabs: {line[:60]!r}"
+        hint = detection.numbering_hint(path, Table.CORPUS) if width == 1 else None
+        raise InputError(path, 1, found, expected, hint)
+    return CorpusFormat.MARCO if width == 2 else CorpusFormat.MARCO_TITLES
 
 
-def _table_rows(lines: files.Lines, form: CorpusFormat, path: str | Path) -> Iterator[Numbered]:
-    """Yield tab-separated lines as records; DPR's header may order the columns."""
-    names = COLUMNS[form]
+def _table_rows(
+    lines: files.Lines,
+    names: Sequence[str],
+    form: CorpusFormat,
+    path: str | Path,
+    *,
+    is_quoted: bool = False,
+) -> Iterator[Numbered]:
+    """Yield tab-separated lines as records with the columns `names`; DPR's are quoted as CSV."""
+    rows: Iterable[tuple[int, list[str]]]
     if form is CorpusFormat.DPR:
-        first, rows = files.peek(files.read_rows(lines, path, "\t", ", ".join(names)))
-        if first is not None and sorted(first[1]) == sorted(names):
-            names = tuple(first[1])
-            next(rows)
+        rows = files.read_rows(lines, path, "\t", ", ".join(names))
     else:
         rows = ((line, row.split("\t")) for line, row in lines if row.strip())
     for line, parts in rows:
         if len(parts) != len(names):
             expected = f"{len(names)}: {', '.join(names)}"
             raise InputError(path, line, f"{files.columns(len(parts))} between tabs", expected)
+        if is_quoted and form is not CorpusFormat.DPR:
+            parts = [files.unquote(part) for part in parts]
         yield line, dict(zip(names, parts, strict=True))
 
 
@@ -282,16 +327,22 @@ def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFo
     if form in JSON_FORMATS:
         return json_records.write_objects(path, (_record(passage, form) for passage in passages))
 
+    losses: Counter[str] = Counter()
+
     def rows() -> Iterator[Sequence[str]]:
-        for docid, text, title, _ in passages:
+        for docid, text, title, extra in passages:
+            losses.update(extra.keys())
             if form is CorpusFormat.MARCO and title:
                 text = f"{title} {text}"
             values = {"id": docid, "text": files.one_line(text), "title": files.one_line(title)}
             yield [values[name] for name in COLUMNS[form]]
 
     if form is CorpusFormat.DPR:
-        return files.write_rows(path, chain([COLUMNS[form]], rows()), "\t") - 1
-    return files.write_lines(path, ("\t".join(row) + "\n" for row in rows()))
+        count = files.write_rows(path, chain([COLUMNS[form]], rows()), "\t") - 1
+    else:
+        count = files.write_lines(path, ("\t".join(row) + "\n" for row in rows()))
+    files.log_losses(losses, form)
+    return count
 
 
 def _record(passage: Passage, form: CorpusFormat) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import logging
 import os
 import re
 import secrets
@@ -10,7 +11,7 @@ import shutil
 import sys
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import chain, islice
@@ -21,6 +22,8 @@ from typing import Any, BinaryIO, TextIO, TypeVar, cast
 from denserk.errors import InputError, OutputError, UsageError
 from denserk.io.durability import flush_files, flush_names, make_folder
 from denserk.io.tables import is_table, table_lines
+
+logger = logging.getLogger(__name__)
 
 STREAM = "-"
 LOCK_SUFFIX = ".denserk.lock"
@@ -290,6 +293,13 @@ def write_lines(path: str | Path, lines: Iterable[str], header: str = "") -> int
         return sum(1 for _ in map(out.write, lines))
 
 
+def log_losses(losses: Mapping[str, int], form: str) -> None:
+    """Report what an output lacks because its format has no place for it."""
+    listed = ", ".join(f"{name}: {number:,}" for name, number in losses.items() if number)
+    if listed:
+        logger.info(f"left out, as {form} has no place for them: {listed}")
+
+
 def read_file(path: str | Path) -> bytes:
     """Return the bytes of a small file."""
     with read_errors(path):
@@ -366,14 +376,20 @@ def read_rows(
     lines: Lines, path: str | Path, delimiter: str, expected: str
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, columns) of CSV; a quoted column may hold line ends; skip empty rows."""
-    reader = csv.reader((row + "\n" for _, row in lines), delimiter=delimiter)
-    line = 1
+    numbers: list[int] = []  # of the lines of the row that is read
+
+    def texts() -> Iterator[str]:
+        for number, text in lines:
+            numbers.append(number)
+            yield text + "\n"
+
     try:
-        for row in reader:
+        for row in csv.reader(texts(), delimiter=delimiter):
             if any(row):
-                yield line, row
-            line = reader.line_num + 1
+                yield numbers[0], row
+            numbers.clear()
     except csv.Error as error:
+        line = numbers[0] if numbers else None
         found = f"a row that is not quoted as CSV ({error})"
         raise InputError(path, line, found, expected) from None
 

@@ -20,6 +20,7 @@ import orjson
 
 from denserk.errors import InputError
 from denserk.io import files
+from denserk.io.detection import Table, renaming_hint
 from denserk.records import NO_FIELDS
 
 logger = logging.getLogger(__name__)
@@ -171,7 +172,8 @@ def read_records(
             break
     else:
         expected = " or ".join(dict.fromkeys(str(formats[name]) for name in wanted))
-        hint = None if format else f"force a format: {', '.join(formats)}"
+        table = Table.CORPUS if what == "corpus" else Table.QUERIES
+        hint = renaming_hint(record, path, table)
         raise InputError(path, line, f"the keys {list_keys(record)}", expected, hint)
     id_key, text_key, title_key = next(iter(ids), None), texts[0], keys.title
     if format is None:

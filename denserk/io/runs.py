@@ -3,6 +3,7 @@
 A rank stands for its negative as score, so that higher is better in every format.
 """
 
+import io
 import logging
 import re
 from collections import Counter
@@ -20,7 +21,8 @@ import orjson
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
-from denserk.io import files
+from denserk.io import detection, files
+from denserk.io.detection import Column, Table
 from denserk.io.json_records import identifier, list_keys, parse_objects
 from denserk.reporting import track
 
@@ -34,6 +36,20 @@ COLUMNS = {
     RunFormat.JSONL: "JSON lines with qid, docid, score",
     RunFormat.MTEB: "one line of mteb's predictions: subset, split, qid, docid, score",
 }
+# What the columns hold, by format; a header may order them otherwise.
+ORDERS = {
+    RunFormat.TREC: (
+        Column.QUERY_ID,
+        Column.ITERATION,
+        Column.PASSAGE_ID,
+        Column.RANK,
+        Column.SCORE,
+        Column.TAG,
+    ),
+    RunFormat.MSMARCO: (Column.QUERY_ID, Column.PASSAGE_ID, Column.RANK),
+    RunFormat.TEVATRON: (Column.QUERY_ID, Column.PASSAGE_ID, Column.SCORE),
+}
+JSON_KEYS = {Column.QUERY_ID: "qid", Column.PASSAGE_ID: "docid", Column.SCORE: "score"}
 PREDICTIONS = re.compile(rb'\s*\{\s*"mteb_model_meta"')  # how mteb's begin
 QRELS_HINT = (
     "four columns are qrels, and a run is expected: exchange run and qrels if both are given"
@@ -103,11 +119,23 @@ def read_raw_hits(path: str | Path, qid: str) -> Iterator[RawHit]:
 
 def read_run_tag(path: str | Path) -> str | None:
     """Return the tag of a run's last line; None without one, and for a stream or pipe."""
+    if not Path(path).is_file():
+        return None
     tag = None
-    for _, line in files.read_text_lines(path) if Path(path).is_file() else ():
-        parts = line.split(None, 6)
-        if len(parts) > 5 and not _is_comment(parts) and not line.startswith("{"):
-            tag = parts[5]
+    place = 5
+    width = 6
+    is_first = True
+    for _, line in files.read_text_lines(path):
+        parts = line.split(None, width)
+        if not parts or _is_comment(parts) or line.startswith("{"):
+            continue
+        header = detection.recognise_header(parts, Table.RUN) if is_first else None
+        is_first = False
+        if header is not None:
+            width = len(header.columns)
+            place = header.columns.index(Column.TAG) if Column.TAG in header.columns else width
+        elif len(parts) > place:
+            tag = parts[place]
     return tag
 
 
@@ -130,7 +158,8 @@ class RunLookup:
             for hits in run.grouped():
                 self._numbers[hits.qid] = copy.append(orjson.dumps((hits.docids, hits.scores)))
                 progress.advance()
-        self.queries, self.format = list(self._numbers), run.format
+        self.queries = list(self._numbers)
+        self.format = run.format if self.queries else None
 
     def hits(self, qid: str) -> tuple[list[str], list[float]]:
         """Return passages and scores of a query, in the order of the file."""
@@ -146,6 +175,8 @@ class _RunFile:
     path: str | Path
     format: RunFormat | None = None
     by_rank: bool = False
+    order: tuple[Column, ...] = ()  # of the columns; empty in JSON
+    is_quoted: bool = False  # as the header is: write.table of R quotes every string
 
     def grouped(self) -> Iterator[RankedList]:
         """Yield the hits of each query, whose lines must be consecutive."""
@@ -176,13 +207,58 @@ class _RunFile:
     def parts(self) -> Iterator[RankedList]:
         """Yield consecutive lines of one query; one that crosses blocks comes in several parts."""
         number, mark = 1, files.BOM  # of the first line of a block; before the first block
+        has_begun = False
         with files.open_binary(self.path) as handle, files.read_errors(self.path):
             while block := handle.read(BLOCK) + handle.readline():
                 block, mark = block.removeprefix(mark).replace(b"\r\n", b"\n"), b""
-                self.format = self.format or self._detect(block, number)
-                if self.format is not None:
+                if not has_begun:
+                    has_begun, header_lines = self._begin(block, number)
+                    block = block.split(b"\n", header_lines)[-1]
+                    number += header_lines
+                if self.is_quoted:
+                    block = block.replace(b'"', b"")
+                if has_begun:
                     yield from self._split(block, number) or self._parse(block, number)
                 number += block.count(b"\n")
+
+    def _begin(self, block: bytes, number: int) -> tuple[bool, int]:
+        """Decide format and order of the columns by the first block that is not blank.
+
+        Returns whether the block has a line at all, and how many lines its header ends; 0 without.
+        """
+        place, text = _first_line(block)
+        if not text:
+            return False, 0
+        if not text.startswith("{") and self.format not in (RunFormat.JSONL, RunFormat.MTEB):
+            cells = detection.split_columns(text)
+            header = detection.recognise_header(cells, Table.RUN)
+            if header is not None:
+                detection.log_header(header, self.path, number + place)
+                self._follow(header, number + place)
+                return True, place + 1
+            hint = detection.header_hint(cells, Table.RUN)
+            if hint and not any(map(files.is_number, cells[1:])):
+                found = f"the columns {', '.join(cells)[:80]}"
+                raise InputError(self.path, number + place, found, COLUMNS[RunFormat.TREC], hint)
+        self.format = self.format or self._detect(block, number)
+        self.order = ORDERS.get(self.format, ()) if self.format else ()
+        return True, 0
+
+    def _follow(self, header: detection.Header, line: int) -> None:
+        """Take the order of the columns from a header, and from its names the format."""
+        has_score, has_rank = (name in header.columns for name in (Column.SCORE, Column.RANK))
+        if self.format is None:
+            if not has_score:
+                self.format = RunFormat.MSMARCO
+            else:
+                self.format = RunFormat.TREC if has_rank else RunFormat.TEVATRON
+            logger.info(f"{files.display_name(self.path)}: {self.format} run")
+        needs_rank = self.by_rank or self.format is RunFormat.MSMARCO
+        if not (has_rank if needs_rank else has_score):
+            names = f"the columns {', '.join(header.names)}"
+            raise InputError(self.path, line, names, COLUMNS[self.format])
+        self.order = header.columns
+        self.is_quoted = header.is_quoted
 
     def _detect(self, block: bytes, number: int) -> RunFormat | None:
         """Return the format by the first lines; None if they are blank."""
@@ -196,6 +272,8 @@ class _RunFile:
         line, parts = hits[0]
         if PREDICTIONS.match(block):
             format = RunFormat.MTEB
+        elif detection.OBJECT_OF_SCORES.match(block):
+            raise self._unread(block) or self._wrong_columns(line, parts)
         elif parts[0].startswith("{"):
             format = RunFormat.JSONL
         elif len(parts) >= 6:  # text after the tag is ignored
@@ -203,7 +281,7 @@ class _RunFile:
         elif len(parts) == 3:
             format = RunFormat.MSMARCO if _are_ranks(hits) else RunFormat.TEVATRON
         else:
-            raise self._wrong_columns(line, len(parts))
+            raise self._unread(block) or self._wrong_columns(line, parts)
         logger.info(f"{files.display_name(self.path)}: {format} run ({COLUMNS[format]})")
         return format
 
@@ -226,10 +304,13 @@ class _RunFile:
         from pyarrow import compute, csv
 
         ranked = self.format is RunFormat.MSMARCO
-        score = pa.int64() if ranked else pa.float64()
-        types = {"qid": pa.string(), "docid": pa.string(), "score": score}
-        trec = ["qid", "Q0", "docid", "rank", "score", "tag"]
-        names = trec if self.format is RunFormat.TREC else [*types]
+        value = Column.RANK if ranked else Column.SCORE
+        types = {
+            str(Column.QUERY_ID): pa.string(),
+            str(Column.PASSAGE_ID): pa.string(),
+            str(value): pa.int64() if ranked else pa.float64(),
+        }
+        names = [str(column) for column in self.order]
         whole = csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names)
         plain = csv.ParseOptions(delimiter=" ", quote_char=False)
         typed = csv.ConvertOptions(check_utf8=False, column_types=types, null_values=[])
@@ -238,12 +319,12 @@ class _RunFile:
             table = csv.read_csv(pa.BufferReader(text), whole, plain, typed)
         except pa.ArrowInvalid:  # another number of columns, or a score that may be none
             return None
-        scores = np.from_dlpack(table["score"].chunk(0))  # to_numpy would import pandas
-        queries = compute.run_end_encode(table["qid"].chunk(0))
+        scores = np.from_dlpack(table[value].chunk(0))  # to_numpy would import pandas
+        queries = compute.run_end_encode(table[Column.QUERY_ID].chunk(0))
         qids, ends = queries.values.to_pylist(), queries.run_ends.to_pylist()
         if any(qid.startswith("#") for qid in qids) or not np.isfinite(scores).all():
             return None
-        docids = table["docid"].to_pylist()
+        docids = table[Column.PASSAGE_ID].to_pylist()
         values = (-scores.astype(float) if ranked else scores).tolist()
         return (
             RankedList(qid, docids[i:j], values[i:j], range(number + i, number + j))
@@ -261,28 +342,43 @@ class _RunFile:
 
     def _columns(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of lines that are neither blank nor comments."""
-        trec = self.format is RunFormat.TREC
+        query_place = self.order.index(Column.QUERY_ID)
+        passage_place = self.order.index(Column.PASSAGE_ID)
+        rank_place, score_place = self._places_of_numbers()
+        width = len(self.order)
+        has_comments = self.format is RunFormat.TREC
+        ends_with_tag = self.order == ORDERS[RunFormat.TREC]
         for line, text in files.decode_lines(lines, self.path):
             parts = text.split()
-            if not parts or (trec and _is_comment(parts)):
+            if not parts or (has_comments and _is_comment(parts)):
                 continue
-            fits = len(parts) == (6 if trec else 3)
-            if trec and len(parts) > 6:  # text after the tag, unless an id has a blank
+            fits = len(parts) == width
+            if ends_with_tag and len(parts) > width:  # text after the tag, unless an id has a blank
                 fits = parts[3].removeprefix("-").isdecimal() and not files.is_number(parts[5])
             if not fits:
-                raise self._wrong_columns(line, len(parts))
-            docid, rank, score = parts[2:5] if trec else (parts[1], parts[2], parts[2])
-            yield line, parts[0], docid, self._score(line, rank, score)
+                raise self._wrong_columns(line, parts)
+            score = self._score(line, parts[rank_place], parts[score_place])
+            yield line, parts[query_place], parts[passage_place], score
+
+    def _places_of_numbers(self) -> tuple[int, int]:
+        """Return the places of rank and score; where one is missing, that of the other."""
+        places = {column: place for place, column in enumerate(self.order)}
+        rank_place = places.get(Column.RANK, places.get(Column.SCORE, -1))
+        return rank_place, places.get(Column.SCORE, rank_place)
 
     def _records(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of JSON lines."""
         for line, record in parse_objects(lines, self.path):
-            if not {"qid", "docid", "score"} <= record.keys():
+            keys = JSON_KEYS
+            if not set(keys.values()) <= record.keys():
+                keys = detection.columns_by_meaning(record, Table.RUN)
+            if not JSON_KEYS.keys() <= keys.keys():
                 expected = COLUMNS[RunFormat.JSONL]
                 raise InputError(self.path, line, f"the keys {list_keys(record)}", expected)
-            qid = identifier(record["qid"], self.path, line, "query")
-            docid = identifier(record["docid"], self.path, line, "passage")
-            yield line, qid, docid, self._score(line, str(record.get("rank")), str(record["score"]))
+            qid = identifier(record[keys[Column.QUERY_ID]], self.path, line, "query")
+            docid = identifier(record[keys[Column.PASSAGE_ID]], self.path, line, "passage")
+            rank, score = record.get("rank"), record[keys[Column.SCORE]]
+            yield line, qid, docid, self._score(line, str(rank), str(score))
 
     def _predictions(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of all subsets and splits, which may share no query."""
@@ -322,11 +418,38 @@ class _RunFile:
             raise InputError(self.path, line, f"score {score[:40]!r}{place}", "a finite number")
         return value
 
-    def _wrong_columns(self, line: int, count: int) -> InputError:
+    def _unread(self, block: bytes) -> InputError | None:
+        """Return an error for a file of a format that is not read yet."""
+        unread = detection.unread_file(block[: 1 << 16], self.path, Table.RUN)
+        if unread is None:
+            return None
+        return InputError(self.path, None, unread.found, COLUMNS[RunFormat.TREC], unread.hint)
+
+    def _wrong_columns(self, line: int, parts: list[str]) -> InputError:
         expected = COLUMNS[self.format] if self.format else " or ".join(COLUMNS.values())
-        hint = QRELS_HINT if count == 4 else None
-        hint = "does an id have a blank? only text after the tag may" if count > 6 else hint
-        return InputError(self.path, line, files.columns(count), expected, hint)
+        if self.format and self.order != ORDERS[self.format]:
+            expected = f"{files.columns(len(self.order))}: {', '.join(self.order)}"
+        hint = detection.header_hint(parts, Table.RUN)
+        if hint is None and len(parts) == 4:
+            hint = QRELS_HINT
+        if hint is None and len(parts) > 6:
+            hint = "does an id have a blank? only text after the tag may"
+        return InputError(self.path, line, files.columns(len(parts)), expected, hint)
+
+
+def _first_line(block: bytes) -> tuple[int, str]:
+    """Return the first line that is neither blank nor a comment, and how many are above it.
+
+    In a block of comments alone it is the first comment; in a blank one it is empty.
+    """
+    first_comment = (0, "")
+    for place, line in enumerate(io.BytesIO(block)):
+        text = line.decode("utf-8", "replace").rstrip("\n")
+        if text.strip() and not _is_comment(text.split()):
+            return place, text
+        if text.strip() and not first_comment[1]:
+            first_comment = place, text
+    return first_comment
 
 
 def _are_ranks(rows: Iterable[tuple[int, list[str]]]) -> bool:
@@ -366,12 +489,14 @@ def write_run(
     depth = 1000 if format is RunFormat.MSMARCO else None
     line = LINES[format].replace("SCORE", score_format)
     count, keyed = 0, format is RunFormat.MTEB
+    cut_hits = 0
     with files.whole_binary(path) as out:
         if keyed:
             model = orjson.dumps({"model_name": tag, "revision": None})
             out.write(b'{"mteb_model_meta":%b,"default":{"test":{' % model)
         for number, (qid, hits) in enumerate(results):
             written = hits[:depth]
+            cut_hits += len(hits) - len(written)
             for docid, score in written:
                 if not isfinite(score):
                     raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
@@ -387,4 +512,6 @@ def write_run(
             count += len(lines)
         if keyed:
             out.write(b"}}}\n")
+    if cut_hits:
+        logger.warning(f"left out: {cut_hits:,} hits below rank 1000, the last one of {format}")
     return count

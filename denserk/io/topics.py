@@ -7,17 +7,19 @@ import ast
 import logging
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
 from denserk.config.formats import QrelsFormat, TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io import data_sets, files, json_records
+from denserk.io import data_sets, detection, files, json_records
+from denserk.io.detection import Column, Header, Table
 from denserk.io.json_records import Fields, RecordKeys, list_keys
 from denserk.io.tables import is_table
 from denserk.records import NO_FIELDS, NO_SUBTOPIC, Passage, Qrel, Query
@@ -46,16 +48,19 @@ QREL_COLUMNS = {
     QrelsFormat.TREC: "4 columns: query, iteration, passage, relevance",
     QrelsFormat.BEIR: "3 columns: query, passage, relevance",
 }
+ORDERS = {
+    QrelsFormat.TREC: (Column.QUERY_ID, Column.ITERATION, Column.PASSAGE_ID, Column.GRADE),
+    QrelsFormat.BEIR: (Column.QUERY_ID, Column.PASSAGE_ID, Column.GRADE),
+}
 WIDTHS = {4: QrelsFormat.TREC, 3: QrelsFormat.BEIR}
-# keys of qrels as JSON lines: BEIR's, and others of the same meaning
-QREL_KEYS = ("query-id|query_id|qid", "corpus-id|corpus_id|docid", "score|relevance")
-SUBTOPIC_KEYS = ("subtopic_id", "subtopic", "iteration")
 RUN_HINT = "six columns are a run, and qrels are expected: exchange run and qrels if both are given"
 SUBTOPIC_HINT = (
     "the second column names sub-topics; only measures of sub-topics, such as alpha_nDCG@10, take "
     "a passage that is judged for several"
 )
-INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+QREL_KEYS = "query-id|query_id|qid with corpus-id|corpus_id|docid with score|relevance"
+NEEDED = (Column.QUERY_ID, Column.PASSAGE_ID, Column.GRADE)
+GRADE = re.compile(r"([+-]?[0-9]{1,18})(\.0*)?")  # trec_eval reads 1.0 as 1
 
 
 def read_queries(
@@ -144,9 +149,7 @@ def read_topics_file(
         guess = None
         rows: Iterable[Row]
         if record is None if form is None else form in COLUMNS:
-            guess = form or _detect_columns(start.decode("utf-8", "replace"), path, textless)
-            lines = files.read_text_lines(path, handle)
-            rows = COLUMNS[guess]((each for each in lines if each[1].strip()), path)
+            guess, rows = _read_columns(path, handle, head, form, textless)
         elif keyed and form in (None, TopicsFormat.QA):
             guess, rows = TopicsFormat.QA, _keyed_rows(files.read_all(handle, path), path)
         else:
@@ -154,7 +157,7 @@ def read_topics_file(
             if form is None and start.startswith(b"[") and is_relation_file(path):
                 guess = TopicsFormat.ENTITY_QUESTIONS
         formats = {guess: KEYS[guess]} if guess else KEYS
-        if textless:
+        if textless and guess is not TopicsFormat.TSV:
             rows = ((line, {"question": "", **record}) for line, record in rows)
         form, records = json_records.read_records(rows, formats, form, path, "queries")
         relation = Path(path).name.partition(".")[0]
@@ -169,13 +172,68 @@ def read_topics_file(
             yield Query(qid, text, tuple(answers), extra or NO_FIELDS)
 
 
-def _detect_columns(line: str, path: str | Path, textless: bool) -> TopicsFormat:
+def _read_columns(
+    path: str | Path, handle: BinaryIO, head: bytes, form: TopicsFormat | None, textless: bool
+) -> tuple[TopicsFormat, Iterator[Row]]:
+    """Return the format and the records of lines with columns, by their header if there is one."""
+    detection.reject_binary(head, path, Table.QUERIES)
+    numbered = files.read_text_lines(path, handle)
+    first_line, lines = files.peek(each for each in numbered if each[1].strip())
+    if first_line is None:
+        return TopicsFormat.TSV, iter(())
+    line, text = first_line
+    header = detection.read_header(text.split("\t"), Table.QUERIES, path, line)
+    if header is None:
+        form = form or _detect_columns(text, path, head, textless)
+        return form, COLUMNS[form](lines, path)
+    next(lines)
+    if form is None:
+        has_ids = Column.QUERY_ID in header.columns
+        form = TopicsFormat.TSV if has_ids else TopicsFormat.DPR
+    first_column = Column.ANSWERS if form is TopicsFormat.DPR else Column.QUERY_ID
+    needed = {first_column} if textless else {first_column, Column.QUERY}
+    if not needed <= set(header.columns):
+        found = f"the columns {', '.join(header.names)}"
+        raise InputError(path, line, found, f"columns of {' and '.join(sorted(needed))}")
+    return form, _header_rows(lines, header, form, path)
+
+
+def _detect_columns(line: str, path: str | Path, head: bytes, textless: bool) -> TopicsFormat:
     parts = line.split("\t")
     if len(parts) == 1:
-        found = f"a line without a tab: {line[:60]!r}"
-        raise InputError(path, 1, found, "id and text, or question and answers")
+        expected = "id and text, or question and answers"
+        if unread := detection.unread_file(head, path, Table.QUERIES):
+            raise InputError(path, 1, unread.found, expected, unread.hint)
+        hint = detection.numbering_hint(path, Table.QUERIES)
+        raise InputError(path, 1, f"a line without a tab: {line[:60]!r}", expected, hint)
     with_answers = len(parts) == 2 and (textless or is_answer_list(parts[1]))
     return TopicsFormat.DPR if with_answers else TopicsFormat.TSV
+
+
+def _header_rows(
+    lines: files.Lines, header: Header, form: TopicsFormat, path: str | Path
+) -> Iterator[json_records.Numbered]:
+    """Yield the lines under a header as records; its names decide what a column holds.
+
+    Further tabs belong to the text if it is the last column.
+    """
+    text_key = "question" if form is TopicsFormat.DPR else "text"
+    keys = {Column.QUERY_ID: "id", Column.QUERY: text_key, Column.ANSWERS: "answers"}
+    names = [
+        keys.get(column, name) for column, name in zip(header.columns, header.names, strict=True)
+    ]
+    text_is_last = header.columns[-1] is Column.QUERY
+    for line, row in lines:
+        cells = row.split("\t", len(names) - 1) if text_is_last else row.split("\t")
+        if len(cells) != len(names):
+            found = f"{files.columns(len(cells))} between tabs"
+            raise InputError(path, line, found, f"{len(names)}: {', '.join(header.names)}")
+        if header.is_quoted:
+            cells = [files.unquote(cell) for cell in cells]
+        record: dict[str, Any] = {text_key: "", **dict(zip(names, cells, strict=True))}
+        if is_answer_list(record.get("answers", "")):
+            record["answers"] = _parse_answers(record["answers"], path, line)
+        yield line, record
 
 
 def _keyed_rows(data: bytes, path: str | Path) -> Iterator[Row]:
@@ -207,15 +265,21 @@ def _dpr_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Num
         if len(parts) != 2:
             found = f"{files.columns(len(parts))} between tabs"
             raise InputError(path, line, found, "2: question, list of answers")
-        answers: Any = None
-        broken = ValueError, SyntaxError, MemoryError, RecursionError, TypeError
-        with warnings.catch_warnings(), suppress(*broken):
-            warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
-            answers = ast.literal_eval(files.unquote(parts[1].strip()))
-        if not isinstance(answers, list | tuple) or not all(isinstance(a, str) for a in answers):
-            expected = "a list of strings, ['...', '...']"
-            raise InputError(path, line, f"answers {parts[1][:60]!r}", expected)
-        yield line, {"question": files.unquote(parts[0]), "answers": list(answers)}
+        answers = _parse_answers(parts[1], path, line)
+        yield line, {"question": files.unquote(parts[0]), "answers": answers}
+
+
+def _parse_answers(column: str, path: str | Path, line: int) -> list[str]:
+    """Return the answers of a column that is a list as a Python literal."""
+    answers: Any = None
+    broken = ValueError, SyntaxError, MemoryError, RecursionError, TypeError
+    with warnings.catch_warnings(), suppress(*broken):
+        warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
+        answers = ast.literal_eval(files.unquote(column.strip()))
+    if not isinstance(answers, list | tuple) or not all(isinstance(a, str) for a in answers):
+        expected = "a list of strings, ['...', '...']"
+        raise InputError(path, line, f"answers {column[:60]!r}", expected)
+    return list(answers)
 
 
 # readers of the formats that are not JSON
@@ -234,12 +298,12 @@ def is_relation_file(path: str | Path) -> bool:
 
 
 def write_queries(path: str | Path, queries: Iterable[Query], form: TopicsFormat) -> int:
-    """Write queries in one of `WRITTEN`; return their number."""
-    if form is TopicsFormat.TSV:
-        return files.write_lines(path, (f"{q.qid}\t{files.one_line(q.text)}\n" for q in queries))
-    if form is TopicsFormat.DPR:  # the ids become positions
-        rows = (f"{files.quote(files.one_line(q.text))}\t{list(q.answers)!r}\n" for q in queries)
-        return files.write_lines(path, rows)
+    """Write queries in one of `WRITTEN`; return their number. What a format lacks is logged."""
+    if form in COLUMNS:
+        losses: Counter[str] = Counter()
+        count = files.write_lines(path, _query_lines(queries, form, losses))
+        files.log_losses(losses, form)
+        return count
     id_key, text_key = WRITTEN_KEYS[form]
 
     def records() -> Iterator[dict[str, Any]]:
@@ -248,6 +312,21 @@ def write_queries(path: str | Path, queries: Iterable[Query], form: TopicsFormat
             yield own | {key: value for key, value in extra.items() if key not in own}
 
     return json_records.write_objects(path, records())
+
+
+def _query_lines(
+    queries: Iterable[Query], form: TopicsFormat, losses: Counter[str]
+) -> Iterator[str]:
+    """Yield queries as lines with columns; count what they leave out."""
+    for number, (qid, text, answers, extra) in enumerate(queries):
+        losses.update(extra.keys())
+        text = files.one_line(text)
+        if form is TopicsFormat.TSV:
+            losses["answers"] += len(answers)
+            yield f"{qid}\t{text}\n"
+        else:
+            losses["ids, which become positions"] += qid != str(number)
+            yield f"{files.quote(text)}\t{list(answers)!r}\n"
 
 
 # writes a question with passages that were retrieved: score, and whether the passage has an answer
@@ -329,50 +408,128 @@ def _qrel(qid: str, docid: str, relevance: int, subtopic: str) -> Qrel:
 
 def _read_qrels_file(path: str | Path, form: QrelsFormat | None) -> Iterator[Judgment]:
     is_empty = True
-    for line, text in _qrels_lines(path, form):
-        parts = text.split()
-        # a line that begins with `#` may be a judgment, or a comment of trec_eval 10
-        fits = len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0"))
-        if not parts or (parts[0][0] == "#" and not (fits and INTEGER.fullmatch(parts[-1]))):
-            continue
-        width = WIDTHS.get(len(parts))
-        if form is None and (form := width) is not None:
-            logger.info(f"{files.display_name(path)}: {form} qrels ({files.columns(len(parts))})")
-        if is_empty and tuple(text.lower().split()) == BEIR_HEADER:
-            continue
-        if form is None or form is not width:
-            expected = QREL_COLUMNS[form] if form else " or ".join(QREL_COLUMNS.values())
-            hint = RUN_HINT if len(parts) == 6 else None
-            raise InputError(path, line, files.columns(len(parts)), expected, hint)
-        qid, docid, grade = parts[0], parts[-2], parts[-1]
-        if not INTEGER.fullmatch(grade):
-            raise InputError(path, line, f"relevance {grade[:40]!r}", "an integer")
+    for row in _qrels_rows(path, form):
+        grade = GRADE.fullmatch(row.grade)
+        if not grade:
+            raise InputError(path, row.line, f"relevance {row.grade[:40]!r}", "an integer")
         is_empty = False
-        subtopic = parts[1] if form is QrelsFormat.TREC else NO_SUBTOPIC
-        yield path, line, _qrel(qid, docid, int(grade), subtopic)
+        yield path, row.line, _qrel(row.qid, row.docid, int(grade[1]), row.subtopic)
     if is_empty:
         raise InputError(path, None, "no judgments", QREL_COLUMNS[form or QrelsFormat.TREC])
 
 
-def _qrels_lines(path: str | Path, form: QrelsFormat | None) -> Iterator[tuple[int, str]]:
-    """Yield numbered lines with columns, which are made of JSON lines."""
+class QrelRow(NamedTuple):
+    """A judgment as it stands in a file."""
+
+    line: int | None
+    qid: str
+    docid: str
+    grade: str
+    subtopic: str = NO_SUBTOPIC
+
+
+def _qrels_rows(path: str | Path, form: QrelsFormat | None) -> Iterator[QrelRow]:
     with files.open_ahead(path, part="qrels") as (head, handle):
         if json_records.first_record(head) is None:
-            yield from files.read_text_lines(path, handle)
-            return
-        for line, record in json_records.read_objects(path, handle):
-            fields = Fields(record, path, line)
-            keys = [next(filter(fields.__contains__, each.split("|")), None) for each in QREL_KEYS]
-            if None in keys:
-                raise fields.error(f"the columns {list_keys(record)}", " with ".join(QREL_KEYS))
-            query, passage, grade = map(str, keys)
-            columns = [fields.identifier(query)]
-            known_keys = (key for key in SUBTOPIC_KEYS if record.get(key) is not None)
-            subtopic_key = next(known_keys, None)
-            if subtopic_key is not None and form is not QrelsFormat.BEIR:
-                columns.append(fields.identifier(subtopic_key))
-            columns += [fields.identifier(passage), f"{fields.number(grade) or 0:.9g}"]
-            yield line, "\t".join(columns)
+            yield from _qrels_columns(files.read_text_lines(path, handle), path, form, head)
+        elif detection.OBJECT_OF_SCORES.match(head):
+            raise _unread_qrels(head, path) or InputError(path, None, "JSON", QREL_KEYS)
+        else:
+            rows = json_records.read_json(handle, files.first_line(head), path)
+            yield from _qrels_records(rows, path, form)
+
+
+def _qrels_columns(
+    lines: files.Lines, path: str | Path, form: QrelsFormat | None, head: bytes
+) -> Iterator[QrelRow]:
+    """Yield judgments in columns, which a header may name and order."""
+    order: tuple[Column, ...] = ()
+    is_quoted = False
+    for line, text in lines:
+        parts = text.split()
+        # a line that begins with `#` may be a judgment, or a comment of trec_eval 10
+        fits = len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0"))
+        if not parts or (parts[0][0] == "#" and not (fits and GRADE.fullmatch(parts[-1]))):
+            continue
+        if not order:
+            cells = detection.split_columns(text)
+            header = detection.recognise_header(cells, Table.QRELS)
+            width = len(header.columns) if header else len(parts)
+            if width not in WIDTHS and (error := _unread_qrels(head, path)):
+                raise error
+            form = _qrels_format(width, form, path, line, parts)
+            order = header.columns if header else ORDERS[form]
+            hint = detection.header_hint(cells, Table.QRELS)
+            if header is None and hint and not GRADE.fullmatch(parts[-1]):
+                found = f"the columns {', '.join(cells)[:80]}"
+                raise InputError(path, line, found, QREL_COLUMNS[form], hint)
+            if header is not None:
+                detection.log_header(header, path, line)
+                is_quoted = header.is_quoted
+                continue
+        if len(parts) != len(order):
+            expected = QREL_COLUMNS[form] if form else ""
+            hint = RUN_HINT if len(parts) == 6 else None
+            raise InputError(path, line, files.columns(len(parts)), expected, hint)
+        if is_quoted:
+            parts = [files.unquote(part) for part in parts]
+        values = dict(zip(order, parts, strict=True))
+        yield QrelRow(
+            line,
+            values[Column.QUERY_ID],
+            values[Column.PASSAGE_ID],
+            values[Column.GRADE],
+            values.get(Column.ITERATION, NO_SUBTOPIC),
+        )
+
+
+def _unread_qrels(head: bytes, path: str | Path) -> InputError | None:
+    """Return an error for a file of a format that is not read yet."""
+    unread = detection.unread_file(head, path, Table.QRELS)
+    if unread is None:
+        return None
+    return InputError(path, None, unread.found, QREL_COLUMNS[QrelsFormat.TREC], unread.hint)
+
+
+def _qrels_format(
+    width: int, form: QrelsFormat | None, path: str | Path, line: int, parts: list[str]
+) -> QrelsFormat:
+    """Return the format of qrels by the number of columns of their first line."""
+    detected = WIDTHS.get(width)
+    if detected is None or form not in (None, detected):
+        expected = QREL_COLUMNS[form] if form else " or ".join(QREL_COLUMNS.values())
+        hint = detection.header_hint(parts, Table.QRELS)
+        if width == 6:
+            hint = RUN_HINT
+        raise InputError(path, line, files.columns(len(parts)), expected, hint)
+    if form is None:
+        logger.info(f"{files.display_name(path)}: {detected} qrels ({files.columns(width)})")
+    return detected
+
+
+def _qrels_records(
+    rows: Iterable[json_records.Numbered], path: str | Path, form: QrelsFormat | None
+) -> Iterator[QrelRow]:
+    """Yield judgments of JSON records; BEIR's have no sub-topics."""
+    for line, record in rows:
+        fields = Fields(record, path, line)
+        names = filter(fields.__contains__, record)
+        keys = detection.columns_by_meaning(names, Table.QRELS)
+        if not keys.keys() >= set(NEEDED):
+            raise fields.error(f"the columns {list_keys(record)}", QREL_KEYS)
+        value = record[keys[Column.GRADE]]
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        subtopic = NO_SUBTOPIC
+        if Column.ITERATION in keys and form is not QrelsFormat.BEIR:
+            subtopic = fields.identifier(keys[Column.ITERATION])
+        yield QrelRow(
+            line,
+            fields.identifier(keys[Column.QUERY_ID]),
+            fields.identifier(keys[Column.PASSAGE_ID]),
+            str(value),
+            subtopic,
+        )
 
 
 def read_qrels_map(source: str | Path) -> dict[str, dict[str, int]]:

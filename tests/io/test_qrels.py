@@ -43,7 +43,7 @@ def test_written_judgments_read_back(tmp_path, form):
         ("q 0 d 1\nq d 1", "q, line 2: found 3 columns; expected 4 columns"),
         ("q 0 a b 1", "q, line 1: found 5 columns; expected 4 columns: .* or 3"),
         ("q Q0 d 1 2.5 tag", "q, line 1: found 6 columns"),
-        ("q 0 d 1.0", "q, line 1: found relevance '1.0'; expected an integer"),
+        ("q 0 d 0.5", "q, line 1: found relevance '0.5'; expected an integer"),
         ("q 0 d " + "9" * 5000, "q, line 1: found relevance '999"),
         ("q 0 d 1\n\nq 0 d 2", "q, line 3: found relevance 2 for query q, passage d, and 1 above"),
         ("", "q: found no judgments"),

@@ -1,0 +1,684 @@
+"""What a file is: tables by the names of their columns, and files that denserk does not read yet.
+
+`NAMES` is the one list of column names that denserk knows, by what the table is read as. Headers
+of runs, qrels, queries, corpora and training data are recognised by it, and so are the keys of JSON
+records wherever more than one spelling is read.
+"""
+
+import json
+import logging
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from denserk.errors import InputError
+from denserk.io import files
+
+logger = logging.getLogger(__name__)
+
+
+class Table(StrEnum):
+    """What a table is read as."""
+
+    RUN = "run"
+    QRELS = "qrels"
+    QUERIES = "queries"
+    CORPUS = "corpus"
+    TRAINING = "training data"
+    SENTENCES = "sentences"
+
+
+class Column(StrEnum):
+    """What a column holds."""
+
+    QUERY_ID = "query id"
+    PASSAGE_ID = "passage id"
+    ITERATION = "iteration"
+    GRADE = "grade"
+    RANK = "rank"
+    SCORE = "score"
+    TAG = "tag"
+    QUERY = "query"
+    ANSWERS = "answers"
+    TITLE = "title"
+    TEXT = "text"
+    POSITIVE = "positive"
+    NEGATIVE = "negative"
+    POSITIVE_ID = "positive id"
+    NEGATIVE_ID = "negative id"
+    LABEL = "label"
+    ANCHOR = "anchor"
+    SENTENCE_1 = "sentence1"
+    SENTENCE_2 = "sentence2"
+    SENTENCE_3 = "sentence3"
+    EXTRA = "extra"  # a known name of something that the reader does not need
+
+
+# Names are compared without case and without all that is no letter and no digit: `query-id`,
+# `query_id`, `Query ID` and `queryId` are one name.
+QUERY_IDS = "queryid qid questionid topicid topicno topicnumber qno querynumber"
+PASSAGE_IDS = "corpusid docid docno documentid did pid passageid psgid paragraphid"
+ITERATIONS = "q0 0 iter iteration subtopicid subtopic unused"
+GRADES = "relevance relevancy rel grade label judgment judgement relevancegrade relevancelabel"
+NAMES: Mapping[Table, Mapping[Column, str]] = {
+    Table.RUN: {
+        Column.QUERY_ID: f"{QUERY_IDS} query topic",
+        Column.ITERATION: ITERATIONS,
+        Column.PASSAGE_ID: f"{PASSAGE_IDS} doc document passage",
+        Column.RANK: "rank",
+        Column.SCORE: "score similarity sim",
+        Column.TAG: "tag runid runtag runname run system systemid method",
+    },
+    Table.QRELS: {
+        Column.QUERY_ID: f"{QUERY_IDS} query topic",
+        Column.ITERATION: ITERATIONS,
+        Column.PASSAGE_ID: f"{PASSAGE_IDS} doc document passage",
+        Column.GRADE: f"score {GRADES}",
+    },
+    Table.QUERIES: {
+        Column.QUERY_ID: f"id {QUERY_IDS} topic number num",
+        Column.QUERY: "query querytext text title question",
+        Column.ANSWERS: "answers answer",
+        Column.EXTRA: "description desc narrative narr metadata url language lang split",
+    },
+    Table.CORPUS: {
+        Column.PASSAGE_ID: f"id {PASSAGE_IDS}",
+        Column.TEXT: "text contents content body passage paragraph",
+        Column.TITLE: "title headline heading",
+        Column.EXTRA: "metadata url language lang",
+    },
+    Table.TRAINING: {
+        Column.QUERY_ID: QUERY_IDS,
+        Column.QUERY: "anchor query querytext question sentence sentence1",
+        Column.POSITIVE: "positive positives pos answer positivepassage positivetext positivedoc",
+        Column.NEGATIVE: "negative negatives neg hardnegative hardnegatives negativepassage "
+        "negativetext negativedoc",
+        Column.POSITIVE_ID: "positiveid posid pospid positivepid posdocid positivedocid "
+        "positivepassageid",
+        Column.NEGATIVE_ID: "negativeid negid negpid negativepid negdocid negativedocid "
+        "negativepassageid negativeids negids",
+        Column.TEXT: "passage passagetext document documenttext doc text response context",
+        Column.LABEL: "label score similarityscore",
+        Column.EXTRA: "id idx index",
+    },
+    Table.SENTENCES: {
+        Column.ANCHOR: "anchor query question",
+        Column.POSITIVE: "positive pos",
+        Column.NEGATIVE: "negative neg",
+        Column.SENTENCE_1: "sentence1 sentencea text1 texta",
+        Column.SENTENCE_2: "sentence2 sentenceb text2 textb",
+        Column.SENTENCE_3: "sentence3 sentencec text3 textc",
+        Column.LABEL: "label score similarityscore",
+    },
+}
+# Columns of which a header has one set at least.
+REQUIRED: Mapping[Table, Sequence[set[Column]]] = {
+    Table.RUN: [
+        {Column.QUERY_ID, Column.PASSAGE_ID, Column.SCORE},
+        {Column.QUERY_ID, Column.PASSAGE_ID, Column.RANK},
+    ],
+    Table.QRELS: [{Column.QUERY_ID, Column.PASSAGE_ID, Column.GRADE}],
+    Table.QUERIES: [
+        {Column.QUERY_ID, Column.QUERY},
+        {Column.QUERY, Column.ANSWERS},
+        {Column.QUERY_ID, Column.ANSWERS},
+    ],
+    Table.CORPUS: [{Column.PASSAGE_ID, Column.TEXT}],
+    Table.TRAINING: [
+        {Column.QUERY, Column.POSITIVE},
+        {Column.QUERY, Column.TEXT, Column.LABEL},
+        {Column.QUERY_ID, Column.POSITIVE_ID, Column.NEGATIVE_ID},
+        {Column.QUERY_ID, Column.POSITIVE, Column.NEGATIVE},
+        {Column.QUERY_ID, Column.NEGATIVE},
+        {Column.QUERY_ID, Column.NEGATIVE_ID},
+    ],
+    Table.SENTENCES: [
+        {Column.ANCHOR, Column.POSITIVE, Column.NEGATIVE},
+        {Column.SENTENCE_1, Column.SENTENCE_2, Column.SENTENCE_3},
+        {Column.SENTENCE_1, Column.SENTENCE_2, Column.LABEL},
+    ],
+}
+# Columns that a header may have more than once: negative_1, negative_2.
+REPEATABLE = {Column.POSITIVE, Column.NEGATIVE, Column.NEGATIVE_ID, Column.EXTRA}
+# Names that are of columns and hardly of anything else: a first line with one of them that is no
+# header as a whole is reported.
+TELLING = set(f"{QUERY_IDS} {PASSAGE_IDS}".split()) - {"did"}
+
+
+def plain_name(name: str) -> str:
+    """Return a column's name without case, quotes, and signs.
+
+    >>> plain_name('"Query-ID"'), plain_name("query_id")
+    ('queryid', 'queryid')
+    """
+    return re.sub(r"[\W_]+", "", name).casefold()
+
+
+@lru_cache(maxsize=4096)
+def column_of(name: str, table: Table) -> Column | None:
+    """Return what a column of this name holds; None if the name is not known.
+
+    >>> column_of("doc_id", Table.RUN), column_of("negative_2", Table.TRAINING)
+    (<Column.PASSAGE_ID: 'passage id'>, <Column.NEGATIVE: 'negative'>)
+    """
+    plain = plain_name(name)
+    for column, names in NAMES[table].items():
+        known_names = names.split()
+        numbered = column in REPEATABLE and plain.rstrip("0123456789") in known_names
+        if plain in known_names or numbered:
+            return column
+    return None
+
+
+def columns_by_meaning(names: Iterable[str], table: Table) -> dict[Column, str]:
+    """Return a name of each known meaning: where there are several, the first in `NAMES`.
+
+    >>> columns_by_meaning(["note", "query-id", "rel", "score"], Table.QRELS)[Column.GRADE]
+    'score'
+    """
+    by_meaning: dict[Column, str] = {}
+    for name in names:
+        column = column_of(name, table)
+        if column is None:
+            continue
+        before = by_meaning.get(column)
+        if before is None or _preference(name, column, table) < _preference(before, column, table):
+            by_meaning[column] = name
+    return by_meaning
+
+
+def _preference(name: str, column: Column, table: Table) -> int:
+    known_names = NAMES[table][column].split()
+    plain = plain_name(name)
+    return known_names.index(plain) if plain in known_names else len(known_names)
+
+
+class Header(NamedTuple):
+    """A header line: the names of the columns, and what they hold."""
+
+    names: tuple[str, ...]
+    columns: tuple[Column, ...]
+    is_quoted: bool = False
+
+    def position(self, column: Column) -> int | None:
+        """Return the first position of a column; None if the table lacks it."""
+        return self.columns.index(column) if column in self.columns else None
+
+
+def recognise_header(cells: Sequence[str], table: Table) -> Header | None:
+    """Return the header that the cells of a table's first line are; None if they are a record.
+
+    They are a header if each of them is a known name, if no meaning is there twice, and if the
+    columns that the table needs are there. A query with the id `id` and the text `query` is
+    therefore read as a header where it stands first, and as a query anywhere else. The rule takes
+    this one over its opposite because such a query is next to unknown, while headers are common,
+    and because the log names the header that was recognised.
+
+    >>> recognise_header(["docid", "Query ID", "rel"], Table.QRELS).columns[1]
+    <Column.QUERY_ID: 'query id'>
+    >>> recognise_header(["id", "a query"], Table.QUERIES) is None
+    True
+    """
+    names = tuple(cell.strip().strip('"').strip() for cell in cells)
+    columns: list[Column] = []
+    for name in names:
+        column = column_of(name, table)
+        if column is None or (column in columns and column not in REPEATABLE):
+            return None
+        columns.append(column)
+    if not any(required <= set(columns) for required in REQUIRED[table]):
+        return None
+    is_quoted = all(cell.strip().startswith('"') for cell in cells)
+    return Header(names, tuple(columns), is_quoted)
+
+
+# Headers that belong to a format, BEIR's qrels and DPR's passages: the format is reported.
+FORMATS_HEADERS = {("corpus-id", "query-id", "score"), ("id", "text", "title")}
+
+
+def log_header(header: Header, path: str | Path, line: int) -> None:
+    """Report that a line was recognised as a header."""
+    if tuple(sorted(header.names)) in FORMATS_HEADERS:
+        return
+    name = files.display_name(path)
+    logger.info(f"{name}: line {line} is a header ({', '.join(header.names)})")
+
+
+def read_header(
+    cells: Sequence[str], table: Table, path: str | Path, line: int = 1
+) -> Header | None:
+    """Return a table's header, or None if its first line is a record; log what was decided.
+
+    A first line that is read as a record and has a name in it that only columns have is reported.
+    """
+    header = recognise_header(cells, table)
+    if header is not None:
+        log_header(header, path, line)
+    elif hint := header_hint(cells, table):
+        shown = ", ".join(cell.strip()[:40] for cell in cells[:8])
+        name = files.display_name(path)
+        logger.warning(f"{name}: line {line} ({shown}) is read as a record; {hint}")
+    return header
+
+
+def looks_like_header(cells: Sequence[str]) -> bool:
+    """Return whether a line that is no header has a name that only columns have."""
+    return len(cells) > 1 and any(plain_name(cell) in TELLING for cell in cells)
+
+
+def example_header(table: Table) -> str:
+    """Return names that are known for a table, for messages."""
+    return {
+        Table.RUN: "qid Q0 docid rank score tag",
+        Table.QRELS: "qid iter docid relevance",
+        Table.QUERIES: "qid, query",
+        Table.CORPUS: "docid, title, text",
+        Table.TRAINING: "query, positive, negative; or qid, positive_id, negative_id",
+        Table.SENTENCES: "sentence1, sentence2, score; or anchor, positive, negative",
+    }[table]
+
+
+def header_hint(cells: Sequence[str], table: Table) -> str | None:
+    """Return a hint for a line that is no header as a whole and looks like one."""
+    if not looks_like_header(cells):
+        return None
+    unknown = [cell.strip()[:40] for cell in cells if column_of(cell, table) is None]
+    reason = "its columns are not those that are needed"
+    if unknown:
+        reason = f"{', '.join(unknown[:8])}: not known as a column of {table}"
+    return f"if it is a header, write {example_header(table)} ({reason}), or leave it out"
+
+
+def split_columns(line: str) -> list[str]:
+    """Return the columns of a line of a run or of qrels: between tabs, or between blanks.
+
+    Names may have blanks between tabs; ids have none.
+    """
+    cells = line.split("\t")
+    return line.split() if len(cells) < 3 else cells
+
+
+def run_or_qrels(names: Iterable[str]) -> Table | None:
+    """Return whether columns, or keys of JSON records, are those of a run or of qrels.
+
+    Where `score` may be either, the names of BEIR's qrels are qrels, all others a run.
+
+    >>> run_or_qrels(["qid", "docid", "score"]), run_or_qrels(["query-id", "corpus-id", "score"])
+    (<Table.RUN: 'run'>, <Table.QRELS: 'qrels'>)
+    """
+    keys = list(names)
+    of_run = columns_by_meaning(keys, Table.RUN)
+    of_qrels = columns_by_meaning(keys, Table.QRELS)
+    is_run = any(required <= of_run.keys() for required in REQUIRED[Table.RUN])
+    is_qrels = any(required <= of_qrels.keys() for required in REQUIRED[Table.QRELS])
+    if is_run and is_qrels:
+        has_run_column = Column.RANK in of_run or Column.TAG in of_run
+        is_beir = plain_name(of_qrels[Column.PASSAGE_ID]) == "corpusid"
+        return Table.QRELS if is_beir and not has_run_column else Table.RUN
+    if is_run:
+        return Table.RUN
+    return Table.QRELS if is_qrels else None
+
+
+class TrainingColumns(NamedTuple):
+    """Which columns of training data hold the query, its passages and the label."""
+
+    query: Any = None
+    positives: tuple[Any, ...] = ()
+    negatives: tuple[Any, ...] = ()
+    query_id: Any = None
+    label: Any = None
+    ignored: tuple[Any, ...] = ()
+    by_position: tuple[Any, ...] = ()
+    is_in_order: bool = True  # as if the order alone had decided, and nothing is left out
+
+    def __str__(self) -> str:
+        parts = [f"query: {self.query}"]
+        parts += [f"positive: {name}" for name in self.positives]
+        parts += [f"negative: {name}" for name in self.negatives]
+        parts += [f"query id: {self.query_id}"] if self.query_id is not None else []
+        parts += [f"label: {self.label}"] if self.label is not None else []
+        parts += [f"not used: {name}" for name in self.ignored]
+        return ", ".join(parts)
+
+
+def training_columns(names: Sequence[Any], *, ids: bool = False) -> TrainingColumns:
+    """Return what the columns of training data are, in texts or, with `ids`, in ids alone.
+
+    Known names win over the order. What has no known name takes, in order, what is still missing:
+    query, positive, negatives, as in sentence-transformers, where the order alone counts. Numbers
+    are columns without names.
+
+    >>> print(training_columns(["positive", "anchor"]))
+    query: anchor, positive: positive
+    >>> print(training_columns(["text1", "text2", "text3"]))
+    query: text1, positive: text2, negative: text3
+    """
+    names_of, unknown = _sort_training_names(names, ids)
+    label = names_of.pop(Column.LABEL, [])
+    query_id: list[Any] = []
+    if ids:
+        query = names_of.pop(Column.QUERY_ID, []) or names_of.pop(Column.QUERY, [])
+        positives = names_of.pop(Column.POSITIVE_ID, []) or names_of.pop(Column.POSITIVE, [])
+        negatives = names_of.pop(Column.NEGATIVE_ID, []) or names_of.pop(Column.NEGATIVE, [])
+    else:
+        query = names_of.pop(Column.QUERY, [])
+        query_id = names_of.pop(Column.QUERY_ID, [])
+        positives = names_of.pop(Column.POSITIVE, []) or names_of.pop(Column.TEXT, [])
+        negatives = names_of.pop(Column.NEGATIVE, [])
+    for name in unknown:
+        if not query:
+            query = [name]
+        elif not positives:
+            positives = [name]
+        else:
+            negatives = [*negatives, name]
+    order = [name for name in names if name not in label]
+    is_named = any(isinstance(name, str) for name in unknown)
+    return TrainingColumns(
+        query=query[0] if query else None,
+        positives=tuple(positives),
+        negatives=tuple(negatives),
+        query_id=query_id[0] if query_id else None,
+        label=label[0] if label else None,
+        ignored=tuple(chain.from_iterable(names_of.values())),
+        by_position=tuple(unknown),
+        is_in_order=not is_named and [*query, *positives, *negatives] == order,
+    )
+
+
+def _sort_training_names(
+    names: Sequence[Any], ids: bool
+) -> tuple[dict[Column, list[Any]], list[Any]]:
+    """Return the names of each known meaning, and those that only their position explains."""
+    columns = [column_of(name, Table.TRAINING) if isinstance(name, str) else None for name in names]
+    unused = {Column.EXTRA, Column.TEXT} if ids else set()
+    # beside a query, a `passage` is the positive where none is named so
+    if Column.POSITIVE in columns or Column.QUERY not in columns:
+        unused.add(Column.TEXT)
+    single = (Column.QUERY, Column.QUERY_ID, Column.TEXT, Column.LABEL)
+    names_of: dict[Column, list[Any]] = {}
+    unknown = []
+    for name, column in zip(names, columns, strict=True):
+        is_second = column in single and column in names_of
+        if column is None or column in unused or is_second:
+            unknown.append(name)
+        else:
+            names_of.setdefault(column, []).append(name)
+    return names_of, unknown
+
+
+class UnreadFile(NamedTuple):
+    """A file of a format that denserk does not read yet: what it is, and a command that helps."""
+
+    description: str
+    hint: str
+
+    @property
+    def found(self) -> str:
+        """Return the description for an error."""
+        return f"{self.description}, which denserk does not read yet"
+
+
+# how files that are no text begin
+PDF, GZIP, ZIP = SIGNATURES = (b"%PDF", b"\x1f\x8b", b"PK\x03\x04")
+# {query: {passage: number}}, as pytrec_eval, ranx and BEIR have runs and qrels
+OBJECT_OF_SCORES = re.compile(
+    rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*-?[0-9])'
+)
+RUN_OF_OBJECT = (
+    'import json,sys;[print(q,"Q0",d,n,s,"json")'
+    "for q,hits in json.load(open(sys.argv[1])).items()"
+    "for n,(d,s)in enumerate(sorted(hits.items(),key=lambda h:-h[1]),1)]"
+)
+QRELS_OF_OBJECT = (
+    "import json,sys;[print(q,0,d,grade)"
+    "for q,judged in json.load(open(sys.argv[1])).items()for d,grade in judged.items()]"
+)
+TSV_OF_CSV = (
+    'import csv,sys;[print(*(" ".join(cell.split())for cell in row),sep="\\t")'
+    'for row in csv.reader(open(sys.argv[1],newline="",encoding="utf-8-sig"))]'
+)
+TSV_OF_XML_TOPICS = (
+    "import sys,xml.etree.ElementTree as E;"
+    '[print(t.get("number")or t.findtext("number").strip(),'
+    '" ".join((t.findtext("query")or t.findtext("title")or t.text).split()),sep="\\t")'
+    'for t in E.parse(sys.argv[1]).iter("topic")]'
+)
+TSV_OF_SGML_TOPICS = (
+    'import re,sys;[print(n," ".join(t.split()),sep="\\t")for n,t in re.findall('
+    r'r"(?is)<num>\s*(?:Number:)?\s*([^\s<]+).*?<title>\s*(?:Topic:)?\s*([^<]*)",'
+    'open(sys.argv[1],encoding="utf-8",errors="replace").read())]'
+)
+TSV_OF_LINES = (
+    'import sys;[print(n," ".join(line.split()),sep="\\t")'
+    'for n,line in enumerate(open(sys.argv[1],encoding="utf-8"),1)if line.strip()]'
+)
+JSON_OF_TREC_DOCUMENTS = (
+    'import json,re,sys;[print(json.dumps({"_id":n,'
+    '"text":" ".join(re.sub("<[^>]+>"," ",t).split())}))'
+    r'for n,t in re.findall(r"(?is)<DOCNO>\s*(\S+?)\s*</DOCNO>(.*?)</DOC>",'
+    'open(sys.argv[1],encoding="utf-8",errors="replace").read())]'
+)
+JSON_OF_PAGES = (
+    'import json,sys;[print(json.dumps({"_id":str(n),"text":" ".join(page.split())}))'
+    'for n,page in enumerate(sys.stdin.read().split("\\f"),1)if page.strip()]'
+)
+HTML_TEXT = (
+    r'" ".join(html.unescape(re.sub(r"(?is)<(script|style)\b.*?</\1>|<[^>]+>"," ",'
+    'p.read_text(encoding="utf-8",errors="replace"))).split())'
+)
+PLAIN_TEXT = 'p.read_text(encoding="utf-8",errors="replace")'
+JSON_OF_FILES = (
+    "import html,json,pathlib,re,sys;d=pathlib.Path(sys.argv[1]);"
+    '[print(json.dumps({{"_id":str(p.relative_to(d if d.is_dir()else d.parent))'
+    '.replace(" ","%20").replace("#","%23"),"text":{text}}}))'
+    "for p in{paths}]"
+)
+EXPECTED_TYPES = {
+    Table.RUN: "lines of qid Q0 docid rank score tag",
+    Table.QRELS: "lines of qid iter docid relevance",
+    Table.QUERIES: "lines of id, tab, text; or JSON lines",
+    Table.CORPUS: "JSON lines, or lines of id, tab, text",
+    Table.TRAINING: "JSON lines, or columns between tabs",
+    Table.SENTENCES: "JSON lines, or columns between tabs",
+}
+OUTPUTS = {
+    Table.RUN: "converted.trec",
+    Table.QRELS: "converted.qrels",
+    Table.CORPUS: "converted.jsonl",
+}
+TEXT_FILES = (".txt", ".md", ".rst")
+HTML_FILES = (".html", ".htm", ".xhtml")
+LISTED_ROWS = 20  # of a file, by which the column with its texts is chosen
+
+
+def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:
+    """Return what a file is that begins with these bytes, if it is of a format that is not read.
+
+    Asked where a reader has found no format of its own.
+    """
+    start = head.lstrip()[:2000].lower()
+    if head.startswith(PDF):
+        page = f"pdftotext -q {_shell_path(path)} - | python3 -c {shlex.quote(JSON_OF_PAGES)}"
+        return UnreadFile("a PDF", f"convert its pages: {page} > converted.jsonl")
+    if head.startswith(GZIP):
+        name = _shell_path(path)
+        return UnreadFile("a gzip file without .gz in its name", f"rename it: mv {name} {name}.gz")
+    if head.startswith(ZIP):
+        return UnreadFile("a zip archive or an office document", "unpack it, or save it as text")
+    if start.startswith((b"<!doctype html", b"<html")):
+        code = JSON_OF_FILES.format(text=HTML_TEXT, paths="[d]")
+        return UnreadFile("an HTML page", _python(code, path, Table.CORPUS))
+    if start.startswith(b"<"):
+        return _unread_markup(start, path, table)
+    if OBJECT_OF_SCORES.match(head) and table in (Table.RUN, Table.QRELS):
+        code = RUN_OF_OBJECT if table is Table.RUN else QRELS_OF_OBJECT
+        description = f"one JSON object of {table} by query"
+        return UnreadFile(description, _python(code, path, table))
+    if files.is_json(start):
+        return None
+    return _unread_text(head, path, table)
+
+
+def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
+    """Raise an InputError for a file that is no text, by its first bytes."""
+    if not head.startswith(SIGNATURES):
+        return
+    unread = unread_file(head, path, table)
+    if unread is not None:
+        raise InputError(path, None, unread.found, EXPECTED_TYPES[table], unread.hint)
+
+
+def _unread_markup(start: bytes, path: str | Path, table: Table) -> UnreadFile:
+    """Return what a file is that begins with a tag."""
+    if b"<topic" in start:
+        hint = _python(TSV_OF_XML_TOPICS, path, Table.QUERIES)
+        return UnreadFile("TREC topics in XML", hint)
+    if b"<top>" in start:
+        hint = _python(TSV_OF_SGML_TOPICS, path, Table.QUERIES)
+        return UnreadFile("TREC topics with tags", hint)
+    if b"<doc>" in start and b"<docno>" in start:
+        hint = _python(JSON_OF_TREC_DOCUMENTS, path, Table.CORPUS)
+        return UnreadFile("TREC documents with tags", hint)
+    return UnreadFile("XML", f"write {EXPECTED_TYPES[table]}")
+
+
+def _unread_text(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:
+    """Return what a file is whose first line has no tab and is neither JSON nor a tag."""
+    line = files.first_line(head[: 1 << 16]).decode("utf-8", "replace")
+    if "\t" in line:
+        return None
+    rows = _comma_rows(head)
+    name = Path(path).name.lower().removesuffix(".gz")
+    is_known = rows and any(column_of(cell, table) for cell in rows[0])
+    if len(rows) > 1 and len(rows[0]) > 1 and (name.endswith(".csv") or is_known):
+        if table is not Table.CORPUS:
+            return UnreadFile("columns between commas (CSV)", _python(TSV_OF_CSV, path, table))
+        records = [dict(zip(rows[0], row, strict=False)) for row in rows[1:]]
+        keys = choose_keys(records, Table.CORPUS)
+        if keys is None:
+            return None
+        pairs = [f"{json.dumps(key)}:row[{json.dumps(name)}]" for key, name in keys.items()]
+        code = (
+            f"import csv,json,sys;[print(json.dumps({{{','.join(pairs)}}}))"
+            'for row in csv.DictReader(open(sys.argv[1],newline="",encoding="utf-8-sig"))]'
+        )
+        return UnreadFile("columns between commas (CSV)", _python(code, path, table))
+    return None
+
+
+def numbering_hint(path: str | Path, table: Table) -> str:
+    """Return a command that makes a corpus or queries of plain text: each line gets a number."""
+    unit = "passage" if table is Table.CORPUS else "query"
+    before = f"if each line is a {unit}, number them: "
+    return _python(TSV_OF_LINES, path, Table.QUERIES, before)
+
+
+def _comma_rows(head: bytes) -> list[list[str]]:
+    """Return the first rows of CSV that are whole in the beginning of a file."""
+    lines = head[: 1 << 16].decode("utf-8", "replace").splitlines()[:LISTED_ROWS]
+    try:
+        return [row for _, row in files.read_rows(enumerate(lines, 1), "", ",", "")]
+    except InputError:
+        return []
+
+
+def _shell_path(path: str | Path) -> str:
+    return "FILE" if str(path) == files.STREAM else shlex.quote(str(path))
+
+
+def _python(code: str, path: str | Path, table: Table, before: str = "convert it: ") -> str:
+    """Return a command that converts a file by a line of Python."""
+    name = _shell_path(path)
+    output = OUTPUTS.get(table, "converted.tsv")
+    if str(path).endswith(".gz"):
+        return f"{before}zcat {name} | python3 -c {shlex.quote(code)} /dev/stdin > {output}"
+    return f"{before}python3 -c {shlex.quote(code)} {name} > {output}"
+
+
+def unread_folder(folder: Path) -> UnreadFile | None:
+    """Return what a folder without a corpus holds, if it is of files that are not read yet."""
+    endings = {path.suffix.lower() for path in folder.rglob("*") if path.is_file()}
+    for ending in sorted(endings):
+        if ending in (*TEXT_FILES, *HTML_FILES):
+            text = PLAIN_TEXT if ending in TEXT_FILES else HTML_TEXT
+            code = JSON_OF_FILES.format(text=text, paths=f' sorted(d.rglob("*{ending}"))')
+            return UnreadFile(f"*{ending} files", _python(code, folder, Table.CORPUS))
+    if ".pdf" in endings:
+        name = shlex.quote(str(folder))
+        hint = f'convert them to text: for f in {name}/*.pdf; do pdftotext -q "$f"; done'
+        return UnreadFile("*.pdf files", hint)
+    if ".csv" in endings:
+        return UnreadFile("*.csv files", "name one of them, for a command that converts it")
+    return None
+
+
+def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str, str] | None:
+    """Return which keys of records of another format most probably are denserk's; None if none is.
+
+    The text is under a known name, or under the key with the longest texts.
+
+    >>> choose_keys([{"doc_key": "a1", "headline": "Moon", "body_text": "a b"}], Table.CORPUS)
+    {'_id': 'doc_key', 'title': 'headline', 'text': 'body_text'}
+    """
+    first = records[0]
+    by_meaning = columns_by_meaning(first, table)
+    id_column = Column.PASSAGE_ID if table is Table.CORPUS else Column.QUERY_ID
+    id_key = by_meaning.get(id_column) or next(filter(_is_id_name, first), None)
+    lengths: dict[str, int] = {}
+    for record in records:
+        for key, value in record.items():
+            if isinstance(value, str) and key != id_key:
+                lengths[key] = lengths.get(key, 0) + len(value)
+    if not lengths:
+        return None
+    title_key = by_meaning.get(Column.TITLE)
+    text_column = Column.TEXT if table is Table.CORPUS else Column.QUERY
+    text_key = by_meaning.get(text_column)
+    if text_key not in lengths:
+        longest = sorted(lengths, key=lambda key: lengths[key], reverse=True)
+        text_key = next((key for key in longest if key != title_key), longest[0])
+    keys = {}
+    if id_key is not None:
+        keys["_id"] = id_key
+    if title_key in lengths and title_key is not None and title_key != text_key:
+        keys["title"] = title_key
+    has_id = id_key is not None
+    keys["text" if has_id or table is Table.CORPUS else "question"] = text_key
+    return keys
+
+
+def _is_id_name(name: str) -> bool:
+    """Return whether a key is probably that of an id: doc_key, uid, number, url."""
+    return re.search(r"(id|key|no|num|number|url|uri)$", plain_name(name)) is not None
+
+
+def renaming_hint(record: Mapping[str, Any], path: str | Path, table: Table) -> str | None:
+    """Return a command of jq that renames the keys of JSON lines, or of an array.
+
+    None for other sources, and for records without a text.
+    """
+    keys = choose_keys([record], table)
+    if keys is None or not Path(path).is_file() or Path(path).suffix == ".parquet":
+        return None
+    with files.open_ahead(path, 1 << 10) as (head, _):
+        is_array = head.lstrip().startswith(b"[")
+    pairs = [f"{key}: {_jq_path(name)}" for key, name in keys.items()]
+    program = f"{'.[] | ' * is_array}{{{', '.join(pairs)}}}"
+    name = shlex.quote(str(path))
+    if str(path).endswith(".gz"):
+        command = f"zcat {name} | jq -c {shlex.quote(program)}"
+    else:
+        command = f"jq -c {shlex.quote(program)} {name}"
+    return f"rename the keys: {command} > converted.jsonl"
+
+
+def _jq_path(key: str) -> str:
+    is_plain = re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key) is not None
+    return f".{key}" if is_plain else f".[{json.dumps(key)}]"

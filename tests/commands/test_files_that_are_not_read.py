@@ -1,0 +1,231 @@
+"""What denserk does not read yet is named, with a command that converts it; the commands work."""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from denserk.commands.app import run
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder in which `python3` is this Python."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+def follow_hint(command, capsys):
+    """Run a command that fails, and the command that its message names; return what that writes."""
+    capsys.readouterr()
+    assert run(command) in (1, 2)
+    error, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert error.startswith("error: ")
+    shell = hint.strip().partition(": ")[2]
+    subprocess.run(["bash", "-e", "-o", "pipefail", "-c", shell], check=True)
+    return shell.rpartition("> ")[2]
+
+
+def records(source, kind):
+    target = f"{kind}.out.jsonl"
+    assert run(["convert", source, target, "--kind", kind, "--to", "beir", "--overwrite"]) == 0
+    return [json.loads(line) for line in Path(target).read_text().splitlines()]
+
+
+def reading(source, kind):
+    return ["convert", source, "none", "--kind", kind, "--to", "beir"]
+
+
+TREC_XML = """<?xml version="1.0" encoding="UTF-8"?>
+<topics>
+<topic><number>101</number><query>ankle brace
+ achilles &amp; tendon</query><description>Will it?</description></topic>
+<topic><number>102</number><query>vitamin d</query></topic>
+</topics>
+"""
+TRIALS_XML = """<topics task="2021 TREC Clinical Trials">
+  <topic number="101">
+ankle brace achilles &amp; tendon
+  </topic>
+  <topic number="102">vitamin d</topic>
+</topics>
+"""
+TAGGED = """
+<top>
+<num> Number: 101
+<title> ankle brace achilles &
+tendon
+
+<desc> Description:
+Will it?
+</top>
+<top>
+<num> 102 </num>
+<title>vitamin d</title>
+</top>
+"""
+COMMAS = 'Query_ID,note,query\n101,,ankle brace achilles & tendon\n102,"a, b",vitamin d\n'
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("text", [TREC_XML, TRIALS_XML, TAGGED])
+def test_topics_of_trec(text, packed, folder, capsys):
+    name = "my topics.txt"
+    (folder / name).write_text(text)
+    if packed:
+        name += ".gz"
+        (folder / name).write_bytes(gzip.compress(text.encode()))
+    written = follow_hint(reading(name, "queries"), capsys)
+    found = [(record["_id"], record["text"]) for record in records(written, "queries")]
+    assert found == [("101", "ankle brace achilles & tendon"), ("102", "vitamin d")]
+
+
+def test_topics_between_commas(folder, capsys):
+    (folder / "topics.csv").write_text(COMMAS.replace("note", "description"))
+    written = follow_hint(reading("topics.csv", "queries"), capsys)
+    found = [(record["_id"], record["text"]) for record in records(written, "queries")]
+    assert found == [("101", "ankle brace achilles & tendon"), ("102", "vitamin d")]
+
+
+@pytest.mark.parametrize("kind", ["queries", "corpus"])
+def test_lines_of_text_alone(kind, folder, capsys):
+    (folder / "file.txt").write_text("vitamin d, mostly\n\nankle brace\n")
+    written = follow_hint(reading("file.txt", kind), capsys)
+    found = [(record["_id"], record["text"]) for record in records(written, kind)]
+    assert found == [("1", "vitamin d, mostly"), ("3", "ankle brace")]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("array", [False, True])
+def test_json_of_other_keys(array, packed, folder, capsys):
+    rows = [
+        {"doc key": "a1", "headline": "Moon", "body_html": "the moon's text", "n": 1},
+        {"doc key": "a2", "headline": "", "body_html": "b", "n": 2},
+    ]
+    text = json.dumps(rows, indent=1) if array else "".join(json.dumps(row) + "\n" for row in rows)
+    name = "it's.jsonl"
+    (folder / name).write_text(text)
+    if packed:
+        name += ".gz"
+        (folder / name).write_bytes(gzip.compress(text.encode()))
+    written = follow_hint(reading(name, "corpus"), capsys)
+    assert records(written, "corpus") == [
+        {"_id": "a1", "title": "Moon", "text": "the moon's text"},
+        {"_id": "a2", "title": "", "text": "b"},
+    ]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"number": 7, "utterance": "who runs"}, {"_id": "7", "text": "who runs"}),
+        ({"utterance": "who runs"}, {"_id": "0", "text": "who runs"}),
+    ],
+)
+def test_queries_of_other_keys(row, expected, folder, capsys):
+    (folder / "q.jsonl").write_text(json.dumps(row) + "\n")
+    written = follow_hint(reading("q.jsonl", "queries"), capsys)
+    assert records(written, "queries") == [expected]
+
+
+def test_a_corpus_between_commas(folder, capsys):
+    (folder / "docs.csv").write_text(
+        'url,Headline,"the ""body"""\nu/1,Moon,"the moon,\nand more"\nu/2,,b\n'
+    )
+    written = follow_hint(reading("docs.csv", "corpus"), capsys)
+    assert records(written, "corpus") == [
+        {"_id": "u/1", "title": "Moon", "text": "the moon,\nand more"},
+        {"_id": "u/2", "title": "", "text": "b"},
+    ]
+
+
+PAGE = "<!DOCTYPE html>\n<html><head><style>b {}</style></head><body>a <b>&lt;moon</b></body>"
+
+
+@pytest.mark.parametrize(
+    ("ending", "text", "expected"),
+    [(".txt", "a moon\n", "a moon\n"), (".md", "# moon", "# moon"), (".html", PAGE, "a <moon")],
+)
+def test_a_folder_of_files(ending, text, expected, folder, capsys):
+    (folder / "docs" / "sub").mkdir(parents=True)
+    (folder / "docs" / f"b #2{ending}").write_text(text)
+    (folder / "docs" / "sub" / f"a{ending}").write_text(text)
+    written = follow_hint(reading("docs", "corpus"), capsys)
+    found = {record["_id"]: record["text"] for record in records(written, "corpus")}
+    assert found == {f"b%20%232{ending}": expected, f"sub/a{ending}": expected}
+
+
+def test_an_html_page(folder, capsys):
+    (folder / "page").write_text(PAGE)
+    written = follow_hint(reading("page", "corpus"), capsys)
+    assert records(written, "corpus") == [{"_id": "page", "title": "", "text": "a <moon"}]
+
+
+def test_a_pdf(folder, capsys):
+    pages = folder.parent / "bin" / "pdftotext"
+    pages.write_text("#!/bin/sh\nprintf 'page one\\fpage\\ntwo\\f'\n")  # as poppler writes them
+    pages.chmod(0o755)
+    (folder / "a b.pdf").write_bytes(b"%PDF-1.7\n\xe2\xe3\n")
+    written = follow_hint(reading("a b.pdf", "corpus"), capsys)
+    assert [record["text"] for record in records(written, "corpus")] == ["page one", "page two"]
+
+
+def test_documents_of_trec(folder, capsys):
+    (folder / "docs").write_text(
+        "<DOC>\n<DOCNO> FT-1 </DOCNO>\n<HEADLINE>a moon</HEADLINE>\n<TEXT>rises\n</TEXT>\n</DOC>\n"
+        "<DOC>\n<DOCNO>FT-2</DOCNO><TEXT>b</TEXT></DOC>\n"
+    )
+    written = follow_hint(reading("docs", "corpus"), capsys)
+    found = [(record["_id"], record["text"]) for record in records(written, "corpus")]
+    assert found == [("FT-1", "a moon rises"), ("FT-2", "b")]
+
+
+def test_gzip_under_another_name(folder, capsys):
+    (folder / "c").write_bytes(gzip.compress(b"1\tone\n"))
+    assert run(reading("c", "corpus")) == 1
+    subprocess.run(["bash", "-c", capsys.readouterr().err.rpartition(": ")[2]], check=True)
+    assert records("c.gz", "corpus") == [{"_id": "1", "title": "", "text": "one"}]
+
+
+RUN = {"q1": {"d1": 0.9, "d2": 0.5}, "q2": {"d1": 1.5}}
+JUDGED = {"q1": {"d2": 1}, "q2": {"d1": 2, "d2": 0}}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_runs_and_qrels_as_one_object(indent, folder, capsys):
+    (folder / "run.json").write_text(json.dumps(RUN, indent=indent))
+    (folder / "qrels.json").write_text(json.dumps(JUDGED, indent=indent))
+    (folder / "qrels.txt").write_text("q1 0 d2 1\nq2 0 d1 2\nq2 0 d2 0\n")
+    (folder / "run.trec").write_text("q1 Q0 d1 1 0.9 t\nq1 Q0 d2 2 0.5 t\nq2 Q0 d1 1 1.5 t\n")
+
+    def measures(run_file, qrels_file):
+        capsys.readouterr()
+        assert run(["eval", run_file, qrels_file, "-m", "nDCG@10 AP", "--quiet"]) == 0
+        return capsys.readouterr().out
+
+    expected = measures("run.trec", "qrels.txt")
+    assert "nDCG@10\t0.8155" in expected  # (0.6309 + 1) / 2
+    for command in (["run.json", "qrels.txt"], ["--run", "run.json", "--qrels", "qrels.txt"]):
+        assert measures(follow_hint(["eval", *command], capsys), "qrels.txt") == expected
+    for command in (["run.trec", "qrels.json"], ["--run", "run.trec", "--qrels", "qrels.json"]):
+        assert measures("run.trec", follow_hint(["eval", *command], capsys)) == expected
+
+
+def test_a_run_between_commas(folder, capsys):
+    (folder / "run.csv").write_text("qid,docno,score\nq1,d1,0.9\nq2,d1,1.5\n")
+    (folder / "qrels.txt").write_text("q1 0 d1 1\nq2 0 d1 2\n")
+    written = follow_hint(["eval", "run.csv", "qrels.txt"], capsys)
+    assert run(["eval", written, "qrels.txt", "-m", "RR@10"]) == 0
+    assert "RR@10\t1.0000" in capsys.readouterr().out
