@@ -22,6 +22,13 @@ from denserk.errors import InputError, UsageError
 from denserk.io import corpus, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
+from denserk.io.detection import (
+    OBJECT_OF_SCORES,
+    Table,
+    recognise_header,
+    run_or_qrels,
+    split_columns,
+)
 from denserk.io.files import STREAM, first_line, is_number, open_ahead, some
 from denserk.io.json_records import first_record
 from denserk.io.known_positives import without_known_positives
@@ -314,9 +321,12 @@ def _file_kinds(path: Path) -> Set[Kind]:
     rules: Sequence[tuple[Any, Set[Kind]]]  # the first that holds decides
     if record is not None:
         keys = record.keys()
+        judged = run_or_qrels(keys)
         rules = (
             ("vector" in keys, {Kind.VECTORS}),
             (form is not None, {Kind.TRAINING}),
+            (OBJECT_OF_SCORES.match(head), {Kind.RUN, Kind.QRELS}),
+            (judged is not None, {KINDS[judged or Table.RUN]}),
             ({"query-id", "corpus-id"} <= keys, {Kind.QRELS}),
             ({"qid", "docid"} <= keys, {Kind.RUN}),
             (keys & {"question", "query", "query_id", "query_text", "qid"}, {Kind.QUERIES}),
@@ -327,13 +337,13 @@ def _file_kinds(path: Path) -> Set[Kind]:
         )
     else:
         line = first_line(head).decode("utf-8", "replace")
+        if kinds := _header_kinds(head):
+            return kinds
         tabs, terms = line.split("\t"), line.split()
         two, three = len(tabs) == 2, len(tabs) == 3
         run = len(terms) == 6 or (len(terms) > 6 and terms[1] == "Q0")  # text may follow the tag
         numbered = three and form is TrainingFormat.TRIPLES and is_number(tabs[2])
         rules = (
-            (tuple(terms) == topics.BEIR_HEADER, {Kind.QRELS}),
-            (sorted(tabs) == ["id", "text", "title"], {Kind.CORPUS}),
             (run and is_number(terms[3]) and is_number(terms[4]), {Kind.RUN}),
             (len(terms) == 4 and is_number(terms[3]), {Kind.QRELS}),
             (two and topics.is_answer_list(tabs[1]), {Kind.QUERIES}),
@@ -346,6 +356,34 @@ def _file_kinds(path: Path) -> Set[Kind]:
             (three, {Kind.CORPUS, Kind.TRAINING}),
         )
     return next((kinds for holds, kinds in rules if holds), set())
+
+
+KINDS = {
+    Table.RUN: Kind.RUN,
+    Table.QRELS: Kind.QRELS,
+    Table.QUERIES: Kind.QUERIES,
+    Table.CORPUS: Kind.CORPUS,
+    Table.TRAINING: Kind.TRAINING,
+}
+
+
+def _header_kinds(head: bytes) -> Set[Kind]:
+    """Return what a file with a header may hold, by the names of its columns; none without one."""
+    text = head[: 1 << 16].decode("utf-8", "replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return set()
+    columns = split_columns(lines[0])
+    if recognise_header(columns, Table.RUN) or recognise_header(columns, Table.QRELS):
+        table = run_or_qrels(columns)
+        return {KINDS[table]} if table else set()
+    cells = lines[0].split("\t")
+    tables = (Table.QUERIES, Table.CORPUS, Table.TRAINING)
+    kinds = {KINDS[table] for table in tables if recognise_header(cells, table)}
+    if kinds == {Kind.QUERIES, Kind.TRAINING}:  # question and answer: DPR's answers are lists
+        first_row = lines[1].split("\t") if len(lines) > 1 else []
+        return {Kind.QUERIES} if any(map(topics.is_answer_list, first_row)) else {Kind.TRAINING}
+    return kinds
 
 
 # names that leave no choice, by kind; others need the format by name

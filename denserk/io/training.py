@@ -23,7 +23,8 @@ import orjson
 
 from denserk.config.formats import WITHOUT_TEXTS, TrainingFormat
 from denserk.errors import DenserkError, InputError
-from denserk.io import files, json_records
+from denserk.io import detection, files, json_records
+from denserk.io.detection import Column, Header, Table, TrainingColumns, training_columns
 from denserk.io.json_records import Fields, dump_json, list_keys
 from denserk.records import Candidate, SentenceExample, TrainingExample
 
@@ -31,8 +32,10 @@ logger = logging.getLogger(__name__)
 
 RANDOM_NEGATIVES = "negative_ctxs"  # DPR's key of negatives that it does not train with
 LABELS = ("label", "score", "similarity_score")
-FIRST_COLUMNS = ("anchor", "query", "question", "sentence", "sentence1")
-NAMES = {"positive", "negative", "negative_1", "anchor", "answer"}  # of columns of st-triplet
+ST_NAMES = {"anchor"}  # a key that training data alone has
+QUERY_NAMES = {"anchor", "query", "question"}  # beside a label; sentences have labels, too
+# columns of a list of negatives
+NEGATIVE_LISTS = {Column.QUERY_ID, Column.NEGATIVE, Column.NEGATIVE_ID}
 Candidates = tuple[Candidate, ...]
 Order = Callable[[Sequence[str]], Sequence[str]]  # names of the columns of a row
 Row = tuple[int, Mapping[Any, Any]]  # line number, columns by name or number
@@ -100,32 +103,62 @@ class Keys(NamedTuple):
 class Columns(NamedTuple):
     """A format of lines with columns, each of which is read as a record of a JSON format.
 
-    The columns are the query and its passages, a positive first, or else a list of negatives.
+    The columns are the query and its passages, or else a list of negatives: by their names where
+    these are known, otherwise in this order, a positive first.
     """
 
     expected: str
     widths: Sequence[int]
     keys: Keys
-    listed: bool = False
+    is_listed: bool = False
 
-    def example(self, fields: Fields) -> TrainingExample:
-        """Return the example of a line, whose columns are in order."""
-        label = next((key for key in LABELS if key in fields.record), None)
-        is_pair = label == "label" and len(fields.record) == 3
-        if (label and not is_pair) or len(fields.record) not in self.widths:
-            found = f"the column {label}" if label else files.columns(len(fields.record))
-            raise fields.error(found, self.expected)
-        first, *passages = (value for key, value in fields.record.items() if key != label)
-        sides = {"pos": passages[:1], "neg": passages[1:]}
-        if is_pair:
-            if (grade := fields.number("label")) not in (0, 1):
+    @property
+    def holds_ids(self) -> bool:
+        """Return whether the columns are ids, not texts."""
+        return self.keys is IDS
+
+    def example(self, fields: Fields, columns: TrainingColumns | None = None) -> TrainingExample:
+        """Return the example of a line; `columns` say what its columns hold."""
+        record = fields.record
+        columns = columns or training_columns(list(record), ids=self.holds_ids)
+        passages = columns.positives + columns.negatives
+        width = 1 + len(passages)
+        self._check(fields, columns, width)
+        positives = _values(record, columns.positives)
+        negatives = _values(record, columns.negatives)
+        if columns.label is not None:
+            grade = fields.number(columns.label)
+            if grade not in (0, 1):
                 raise fields.error(f"the label {grade}", "1 of a positive or 0 of a negative")
-            sides = {"pos" if grade else "neg": passages}
-        if self.listed:
-            ids = (part.strip() for part in fields.text([*fields.record][1]).split(","))
-            sides = {"neg": [docid for docid in ids if docid]}
-        record = {self.keys.qid or self.keys.query: first, **sides}
-        return self.keys.example(Fields(record, fields.path, fields.line))
+            texts = positives + negatives
+            positives, negatives = (texts, []) if grade else ([], texts)
+        if self.is_listed:
+            ids = fields.text(passages[0]).split(",")
+            positives = []
+            negatives = [docid.strip() for docid in ids if docid.strip()]
+        qid = "" if columns.query_id is None else fields.identifier(columns.query_id)
+        sides = {self.keys.positives: positives, self.keys.negatives: negatives}
+        renamed = {self.keys.qid or self.keys.query: record[columns.query], **sides}
+        return self.keys.example(Fields(renamed, fields.path, fields.line), qid)
+
+    def _check(self, fields: Fields, columns: TrainingColumns, width: int) -> None:
+        """Raise an error for a line with another number of columns, or a label of no use."""
+        count = len(fields.record)
+        label = columns.label
+        is_pair = label is not None and str(label).lower() == "label" and width == 2
+        if label is not None and not is_pair:
+            raise fields.error(f"the column {label}", self.expected)
+        if columns.query is None or width not in self.widths:
+            raise fields.error(files.columns(count), self.expected)
+
+
+def _values(record: Mapping[Any, Any], names: Iterable[Any]) -> list[Any]:
+    """Return the values of columns, each of which is a text, an id or a list of them."""
+    values: list[Any] = []
+    for name in names:
+        value = record[name]
+        values += value if isinstance(value, list) else [value]
+    return values
 
 
 _docid, _text = attrgetter("docid"), attrgetter("text")
@@ -152,7 +185,7 @@ COLUMNS = {
     TrainingFormat.TRIPLES: Columns("3 columns: query id, positive id, negative id", [3], IDS),
     TrainingFormat.TEXT_TRIPLES: Columns("3 columns: query, positive, negative text", [3], TEXTS),
     TrainingFormat.NEGATIVES: Columns(
-        "2 columns: query id, negative ids with commas between them", [2], IDS, listed=True
+        "2 columns: query id, negative ids with commas between them", [2], IDS, is_listed=True
     ),
 }
 
@@ -201,21 +234,13 @@ def read_training(
                 hint = "denserk mine-negatives makes it of topics, qrels and runs"
                 raise InputError(source, None, found, expected, hint)
             logger.info(f"{source}: training data in the format {form}")
-        rows: Iterable[Row]
         if form in KEYS:
-            rows = json_records.read_json(handle, head.lstrip()[:1], source)
-        elif form is TrainingFormat.ST_TRIPLET or (form in WITHOUT_TEXTS and files.is_json(head)):
-            rows = _named_rows(handle, source, COLUMNS[form].expected)
-        else:
-            lines = files.read_text_lines(source, handle)
-            filled = ((line, text.split("\t")) for line, text in lines if text.strip("\t"))
-            rows = ((line, dict(enumerate(columns))) for line, columns in filled)
-        fields = (Fields(record, source, line) for line, record in rows)
-        if form in KEYS:
-            yield from (KEYS[form].example(each, str(n)) for n, each in enumerate(fields))
+            records = json_records.read_json(handle, head.lstrip()[:1], source)
+            for number, (line, record) in enumerate(records):
+                yield KEYS[form].example(Fields(record, source, line), str(number))
             return
         # lines of one query that follow each other are one example; an absent id is its number
-        examples = map(COLUMNS[form].example, fields)
+        examples = _column_examples(handle, head, source, form)
         groups = groupby(examples, key=lambda example: (example.qid, example.query))
         for number, ((qid, query), group) in enumerate(groups):
             joined = list(group)
@@ -223,6 +248,74 @@ def read_training(
             negatives = {(c.docid, c.text): c for each in joined for c in each.negatives}
             unique = tuple(positives.values()), tuple(negatives.values())
             yield TrainingExample(qid or str(number), query, *unique)
+
+
+def _column_examples(
+    handle: BinaryIO, head: bytes, source: str | Path, form: TrainingFormat
+) -> Iterator[TrainingExample]:
+    """Yield the example of each line with columns, or of each record of the same keys."""
+    reader = COLUMNS[form]
+    if form is TrainingFormat.ST_TRIPLET or files.is_json(head):
+        rows = _named_rows(handle, head, source, reader.expected)
+    else:
+        rows = _tab_rows(handle, source)
+    # keys of a JSON object have no order: that of the first record with these keys counts
+    known_columns: dict[frozenset[Any], TrainingColumns] = {}
+    for line, record in rows:
+        keys = frozenset(record)
+        if keys not in known_columns:
+            known_columns[keys] = training_columns(list(record), ids=reader.holds_ids)
+            if not known_columns[keys].is_in_order:
+                _log_columns(known_columns[keys], source, line)
+        yield reader.example(Fields(record, source, line), known_columns[keys])
+
+
+def _log_columns(columns: TrainingColumns, source: str | Path, line: int) -> None:
+    """Report which columns were taken for what; a warning where only their order decided."""
+    message = f"{files.display_name(source)}, line {line}: {columns}"
+    if columns.by_position:
+        unknown = ", ".join(map(str, columns.by_position))
+        logger.warning(f"{message} (by position: {unknown})")
+    else:
+        logger.info(message)
+
+
+def _tab_rows(handle: BinaryIO, source: str | Path) -> Iterator[Row]:
+    """Yield lines between tabs as records with numbers as keys, or with the names of a header."""
+    numbered = files.read_text_lines(source, handle)
+    first_line, lines = files.peek(each for each in numbered if each[1].strip("\t"))
+    if first_line is None:
+        return
+    line, text = first_line
+    header = detection.read_header(text.split("\t"), Table.TRAINING, source, line)
+    names = None if header is None else _distinct(header.names)
+    if header is not None:
+        next(lines)
+    for line, text in lines:
+        cells = text.split("\t")
+        if names is None:
+            yield line, dict(enumerate(cells))
+            continue
+        if len(cells) != len(names):
+            expected = f"{len(names)}: {', '.join(names)}"
+            raise InputError(source, line, files.columns(len(cells)), expected)
+        if header is not None and header.is_quoted:
+            cells = [files.unquote(cell) for cell in cells]
+        yield line, dict(zip(names, cells, strict=True))
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Number names that a header has twice, as in (query, positive, negative, negative).
+
+    >>> _distinct(["query", "positive", "negative", "negative"])
+    ['query', 'positive', 'negative', 'negative_2']
+    """
+    counts: Counter[str] = Counter()
+    distinct = []
+    for name in names:
+        counts[name] += 1
+        distinct.append(name if counts[name] == 1 else f"{name}_{counts[name]}")
+    return distinct
 
 
 def detect_training(head: bytes) -> TrainingFormat | None:
@@ -234,25 +327,74 @@ def detect_training(head: bytes) -> TrainingFormat | None:
         own = (form for form, own in KEYS.items() if keys & {own.positives, own.negatives})
         if form := next(own, None):
             return form
-        texts = keys & NAMES or ("label" in keys and keys & {"anchor", "query", "question"})
-        ids = {"positive_id", "negative_id"} <= keys or all(type(v) is int for v in record.values())
-        if len(keys) == 3 and ids and (texts or "query_id" in keys):
-            return TrainingFormat.TRIPLES
-        return TrainingFormat.ST_TRIPLET if texts else None
+        return _detect_keys(record)
     lines = [line for line in head.splitlines()[:100] if line.strip()]
     if len(lines) > 1 and not head.endswith((b"\n", b"\r")):
         lines.pop()  # it may be cut short
-    rows = [[column.strip() for column in line.split(b"\t")] for line in lines]
+    texts = [line.decode("utf-8", "replace") for line in lines]
+    if texts and "\t" not in texts[0]:
+        return _detect_commas(texts)
+    return _detect_tabs([[cell.strip() for cell in text.split("\t")] for text in texts])
+
+
+def _detect_tabs(rows: Sequence[Sequence[str]]) -> TrainingFormat | None:
+    """Return the format of lines with columns between tabs; None if it is unknown."""
     if len({*map(len, rows)}) != 1:
         return None
-    first = [column.decode("utf-8", "replace").lower() for column in rows[0]]
-    width = len(first)
-    if width > 1 and first[0] in FIRST_COLUMNS and first[1].startswith(("pos", "answer")):
+    width = len(rows[0])
+    header = detection.recognise_header(rows[0], Table.TRAINING)
+    if header is not None:
+        return _detect_header(header, rows[1:])
+    if _names_pairs(rows[0]):
         return TrainingFormat.ST_TRIPLET
-    bare = not any(b" " in column for row in rows for column in row)
+    is_bare = not any(" " in cell for row in rows for cell in row)
     if width == 3:
-        return TrainingFormat.TRIPLES if bare else TrainingFormat.TEXT_TRIPLES
-    return TrainingFormat.NEGATIVES if width == 2 and bare else None
+        return TrainingFormat.TRIPLES if is_bare else TrainingFormat.TEXT_TRIPLES
+    return TrainingFormat.NEGATIVES if width == 2 and is_bare else None
+
+
+def _detect_header(header: Header, rows: Sequence[Sequence[str]]) -> TrainingFormat:
+    """Return the format of columns under a header, by its names and the rows below."""
+    columns = set(header.columns)
+    if columns <= NEGATIVE_LISTS:
+        return TrainingFormat.NEGATIVES
+    cells = [cell for row in rows for cell in row]
+    are_numbers = bool(cells) and all(map(str.isdecimal, cells))
+    names_ids = Column.QUERY_ID in columns and Column.QUERY not in columns
+    if len(header.columns) == 3 and Column.LABEL not in columns and (names_ids or are_numbers):
+        return TrainingFormat.TRIPLES
+    return TrainingFormat.ST_TRIPLET
+
+
+def _detect_keys(record: Mapping[str, Any]) -> TrainingFormat | None:
+    """Return the format of JSON records whose keys are columns; None if it is unknown."""
+    keys = record.keys()
+    meanings = {detection.column_of(key, Table.TRAINING) for key in keys}
+    names_passages = not meanings.isdisjoint((Column.POSITIVE, Column.NEGATIVE))
+    texts = names_passages or ("label" in keys and not QUERY_NAMES.isdisjoint(keys))
+    ids = {Column.POSITIVE_ID, Column.NEGATIVE_ID} <= meanings
+    ids = ids or all(type(value) is int for value in record.values())
+    if len(keys) == 3 and ids and (texts or Column.QUERY_ID in meanings):
+        return TrainingFormat.TRIPLES
+    return TrainingFormat.ST_TRIPLET if texts or keys & ST_NAMES else None
+
+
+def _detect_commas(lines: Sequence[str]) -> TrainingFormat | None:
+    """Return the format of lines without tabs: columns between commas under a header, or none."""
+    try:
+        row = next(files.read_rows(enumerate(lines, 1), "", ",", ""), None)
+    except InputError:
+        return None
+    if row is None or len(row[1]) < 2:
+        return None
+    is_header = detection.recognise_header(row[1], Table.TRAINING) or _names_pairs(row[1])
+    return TrainingFormat.ST_TRIPLET if is_header else None
+
+
+def _names_pairs(cells: Sequence[str]) -> bool:
+    """Return whether cells name a query and a positive, and perhaps columns of other names."""
+    meanings = {detection.column_of(cell, Table.TRAINING) for cell in cells}
+    return {Column.QUERY, Column.POSITIVE} <= meanings
 
 
 def _check(example: TrainingExample, form: TrainingFormat) -> None:
@@ -289,16 +431,22 @@ def _contents(example: TrainingExample) -> Counter[str]:
 def write_training(
     path: str | Path, examples: Iterable[TrainingExample], form: TrainingFormat
 ) -> int:
-    """Write training examples; return their number. Losses by the format are logged once."""
+    """Write training examples; return how many the file holds.
+
+    What a format has no place for is logged once. Raises a DenserkError if it has no place for any
+    of the examples.
+    """
     losses: Counter[str] = Counter()
-    count = 0
+    count = pair_count = 0
+    unwritten: list[str] = []
     array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
     with files.whole_binary(path) as out:
         out.write(b"[\n" * array)
         for example in examples:
             _check(example, form)
             lost = _contents(example)
-            for record in _records(example, count, form):
+            records = _records(example, count, form)
+            for record in records:
                 read_back = (KEYS | COLUMNS)[form].example(Fields(record, path, None))
                 if form in KEYS or form is TrainingFormat.ST_TRIPLET:
                     line = dump_json(record)
@@ -307,12 +455,37 @@ def write_training(
                 out.write(b",\n" * (count > 0) + line.rstrip(b"\n") if array else line)
                 lost -= _contents(read_back)
             losses += lost
-            count += 1
+            if records:
+                count += 1
+                pair_count += not example.negatives
+            else:
+                unwritten.append(example.qid)
+        if unwritten and not count:
+            raise _nothing_written(unwritten, form)
         out.write(b"\n]\n" * array)
-    if losses:
-        listed = ", ".join(f"{name}: {number:,}" for name, number in losses.items())
-        logger.info(f"left out, as {form} has no place for them: {listed}")
+    files.log_losses(losses, form)
+    if unwritten:
+        total = count + len(unwritten)
+        logger.warning(
+            f"left out, without the positive or the negative that {form} needs: "
+            f"{len(unwritten):,} of {total:,} examples (queries {files.some(unwritten)})"
+        )
+    if form is TrainingFormat.ST_TRIPLET and 0 < pair_count < count:
+        logger.warning(
+            f"{pair_count:,} of {count:,} examples have no negatives and are written as pairs "
+            "among triplets: denserk reads both, sentence-transformers needs files of their own"
+        )
     return count
+
+
+def _nothing_written(qids: Sequence[str], form: TrainingFormat) -> DenserkError:
+    needed = "a positive" if form is TrainingFormat.ST_TRIPLET else "a positive and a negative"
+    message = (
+        f"none of the {len(qids):,} examples can be written: {form} needs {needed} for each query "
+        f"(queries {files.some(qids)})"
+    )
+    hint = "write tevatron or flag; denserk mine-negatives finds negatives"
+    return DenserkError(message, hint)
 
 
 def _records(example: TrainingExample, number: int, form: TrainingFormat) -> list[dict[Any, Any]]:
@@ -321,6 +494,9 @@ def _records(example: TrainingExample, number: int, form: TrainingFormat) -> lis
         return [{0: example.qid, 1: ",".join(each.docid for each in example.negatives)}]
     if form in COLUMNS:
         names = TRIPLETS[0] if form is TrainingFormat.ST_TRIPLET else range(3)
+        if form is TrainingFormat.ST_TRIPLET and not example.negatives:
+            anchor, positive, _ = TRIPLETS[0]
+            return [{anchor: example.query, positive: _text(each)} for each in example.positives]
         value = _docid if form is TrainingFormat.TRIPLES else _text
         query = example.qid if form is TrainingFormat.TRIPLES else example.query
         pairs = product(map(value, example.positives), map(value, example.negatives))
@@ -374,8 +550,9 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
 
     names: Sequence[str] = ()
     kinds = [names for names in (*TRIPLETS, PAIR) if size in (None, len(names))]
-    with files.open_binary(source, "train") as handle:
-        for line, row in _named_rows(handle, source, EXPECTED[size], order):
+    with files.open_ahead(source, part="train") as (head, handle):
+        for line, row in _named_rows(handle, head, source, EXPECTED[size], order):
+            row = _with_standard_names(row)
             names = names or next((names for names in kinds if row.keys() >= set(names)), ())
             if not names:
                 raise InputError(source, line, f"the columns {list_keys(row)}", EXPECTED[size])
@@ -392,34 +569,62 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
         raise InputError(source, None, "no rows", EXPECTED[size])
 
 
+def _with_standard_names(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename columns of sentences whose names are another spelling: sentence_a is sentence1."""
+    renamed: dict[str, Any] = {}
+    for name, value in row.items():
+        column = detection.column_of(name, Table.SENTENCES)
+        standard = name if column in (None, Column.LABEL) else str(column)
+        renamed[name if standard in row else standard] = value
+    return renamed
+
+
 def _named_rows(
-    handle: BinaryIO, source: str | Path, expected: str, order: Order | None = None
+    handle: BinaryIO, head: bytes, source: str | Path, expected: str, order: Order | None = None
 ) -> Iterator[Row]:
-    """Yield (line, row with its columns by name in lower case) of JSON lines, tabs or commas.
+    """Yield (line, row with its columns by name in lower case) of JSON, tabs or commas.
 
     `order` names the columns of a file without a header; where it is None, all have a header.
     """
-    numbered = (each for each in files.number_lines(handle, source) if each[1].strip())
-    start, lines = files.peek(numbered)
-    if start is None:
-        return
-    if files.is_json(start[1]):
-        for line, record in json_records.parse_objects(lines, source):
+    start = files.first_line(head)
+    if files.is_json(start):
+        for line, record in json_records.read_json(handle, start, source):
             yield line, {key.lower(): value for key, value in record.items()}
         return
-    texts = files.decode_lines(lines, source)
-    tabs = ((line, text.split("\t")) for line, text in texts)
-    rows = tabs if b"\t" in start[1] else files.read_rows(texts, source, ",", expected)
+    texts = files.read_text_lines(source, handle)
+    rows: Iterable[tuple[int, list[str]]]
+    if b"\t" in start:
+        rows = ((line, text.split("\t")) for line, text in texts if text.strip())
+    else:
+        rows = files.read_rows(texts, source, ",", expected)
     header: Sequence[str] = ()
+    is_quoted = False
     for line, row in rows:
         width = files.columns(len(row))
         if not header:
-            header = [column.strip().lower() for column in row]
-            if order is None or {"anchor", "sentence1"} & set(header):
+            header = _header_names(row)
+            is_quoted = b"\t" in start and all(cell.strip().startswith('"') for cell in row)
+            if order is None or _is_sentence_header(row):
                 continue
-            if not (header := order(row)):
+            header = order(row)
+            if not header:
                 raise InputError(source, line, f"{width} without a header", expected)
         known = row[: len(BENCHMARK)] if header is BENCHMARK else row
         if len(known) != len(header):
             raise InputError(source, line, width, f"{len(header)}: {', '.join(header)}")
+        if is_quoted:
+            known = [files.unquote(cell) for cell in known]
         yield line, dict(zip(header, known, strict=True))
+
+
+def _header_names(cells: Sequence[str]) -> list[str]:
+    return _distinct([cell.strip().strip('"').lower() for cell in cells])
+
+
+def _is_sentence_header(cells: Sequence[str]) -> bool:
+    """Return whether the first row of pairs or triplets of sentences names its columns."""
+    names = _header_names(cells)
+    names_label = any(name in LABELS for name in names) and not any(map(files.is_number, names))
+    if names_label or not {"anchor", "sentence1"}.isdisjoint(names):
+        return True
+    return detection.recognise_header(cells, Table.SENTENCES) is not None

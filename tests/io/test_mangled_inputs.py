@@ -46,6 +46,16 @@ SAMPLES = (
     b'index\tsentence1\tsentence2\tscore\n1\ta plane\tan "air" plane\t5.000\n',
     b'Article Title,Sentence1,Sentence2,Sentence3\nMoon,the moon,the star,"a ""red"" boat"\n',
     b'{"mteb_model_meta": {}, "default": {"test": {"q1": {"d1": 2.5, "d2": 1}}}}',
+    b"q_id Q0 doc_id rank score tag\nq1 Q0 d1 1 2.5 a\n",
+    b"score\tdocid\tqid\n2.5\td1\tq1\n",
+    b"docid\tqid\trelevance\nd1\tq1\t1.0\n",
+    b"query\tqid\tanswers\nwho\t1\t['a']\n",
+    b'"text"\t"docid"\t"url"\n"a"\t"d1"\t"u"\n',
+    b"negative_id\tqid\tpositive_id\n30\t1\t20\n",
+    b'answer,label,question\n"a, b",1,who\n',
+    b'{"positive": "a", "anchor": "q"}\n{"anchor": "r", "positive": "b"}\n',
+    b'{"q1": {"d1": 0.5, "d2": 1}}',
+    b"<topics><topic><number>1</number><query>a</query></topic></topics>",
     b"main\tMSR\t2012\t0001\t5.000\ta plane\tan air plane\n",
 )
 PIECES = (

@@ -123,7 +123,6 @@ PAIRS = TrainingExample(
     (Candidate("d1", "a cat"), Candidate("d2", "a\ndog")),
     (Candidate("d3", "a boat", "Boat"),),
 )
-ALONE = TrainingExample("1", "", (Candidate("d1"),), ())
 WRITTEN = [  # format, example, text, what is lost
     (
         "tevatron-ids",
@@ -146,7 +145,6 @@ WRITTEN = [  # format, example, text, what is lost
         "scores: 2",
     ),
     ("triples", PAIRS, "q1\td1\td3\nq1\td2\td3\n", "texts: 3, titles: 1, query texts: 1"),
-    ("triples", ALONE, "", "examples: 1, positives: 1, passage ids: 1"),
     (
         "text-triples",
         PAIRS,
