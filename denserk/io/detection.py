@@ -260,9 +260,8 @@ def read_header(
     if header is not None:
         log_header(header, path, line)
     elif hint := header_hint(cells, table):
-        shown = ", ".join(cell.strip()[:40] for cell in cells[:8])
         name = files.display_name(path)
-        logger.warning(f"{name}: line {line} ({shown}) is read as a record; {hint}")
+        logger.warning(f"{name}: line {line} ({show_cells(cells)}) is read as a record; {hint}")
     return header
 
 
@@ -287,11 +286,17 @@ def header_hint(cells: Sequence[str], table: Table) -> str | None:
     """Return a hint for a line that is no header as a whole and looks like one."""
     if not looks_like_header(cells):
         return None
-    unknown = [cell.strip()[:40] for cell in cells if column_of(cell, table) is None]
+    unknown = [cell for cell in cells if column_of(cell, table) is None]
     reason = "its columns are not those that are needed"
     if unknown:
-        reason = f"{', '.join(unknown[:8])}: not known as a column of {table}"
+        reason = f"{show_cells(unknown)}: not known as a column of {table}"
     return f"if it is a header, write {example_header(table)} ({reason}), or leave it out"
+
+
+def show_cells(cells: Sequence[str]) -> str:
+    """Return the first cells of a line for a message, on one line."""
+    shown = [cell.strip()[:40] for cell in cells[:8]]
+    return ", ".join(cell if cell.isprintable() else repr(cell) for cell in shown)
 
 
 def split_columns(line: str) -> list[str]:

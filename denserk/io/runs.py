@@ -50,6 +50,8 @@ ORDERS = {
     RunFormat.TEVATRON: (Column.QUERY_ID, Column.PASSAGE_ID, Column.SCORE),
 }
 JSON_KEYS = {Column.QUERY_ID: "qid", Column.PASSAGE_ID: "docid", Column.SCORE: "score"}
+JSON_NAMES = set(JSON_KEYS.values())
+QRELS_HINT = "these are the names of qrels: exchange run and qrels; a run may also have a rank"
 PREDICTIONS = re.compile(rb'\s*\{\s*"mteb_model_meta"')  # how mteb's begin
 QRELS_HINT = (
     "four columns are qrels, and a run is expected: exchange run and qrels if both are given"
@@ -213,7 +215,7 @@ class _RunFile:
                 block, mark = block.removeprefix(mark).replace(b"\r\n", b"\n"), b""
                 if not has_begun:
                     has_begun, header_lines = self._begin(block, number)
-                    block = block.split(b"\n", header_lines)[-1]
+                    block = _without_lines(block, header_lines)
                     number += header_lines
                 if self.is_quoted:
                     block = block.replace(b'"', b"")
@@ -238,7 +240,7 @@ class _RunFile:
                 return True, place + 1
             hint = detection.header_hint(cells, Table.RUN)
             if hint and not any(map(files.is_number, cells[1:])):
-                found = f"the columns {', '.join(cells)[:80]}"
+                found = f"the columns {detection.show_cells(cells)}"
                 raise InputError(self.path, number + place, found, COLUMNS[RunFormat.TREC], hint)
         self.format = self.format or self._detect(block, number)
         self.order = ORDERS.get(self.format, ()) if self.format else ()
@@ -246,7 +248,11 @@ class _RunFile:
 
     def _follow(self, header: detection.Header, line: int) -> None:
         """Take the order of the columns from a header, and from its names the format."""
-        has_score, has_rank = (name in header.columns for name in (Column.SCORE, Column.RANK))
+        names = f"the columns {', '.join(header.names)}"
+        if detection.run_or_qrels(header.names) is Table.QRELS:
+            raise InputError(self.path, line, names, COLUMNS[RunFormat.TREC], QRELS_HINT)
+        has_score = Column.SCORE in header.columns
+        has_rank = Column.RANK in header.columns
         if self.format is None:
             if not has_score:
                 self.format = RunFormat.MSMARCO
@@ -255,7 +261,6 @@ class _RunFile:
             logger.info(f"{files.display_name(self.path)}: {self.format} run")
         needs_rank = self.by_rank or self.format is RunFormat.MSMARCO
         if not (has_rank if needs_rank else has_score):
-            names = f"the columns {', '.join(header.names)}"
             raise InputError(self.path, line, names, COLUMNS[self.format])
         self.order = header.columns
         self.is_quoted = header.is_quoted
@@ -370,11 +375,13 @@ class _RunFile:
         """Yield the hits of JSON lines."""
         for line, record in parse_objects(lines, self.path):
             keys = JSON_KEYS
-            if not set(keys.values()) <= record.keys():
+            if not record.keys() >= JSON_NAMES:
                 keys = detection.columns_by_meaning(record, Table.RUN)
-            if not JSON_KEYS.keys() <= keys.keys():
-                expected = COLUMNS[RunFormat.JSONL]
-                raise InputError(self.path, line, f"the keys {list_keys(record)}", expected)
+                is_qrels = detection.run_or_qrels(record) is Table.QRELS
+                if is_qrels or not JSON_KEYS.keys() <= keys.keys():
+                    found, expected = f"the keys {list_keys(record)}", COLUMNS[RunFormat.JSONL]
+                    hint = QRELS_HINT if is_qrels else None
+                    raise InputError(self.path, line, found, expected, hint)
             qid = identifier(record[keys[Column.QUERY_ID]], self.path, line, "query")
             docid = identifier(record[keys[Column.PASSAGE_ID]], self.path, line, "passage")
             rank, score = record.get("rank"), record[keys[Column.SCORE]]
@@ -435,6 +442,12 @@ class _RunFile:
         if hint is None and len(parts) > 6:
             hint = "does an id have a blank? only text after the tag may"
         return InputError(self.path, line, files.columns(len(parts)), expected, hint)
+
+
+def _without_lines(block: bytes, count: int) -> bytes:
+    """Return a block without its first lines."""
+    lines = block.split(b"\n", count)
+    return lines[count] if count < len(lines) else b""
 
 
 def _first_line(block: bytes) -> tuple[int, str]:

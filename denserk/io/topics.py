@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
@@ -461,7 +461,7 @@ def _qrels_columns(
             order = header.columns if header else ORDERS[form]
             hint = detection.header_hint(cells, Table.QRELS)
             if header is None and hint and not GRADE.fullmatch(parts[-1]):
-                found = f"the columns {', '.join(cells)[:80]}"
+                found = f"the columns {detection.show_cells(cells)}"
                 raise InputError(path, line, found, QREL_COLUMNS[form], hint)
             if header is not None:
                 detection.log_header(header, path, line)

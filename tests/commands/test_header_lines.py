@@ -134,6 +134,28 @@ def test_a_column_that_no_reader_knows_is_named(folder, capsys):
     assert "judge: not known" in err
 
 
+def test_a_run_of_a_header_alone_is_empty(folder, capsys):
+    (folder / "run").write_text("qid docid score")
+    assert run(["eval", "--run", "run", "--qrels", "plain.qrels"]) == 1
+    assert run(["fuse", "run", "plain.trec", "--output", "fused.trec"]) == 1
+    assert "run: found an empty run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "query-id\tcorpus-id\tscore\nQ0\tD0\t1\n",
+        '{"query-id": "Q0", "corpus-id": "D0", "score": 1}\n',
+        "qid docid relevance\nQ0 D0 1\n",
+    ],
+)
+def test_qrels_are_no_run(text, folder, capsys):
+    (folder / "file").write_text(text)
+    assert run(["eval", "--run", "file", "--qrels", "plain.qrels"]) == 1
+    assert run(["fuse", "file", "plain.trec", "--output", "fused.trec"]) == 1
+    assert "line 1" in capsys.readouterr().err
+
+
 QRELS = [
     ("query-id\tcorpus-id\tscore", "q\td\tg"),
     ("QUERY_ID\tCorpus_ID\tScore", "q\td\tg"),

@@ -36,7 +36,10 @@ def texts(source):
     return examples(source, "--to", "tevatron")
 
 
-PAIRS = [("who wrote hamlet", ["Shakespeare, of course"], []), ("capital", ["Paris, France"], [])]
+PAIRS: list[tuple[str, list[str], list[str]]] = [
+    ("who wrote hamlet", ["Shakespeare, of course"], []),
+    ("capital", ["Paris, France"], []),
+]
 KEYS = [
     ("positive", "anchor"),
     ("answer", "query"),
