@@ -163,7 +163,7 @@ def test_runs_to_fuse_are_a_list():
     run = {"q1": {"d1": 2.0}}
     for wrong in (run, pd.DataFrame({"qid": ["q1"], "docid": ["d1"], "score": [1.0]}), "run.trec"):
         with pytest.raises(DenserkError):
-            denserk.fuse(wrong)
+            denserk.fuse(wrong)  # type: ignore[arg-type]
 
 
 def test_wrong_training_data_is_rejected(tiny, tmp_path):
@@ -177,7 +177,7 @@ def test_ids_are_one_for_each_vector_and_distinct():
     vectors = np.ones((3, 4), np.float32)
     for ids in (["a", "b"], ["a", "b", "a"], "abc", [1.5, 2.5, 3.5], ["a", "b", ""], {"a", "b"}, 3):
         with pytest.raises(DenserkError) as caught:
-            denserk.Index.build(vectors, ids=ids)
+            denserk.Index.build(vectors, ids=ids)  # type: ignore[arg-type]
         assert "/tmp" not in str(caught.value)
     assert list(denserk.Index.build(vectors, ids=np.arange(3)).search(vectors[:1])["0"]) == [
         "2",

@@ -79,7 +79,7 @@ class Names:
         if self._are_relative:
             place = locate_name(name, self._folder)
             looked_for = [place]
-            can_be_absent = _is_plain(name) and IS_RELATIVE.fullmatch(name)
+            can_be_absent = _is_plain(name) and IS_RELATIVE.fullmatch(name) is not None
         else:
             place = locate_older_name(name, self._folder)
             looked_for = list(dict.fromkeys([_absolute(self._folder / name), _absolute(name)]))

@@ -295,8 +295,8 @@ class Evaluator:
             of = values[str(underlying(measure))]
             per_query[str(measure)] = {qid: of[qid] for qid in counted if qid in of}
         summary = {str(m): summarize(m, per_query[str(m)].values()) for m in self.measures}
-        judged = set(self.queries)
-        unjudged = tuple(qid for qid in run if qid not in judged)
+        judged_queries = set(self.queries)
+        unjudged = tuple(qid for qid in run if qid not in judged_queries)
         tied = {qid: len(hits) - len(set(array("f", hits.values()))) for qid, hits in run.items()}
         ties = {qid: count for qid, count in tied.items() if count}
         return RunResult(name, summary, per_query, missing, unjudged, ties)

@@ -124,8 +124,10 @@ def explain(
     unranked = any(hit.rank is None for hit in hits)
     views = []
     for peer in PEERS:
-        names = peer.measures.split()
-        mine = [measure for measure in asked.measures if not names or measure.NAME in names]
+        known_names = peer.measures.split()
+        mine = [
+            measure for measure in asked.measures if not known_names or measure.NAME in known_names
+        ]
         cases = (
             (grades is None, peer.unjudged),
             (not hits, peer.missing),

@@ -279,7 +279,7 @@ def build_collection(
         "milvus_params": milvus.parameters,
         "metric": "inner",
     }
-    made_from = {
+    made_from: dict[str, Any] = {
         "vectors": [source.name for source in sources],
         "model": common_model((source.name, source.manifest) for source in sources),
     }

@@ -76,8 +76,14 @@ TRANSFORMER_KEYS = (
 )
 TEXT_MODALITY = {"method": "forward", "method_output_name": "last_hidden_state"}
 # arguments of transformers' from_pretrained, in settings of these names, that change no vector
-ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args")
-ARGUMENTS = (*ARGUMENTS, "config_kwargs")
+ARGUMENTS = (
+    "model_args",
+    "model_kwargs",
+    "tokenizer_args",
+    "processor_kwargs",
+    "config_args",
+    "config_kwargs",
+)
 HARMLESS_ARGUMENTS = {
     *("dtype", "torch_dtype", "attn_implementation", "low_cpu_mem_usage", "device_map"),
     *("use_safetensors", "use_fast", "trust_remote_code", "cache_dir", "revision", "token"),

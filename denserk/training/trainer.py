@@ -253,8 +253,8 @@ class Trainer:
             self.model.eval()
             measured = self.measure()
             if not all(map(isfinite, measured.values())):
-                values = ", ".join(f"{name} {value:.4g}" for name, value in measured.items())
-                raise self._diverged(f"the validation after step {done} is not a number ({values})")
+                shown = ", ".join(f"{name} {value:.4g}" for name, value in measured.items())
+                raise self._diverged(f"the validation after step {done} is not a number ({shown})")
             self._log({f"eval_{name}": value for name, value in measured.items()})
             self._notes |= measured
             if (best := self.best) is not None:

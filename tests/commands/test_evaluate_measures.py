@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -255,8 +256,9 @@ def test_sub_topics_of_parquet_and_json_lines(column, capsys):
 @pytest.mark.parametrize("field", ["subtopic_id", "iteration"])
 def test_sub_topics_of_ir_datasets(field, capsys, monkeypatch):
     pytest.importorskip("pyndeval")
-    Judged = namedtuple("Judged", ("query_id", "doc_id", "relevance", field))
-    records = [Judged("q0", "d0", 1, "0"), Judged("q0", "d0", 0, "1"), Judged("q0", "d1", 1, "1")]
+    judgments = [("q0", "d0", 1, "0"), ("q0", "d0", 0, "1"), ("q0", "d1", 1, "1")]
+    names = ("query_id", "doc_id", "relevance", field)
+    records = [SimpleNamespace(**dict(zip(names, row, strict=True))) for row in judgments]
     Dataset = namedtuple("Dataset", ("has_qrels", "qrels_iter"))
     package = pytest.importorskip("ir_datasets")
     monkeypatch.setattr(package, "load", lambda _: Dataset(lambda: True, lambda: iter(records)))

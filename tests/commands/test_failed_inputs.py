@@ -58,8 +58,8 @@ def test_an_index_of_broken_vectors(at, monkeypatch, source, kind):
     broken = source
     if source.startswith("-"):
         name = "cut.jsonl" if "cut" in source else "keys.jsonl"
-        lines = io.BytesIO(Path(name).read_bytes())
-        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
+        stream = io.BytesIO(Path(name).read_bytes())
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=stream))
         broken = "-"
     before = contents(at)
     index = ["index", "--type", kind, "--output", "out", "--quiet", "--input"]

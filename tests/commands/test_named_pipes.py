@@ -157,8 +157,9 @@ def test_a_process_substitution_is_read_as_a_file_is(folder, capsys, name):
     substituted = line.replace("{", "<(cat ").replace("}", ")")
     command = f"{shlex.quote(sys.executable)} -m denserk {substituted}"
     command += " --overwrite" if output else ""
-    options = {"capture_output": True, "text": True, "timeout": 100, "check": False}
-    done = subprocess.run(["bash", "-c", command], **options)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert (done.stdout if ids is None else (folder / ids).read_bytes()) == expected
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,7 +112,9 @@ def test_vectors_that_are_replaced_while_they_are_indexed(at, monkeypatch, capfd
     """The folder is replaced after a file of vectors was opened for the nth time."""
     make_two_states(kind)
     if kind == "flat":
-        owner, name, place = Path, "open", ("folder", "index")
+        owner: Any = Path
+        name = "open"
+        place: tuple[str, ...] = ("folder", "index")
     else:
         owner, name, place = np, "load", ("folder",)
     counted = after_calls(getattr(owner, name), count, place)

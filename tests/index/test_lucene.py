@@ -186,7 +186,7 @@ def tied_collection(tmp_path):
 
 def lines_of(path):
     """Return the lines of a run by query, without the tag."""
-    lines = {}
+    lines: dict[str, list[str]] = {}
     for line in path.read_text().splitlines():
         lines.setdefault(line.split()[0], []).append(line.rpartition(" ")[0])
     return lines

@@ -82,7 +82,7 @@ def test_a_flat_index_takes_no_breadth(tmp_path, toy):
     flat = denserk.Index.build(VECTORS[:50])
     for option in ("ef_search", "nprobe", "k_factor"):
         with pytest.raises(UsageError, match=option.replace("_", "-")):
-            flat.search(QUERIES, **{option: 3})
+            flat.search(QUERIES, **{option: 3})  # type: ignore[arg-type]
     lists = denserk.Index.open(built(tmp_path, type="ivf", nlist=4))
     with pytest.raises(UsageError, match="ef-search"):
         lists.search(QUERIES, ef_search=3)

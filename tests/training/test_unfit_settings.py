@@ -1,5 +1,7 @@
 """Settings that cannot do what they say, and weights that are not worth keeping."""
 
+from typing import Any
+
 import pytest
 
 from denserk.config.training import presets
@@ -7,7 +9,7 @@ from tests.data.conftest import jsonl, words
 from tests.training.finetuning import log_of, write_examples
 
 # how the models of the tests are trained, by command and options
-TRAININGS = {
+TRAININGS: dict[str, tuple[str, dict[str, Any]]] = {
     "bi-encoder": ("finetune", {"representation": "mean"}),
     "cross-encoder": ("finetune", {"representation": "cross-encoder"}),
     "sentences": ("finetune", {"objective": "cosine-mse"}),
