@@ -91,7 +91,7 @@ class Run(dict[str, dict[str, float]]):
         return cls(read_scores(frame, "run"))
 
     def save(self, path: PathName, *, tag: str = "denserk") -> None:
-        """Write a TREC run. The file appears whole or not at all."""
+        """Write a TREC run, equal scores in their order. The file appears whole or not at all."""
         write_lines(str(path), _run_lines(self, tag))
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -455,7 +455,11 @@ def _is_hits(value: Any) -> bool:
 def _run_lines(run: Any, tag: str = "denserk") -> Iterator[str]:
     """Yield the lines of a TREC run, scores with all their digits."""
     for qid, hits in read_scores(run, "run").items():
-        for rank, (docid, score) in enumerate(best_first(hits.items()), start=1):
+        ranked = list(hits.items())
+        scores = [score for _, score in ranked]
+        if scores != sorted(scores, reverse=True):
+            ranked = best_first(ranked)
+        for rank, (docid, score) in enumerate(ranked, start=1):
             yield f"{qid} Q0 {docid} {rank} {float(score)!r} {tag}\n"
 
 

@@ -274,3 +274,11 @@ def test_missing_titles_are_empty():
     index = denserk.BM25.build(frame)
     assert index.search("nan") == {"0": {}}
     assert list(index.search("moon")["0"]) == ["a"]
+
+
+def test_a_saved_run_keeps_the_order_of_equal_scores(tmp_path):
+    run = denserk.Run({"q1": {"a": 2.0, "c": 1.0, "b": 1.0}, "q2": {"a": 1.0, "b": 1.0, "c": 2.0}})
+    run.save(tmp_path / "run.trec")
+    ids = [line.split()[2] for line in (tmp_path / "run.trec").read_text().splitlines()]
+    assert ids == ["a", "c", "b", "c", "b", "a"]
+    assert denserk.Run.load(tmp_path / "run.trec") == run

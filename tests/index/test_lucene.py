@@ -213,6 +213,9 @@ def test_the_run_is_that_of_pyserini_line_by_line(tied_collection, with_java, hi
     for qid, lines in theirs.items():
         expected = [(line.split()[2], float(line.split()[4])) for line in lines]
         assert list(in_python[qid].items()) == expected
+    in_python.save(folder / "saved.trec")
+    saved = [line.split()[2] for line in (folder / "saved.trec").read_text().splitlines()]
+    assert saved == [line.split()[2] for lines in own.values() for line in lines]
 
 
 @pytest.mark.peer
