@@ -11,12 +11,14 @@ Prints how many there were of each, and exits with 1 if an answer is of neither 
 import json
 import multiprocessing
 import os
+import queue
 import random
 import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -207,7 +209,6 @@ def keep_reading(
     """Read the folder of each round until it is no longer rebuilt, and count the answers."""
     enter(work, f"reader{number}")
     expected = answers.get()
-    counted: Counter[tuple[str, str]] = Counter()
     pause = random.Random(number)
     for done in range(rounds):
         kind = list(KINDS)[done % len(KINDS)]
@@ -217,12 +218,13 @@ def keep_reading(
         read()
         gate.wait()
         is_over = False
+        counted: Counter[str] = Counter()
         while not is_over:
             is_over = over.is_set()
-            counted[kind, answer_of(read, sort, expected[kind])] += 1
+            counted[answer_of(read, sort, expected[kind])] += 1
             time.sleep(pause.uniform(0, 0.3))
+        counts.put((done, kind, counted))
         gate.wait()
-    counts.put(counted)
 
 
 def answer_of(read: Callable[[], Any], sort: int, expected: dict[str, list[Any]]) -> str:
@@ -254,23 +256,29 @@ def main(work: str, rounds: str = "50") -> int:
     ]
     for reader in readers:
         reader.start()
-    processes = [writer, *readers]
-    while any(process.is_alive() for process in processes):
-        if any(process.exitcode not in (None, 0) for process in processes):
-            gate.abort()
-        if counts.qsize() == READERS:
-            break
-        time.sleep(0.1)
-    counted: Counter[tuple[str, str]] = Counter()
-    while counts.qsize():
-        counted += counts.get()
-    for process in processes:
+    totals: Counter[tuple[str, str]] = Counter()
+    received = 0
+    while received < total * READERS and not has_failed([writer, *readers]):
+        with suppress(queue.Empty):
+            done, kind, counted = counts.get(timeout=1)
+            received += 1
+            totals += Counter({(kind, answer): times for answer, times in counted.items()})
+            if received % READERS == 0:
+                print(f"round {done + 1}, {kind}: {totals.total()} answers", flush=True)  # noqa: T201
+    if received < total * READERS:
+        gate.abort()  # the others wait for the one that failed
+    for process in (writer, *readers):
         process.join()
-    for (kind, answer), times in sorted(counted.items()):
+    for (kind, answer), times in sorted(totals.items()):
         print(f"{kind}: {times} times {answer}")  # noqa: T201
-    failed = any(process.exitcode != 0 for process in processes)
-    wrong = any(answer.startswith(("MIXED", "WRONG")) for _, answer in counted)
-    return int(failed or wrong or not counted)
+    failed = has_failed([writer, *readers])
+    wrong = any(answer.startswith(("MIXED", "WRONG")) for _, answer in totals)
+    return int(failed or wrong or received < total * READERS)
+
+
+def has_failed(processes: Iterable[Any]) -> bool:
+    """Return whether a process has ended with an error."""
+    return any(process.exitcode not in (None, 0) for process in processes)
 
 
 if __name__ == "__main__":
