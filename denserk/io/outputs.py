@@ -391,6 +391,8 @@ def _put_back(target: Path) -> None:
     old, new = replaced_folder(target), real_path(target)
     if not old.is_dir() or holds_work(new):
         return
+    if os.path.lexists(new) and (not new.is_dir() or any(foreign_items(new))):
+        return  # a killed process left the old one, and the user has put something else there
     with files.write_errors(target):
         if new.exists():
             _exchange(old, new)

@@ -248,3 +248,25 @@ def test_a_benchmark_of_a_broken_corpus(cache, tiny):
     assert not Path("runs").exists()
     corpus.write_text(whole)
     assert run([*benchmark, "--output", "runs"]) == 0
+
+
+def test_what_a_killed_command_was_to_replace_comes_back(at):
+    """The state between the moment at which an old folder is put aside and the first block."""
+    encode = ["encode", "--model", "model", "--device", "cpu", "--corpus", "corpus.jsonl"]
+    encode += ["--output", "out", "--quiet"]
+    assert run(encode) == 0
+    old = contents(at)
+    aside = at / ".out.00000000.part"
+    Path("out").rename(aside)
+    Path("out").mkdir()
+    shutil.copy(aside / "manifest.json", "out")
+    manifest = json.loads(Path("out/manifest.json").read_text())
+    Path("out/manifest.json").write_text(json.dumps({**manifest, "complete": False}))
+    assert run([*encode, "--resume"]) == 0
+    assert contents(at) == old
+    shutil.copytree("out", aside)
+    shutil.rmtree("out")
+    Path("out").mkdir()
+    Path("out/thesis.tex").write_text("mine")
+    assert run([*encode, "--overwrite"]) == 2
+    assert Path("out/thesis.tex").read_text() == "mine"
