@@ -378,6 +378,7 @@ class Outcome:
     distinct: int = 0
     opened: Counter[str] = field(default_factory=Counter)  # old, new, error
     run_again: Counter[str] = field(default_factory=Counter)  # new, error
+    rejected: list[str] = field(default_factory=list)  # errors of the command that is run again
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)  # after the command had ended
 
@@ -478,8 +479,9 @@ def _run_again(case: Case, outcome: Outcome, new: Answers) -> None:
     status, messages = run_forked(line_of(case, case.again))
     if status != 0:
         outcome.run_again["error"] += 1
+        outcome.rejected.append(f"run again, status {status}: {messages}")
         if OUTPUT not in messages or "Traceback" in messages or "internal error" in messages:
-            outcome.wrong.append(f"run again, status {status}: {messages}")
+            outcome.wrong.append(outcome.rejected[-1])
         return
     outcome.run_again["new"] += 1
     answers = answers_of(case)[0]
@@ -516,8 +518,8 @@ def main(work: str, *names: str) -> int:
     for name in names or CASES:
         start = time.monotonic()
         outcome = cut_power(root / "work", name)
-        messages = [*outcome.wrong, *outcome.lost]
-        wrong += len(messages)
+        wrong += len(outcome.wrong) + len(outcome.lost)
+        messages = [*outcome.wrong, *outcome.lost, *outcome.rejected]
         print(f"{outcome}; {time.monotonic() - start:.0f} s", flush=True)  # noqa: T201
         for message, count in Counter(messages).most_common(10):
             print(f"    {count:,} times: {message}", flush=True)  # noqa: T201

@@ -61,6 +61,8 @@ def flush_tree(folder: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Create a folder, and its parents, unless it exists; its name is on the disk."""
+    if folder.is_dir():
+        return
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:
