@@ -18,7 +18,7 @@ RELATIVE = "relative to this file"  # its value
 # fields whose values name files and folders: inputs in manifests, and options of training
 NAME_FIELDS = frozenset(
     (
-        *("answers", "converted_from", "corpus", "encoded_queries", "file", "indexes", "name"),
+        *("answers", "converted_from", "corpus", "encoded_queries", "name"),
         *("qrels", "queries", "run", "runs", "teacher", "texts", "topics", "train", "vectors"),
         *("dev_corpus", "dev_data", "dev_qrels", "dev_topics", "expansions", "frequency_dict"),
         *("guide", "model", "output", "preset", "tokenize_to", "tokenizer", "train_data"),
@@ -53,7 +53,7 @@ def locate_older_name(name: str, folder: str | Path) -> str:
 
     def located(path: str) -> str:
         beside = os.path.normpath(Path(folder, path))
-        return beside if os.path.lexists(beside) else path
+        return beside if path and os.path.lexists(beside) else path
 
     return _changed_path(name, located)
 
