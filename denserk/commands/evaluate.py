@@ -207,7 +207,8 @@ def content_of(name: str) -> Literal["run", "qrels"] | None:
     if len(columns) == 3 or len(columns) >= 6:
         return "run"
     expected = "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)"
-    if unread := unread_file(head, name, Table.RUN):
+    table = run_or_qrels(text.split(",")) or Table.RUN
+    if unread := unread_file(head, name, table):
         raise InputError(name, None, unread.found, expected, unread.hint)
     found = f"{len(columns)} columns" if number else "nothing"
     raise InputError(name, number, found, expected)

@@ -265,9 +265,9 @@ def read_header(
     return header
 
 
-def looks_like_header(cells: Sequence[str]) -> bool:
-    """Return whether a line that is no header has a name that only columns have."""
-    return len(cells) > 1 and any(plain_name(cell) in TELLING for cell in cells)
+def has_telling_name(cells: Sequence[str]) -> bool:
+    """Return whether a line has a name that only columns have."""
+    return any(plain_name(cell) in TELLING for cell in cells)
 
 
 def example_header(table: Table) -> str:
@@ -284,12 +284,13 @@ def example_header(table: Table) -> str:
 
 def header_hint(cells: Sequence[str], table: Table) -> str | None:
     """Return a hint for a line that is no header as a whole and looks like one."""
-    if not looks_like_header(cells):
-        return None
     unknown = [cell for cell in cells if column_of(cell, table) is None]
-    reason = "its columns are not those that are needed"
+    if len(cells) < 2 or (unknown and not has_telling_name(cells)):
+        return None
     if unknown:
         reason = f"{show_cells(unknown)}: not known as a column of {table}"
+    else:
+        reason = "its columns have one meaning twice, or lack one"
     return f"if it is a header, write {example_header(table)} ({reason}), or leave it out"
 
 

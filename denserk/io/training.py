@@ -231,7 +231,10 @@ def read_training(
                     own = "anchor|query|question with positive|answer|label"
                     expected = " or ".join([*sides, own])
                     found += f": the columns {list_keys(record)}"
-                hint = "denserk mine-negatives makes it of topics, qrels and runs"
+                hint = (
+                    "name its format: --from of convert, --train-format elsewhere; "
+                    "denserk mine-negatives makes training data of topics, qrels and runs"
+                )
                 raise InputError(source, None, found, expected, hint)
             logger.info(f"{source}: training data in the format {form}")
         if form in KEYS:

@@ -330,6 +330,13 @@ def test_a_first_line_that_only_resembles_a_header_is_read_and_reported(kind, fo
     assert any("the remark" in warning for warning in heard.warnings)
 
 
+def test_names_of_one_meaning_are_no_header_and_reported(folder):
+    (folder / "table").write_text("query\ttext\n1\tone\n")
+    heard = Heard()
+    assert [record["_id"] for record in converted(folder, "queries", "beir")] == ["query", "1"]
+    assert any("query, text" in warning for warning in heard.warnings)
+
+
 @pytest.mark.parametrize("kind", ["queries", "corpus"])
 def test_names_below_the_first_line_are_records(kind, folder):
     (folder / "table").write_text("1\tone\nid\ttext\n")
