@@ -63,7 +63,7 @@ class Column(StrEnum):
 # `query_id`, `Query ID` and `queryId` are one name.
 QUERY_IDS = "queryid qid questionid topicid topicno topicnumber qno querynumber"
 PASSAGE_IDS = "corpusid docid docno documentid did pid passageid psgid paragraphid"
-ITERATIONS = "q0 0 iter iteration subtopicid subtopic unused"
+ITERATIONS = "subtopicid subtopic iteration iter q0 0 unused"
 GRADES = "relevance relevancy rel grade label judgment judgement relevancegrade relevancelabel"
 NAMES: Mapping[Table, Mapping[Column, str]] = {
     Table.RUN: {
