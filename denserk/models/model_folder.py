@@ -532,6 +532,10 @@ def save_model(
     save_transformer(folder, model, tensors, tokenizer, longest, hidden_states=bool(heads))
 
 
+# what transformers records of the way in which a tokenizer was loaded: equal models get equal files
+LOADING = ("is_local", "local_files_only")
+
+
 def save_transformer(
     folder: Path,
     model: Any,
@@ -551,6 +555,8 @@ def save_transformer(
     own.backend_tokenizer.no_truncation()
     own.backend_tokenizer.no_padding()
     own.model_max_length = min(longest, longest_input(model.config) or longest)
+    for name in LOADING:
+        own.init_kwargs.pop(name, None)
     with write_errors(folder):
         flush_written(map(Path, own.save_pretrained(folder)))
     config = copy.deepcopy(model.config)

@@ -93,3 +93,12 @@ def test_other_data_is_rejected_and_nothing_is_lost(tiny, tmp_path):
     heard = Heard()
     tune(out, tiny("bert"), files["train"], **options, resume=True)
     assert not any("prepared again" in note for note in heard.notes)
+
+
+def test_a_finished_model_that_is_resumed_keeps_its_files(tiny, train, tmp_path):
+    names = ("config.json", "denserk.json", "model.safetensors", "tokenizer_config.json")
+    out = tmp_path / "out"
+    tune(out, tiny("bert"), train, **MEAN, max_steps=2)
+    before = {name: (out / name).read_bytes() for name in names}
+    tune(out, tiny("bert"), train, **MEAN, max_steps=2, resume=True)
+    assert {name: (out / name).read_bytes() for name in names} == before
