@@ -111,6 +111,8 @@ def after_calls(function, count, place):
 def test_vectors_that_are_replaced_while_they_are_indexed(at, monkeypatch, capfd, kind, count):
     """The folder is replaced after a file of vectors was opened for the nth time."""
     make_two_states(kind)
+    owner: Any
+    place: tuple[str, ...]
     if kind == "flat":
         owner: Any = Path
         name = "open"
