@@ -33,6 +33,7 @@ from denserk.io.files import whole_binary
 from denserk.io.json_records import write_objects
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.io.pretraining_text import TOKENS, Document, read_documents, read_expansions
+from denserk.io.versions import Version
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -205,14 +206,17 @@ class _Preparation:
     def _rows(self) -> Iterator[dict[str, Any]]:
         with track("tokenising", None, "documents") as progress:
             for source in self.sources:
+                version = Version.of(source)
+                documents = documents_of(self.run, source)
                 if (Path(source) / NAME).is_file():
+                    documents = version.guard(documents)  # tokens of the manifest's version
                     made = read_manifest(source, Kind.TOKENS).settings
                     if made["tokenizer"] != self.text_tokenizer.fingerprint():
                         raise MismatchError(
                             f"{source} holds token ids of another tokenizer ({made['name']})",
                             "give the text itself as --corpus, or the model that made the ids",
                         )
-                for document in documents_of(self.run, source):
+                for document in documents:
                     progress.advance()
                     texts = self._texts(document)
                     self.found["documents"] += 1
