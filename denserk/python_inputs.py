@@ -224,7 +224,7 @@ def read_scores(value: Any, what: str) -> dict[str, dict[str, float]]:
                 raise UsageError(f"{what}: found {found}; expected {expected}")
             name = _id(qid, what, "query")
             scores[name] = {
-                _id(docid, what, "passage"): _score(score, name, what)
+                _id(docid, what, "passage"): _score(score, name, str(docid), what)
                 for docid, score in hits.items()
             }
         return scores
@@ -234,7 +234,7 @@ def read_scores(value: Any, what: str) -> dict[str, dict[str, float]]:
         hits = scores.setdefault(qid, {})
         if docid in hits:
             raise UsageError(f"{what}: passage {docid} occurs twice for query {qid}")
-        hits[docid] = _score(_column(row, SCORE, what), qid, what)
+        hits[docid] = _score(_column(row, SCORE, what), qid, docid, what)
     return scores
 
 
@@ -247,13 +247,21 @@ def _column(row: Mapping[str, Any], names: Sequence[str], what: str) -> Any:
     raise UsageError(f"{what}: found the columns {columns}; expected one of {', '.join(names)}")
 
 
-def _score(value: Any, qid: str, what: str) -> float:
+def _score(value: Any, qid: str, docid: str, what: str) -> float:
     """Return a finite score; a whole number stays whole."""
     value = value.item() if isinstance(value, np.generic) else value
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        found = f"the score {_shown(repr(value))} of query {qid}"
+    if not _is_finite(value):
+        found = f"the score {_shown(repr(value))} of query {qid}, passage {docid}"
         raise UsageError(f"{what}: found {found}; expected a finite number")
     return value
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether a value is a number that a float can hold."""
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def grade(value: float, qid: str) -> int:

@@ -117,8 +117,9 @@ class States:
 
     def __init__(self, recording: Recording, seed: int = 1) -> None:
         self._operations = recording.operations
-        folders: dict[int, dict[str, int]] = {number: {} for number in recording.after.folders}
-        folders |= recording.before.folders
+        folders: dict[int, dict[str, int]] = {
+            number: {} for number in recording.after.folders
+        } | recording.before.folders
         self._start = Disk(Files(folders))
         self._first_contents = recording.before.contents
         self._contents: dict[tuple[int, Writes], bytes] = {}
