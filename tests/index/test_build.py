@@ -85,8 +85,10 @@ def test_stopped_at_six_points_and_resumed_gives_the_same_bytes(toy, vectors, tm
         with stopped_at(step, CALLS), pytest.raises(Stopped):
             build(folder, source)
         if (folder / "manifest.json").exists():
-            with pytest.raises(MismatchError, match="unfinished"):
-                read_manifest(folder, Kind.INDEX)
+            # it is complete where the flush of its name was stopped
+            if not read_manifest(folder, Kind.INDEX, unfinished=True).complete:
+                with pytest.raises(MismatchError, match="unfinished"):
+                    read_manifest(folder, Kind.INDEX)
             with pytest.raises(UsageError, match="not empty"):
                 build(folder, source)
         build(folder, source, resume=True)
