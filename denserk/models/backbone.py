@@ -22,6 +22,7 @@ from denserk.errors import ModelError
 from denserk.models.devices import Compiled, Traced, compile_module
 
 STATIC = "static"
+LOCAL_ATTENTION = "sliding_attention"  # in `layer_types` of a configuration
 
 
 @dataclass(frozen=True)
@@ -144,15 +145,38 @@ class Backbone(nn.Module):
     def forward(self, batch: TokenBatch) -> Tensor:
         """Last hidden states: (B, T) ids -> (B, T, H)."""
         if self.compiled is not None:
-            return self.compiled(batch.input_ids, batch.attention_mask.long())[-1]
+            return self._compiled_states(self.compiled, batch)[-1]
         hidden: Tensor = self._run(batch, output_hidden_states=False).last_hidden_state
         return hidden
 
     def hidden_states(self, batch: TokenBatch) -> list[Tensor]:
         """States of every layer, item 0 the embeddings': (B, T) ids -> L + 1 times (B, T, H)."""
         if self.compiled is not None:
-            return self.compiled(batch.input_ids, batch.attention_mask.long())
+            return self._compiled_states(self.compiled, batch)
         return list(self._run(batch, output_hidden_states=True).hidden_states)
+
+    def _compiled_states(self, compiled: Compiled, batch: TokenBatch) -> list[Tensor]:
+        """Run what OpenVINO compiled: (B, T) ids -> states of the layers, each (B, T, H).
+
+        Padding outside of every window of local attention attends to nothing, of which OpenVINO
+        makes NaN, and the next layer spreads it: such models compute texts of one length together,
+        without padding. States at padding are then zero.
+        """
+        ids, mask = batch.input_ids, batch.attention_mask.bool()
+        is_local = LOCAL_ATTENTION in (getattr(self.config, "layer_types", None) or ())
+        if not is_local or bool(mask.all()):
+            return compiled(ids, mask.long())
+        lengths = mask.sum(1)
+        states: list[Tensor] = []
+        for length in lengths.unique().tolist():
+            rows = lengths == length
+            real = mask & rows.unsqueeze(1)
+            alone = ids[real].view(-1, length)
+            for layer, values in enumerate(compiled(alone, torch.ones_like(alone))):
+                if layer == len(states):
+                    states.append(values.new_zeros(*ids.shape, values.shape[-1]))
+                states[layer][real] = values.flatten(0, 1)
+        return states
 
     def compile_states(self, dtype: torch.dtype, *, every_layer: bool) -> None:
         """Let OpenVINO compute `forward`, or with `every_layer` `hidden_states`, from now on."""

@@ -47,6 +47,7 @@ COMPILED = [
     *(("bert", settings) for settings in OF_BERT),
     *((kind, POOLED[1]) for kind in ("t5", "roberta", "distilbert", "modernbert")),
     ("t5", LATE[6]),
+    ("qwen3", POOLED[3]),
 ]
 
 
