@@ -168,7 +168,7 @@ class Backbone(nn.Module):
             return compiled(ids, mask.long())
         lengths = mask.sum(1)
         states: list[Tensor] = []
-        for length in lengths.unique().tolist():
+        for length in sorted(set(lengths.tolist())):
             rows = lengths == length
             real = mask & rows.unsqueeze(1)
             alone = ids[real].view(-1, length)
