@@ -19,7 +19,7 @@ DRAWN = np.random.default_rng(5)
 PASSAGES = {f"d{i}": " ".join(DRAWN.choice(WORDS, DRAWN.integers(1, 12))) for i in range(40)}
 QUERIES = {f"q{i}": " ".join(DRAWN.choice(WORDS, 3)) for i in range(10)}
 # modules after Transformer, what the folder says besides, and pooling
-MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
+MODELS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "cosine": ((), {"similarity_fn_name": "cosine"}),
     "no similarity": ((), {"similarity_fn_name": None}),
     "dot": ((), {"similarity_fn_name": "dot"}),
