@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -256,7 +256,7 @@ def _score(value: Any, qid: str, docid: str, what: str) -> float:
     return value
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: Any) -> TypeGuard[float]:
     """Return whether a value is a number that a float can hold."""
     try:
         return isinstance(value, int | float) and math.isfinite(value)

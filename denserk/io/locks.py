@@ -18,7 +18,7 @@ from denserk.io.durability import make_folder
 from denserk.io.files import LOCK_SUFFIX, write_errors
 
 REPLACES = "replaces what was there"  # second line of the lock of a command with --overwrite
-CONTENT = re.compile(rf"process \d+ on [^\n]*\n(?:{REPLACES}\n)?")
+FIRST_LINE = re.compile(r"process \d+( .*)?")
 PATIENCE = 0.3  # seconds: a reader that looks whether a lock is held holds it for a moment
 
 
@@ -125,6 +125,13 @@ def _refuse_foreign(place: Path) -> None:
     except FileNotFoundError:
         return
     # a process that has just taken the lock has not written its name yet
-    if content != "" and CONTENT.fullmatch(content) is None and not _is_held(place):
+    if not _is_lock(content) and not _is_held(place):
         found = f"{place} is no lock that denserk wrote, and denserk needs this name"
         raise UsageError(found, "rename that file, or choose another output")
+
+
+def _is_lock(content: str) -> bool:
+    """Return whether denserk wrote this; a power cut may leave its beginning, or zeros."""
+    first, _, second = content.rstrip("\0").partition("\n")
+    is_begun = FIRST_LINE.fullmatch(first) is not None or "process ".startswith(first)
+    return is_begun and REPLACES.startswith(second.removesuffix("\n"))

@@ -398,6 +398,7 @@ def _put_back(target: Path) -> None:
             _exchange(old, new)
         else:
             old.replace(new)
+        flush_names(new.parent)
     discard_replaced(target)
 
 

@@ -114,9 +114,7 @@ def test_vectors_that_are_replaced_while_they_are_indexed(at, monkeypatch, capfd
     owner: Any
     place: tuple[str, ...]
     if kind == "flat":
-        owner: Any = Path
-        name = "open"
-        place: tuple[str, ...] = ("folder", "index")
+        owner, name, place = Path, "open", ("folder", "index")
     else:
         owner, name, place = np, "load", ("folder",)
     counted = after_calls(getattr(owner, name), count, place)
