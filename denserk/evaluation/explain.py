@@ -114,8 +114,8 @@ def explain(
     settings = settings or EvaluationSettings()
     asked = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
     if of_subtopics := [str(measure) for measure in asked.measures if needs_subtopics(measure)]:
-        names = ", ".join(of_subtopics)
-        message = f"--explain: {names}: the evaluators that are compared know no sub-topics"
+        unknown = ", ".join(of_subtopics)
+        message = f"--explain: {unknown}: the evaluators that are compared know no sub-topics"
         raise UsageError(message, "for example -m nDCG@10")
     grades, hits = read_qrels_map(qrels).get(qid), [*read_raw_hits(run, qid)]
     if grades is None and not hits:

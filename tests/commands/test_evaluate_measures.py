@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -256,12 +255,14 @@ def test_sub_topics_of_parquet_and_json_lines(column, capsys):
 @pytest.mark.parametrize("field", ["subtopic_id", "iteration"])
 def test_sub_topics_of_ir_datasets(field, capsys, monkeypatch):
     pytest.importorskip("pyndeval")
-    judgments = [("q0", "d0", 1, "0"), ("q0", "d0", 0, "1"), ("q0", "d1", 1, "1")]
-    names = ("query_id", "doc_id", "relevance", field)
-    records = [SimpleNamespace(**dict(zip(names, row, strict=True))) for row in judgments]
-    Dataset = namedtuple("Dataset", ("has_qrels", "qrels_iter"))
+    judged = [("d0", 1, "0"), ("d0", 0, "1"), ("d1", 1, "1")]
+    records = [
+        SimpleNamespace(query_id="q0", doc_id=docid, relevance=grade, **{field: subtopic})
+        for docid, grade, subtopic in judged
+    ]
+    dataset = SimpleNamespace(has_qrels=lambda: True, qrels_iter=lambda: iter(records))
     package = pytest.importorskip("ir_datasets")
-    monkeypatch.setattr(package, "load", lambda _: Dataset(lambda: True, lambda: iter(records)))
+    monkeypatch.setattr(package, "load", lambda _: dataset)
     command = ["eval", "--run", "first.trec", "--qrels", "irds:web", "--quiet"]
     assert run([*command, "-m", "StRecall@5"]) == 0
     assert capsys.readouterr().out == "StRecall@5\t0.5000\n"
