@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from ir_measures import Qrel as IrMeasuresQrel
 from ir_measures.providers import Provider
@@ -100,7 +101,7 @@ class MeasureGroup:
         line = line_of_judgment(source, qid, docid)
         return InputError(source, line, found, expected, self._hint(limited))
 
-    def _provider_qrels(self, judgments: Judgments) -> object:
+    def _provider_qrels(self, judgments: Judgments) -> Any:
         """Return the judgments as the provider takes them."""
         if any(map(needs_subtopics, self.measures)):
             numbers = {qid: str(number) for number, qid in enumerate(self._queries)}
