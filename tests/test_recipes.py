@@ -81,6 +81,9 @@ def idle(monkeypatch):
         module = ModuleType(f"denserk.{name}")
         vars(module)["__getattr__"] = lambda _: reached
         monkeypatch.setitem(sys.modules, module.__name__, module)
+    # models that earlier commands of a recipe train are not there
+    monkeypatch.setattr("denserk.models.sentence_transformers_folder.look_for_encoder", reached)
+    monkeypatch.setattr("denserk.io.model_files.look_for_model", reached)
 
 
 @pytest.mark.parametrize("name", RECIPES)

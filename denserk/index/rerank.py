@@ -28,7 +28,7 @@ from denserk.io.manifest import describe_run, forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries
-from denserk.io.unchanged import changed, checksum, refuse_change
+from denserk.io.unchanged import changed, checksum
 from denserk.io.versions import Version
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Query, best_first
@@ -69,7 +69,8 @@ def rerank(
             with Path(run).open("wb") as out:
                 shutil.copyfileobj(sys.stdin.buffer, out)
         version = Version.of(run)  # it is read twice
-        run_sha256 = checksum(run)
+        with version.reading():
+            run_sha256 = checksum(run)
 
         def groups() -> Iterator[Group]:
             for hits in version.guard(read_run(run)):
@@ -96,7 +97,6 @@ def rerank(
                 for (qid, docids), own in zip(batch, np.split(scores, ends[:-1]), strict=True):
                     yield qid, ranking.final(ranking.best(qid, docids, own.tolist()))
                 progress.advance(len(pairs))
-            refuse_change(run, run_sha256)
 
         with closing(PassageTexts(scratch / "passages", scorer.text.fields)) as texts:
             count = _refer(texts, groups(), queries, paths)

@@ -435,7 +435,8 @@ class UnreadFile(NamedTuple):
 PDF, GZIP, ZIP = SIGNATURES = (b"%PDF", b"\x1f\x8b", b"PK\x03\x04")
 # {query: {passage: number}}, as pytrec_eval, ranx and BEIR have runs and qrels
 OBJECT_OF_SCORES = re.compile(
-    rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*-?[0-9])'
+    rb'\s*\{\s*(?!"mteb_model_meta")"(?:[^"\\]|\\.)*"\s*:'
+    rb'\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*-?[0-9])'
 )
 RUN_OF_OBJECT = (
     'import json,sys;[print(q,"Q0",d,n,s,"json")'

@@ -522,11 +522,11 @@ def _qrels_records(
             value = int(value)
         subtopic = NO_SUBTOPIC
         if Column.ITERATION in keys and form is not QrelsFormat.BEIR:
-            subtopic = fields.identifier(keys[Column.ITERATION])
+            subtopic = fields.identifier(keys[Column.ITERATION], NO_SUBTOPIC)
         yield QrelRow(
             line,
-            fields.identifier(keys[Column.QUERY_ID]),
-            fields.identifier(keys[Column.PASSAGE_ID]),
+            json_records.identifier(record[keys[Column.QUERY_ID]], path, line, "query"),
+            json_records.identifier(record[keys[Column.PASSAGE_ID]], path, line, "passage"),
             str(value),
             subtopic,
         )
