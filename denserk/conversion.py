@@ -29,14 +29,14 @@ from denserk.io.detection import (
     run_or_qrels,
     split_columns,
 )
-from denserk.io.files import STREAM, first_line, is_number, open_ahead, some
+from denserk.io.files import STREAM, first_line, is_number, open_ahead, refuse_folder, some
 from denserk.io.json_records import first_record
 from denserk.io.known_positives import without_known_positives
 from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
 from denserk.io.tables import HUB
 from denserk.io.unchanged import checksum, refuse_change
-from denserk.io.vector_formats import VectorBlock, write_vectors
+from denserk.io.vector_formats import VectorBlock, is_single_file, write_vectors
 from denserk.io.vectors import VectorFolderWriter, read_vector_blocks
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import Progress, track
@@ -244,6 +244,8 @@ def convert(
         name = "standard output" if target == STREAM else target
         hint = f"add --to with one of {', '.join(written)}"
         raise UsageError(f"{name} could be any of several formats of {kind}", hint)
+    if _writes_file(kind, to_format):
+        refuse_folder(target)
     from_format = None
     if settings.from_format is not None:
         from_format = _named(settings.from_format, type(to_format), "--from")
@@ -251,6 +253,13 @@ def convert(
         job = _Job(source, target, settings, options, from_format, to_format, progress)
         count = convert_kind(job)
     return ConversionResult(kind, to_format.value, count, unit)
+
+
+def _writes_file(kind: Kind, to_format: StrEnum) -> bool:
+    """Return whether a target in a format is a file, and not a folder."""
+    if isinstance(to_format, VectorFormat):
+        return is_single_file(to_format)
+    return kind is not Kind.MODEL
 
 
 def _named(name: str, formats: Iterable[Form], flag: str) -> Form:

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 # Options that name outputs.
 OUTPUTS = ("output", "tokenize_to", "write_dpr_json", "write_pyserini_json", "target")
+# Metavars of outputs that are always a file, or standard output.
+FILES = ("FILE", "FILE|-")
 # Inputs that can be given once; the parser would silently use the last one.
 ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topics")
 # Inputs of which one can be standard input.
@@ -216,20 +218,29 @@ def parse_setting(text: str) -> tuple[str, Any]:
     return name.strip(), words.get(value.lower(), value)
 
 
-def _guard_files(values: Mapping[str, Any]) -> AbstractContextManager[None]:
+def _guard_files(
+    values: Mapping[str, Any], output_files: Sequence[str]
+) -> AbstractContextManager[None]:
     """Check the outputs against the inputs and existing files, and lock them.
 
-    Under torchrun only the main process does. Only one input can be standard input.
+    `output_files` are the options whose values must not be folders. Under torchrun only the main
+    process locks. Only one input can be standard input.
     """
+    from denserk.io.files import refuse_folder
+
     inputs = [values[name] for name in INPUTS if values.get(name)]
     streams = [v == "-" if isinstance(v, str) else list(v).count("-") for v in inputs]
     if sum(streams) > 1:
         raise UsageError("standard input (-) can be only one of the inputs")
+    for name in output_files:
+        if values.get(name):
+            refuse_folder(values[name])
     outputs = [values[name] for name in OUTPUTS if values.get(name)]
     if (report := values.get("report")) and not Path(report).is_file():
         outputs.append(str(Path(report, "index.html")))
     picture = values.get("picture") or values.get("plot")
-    if picture and not Path(picture).is_dir():
+    if picture:
+        refuse_folder(picture)
         outputs.append(picture)
     if not outputs or os.environ.get("RANK", "0") != "0":
         return nullcontext()
@@ -279,6 +290,11 @@ class _Parsed:
         self.options = [
             _Option(cls, n, is_unset=u) for cls, u in groups for n in options.fields_of(cls)
         ]
+        self._output_files = [
+            option.name
+            for option in self.options
+            if option.name in OUTPUTS and option.spec.metavar in FILES
+        ]
 
     def call(self, given: Mapping[str, Any]) -> Any:
         """Call the function with options by name, which win over those of a --config."""
@@ -301,7 +317,7 @@ class _Parsed:
         from denserk.io.files import pipes_copied
         from denserk.io.outputs import scratch_folder
 
-        with pipes_copied(scratch_folder), _guard_files(files):
+        with pipes_copied(scratch_folder), _guard_files(files, self._output_files):
             return self._function(**built, **plain)
 
 

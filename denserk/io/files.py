@@ -237,6 +237,12 @@ def flush_written(paths: Iterable[Path]) -> None:
     flush_files(path for path in paths if not is_in_unfinished_folder(path))
 
 
+def refuse_folder(path: str | Path) -> None:
+    """Raise a UsageError for an output file whose name is that of a folder."""
+    if str(path) != STREAM and Path(path).is_dir():
+        raise UsageError(f"{path} is a folder; a file is expected", "choose another output")
+
+
 @contextmanager
 def whole_binary(path: str | Path, *, flush: bool = True) -> Iterator[BinaryIO]:
     """Open an output: a temporary file that is renamed on success; both are flushed to the disk.
@@ -248,13 +254,14 @@ def whole_binary(path: str | Path, *, flush: bool = True) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    refuse_folder(path)
     target = Path(path)
     temporary = temporary_beside(target)
     flushes = flush and not is_in_unfinished_folder(target)
     try:
         with write_errors(path):
             make_folder(target.parent)
-            if target.is_dir() or is_special(target):  # /dev/stdout, /dev/full, a named pipe
+            if is_special(target):  # /dev/stdout, /dev/full, a named pipe
                 with target.open("wb") as special:
                     yield special
                 return

@@ -362,6 +362,7 @@ def claim(
                     raise UsageError(f"{target} exists", hint)
         places = [place for target in targets for place in (target, unfinished_folder(target))]
         free_places = [place for place in places if _is_free(place)]
+        empty_folders = [place for place in free_places if place.is_dir()]
         try:
             yield
         except BaseException as error:
@@ -370,7 +371,8 @@ def claim(
             for target in targets:
                 _put_back(target)
             for place in free_places:
-                _remove_started(place, interrupted=interrupted)
+                existed = place in empty_folders
+                _remove_started(place, interrupted=interrupted, existed=existed)
             if stop is not None:
                 stop.kept = ", ".join(str(target) for target in targets if _is_resumable(target))
             raise
@@ -402,11 +404,11 @@ def _put_back(target: Path) -> None:
     discard_replaced(target)
 
 
-def _remove_started(folder: Path, *, interrupted: bool) -> None:
+def _remove_started(folder: Path, *, interrupted: bool, existed: bool = False) -> None:
     """Remove a new folder that holds no finished work, and no file of another origin.
 
     Prepared data is kept of a command that was interrupted, and not of one that failed: its inputs
-    will be others.
+    will be others. A folder that existed before stays, and is empty again.
     """
     if not folder.is_dir() or holds_work(folder, with_data=interrupted):
         return
@@ -416,7 +418,8 @@ def _remove_started(folder: Path, *, interrupted: bool) -> None:
         return
     with suppress(OSError):
         _empty(folder)
-        folder.rmdir()
+        if not existed:
+            folder.rmdir()
 
 
 def _is_resumable(target: Path) -> bool:

@@ -381,6 +381,11 @@ def read_array(path: str | Path) -> Iterator[VectorBlock]:
 JSON_KEYS = {VectorFormat.JSONL: "id", VectorFormat.ANSERINI_JSONL: "docid"}
 
 
+def is_single_file(form: VectorFormat) -> bool:
+    """Return whether vectors of a format are one file, and not a folder."""
+    return form in JSON_KEYS or form is VectorFormat.TEVATRON
+
+
 def write_vectors(
     output: str,
     form: VectorFormat,

@@ -25,11 +25,11 @@ from denserk.errors import MismatchError, UsageError
 from denserk.io import blocks
 from denserk.io.blocks import Block, Hashes, refuse_other_run, text_hashes, texts_sha256
 from denserk.io.corpus import read_passages
-from denserk.io.files import STREAM
+from denserk.io.files import STREAM, refuse_folder
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.io.outputs import prepare_folder, refuse_occupied
 from denserk.io.topics import read_queries
-from denserk.io.vector_formats import VectorBlock, Vectors, write_vectors
+from denserk.io.vector_formats import VectorBlock, Vectors, is_single_file, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
 from denserk.models import devices
 from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
@@ -92,7 +92,9 @@ def _encode(
 
     def look() -> tuple[int | None, Manifest | None]:
         """Count the texts, and read the manifest of the folder that is resumed."""
-        if to_folder:
+        if is_single_file(settings.output_format):
+            refuse_folder(settings.output)
+        else:
             refuse_occupied(settings.output, overwrite=settings.overwrite, resume=settings.resume)
         count = texts.count()
         if not settings.resume or not (Path(settings.output) / NAME).exists():

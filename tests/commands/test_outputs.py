@@ -116,6 +116,31 @@ def test_a_file_is_replaced_only_when_asked_and_never_an_input(at, name, capfd):
     assert contents(at) == before
 
 
+PICTURE = ["eval", "a.trec", "qrels.txt", "--quiet", "--plot"]
+SINGLE_FILES = {
+    **FILES,
+    "encode to tevatron": [*ENCODE, "--output-format", "tevatron", "--output"],
+    "convert vectors to tevatron": ["convert", "vectors", "--to", "tevatron"],
+    "generate": ["generate", "--queries-model", "model", "--corpus", "corpus.jsonl", "--output"],
+    "plot": PICTURE,
+}
+
+
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["", "overwrite"])
+@pytest.mark.parametrize("name", SINGLE_FILES)
+def test_a_folder_in_the_place_of_an_output_file_is_named_before_the_work(at, name, flags, capfd):
+    suffix = ".png" if name == "plot" else ".jsonl"
+    occupied = at / f"out{suffix}"
+    occupied.mkdir()
+    before = contents(at)
+    assert run([*SINGLE_FILES[name], occupied.name, *flags]) == 2
+    error = capfd.readouterr().err.splitlines()[-2:]
+    assert error[0] == f"error: {occupied.name} is a folder; a file is expected"
+    assert "room on the disk" not in error[1]
+    assert occupied.is_dir()
+    assert contents(at) == before
+
+
 def test_a_report_is_an_output_too(at):
     command = ["eval", "a.trec", "qrels.txt", "--quiet", "--report", "page"]
     page = at / "page" / "index.html"
