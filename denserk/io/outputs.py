@@ -67,17 +67,20 @@ MARKS = {
 
 
 def _json(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; an empty one if it holds none."""
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _marker(folder: Path) -> str | None:
     """Return the file that marks a folder of denserk's, or None."""
-    marks = (name for name, (keys, _) in MARKS.items() if keys <= _json(folder / name).keys())
-    return next(marks, None)
+    for name, (keys, _) in MARKS.items():
+        if keys <= _json(folder / name).keys():
+            return name
+    return None
 
 
 def foreign_items(folder: Path) -> Iterator[Path]:
@@ -87,19 +90,33 @@ def foreign_items(folder: Path) -> Iterator[Path]:
     list of an export; in it, only files and folders with names that denserk uses are denserk's.
     """
     marker = _marker(folder)
-    names = MARKS[marker][1].split() if marker else []
-    folders = FOLDERS.split() if marker in (TRAINING, MODEL) else []
-    if marker == EXPORT:
-        names += _json(folder / EXPORT)["files"]
-        folders = [parent.as_posix() for name in names for parent in Path(name).parents]
-    for item in sorted(folder.rglob("*") if marker else folder.iterdir()):
-        name = item.relative_to(folder)
-        if any(files.is_temporary(Path(part)) for part in name.parts):
+    file_patterns, folder_patterns = _patterns(folder, marker)
+    items = folder.iterdir() if marker is None else folder.rglob("*")
+    for item in sorted(items):
+        path = item.relative_to(folder)
+        if any(files.is_temporary(Path(part)) for part in path.parts):
             continue
-        compared = name.as_posix() if marker == EXPORT else item.name
-        patterns = folders if item.is_dir() and not item.is_symlink() else names
-        if not any(fnmatchcase(compared, pattern) for pattern in patterns):
+        # an export lists paths; all other folders have the same names at any depth
+        name = path.as_posix() if marker == EXPORT else item.name
+        is_folder = item.is_dir() and not item.is_symlink()
+        patterns = folder_patterns if is_folder else file_patterns
+        if not any(fnmatchcase(name, pattern) for pattern in patterns):
             yield item
+
+
+def _patterns(folder: Path, marker: str | None) -> tuple[list[str], list[str]]:
+    """Return patterns of the files, and of the folders, that denserk writes in a marked folder."""
+    if marker is None:
+        return [], []
+    file_patterns = MARKS[marker][1].split()
+    if marker == EXPORT:
+        file_patterns += _json(folder / EXPORT)["files"]
+        return file_patterns, [
+            parent.as_posix() for name in file_patterns for parent in Path(name).parents
+        ]
+    if marker in (TRAINING, MODEL):
+        return file_patterns, FOLDERS.split()
+    return file_patterns, []
 
 
 def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False) -> None:
@@ -107,17 +124,26 @@ def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
-    items = path.iterdir() if path.is_dir() else ()
-    present = [item for item in items if not files.is_temporary(item)]
-    failed_at_its_start = _json(path / TRAINING).keys() == {"versions"}  # a training run
-    if not present or (failed_at_its_start and [item.name for item in present] == [TRAINING]):
+    if not path.is_dir():
+        return
+    items = [item for item in path.iterdir() if not files.is_temporary(item)]
+    if not items or _is_failed_start(path, items):
         return
     if not (overwrite or resume):
-        raise UsageError(f"{folder} is not empty (it holds {min(present).name})", TAKEN)
-    foreign = None if resume and _marker(path) else next(foreign_items(path), None)
+        raise UsageError(f"{folder} is not empty (it holds {min(items).name})", TAKEN)
+    if resume and _marker(path) is not None:
+        return
+    foreign = next(foreign_items(path), None)
     if foreign is not None:
-        found = f"{folder} holds {foreign.relative_to(path)}, which denserk did not write"
-        raise UsageError(found, f"choose another output, or remove {folder} yourself")
+        message = f"{folder} holds {foreign.relative_to(path)}, which denserk did not write"
+        raise UsageError(message, f"choose another output, or remove {folder} yourself")
+
+
+def _is_failed_start(folder: Path, items: Sequence[Path]) -> bool:
+    """Return whether a folder holds nothing but the record of a training run that did not begin."""
+    if [item.name for item in items] != [TRAINING]:
+        return False
+    return _json(folder / TRAINING).keys() == {"versions"}
 
 
 def unfinished_folder(output: str | Path) -> Path:
@@ -139,22 +165,27 @@ def prepare_folder(
     with files.write_errors(folder):
         if resume or _is_free(target):
             make_folder(target)
-            return Path(folder)
-        discard_replaced(target)
-        try:
-            old = replaced_folder(target)
-            old.mkdir()
-            _exchange(old, target)
-            flush_names(target.parent)  # before the old folder is removed
-        except OSError as error:
-            if error.errno not in NOT_RENAMED:
-                raise
-            discard_replaced(target)
-            _mark_unfinished(target, _json(target / MANIFEST))
-            _empty(target)
-        if not restorable:
-            discard_replaced(target)
+        else:
+            _put_aside(target)
+            if not restorable:
+                discard_replaced(target)
     return Path(folder)
+
+
+def _put_aside(target: Path) -> None:
+    """Rename an old folder and put an empty one in its place; empty one that cannot be renamed."""
+    discard_replaced(target)
+    try:
+        old = replaced_folder(target)
+        old.mkdir()
+        _exchange(old, target)
+        flush_names(target.parent)  # before the old folder is removed
+    except OSError as error:
+        if error.errno not in NOT_RENAMED:
+            raise
+        discard_replaced(target)
+        _mark_unfinished(target, _json(target / MANIFEST))
+        _empty(target)
 
 
 def replaced_folder(target: str | Path) -> Path:
@@ -195,16 +226,14 @@ def whole_folder(
     if not own:
         refuse_occupied(folder, overwrite=overwrite)
     target = real_path(folder)
-    temporary = _building_place(target)
+    temporary = _building_folder(target)
     try:
         with files.write_errors(folder):
             make_folder(temporary.parent)
             temporary.mkdir()
             yield temporary
             if export:
-                items = (item for item in temporary.rglob("*") if item.is_file())
-                names = sorted(item.relative_to(temporary).as_posix() for item in items)
-                (temporary / EXPORT).write_text(json.dumps({"files": names}) + "\n")
+                _list_export(temporary)
             flush_tree(temporary)  # before it gets its name
             _replace_folder(target, temporary)
             flush_names(target.parent)  # before the old folder is removed
@@ -215,10 +244,19 @@ def whole_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _building_place(target: Path) -> Path:
+def _list_export(folder: Path) -> None:
+    """Record the names of the files in a folder of another tool's format."""
+    items = [item for item in folder.rglob("*") if item.is_file()]
+    names = sorted(item.relative_to(folder).as_posix() for item in items)
+    (folder / EXPORT).write_text(json.dumps({"files": names}) + "\n")
+
+
+def _building_folder(target: Path) -> Path:
     """Return where a folder is built: beside its target, or inside one that cannot be renamed."""
-    if target.is_dir() and (os.path.ismount(target) or not os.access(target.parent, os.W_OK)):
-        return files.temporary_beside(target / target.name)
+    if target.is_dir():
+        parent_is_closed = not os.access(target.parent, os.W_OK)
+        if os.path.ismount(target) or parent_is_closed:
+            return files.temporary_beside(target / target.name)
     return files.temporary_beside(target)
 
 
@@ -238,21 +276,33 @@ def _replace_folder(target: Path, new: Path) -> None:
     _refill(target, new)
 
 
-def _exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two folders, atomically where the file system can."""
-    shutil.copymode(other, one)
-    here, exchange = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)
-    if rename and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
+def _exchange(hidden: Path, target: Path) -> None:
+    """Exchange the names of a hidden folder and its target, atomically where the system can.
+
+    The folder that comes to the target gets the permissions of the one that was there.
+    """
+    shutil.copymode(target, hidden)
+    if _exchanged_at_once(hidden, target):
         return
-    aside = files.temporary_beside(other)
-    other.replace(aside)
+    aside = files.temporary_beside(target)
+    target.replace(aside)
     try:
-        one.replace(other)
+        hidden.replace(target)
     except OSError:
-        aside.replace(other)
+        aside.replace(target)
         raise
-    aside.replace(one)
+    aside.replace(hidden)
+
+
+def _exchanged_at_once(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders by renameat2; return whether the system could."""
+    working_directory, exchange = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    if rename is None:
+        return False
+    source, target = os.fsencode(one), os.fsencode(other)
+    status = rename(working_directory, source, working_directory, target, exchange)
+    return bool(status == 0)
 
 
 def _refill(target: Path, new: Path) -> None:
@@ -286,8 +336,9 @@ def _empty(folder: Path, keep: Sequence[str] = ()) -> None:
     A model without config.json does not load: it goes first. What marks the folder as denserk's
     goes last.
     """
-    if MODEL_CONFIG not in keep and (folder / MODEL_CONFIG).is_file():
-        (folder / MODEL_CONFIG).unlink()
+    config = folder / MODEL_CONFIG
+    if config.name not in keep and config.is_file():
+        config.unlink()
         flush_names(folder)
     items = [item for item in folder.iterdir() if item.name not in keep]
     marks = [item for item in items if item.name in MARKS]
@@ -323,19 +374,26 @@ def holds_work(folder: Path, *, with_data: bool = False) -> bool:
     return any(path.is_file() or holds_work(path) for path in of_benchmarks)
 
 
-def named_paths(*given: Any) -> Iterator[Path]:
+def named_paths(*values: Any) -> Iterator[Path]:
     """Yield the existing files and folders among the values of options, also nested ones."""
-    for value in given:
-        if isinstance(value, Path) or (isinstance(value, str) and value not in ("", files.STREAM)):
-            with suppress(OSError, ValueError):  # a text too long for a path is no path
-                if has_magic(str(value)):
-                    yield from map(Path, glob(str(value)))  # noqa: PTH207  (patterns may be absolute)
-                if Path(value).exists():
-                    yield Path(value)
+    for value in values:
+        if isinstance(value, str | Path):
+            yield from _existing_paths(str(value))
         elif isinstance(value, Mapping):
             yield from named_paths(*value.values())
         elif isinstance(value, (list, tuple, set, frozenset)):
             yield from named_paths(*value)
+
+
+def _existing_paths(name: str) -> Iterator[Path]:
+    """Yield the path of a name, and those that it matches as a pattern, if anything is there."""
+    if name in ("", files.STREAM):
+        return
+    with suppress(OSError, ValueError):  # a text too long for a path is no path
+        if has_magic(name):
+            yield from map(Path, glob(name))  # noqa: PTH207  (patterns may be absolute)
+        if Path(name).exists():
+            yield Path(name)
 
 
 @contextmanager
@@ -347,22 +405,18 @@ def claim(
     A command that fails leaves nothing in the way of the next one: a new folder without finished
     work is removed, and an old one that it was to replace is put back.
     """
-    paths, read = [Path(name) for name in outputs if str(name) != files.STREAM], list(inputs)
-    targets = [path for path in paths if not files.is_special(path)]
-    with ExitStack() as stack:
+    names = [name for name in outputs if str(name) != files.STREAM]
+    targets = [path for path in map(Path, names) if not files.is_special(path)]
+    sources = list(inputs)
+    with ExitStack() as locks:
         for target in targets:
-            refuse_inputs(target, read, resume=resume)
-            stack.enter_context(_locked(target, replaces=overwrite and not _is_free(target)))
-            if not (overwrite or resume or target.is_dir()):
-                if (unfinished := unfinished_folder(target)).exists():
-                    found = f"{target} was started and not finished (it is in {unfinished})"
-                    raise UsageError(found, TAKEN)
-                if target.exists():
-                    hint = "add --overwrite, or choose another output"
-                    raise UsageError(f"{target} exists", hint)
-        places = [place for target in targets for place in (target, unfinished_folder(target))]
-        free_places = [place for place in places if _is_free(place)]
-        empty_folders = [place for place in free_places if place.is_dir()]
+            refuse_inputs(target, sources, resume=resume)
+            locks.enter_context(_locked(target, replaces=overwrite and not _is_free(target)))
+            if not (overwrite or resume):
+                _refuse_existing_file(target)
+        folders = [*targets, *map(unfinished_folder, targets)]
+        free_folders = [folder for folder in folders if _is_free(folder)]
+        empty_folders = [folder for folder in free_folders if folder.is_dir()]
         try:
             yield
         except BaseException as error:
@@ -370,15 +424,27 @@ def claim(
             interrupted = stop is not None or not isinstance(error, Exception)
             for target in targets:
                 _put_back(target)
-            for place in free_places:
-                existed = place in empty_folders
-                _remove_started(place, interrupted=interrupted, existed=existed)
+            for folder in free_folders:
+                existed = folder in empty_folders
+                _remove_started(folder, interrupted=interrupted, existed=existed)
             if stop is not None:
                 stop.kept = ", ".join(str(target) for target in targets if _is_resumable(target))
             raise
         finally:
             for target in targets:
                 discard_replaced(target)
+
+
+def _refuse_existing_file(target: Path) -> None:
+    """Raise a UsageError for a file that exists, or that a killed command has begun."""
+    if target.is_dir():  # judged by the command, which knows what may be in it
+        return
+    unfinished = unfinished_folder(target)
+    if unfinished.exists():
+        message = f"{target} was started and not finished (it is in {unfinished})"
+        raise UsageError(message, TAKEN)
+    if target.exists():
+        raise UsageError(f"{target} exists", "add --overwrite, or choose another output")
 
 
 def _is_free(path: Path) -> bool:
@@ -390,11 +456,15 @@ def _is_free(path: Path) -> bool:
 
 def _put_back(target: Path) -> None:
     """Put an old folder back in its place if the new one there holds no finished work."""
-    old, new = replaced_folder(target), real_path(target)
+    old = replaced_folder(target)
+    new = real_path(target)
     if not old.is_dir() or holds_work(new):
         return
-    if os.path.lexists(new) and (not new.is_dir() or any(foreign_items(new))):
-        return  # a killed process left the old one, and the user has put something else there
+    if os.path.lexists(new):
+        # a killed process left the old one, and the user has put something else there
+        is_of_user = not new.is_dir() or any(foreign_items(new))
+        if is_of_user:
+            return
     with files.write_errors(target):
         if new.exists():
             _exchange(old, new)
@@ -412,8 +482,9 @@ def _remove_started(folder: Path, *, interrupted: bool, existed: bool = False) -
     """
     if not folder.is_dir() or holds_work(folder, with_data=interrupted):
         return
-    for part in (*folder.glob("corpora/*/*"), *folder.glob("corpora/*"), *folder.glob("corpora")):
-        _remove_started(part, interrupted=interrupted)  # of a benchmark
+    for depth in ("corpora/*/*", "corpora/*", "corpora"):  # of a benchmark, the innermost first
+        for part in folder.glob(depth):
+            _remove_started(part, interrupted=interrupted)
     if next(foreign_items(folder), None) is not None:
         return
     with suppress(OSError):
@@ -423,6 +494,7 @@ def _remove_started(folder: Path, *, interrupted: bool, existed: bool = False) -
 
 
 def _is_resumable(target: Path) -> bool:
+    """Return whether --resume continues what a command has left."""
     return (
         unfinished_folder(target).is_dir()
         or _json(target / MANIFEST).get("complete") is False
@@ -432,12 +504,13 @@ def _is_resumable(target: Path) -> bool:
 
 def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False) -> None:
     """Raise a UsageError for an output that is an input, or a folder that contains one."""
-    real = real_path(target)
+    output = real_path(target)
     for path in inputs:
         source = real_path(path)
-        if source == real or (target.is_file() and path.is_file() and target.samefile(path)):
+        is_same_file = target.is_file() and path.is_file() and target.samefile(path)
+        if source == output or is_same_file:
             raise UsageError(f"{path} is both input and output", "choose another output")
-        if real.is_dir() and source.is_relative_to(real) and not resume:
+        if output.is_dir() and source.is_relative_to(output) and not resume:
             raise UsageError(f"the output {target} holds an input, {path}", "choose another output")
 
 
@@ -446,17 +519,25 @@ def _locked(target: Path, *, replaces: bool) -> Iterator[None]:
     """Hold the lock of an output, and clear away what killed processes have left."""
     with locked(target, replaces=replaces):
         _put_back(target)
-        output = real_path(target)
-        name = rf"\.{re.escape(output.name)}(\.{re.escape(MANIFEST)})?\.[0-9a-f]{{8}}\.part"
-        around = [output.parent, *([output] if output.is_dir() else [])]
-        items = [item for folder in around for item in folder.iterdir()]
-        remains = [item for item in items if re.fullmatch(name, item.name)]
-        if output.is_dir() and _marker(output):
-            remains += [path for path in output.rglob(".*.part") if files.is_temporary(path)]
-        for path in remains:
+        for path in _remains(real_path(target)):
             with suppress(OSError):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
         yield
+
+
+def _remains(output: Path) -> list[Path]:
+    """Return the temporary files and folders that killed writers of an output have left."""
+    pattern = rf"\.{re.escape(output.name)}(\.{re.escape(MANIFEST)})?\.[0-9a-f]{{8}}\.part"
+    items = list(output.parent.iterdir())
+    if output.is_dir():
+        items += output.iterdir()
+    remains = [item for item in items if re.fullmatch(pattern, item.name)]
+    if output.is_dir() and _marker(output) is not None:
+        remains += [path for path in output.rglob(".*.part") if files.is_temporary(path)]
+    return remains
 
 
 @contextmanager
@@ -469,11 +550,12 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
             shutil.rmtree(path.parent, ignore_errors=True)
     with files.write_errors(root):
         folder = Path(mkdtemp(prefix=f"{SCRATCH}{purpose}-"))
+    lock, content = folder / "new", folder / "files"
     try:
-        with (folder / "new").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            (folder / "new").rename(folder / "lock")
-            (folder / "files").mkdir()
-            yield folder / "files"
+        with lock.open("wb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            lock.rename(folder / "lock")  # once it is held: other processes remove folders by it
+            content.mkdir()
+            yield content
     finally:
         shutil.rmtree(folder, ignore_errors=True)
