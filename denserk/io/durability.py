@@ -63,7 +63,7 @@ def make_folder(folder: Path) -> None:
     """Create a folder, and its parents, unless it exists; its name is on the disk."""
     if folder.is_dir():
         return
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for path in missing:
-        flush_names(path.parent)
+    for new_folder in new_folders:
+        flush_names(new_folder.parent)

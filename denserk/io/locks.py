@@ -17,8 +17,9 @@ from denserk.errors import BeingWrittenError, OutputError, UsageError
 from denserk.io.durability import make_folder
 from denserk.io.files import LOCK_SUFFIX, write_errors
 
-REPLACES = "replaces what was there"  # second line of the lock of a command with --overwrite
-FIRST_LINE = re.compile(r"process \d+( .*)?")
+# lines of a lock: its process, and for a command with --overwrite that it replaces an output
+PROCESS_LINE = re.compile(r"process \d+( .*)?")
+REPLACES = "replaces what was there"
 PATIENCE = 0.3  # seconds: a reader that looks whether a lock is held holds it for a moment
 
 
@@ -30,8 +31,10 @@ class Writer(NamedTuple):
 
     def error(self, path: str | Path) -> BeingWrittenError:
         """Return the error of a reader of `path`."""
-        written = "rewritten" if self.replaces else "written"
-        message = f"{path} is being {written} by {self.name}"
+        if self.replaces:
+            message = f"{path} is being rewritten by {self.name}"
+        else:
+            message = f"{path} is being written by {self.name}"
         return BeingWrittenError(message, "wait for it to end, and run this command again")
 
 
@@ -40,8 +43,8 @@ def real_path(path: str | Path) -> Path:
     return Path(os.path.realpath(path))  # Path.resolve() takes no link to itself
 
 
-def lock_places(output: Path) -> tuple[Path, Path]:
-    """Return the two places of an output's lock: beside it, and inside."""
+def lock_paths(output: Path) -> tuple[Path, Path]:
+    """Return the two paths that an output's lock may have: beside it, and inside."""
     name = f".{output.name}{LOCK_SUFFIX}"
     return output.with_name(name), output / name
 
@@ -49,12 +52,15 @@ def lock_places(output: Path) -> tuple[Path, Path]:
 def writer_of(path: str | Path, *, around: bool = True) -> Writer | None:
     """Return the process that writes a file or folder, or, `around`, a folder that holds it."""
     output = real_path(path)
-    for folder in (output, *(output.parents if around else ())):
-        if not folder.name:  # the root of the file system
+    locked_paths = [output]
+    if around:
+        locked_paths += output.parents
+    for locked_path in locked_paths:
+        if not locked_path.name:  # the root of the file system
             continue
-        for place in lock_places(folder):
-            if _is_held(place):
-                return _holder(place)
+        for lock in lock_paths(locked_path):
+            if _is_held(lock):
+                return _holder(lock)
     return None
 
 
@@ -71,34 +77,40 @@ def locked(output: str | Path, *, replaces: bool = False) -> Iterator[None]:
     from filelock import FileLock, Timeout  # only where something is written
 
     target = real_path(output)
-    beside, inside = lock_places(target)
+    beside, inside = lock_paths(target)
     parent_is_closed = target.is_dir() and not os.access(target.parent, os.W_OK)
-    place = inside if parent_is_closed else beside
-    lock = FileLock(place)
+    path = inside if parent_is_closed else beside
+    lock = FileLock(path)
     with write_errors(output):
-        make_folder(place.parent)
-        _refuse_foreign(place)
+        make_folder(path.parent)
+        _refuse_foreign(path)
         try:
             lock.acquire(timeout=PATIENCE, poll_interval=PATIENCE / 10)
         except Timeout:
+            message = f"{output} is being written by {_holder(path).name}"
             hint = "wait for it to end, or choose another output"
-            raise OutputError(f"{output} is being written by {_holder(place).name}", hint) from None
+            raise OutputError(message, hint) from None
     try:
-        own_lines = [f"process {os.getpid()} on {socket.gethostname()}"]
-        if replaces:
-            own_lines.append(REPLACES)
         with suppress(OSError):  # it only serves messages
-            place.write_text("".join(f"{line}\n" for line in own_lines), "utf-8")
+            _write_lock(path, replaces=replaces)
         yield
     finally:
-        place.unlink(missing_ok=True)  # before the release: FileLock takes no lock without a name
+        path.unlink(missing_ok=True)  # before the release: FileLock takes no lock without a name
         lock.release()
 
 
-def _is_held(place: Path) -> bool:
+def _write_lock(path: Path, *, replaces: bool) -> None:
+    """Write this process into its lock."""
+    lines = [f"process {os.getpid()} on {socket.gethostname()}"]
+    if replaces:
+        lines.append(REPLACES)
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def _is_held(lock: Path) -> bool:
     """Return whether a process holds a lock."""
     try:
-        with place.open("rb") as handle:
+        with lock.open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -107,10 +119,10 @@ def _is_held(place: Path) -> bool:
     return False
 
 
-def _holder(place: Path) -> Writer:
+def _holder(lock: Path) -> Writer:
     """Return the process that holds a lock, as it has written there."""
     try:
-        lines = place.read_text("utf-8", "replace").splitlines()
+        lines = lock.read_text("utf-8", "replace").splitlines()
     except OSError:
         lines = []
     if not lines:  # it has only just taken the lock
@@ -118,20 +130,23 @@ def _holder(place: Path) -> Writer:
     return Writer(lines[0].strip(), REPLACES in lines)
 
 
-def _refuse_foreign(place: Path) -> None:
+def _refuse_foreign(path: Path) -> None:
     """Raise a UsageError if a file that denserk did not write has the name of a lock."""
     try:
-        content = place.read_text("utf-8", "replace")
+        content = path.read_text("utf-8", "replace")
     except FileNotFoundError:
         return
     # a process that has just taken the lock has not written its name yet
-    if not _is_lock(content) and not _is_held(place):
-        found = f"{place} is no lock that denserk wrote, and denserk needs this name"
-        raise UsageError(found, "rename that file, or choose another output")
+    if not _is_lock(content) and not _is_held(path):
+        message = f"{path} is no lock that denserk wrote, and denserk needs this name"
+        raise UsageError(message, "rename that file, or choose another output")
 
 
 def _is_lock(content: str) -> bool:
     """Return whether denserk wrote this; a power cut may leave its beginning, or zeros."""
-    first, _, second = content.rstrip("\0").partition("\n")
-    is_begun = FIRST_LINE.fullmatch(first) is not None or "process ".startswith(first)
-    return is_begun and REPLACES.startswith(second.removesuffix("\n"))
+    first_line, _, second_line = content.rstrip("\0").partition("\n")
+    names_process = PROCESS_LINE.fullmatch(first_line) is not None
+    breaks_off = "process ".startswith(first_line)
+    if not names_process and not breaks_off:
+        return False
+    return REPLACES.startswith(second_line.removesuffix("\n"))
