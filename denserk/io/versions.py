@@ -22,19 +22,20 @@ T = TypeVar("T")
 
 MANIFEST = "manifest.json"
 # further files of a folder that has a manifest
-OF_MANIFEST = ("index", "docid", "blocks.jsonl")
+FILES_BESIDE_MANIFEST = ("index", "docid", "blocks.jsonl")
 # sub-folders of a training run, which change while its model stays the same
-OF_TRAINING = ("checkpoints", "best", "steps", "start", "logs", "training-data", "dev-data")
+TRAINING_FOLDERS = ("checkpoints", "best", "steps", "start", "logs", "training-data", "dev-data")
 # files of a training run that change while its model stays the same
-RECORDS = ("training.json", "training.png", "config.yaml", "README.md")
+TRAINING_FILES = ("training.json", "training.png", "config.yaml", "README.md")
 ATTEMPTS = 5  # readings of what is replaced each time
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a file or folder: what is known of its files, by name."""
+    """A version of a file or folder."""
 
     path: Path
+    # size and time of each of its files, and the hash of a manifest, by path
     files: Mapping[str, tuple[object, ...]]
     # number, size and time of its manifest: a look at one file, where thousands are opened
     manifest: tuple[int, int, int] | None = None
@@ -42,17 +43,13 @@ class Version:
     @classmethod
     def of(cls, path: str | Path) -> "Version":
         """Return the version that is there now; without files if nothing is."""
-        place = Path(readable_path(path))
-        manifest = _stamp(place / MANIFEST)  # before its content
+        source = Path(readable_path(path))
+        manifest = _stamp(source / MANIFEST)  # before its content
         files = {}
-        for file in _deciding_files(place):
+        for file in _deciding_files(source):
             with suppress(OSError):  # it has just been replaced or removed
-                status = file.stat()
-                facts = (status.st_size, status.st_mtime_ns)
-                # its number would do, where file systems kept those of files
-                is_manifest = file.name == MANIFEST
-                files[str(file)] = (*facts, _digest(file)) if is_manifest else facts
-        return cls(place, files, manifest)
+                files[str(file)] = _file_version(file)
+        return cls(source, files, manifest)
 
     def require_unchanged(self) -> None:
         """Raise a BeingWrittenError if another version is there now."""
@@ -60,10 +57,10 @@ class Version:
             return
         if Version.of(self.path).files == self.files:
             return
-        hint = "run the command again (in Python: open it again) when the other command has ended"
         writer = writer_of(self.path)
-        by = f" by {writer.name}" if writer is not None else ""
-        message = f"{self.path} is being rewritten{by}: it was replaced while it was read"
+        writer_name = "" if writer is None else f" by {writer.name}"
+        message = f"{self.path} is being rewritten{writer_name}: it was replaced while it was read"
+        hint = "run the command again (in Python: open it again) when the other command has ended"
         raise BeingWrittenError(message, hint)
 
     @contextmanager
@@ -138,16 +135,33 @@ def _deciding_files(path: Path) -> Iterator[Path]:
         return
     if (path / MANIFEST).exists():
         yield path / MANIFEST
-        yield from (path / name for name in OF_MANIFEST)
+        for name in FILES_BESIDE_MANIFEST:
+            yield path / name
         return
-    with suppress(OSError):
+    with suppress(OSError):  # it has just been replaced or removed
         for item in path.iterdir():
-            if item.name in RECORDS or is_temporary(item):
+            if item.name in TRAINING_FILES or is_temporary(item):
                 continue
             if not item.is_dir():
                 yield item
-            elif item.name not in OF_TRAINING and not item.name.startswith((".", "checkpoint-")):
+            elif not _changes_in_training(item):
                 yield from (file for file in item.iterdir() if not file.is_dir())
+
+
+def _changes_in_training(folder: Path) -> bool:
+    """Return whether a sub-folder of a model changes while the model stays the same."""
+    return folder.name in TRAINING_FOLDERS or folder.name.startswith((".", "checkpoint-"))
+
+
+def _file_version(file: Path) -> tuple[object, ...]:
+    """Return size and time of a file, and the hash of a manifest.
+
+    Not the number of the file, which some file systems change while the file stays.
+    """
+    status = file.stat()
+    if file.name == MANIFEST:
+        return status.st_size, status.st_mtime_ns, _digest(file)
+    return status.st_size, status.st_mtime_ns
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:
