@@ -42,6 +42,7 @@ class KnownPositives:
         return text_key(candidate.title, candidate.text) in self._texts
 
     def __contains__(self, candidate: Candidate) -> bool:
+        """Return whether a passage is a positive."""
         return candidate.docid in self._ids or self.has_text_of(candidate)
 
 
@@ -49,8 +50,8 @@ def without_known_positives(examples: Iterable[TrainingExample]) -> Iterator[Tra
     """Yield examples without the negatives that are positives; log their number at the end."""
     left_out = 0
     for example in examples:
-        known = KnownPositives(example.positives)
-        negatives = tuple(negative for negative in example.negatives if negative not in known)
+        positives = KnownPositives(example.positives)
+        negatives = tuple(passage for passage in example.negatives if passage not in positives)
         left_out += len(example.negatives) - len(negatives)
         yield example._replace(negatives=negatives)
     if left_out:

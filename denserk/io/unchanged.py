@@ -17,12 +17,12 @@ def checksum(source: str | Path) -> Any:
     return file_sha256(path) if path.is_file() else None
 
 
-def changed(source: str | Path, what: str = "") -> MismatchError:
-    """Return the error of an input that changed while it was read; `what` says how."""
-    problem = f"{source} changed while it was read"
-    if what:
-        problem += f": {what}"
-    return MismatchError(problem, "run the command again when nothing writes to the file any more")
+def changed(source: str | Path, change: str = "") -> MismatchError:
+    """Return the error of an input that changed while it was read; `change` says how."""
+    message = f"{source} changed while it was read"
+    if change:
+        message += f": {change}"
+    return MismatchError(message, "run the command again when nothing writes to the file any more")
 
 
 def refuse_change(source: str | Path, before: Any) -> None:
