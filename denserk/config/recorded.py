@@ -9,7 +9,7 @@ they were given, relative to the working directory of the command.
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ NAME_FIELDS = frozenset(
     )
 )
 # fields that name none, though fields within have such names: checksums, a benchmark
-OTHER_FIELDS = frozenset(("sha256", "bytes", "suite"))
+FIELDS_WITHOUT_NAMES = frozenset(("sha256", "bytes", "suite"))
 COLLECTIONS = ("irds:", "beir:")
 STREAMS = re.compile(r"-|/dev/(std(in|out|err)|null|full|fd/.*)|/proc/.*")
 # what may stand around a path: hf:DIR:CONFIG/SPLIT, and a collection of Milvus in a local file
-AROUND = re.compile(r"(?P<before>hf:|collection \w+ of )(?P<path>[^:]*)(?P<after>:.*)?", re.DOTALL)
+PATH_WITHIN = re.compile(
+    r"(?P<before>hf:|collection \w+ of )(?P<path>[^:]*)(?P<after>:.*)?", re.DOTALL
+)
 IS_RELATIVE = re.compile(r"\.\.?(/.*)?", re.DOTALL)
 
 Change = Callable[[str], str]
@@ -50,12 +52,7 @@ def locate_name(name: str, folder: str | Path) -> str:
 
 def locate_older_name(name: str, folder: str | Path) -> str:
     """Return the path of what a file of an older version names: in its folder, or as it is."""
-
-    def located(path: str) -> str:
-        beside = os.path.normpath(Path(folder, path))
-        return beside if path and os.path.lexists(beside) else path
-
-    return _changed_path(name, located)
+    return _changed_path(name, lambda path: _located_older_path(path, folder))
 
 
 class Names:
@@ -67,7 +64,8 @@ class Names:
 
     def __init__(self, file: str | Path, values: Mapping[str, Any]) -> None:
         """Take the marker of the file from its `values`."""
-        self._file, self._folder = file, Path(file).parent
+        self._file = file
+        self._folder = Path(file).parent
         self._are_relative = values.get(MARK) == RELATIVE
         self.absent: dict[str, str] = {}
 
@@ -76,19 +74,28 @@ class Names:
         return change_names(values, self._locate)
 
     def _locate(self, name: str) -> str:
+        """Return a name as a path; record one at which there is nothing."""
         if self._are_relative:
-            place = locate_name(name, self._folder)
-            looked_for = [place]
-            can_be_absent = _is_plain(name) and IS_RELATIVE.fullmatch(name) is not None
+            path = locate_name(name, self._folder)
+            may_be_path = _is_plain(name) and IS_RELATIVE.fullmatch(name) is not None
+            candidates = [path]
         else:
-            place = locate_older_name(name, self._folder)
-            looked_for = list(dict.fromkeys([_absolute(self._folder / name), _absolute(name)]))
-            can_be_absent = _is_plain(name)
-        if can_be_absent and not os.path.lexists(place):
-            looked = "neither at" if len(looked_for) > 1 else "not at"
-            where = f"{looked} {' nor at '.join(looked_for)}"
-            self.absent[place] = f"{self._file} names {name}, which is {where}"
-        return place
+            path = locate_older_name(name, self._folder)
+            may_be_path = _is_plain(
+                name
+            )  # or a name of the hub: older files do not tell them apart
+            in_folder, as_typed = _absolute(self._folder / name), _absolute(name)
+            candidates = [in_folder] if in_folder == as_typed else [in_folder, as_typed]
+        if may_be_path and not os.path.lexists(path):
+            self.absent[path] = self._absence(name, candidates)
+        return path
+
+    def _absence(self, name: str, candidates: Sequence[str]) -> str:
+        """Return the message for a name that leads nowhere."""
+        if len(candidates) == 1:
+            return f"{self._file} names {name}, which is not at {candidates[0]}"
+        in_folder, as_typed = candidates
+        return f"{self._file} names {name}, which is neither at {in_folder} nor at {as_typed}"
 
 
 def public_name(name: str, folder: str | Path) -> str:
@@ -99,16 +106,7 @@ def public_name(name: str, folder: str | Path) -> str:
     >>> public_name("/data/corpus.jsonl", "/home/ada/work/runs"), public_name("minilm", "/home")
     ('corpus.jsonl', 'minilm')
     """
-
-    def shortened(path: str) -> str:
-        if not _is_path(path):
-            return path
-        place, start = _absolute(path), _absolute(folder)
-        if os.path.commonpath([place, start]) == os.sep:
-            return Path(place).name
-        return os.path.relpath(place, start)
-
-    return _changed_path(name, shortened)
+    return _changed_path(name, lambda path: _public_path(path, folder))
 
 
 def change_names(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
@@ -116,11 +114,12 @@ def change_names(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
     copy = {}
     for key, value in values.items():
         field = key.replace("-", "_")  # as in config.yaml
-        copy[key] = value if field in OTHER_FIELDS else _change(value, change, field)
+        copy[key] = value if field in FIELDS_WITHOUT_NAMES else _change(value, change, field)
     return copy
 
 
 def _change(value: Any, change: Change, field: str) -> Any:
+    """Return the value of a field in which the names of inputs are changed."""
     if isinstance(value, str):
         return change(value) if field in NAME_FIELDS else value
     if isinstance(value, Mapping):
@@ -137,10 +136,11 @@ def same_place(name: str) -> str:
 
 def _is_plain(name: str) -> bool:
     """Return whether a name is a path as a whole, or none."""
-    return not (_has_no_path(name) or AROUND.fullmatch(name))
+    return not (_has_no_path(name) or PATH_WITHIN.fullmatch(name))
 
 
 def _has_no_path(name: str) -> bool:
+    """Return whether a name is that of a stream or of a collection."""
     return name.startswith(COLLECTIONS) or STREAMS.fullmatch(name) is not None
 
 
@@ -148,17 +148,19 @@ def _changed_path(name: str, change: Change) -> str:
     """Change the path in a name; the names of streams and collections hold none."""
     if _has_no_path(name):
         return name
-    if parts := AROUND.fullmatch(name):
-        return f"{parts['before']}{change(parts['path'])}{parts['after'] or ''}"
-    return change(name)
+    parts = PATH_WITHIN.fullmatch(name)
+    if parts is None:
+        return change(name)
+    return f"{parts['before']}{change(parts['path'])}{parts['after'] or ''}"
 
 
 def _is_path(name: str) -> bool:
     """Return whether a name is a path: by its look, or because something is there."""
     if not name:
         return False
-    looks_so = Path(name).is_absolute() or IS_RELATIVE.fullmatch(name)
-    return bool(looks_so) or os.path.lexists(name)
+    if Path(name).is_absolute() or IS_RELATIVE.fullmatch(name):
+        return True
+    return os.path.lexists(name)
 
 
 def _absolute(path: str | Path) -> str:
@@ -172,6 +174,7 @@ def _real(path: str) -> str:
 
 
 def _record_path(path: str, folder: str | Path) -> str:
+    """Return how a file in `folder` names a path; a name that is no path as it is."""
     if not _is_path(path):
         return path
     relative = os.path.relpath(_absolute(path), _absolute(folder))
@@ -182,10 +185,33 @@ def _record_path(path: str, folder: str | Path) -> str:
 
 
 def _located_path(path: str, folder: str | Path) -> str:
+    """Return the path that a file in `folder` names relative to itself."""
     if not IS_RELATIVE.fullmatch(path):
         return path
     as_typed = os.path.normpath(Path(folder, path))
-    place = os.path.normpath(Path(os.path.realpath(folder), path))
-    if os.path.lexists(as_typed) and (_real(as_typed) == _real(place) or not Path(place).exists()):
+    from_real_folder = os.path.normpath(Path(os.path.realpath(folder), path))
+    if not os.path.lexists(as_typed):
+        return from_real_folder
+    # the shorter path, unless a link above the folder makes it lead elsewhere
+    are_same = _real(as_typed) == _real(from_real_folder)
+    if are_same or not Path(from_real_folder).exists():
         return as_typed
-    return place
+    return from_real_folder
+
+
+def _located_older_path(path: str, folder: str | Path) -> str:
+    """Return the path that a file of an older version names: in its folder, or as it is."""
+    in_folder = os.path.normpath(Path(folder, path))
+    if path and os.path.lexists(in_folder):
+        return in_folder
+    return path
+
+
+def _public_path(path: str, folder: str | Path) -> str:
+    """Return a path relative to a folder; its last part if they share no folder but the root."""
+    if not _is_path(path):
+        return path
+    target, start = _absolute(path), _absolute(folder)
+    if os.path.commonpath([target, start]) == os.sep:
+        return Path(target).name
+    return os.path.relpath(target, start)
