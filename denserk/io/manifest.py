@@ -130,26 +130,57 @@ def check(
     value: Any, rule: Rule, path: str | Path, hint: str | None = None, name: str = ""
 ) -> None:
     """Raise an InputError that names the first field of a value that does not obey its rule."""
-    if isinstance(rule, range):
-        fits, expected = type(value) is int and value in rule, f"a number from {rule.start:,} on"
-    elif isinstance(rule, tuple):
-        fits, expected = value in rule, ", ".join(rule)
-    else:
-        kind = type(rule) if isinstance(rule, dict | list) else rule
-        fits, expected = isinstance(value, kind), WORDS.get(kind, "")
-    if not fits:
+    if not _obeys(value, rule):
         shown = repr(value)[:SHOWN]
-        raise InputError(path, None, f"{name} that is {shown}" if name else shown, expected, hint)
+        found = f"{name} that is {shown}" if name else shown
+        raise InputError(path, None, found, _in_words(rule), hint)
     if isinstance(rule, list):
-        value, rule = {str(n): item for n, item in enumerate(value)}, {...: rule[0]}
-    if isinstance(rule, dict):
-        for key, inner in (dict.fromkeys(value, rule[...]) if ... in rule else rule).items():
-            field = key.removesuffix("?")
-            place = f"{name}.{field}"[:SHOWN] if name else field
-            if value.get(field) is not None:
-                check(value[field], inner, path, hint, place)
-            elif field == key:
-                raise InputError(path, None, f"no {place}", "this field", hint)
+        items = {str(number): item for number, item in enumerate(value)}
+        _check_fields(items, {...: rule[0]}, path, hint, name)
+    elif isinstance(rule, dict):
+        _check_fields(value, rule, path, hint, name)
+
+
+def _obeys(value: Any, rule: Rule) -> bool:
+    """Return whether a value obeys its rule, apart from its fields and items."""
+    if isinstance(rule, range):
+        return type(value) is int and value in rule
+    if isinstance(rule, tuple):
+        return value in rule
+    return isinstance(value, _type_of(rule))
+
+
+def _in_words(rule: Rule) -> str:
+    """Return what a rule expects, for a message."""
+    if isinstance(rule, range):
+        return f"a number from {rule.start:,} on"
+    if isinstance(rule, tuple):
+        return ", ".join(rule)
+    return WORDS.get(_type_of(rule), "")
+
+
+def _type_of(rule: Rule) -> type:
+    """Return the type of the values that a rule is for: a rule of fields or items is of its own."""
+    return type(rule) if isinstance(rule, dict | list) else rule
+
+
+def _check_fields(
+    values: Mapping[str, Any],
+    rules: Mapping[Any, Rule],
+    path: str | Path,
+    hint: str | None,
+    of: str,
+) -> None:
+    """Raise an InputError for the first field that is absent or does not obey its rule."""
+    if ... in rules:
+        rules = dict.fromkeys(values, rules[...])
+    for key, rule in rules.items():
+        field = key.removesuffix("?")
+        name = f"{of}.{field}"[:SHOWN] if of else field
+        if values.get(field) is not None:
+            check(values[field], rule, path, hint, name)
+        elif not key.endswith("?"):
+            raise InputError(path, None, f"no {name}", "this field", hint)
 
 
 def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str) -> None:
@@ -168,16 +199,17 @@ def as_written(manifest: Manifest, folder: str | Path | None) -> dict[str, Any]:
 
     Without a folder, as in a stream, the names stay as they are.
     """
-    settings, made_from, paths = manifest.settings, manifest.made_from, {}
+    settings, made_from = manifest.settings, manifest.made_from
+    marker = {}
     if folder is not None:
-        paths = {recorded.MARK: recorded.RELATIVE}
+        marker = {recorded.MARK: recorded.RELATIVE}
         record = partial(recorded.record_name, folder=folder)
         settings = recorded.change_names(settings, record)
         made_from = recorded.change_names(made_from, record)
     return {
         "kind": manifest.kind,
         "complete": manifest.complete,
-        **paths,
+        **marker,
         "settings": settings,
         "made_from": made_from,
         "contents": manifest.contents,
@@ -200,25 +232,42 @@ def decoded(data: bytes | str, where: str | Path, names_from: str | Path | None 
         values = orjson.loads(data)
     except ValueError as error:
         raise InputError(where, None, f"text that is not JSON ({error})", EXPECTED, HINT) from None
-    rules = {"kind": tuple(Kind), "complete": bool, "version": str}
-    check(values, {**rules, f"{recorded.MARK}?": (recorded.RELATIVE,)}, where, HINT)
-    settings, contents = _FIELDS.get(values["kind"], (dict, dict))
-    parts = {"settings": settings, "made_from": {"model?": _MODEL}, "contents": contents}
-    check(values, parts, where, HINT)
-    settings, made_from, absent = values["settings"], values["made_from"], {}
-    if names_from is not None:
-        names = recorded.Names(names_from, values)
-        settings, made_from = names.located(settings), names.located(made_from)
-        absent = names.absent
-    return Manifest(
-        Kind(values["kind"]),
-        values["complete"],
-        settings,
-        made_from,
-        values["contents"],
-        values["version"],
-        absent,
+    _check_manifest(values, where)
+    manifest = Manifest(
+        kind=Kind(values["kind"]),
+        complete=values["complete"],
+        settings=values["settings"],
+        made_from=values["made_from"],
+        contents=values["contents"],
+        version=values["version"],
     )
+    if names_from is None:
+        return manifest
+    names = recorded.Names(names_from, values)
+    return replace(
+        manifest,
+        settings=names.located(manifest.settings),
+        made_from=names.located(manifest.made_from),
+        absent=names.absent,
+    )
+
+
+def _check_manifest(values: Any, where: str | Path) -> None:
+    """Raise an InputError for the first field of a manifest that is absent or wrong."""
+    rules_of_all = {
+        "kind": tuple(Kind),
+        "complete": bool,
+        "version": str,
+        f"{recorded.MARK}?": (recorded.RELATIVE,),
+    }
+    check(values, rules_of_all, where, HINT)
+    settings_rule, contents_rule = _FIELDS.get(values["kind"], (dict, dict))
+    rules_of_kind = {
+        "settings": settings_rule,
+        "made_from": {"model?": _MODEL},
+        "contents": contents_rule,
+    }
+    check(values, rules_of_kind, where, HINT)
 
 
 def read_any_manifest(where: str | Path) -> Manifest:
@@ -240,16 +289,16 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
         refuse_being_written(path)
         if not os.path.lexists(path):
             raise UsageError(f"{path}: no such file or folder")
-        found = f"{path} has no {NAME}: it is not {kind.noun} that denserk wrote"
-        raise UsageError(found, kind.remedy)
+        message = f"{path} has no {NAME}: it is not {kind.noun} that denserk wrote"
+        raise UsageError(message, kind.remedy)
     manifest = read_any_manifest(where)
     if manifest.kind is not kind:
-        found = f"{path} is {manifest.kind.noun}, not {kind.noun}"
-        raise MismatchError(found, kind.remedy)
+        message = f"{path} is {manifest.kind.noun}, not {kind.noun}"
+        raise MismatchError(message, kind.remedy)
     if not manifest.complete and not unfinished:
         refuse_being_written(path)
-        found = f"{path} is unfinished: the command that writes it was interrupted"
-        raise MismatchError(found, "run that command again with --resume")
+        message = f"{path} is unfinished: the command that writes it was interrupted"
+        raise MismatchError(message, "run that command again with --resume")
     return manifest
 
 
@@ -272,11 +321,12 @@ def differences(old: Part, new: Part, prefix: str = "") -> list[str]:
 
 
 def _are_same(key: str, before: Any, after: Any) -> bool:
+    """Return whether two values of a field are equal, or name one file."""
     if before == after:
         return True
-    one = recorded.change_names({key: before}, recorded.same_place)
-    other = recorded.change_names({key: after}, recorded.same_place)
-    return one == other
+    files_before = recorded.change_names({key: before}, recorded.same_place)
+    files_after = recorded.change_names({key: after}, recorded.same_place)
+    return files_before == files_after
 
 
 def file_sha256(path: str | Path) -> str:
@@ -292,14 +342,15 @@ def has_manifest(output: str) -> bool:
 
 def forget_file(output: str) -> None:
     """Remove the manifest, and the ir_metadata, of a file that is about to be replaced."""
-    if has_manifest(output):
-        with write_errors(output):
-            described_by = (beside(output), Path(f"{output}{SUFFIX}"))
-            stale = [path for path in described_by if os.path.lexists(path)]
-            for path in stale:
-                path.unlink(missing_ok=True)
-            if stale:
-                flush_names(stale[0].parent)  # before the file is another one
+    if not has_manifest(output):
+        return
+    descriptions = (beside(output), Path(f"{output}{SUFFIX}"))
+    with write_errors(output):
+        stale = [path for path in descriptions if os.path.lexists(path)]
+        for path in stale:
+            path.unlink(missing_ok=True)
+        if stale:
+            flush_names(stale[0].parent)  # before the file is another one
 
 
 def describe_file(output: str, manifest: Manifest) -> None:
@@ -311,7 +362,9 @@ def describe_file(output: str, manifest: Manifest) -> None:
 
 def vectors_per_passage(manifest: Manifest | None) -> int:
     """Return how many consecutive rows belong to one passage."""
-    return 1 if manifest is None else manifest.contents.get("vectors_per_passage") or 1
+    if manifest is None:
+        return 1
+    return manifest.contents.get("vectors_per_passage") or 1
 
 
 def model_of(manifest: Manifest | None) -> Description | None:
@@ -326,7 +379,9 @@ def metric_of(manifest: Manifest | None) -> Metric:
 
 def metric_of_model(model: Description | None) -> Metric:
     """Return how a described model compares vectors: by inner product if it does not say."""
-    return Metric((model or {}).get("metric") or Metric.INNER)
+    if model is None:
+        return Metric.INNER
+    return Metric(model.get("metric") or Metric.INNER)
 
 
 class CorpusSource(NamedTuple):
@@ -334,7 +389,7 @@ class CorpusSource(NamedTuple):
 
     name: str
     settings: CorpusSettings
-    absent: str | None = None  # where it is not; None if it is there, or is no path
+    absent: str | None = None  # message of a path at which there is nothing, else None
 
 
 def corpora_of(manifest: Manifest | None) -> Iterator[CorpusSource]:
@@ -356,13 +411,16 @@ def corpora_of(manifest: Manifest | None) -> Iterator[CorpusSource]:
 
 def indexes_of(made_from: Part) -> list[Mapping[str, Any]]:
     """Return the indexes, or the folders of vectors, that a run searched."""
-    found = made_from.get("index") or []
-    return found if isinstance(found, list) else [found]
+    indexes = made_from.get("index") or []
+    return indexes if isinstance(indexes, list) else [indexes]
 
 
 def runs_of(made_from: Part) -> list[Mapping[str, Any]]:
     """Return the runs that a run was fused or reranked from."""
-    return [*made_from.get("runs", ()), *filter(None, [made_from.get("run")])]
+    runs = list(made_from.get("runs", ()))
+    if made_from.get("run"):
+        runs.append(made_from["run"])
+    return runs
 
 
 def training_record(folder: str | Path) -> dict[str, Any] | None:
@@ -381,38 +439,50 @@ def training_record(folder: str | Path) -> dict[str, Any] | None:
 def training_files(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield name and checksum of each file that a training.json names."""
     for files in record.get("data", {}).values():
-        yield from (file for file in files.values() if isinstance(file, dict))
+        for file in files.values():
+            if isinstance(file, dict):
+                yield file
 
 
 def refuse_other_model(
-    one: Description | None, other: Description | None, what: str, hint: str
+    first: Description | None, second: Description | None, vectors: str, hint: str
 ) -> None:
     """Raise a MismatchError for vectors of two models or encodings, if both are known.
 
-    `what` names the vectors in the message: "the index idx and the queries q".
+    `vectors` names them in the message: "the index idx and the queries q".
     """
-    if one is None or other is None:
+    if first is None or second is None:
         return
-    found = []
-    if one.get("fingerprint") != other.get("fingerprint"):
-        found.append(f"other weights: {one.get('name')} and {other.get('name')}")
-    if len({each["int8"].get("sha256") for each in (one, other) if each.get("int8")}) > 1:
-        found.append("int8 calibrated on other texts")
-    parts = []
-    for each in (one, other):
-        text = {name: (each.get("text") or {}).get(name) for name in OF_PASSAGES}
-        parts.append({"representation": each.get("representation") or {}, "text": text})
-    if found := found + differences(parts[0], parts[1]):
-        raise MismatchError(f"{what} were encoded differently: {'; '.join(found)}", hint)
+    phrases = []
+    if first.get("fingerprint") != second.get("fingerprint"):
+        phrases.append(f"other weights: {first.get('name')} and {second.get('name')}")
+    int8_texts = {model["int8"].get("sha256") for model in (first, second) if model.get("int8")}
+    if len(int8_texts) > 1:
+        phrases.append("int8 calibrated on other texts")
+    phrases += differences(_passage_encoding(first), _passage_encoding(second))
+    if phrases:
+        raise MismatchError(f"{vectors} were encoded differently: {'; '.join(phrases)}", hint)
+
+
+def _passage_encoding(model: Description) -> Part:
+    """Return the settings of a model that two folders of its vectors must share."""
+    text = model.get("text") or {}
+    return {
+        "representation": model.get("representation") or {},
+        "text": {name: text.get(name) for name in OF_PASSAGES},
+    }
 
 
 def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description | None:
     """Return the model that encoded all sources, given by name; None if a manifest names none."""
     models = [(name, model_of(manifest)) for name, manifest in sources]
-    first, expected = models[0]
+    first_name, first_model = models[0]
     for name, model in models[1:]:
-        refuse_other_model(expected, model, f"{first} and {name}", "index vectors of one model")
-    return None if any(model is None for _, model in models) else expected
+        vectors = f"{first_name} and {name}"
+        refuse_other_model(first_model, model, vectors, "index vectors of one model")
+    if any(model is None for _, model in models):
+        return None
+    return first_model
 
 
 # ir_metadata
@@ -422,74 +492,104 @@ LIBRARIES = ("torch", "transformers", "faiss-cpu", "faiss-gpu", "bm25s", "openvi
 
 
 def describe_run(
-    output: str, settings: RankingSettings, made_from: Part, contents: Part, **more: Any
+    output: str, settings: RankingSettings, made_from: Part, contents: Part, **further_settings: Any
 ) -> None:
     """Write manifest and ir_metadata of a finished run, unless it is a stream."""
     if not has_manifest(output):
         return
     ties = settings.ties or Ties.BREAK
-    recorded = {**as_json(settings), "ties": ties.value, **more}
-    manifest = Manifest(Kind.RUN, True, recorded, made_from, contents)
+    run_settings = {**as_json(settings), "ties": ties.value, **further_settings}
+    manifest = Manifest(Kind.RUN, True, run_settings, made_from, contents)
     if settings.ir_metadata is not IrMetadata.NONE:
-        import yaml
-
-        text = yaml.safe_dump(ir_metadata(output, manifest), sort_keys=False)
-        lines = ["ir_metadata.start", *text.splitlines(), "ir_metadata.end"]
-        if settings.ir_metadata is IrMetadata.COMMENTS:
-            with whole_binary(output) as out, open_binary(output) as run:
-                out.write("".join(f"# {line}\n" for line in lines).encode())
-                shutil.copyfileobj(run, out)
-        else:
-            with whole_binary(f"{output}{SUFFIX}") as out:
-                out.write("".join(f"{line}\n" for line in lines).encode())
+        _write_ir_metadata(
+            output, manifest, in_comments=settings.ir_metadata is IrMetadata.COMMENTS
+        )
     describe_file(output, manifest)
+
+
+def _write_ir_metadata(output: str, manifest: Manifest, *, in_comments: bool) -> None:
+    """Write the metadata of a run, at its start or in a file beside it."""
+    import yaml
+
+    text = yaml.safe_dump(ir_metadata(output, manifest), sort_keys=False)
+    lines = ["ir_metadata.start", *text.splitlines(), "ir_metadata.end"]
+    if in_comments:
+        with whole_binary(output) as out, open_binary(output) as run:
+            out.write("".join(f"# {line}\n" for line in lines).encode())
+            shutil.copyfileobj(run, out)
+    else:
+        with whole_binary(f"{output}{SUFFIX}") as out:
+            out.write("".join(f"{line}\n" for line in lines).encode())
 
 
 def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
     """Return the metadata of a run: paths are relative to its folder, or names alone."""
     public = partial(recorded.public_name, folder=Path(output).parent)
-    stages = [*_stages(Path(output).name, manifest)]
+    stages = list(_stages(Path(output).name, manifest))
     training_data = _training_data([stage.get("model") for stage in stages], public)
     for stage in stages:
-        for key in {"model", "topics", "corpus"} & stage.keys():
-            stage[key] = stage[key] and public(stage[key])
-    indexing, topics, corpus = (
-        next(filter(None, [stage.pop(name, None) for stage in stages]), None)
-        for name in ("indexing", "topics", "corpus")
-    )
-    collection = {"source": corpus, "topics": topics}
+        for key in ("model", "topics", "corpus"):
+            if stage.get(key):
+                stage[key] = public(stage[key])
+    indexing = _taken_from(stages, "indexing")
+    topics = _taken_from(stages, "topics")
+    corpus = _taken_from(stages, "corpus")
     command = shlex.join([Path(sys.argv[0]).name, *map(_public_word, sys.argv[1:])])
-    cpu = {"architecture": platform.machine(), "number of cores": len(os.sched_getaffinity(0))}
-    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    libraries, toolkit = [], f"denserk=={__version__}"
-    for library in LIBRARIES:
-        with suppress(ModuleNotFoundError):
-            libraries.append(f"{library}=={version(library)}")
+
+    method: dict[str, Any] = {"automatic": True}
+    if manifest.settings.get("ties") == "break":
+        method["score ties"] = "passage ids descending, then strictly decreasing scores"
+    else:
+        method["score ties"] = "kept"
+    if indexing:
+        method["indexing"] = indexing
+    method["retrieval"] = [_without_none(stage) for stage in stages]
+
+    collection = {}
+    if corpus:
+        collection["source"] = corpus
+    if topics:
+        collection["topics"] = topics
+    data: dict[str, Any] = {"test collection": collection}
+    if training_data:
+        data["training data"] = training_data
     return {
         "schema-version": 0.1,
         "run-version": 1.0,
         "tag": manifest.settings.get("tag", ""),
-        "platform": {
-            "hardware": {"cpu": cpu, "ram": f"{ram:.0f} GB"},
-            "operating system": {"kernel": platform.release()},
-            "software": {"libraries": {"python": libraries}, "retrieval toolkit": [toolkit]},
-        },
+        "platform": _platform(),
         "research goal": {},  # readers expect all six components
         "implementation": {"executable": {"cmd": command}, "source": {"lang": ["python"]}},
-        "method": {
-            "automatic": True,
-            "score ties": "passage ids descending, then strictly decreasing scores"
-            if manifest.settings.get("ties") == "break"
-            else "kept",
-            **({"indexing": indexing} if indexing else {}),
-            "retrieval": [{k: v for k, v in s.items() if v is not None} for s in stages],
-        },
+        "method": method,
         "actor": {},
-        "data": {
-            "test collection": {name: value for name, value in collection.items() if value},
-            **({"training data": training_data} if training_data else {}),
-        },
+        "data": data,
     }
+
+
+def _platform() -> dict[str, Any]:
+    """Return hardware, operating system and software of this machine."""
+    cpu = {"architecture": platform.machine(), "number of cores": len(os.sched_getaffinity(0))}
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    libraries = []
+    for library in LIBRARIES:
+        with suppress(ModuleNotFoundError):
+            libraries.append(f"{library}=={version(library)}")
+    toolkit = f"denserk=={__version__}"
+    return {
+        "hardware": {"cpu": cpu, "ram": f"{ram:.0f} GB"},
+        "operating system": {"kernel": platform.release()},
+        "software": {"libraries": {"python": libraries}, "retrieval toolkit": [toolkit]},
+    }
+
+
+def _taken_from(stages: Iterable[dict[str, Any]], key: str) -> Any:
+    """Remove a field from all stages, and return the first value of it that says something."""
+    values = [stage.pop(key, None) for stage in stages]
+    return next(filter(None, values), None)
+
+
+def _without_none(stage: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in stage.items() if value is not None}
 
 
 def _training_data(
@@ -501,7 +601,7 @@ def _training_data(
         for file in training_files(training_record(model) or {}):
             name = file["name"]
             sources[name] = {"name": Path(name).name, "source": public(name)}
-    return [*sources.values()]
+    return list(sources.values())
 
 
 def _public_word(word: str) -> str:
@@ -514,39 +614,87 @@ def _public_word(word: str) -> str:
 
 def _stages(name: str, manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Yield the stages of retrieval that made a run, the first one first."""
-    made, model = manifest.made_from, manifest.made_from.get("model") or {}
-    earlier = runs_of(made)
-    for run in earlier:
+    made_from = manifest.made_from
+    earlier_runs = runs_of(made_from)
+    for run in earlier_runs:
         try:
-            before = read_manifest(run["name"], Kind.RUN)
+            earlier_manifest = read_manifest(run["name"], Kind.RUN)
         except DenserkError:  # another toolkit's, or gone
             yield {"name": Path(run["name"]).name, "method": "unknown"}
         else:
-            yield from _stages(Path(run["name"]).name, before)
-    names = [Path(run["name"]).name for run in earlier]
-    if "runs" in made:
+            yield from _stages(Path(run["name"]).name, earlier_manifest)
+    earlier_names = [Path(run["name"]).name for run in earlier_runs]
+    if "runs" in made_from:
         fusion = manifest.settings["fusion"]
-        method, weights = f"{fusion['method']} fusion", fusion["weights"]
-        yield {"name": name, "method": method, "interpolates": names, "weight": weights}
-    elif earlier:
-        yield {"name": name, "method": "cross-encoder", "model": model["name"], "reranks": names[0]}
+        yield {
+            "name": name,
+            "method": f"{fusion['method']} fusion",
+            "interpolates": earlier_names,
+            "weight": fusion["weights"],
+        }
+    elif earlier_runs:
+        yield {
+            "name": name,
+            "method": "cross-encoder",
+            "model": made_from["model"]["name"],
+            "reranks": earlier_names[0],
+        }
     else:
-        settings: Part = {}
-        corpus = None
-        for each in indexes_of(made)[:1]:
-            where = beside(each["name"])
-            with suppress(DenserkError):  # gone, or of another version
-                index = read_any_manifest(where)
-                corpus = next((source.name for source in corpora_of(index)), None)
-                settings = index.settings
-        stage = {"name": name, "topics": (made.get("topics") or {}).get("name")}
-        if bm25 := settings.get("bm25"):
-            analysis = {name: bm25[name] for name in ("stemmer", "stopwords")}
-            analysis = {"tokenizer": settings["engine"], **analysis}
-            scoring = {"k1": bm25["k1"], "b": bm25["b"], "corpus": corpus, "indexing": analysis}
-            yield {**stage, "method": "BM25", **scoring}
-        else:
-            dense = (model.get("representation") or {}).get("representation", "vectors")
-            encoder = {"model": model.get("name"), "fingerprint": model.get("fingerprint")}
-            searched = {"index": settings.get("type", "flat"), "corpus": corpus}
-            yield {**stage, "method": f"dense: {dense}", **encoder, **searched}
+        yield _search_stage(name, made_from)
+
+
+def _search_stage(name: str, made_from: Part) -> dict[str, Any]:
+    """Return the stage of a run that searched an index or vectors."""
+    topics = made_from.get("topics") or {}
+    index = _searched_index(made_from)
+    if index.settings.get("bm25"):
+        return {
+            "name": name,
+            "topics": topics.get("name"),
+            "method": "BM25",
+            "k1": index.settings["bm25"]["k1"],
+            "b": index.settings["bm25"]["b"],
+            "corpus": index.corpus,
+            "indexing": _analysis(index.settings),
+        }
+    model = made_from.get("model") or {}
+    representation = model.get("representation") or {}
+    return {
+        "name": name,
+        "topics": topics.get("name"),
+        "method": f"dense: {representation.get('representation', 'vectors')}",
+        "model": model.get("name"),
+        "fingerprint": model.get("fingerprint"),
+        "index": index.settings.get("type", "flat"),
+        "corpus": index.corpus,
+    }
+
+
+def _analysis(settings: Part) -> dict[str, Any]:
+    """Return how a BM25 index splits texts into terms."""
+    bm25 = settings["bm25"]
+    return {
+        "tokenizer": settings["engine"],
+        "stemmer": bm25["stemmer"],
+        "stopwords": bm25["stopwords"],
+    }
+
+
+class _SearchedIndex(NamedTuple):
+    """The settings of the first index that a run searched, and the name of its corpus."""
+
+    settings: Part
+    corpus: str | None
+
+
+def _searched_index(made_from: Part) -> _SearchedIndex:
+    """Return what the manifest of the first index says; nothing if it is gone."""
+    indexes = indexes_of(made_from)
+    if not indexes:
+        return _SearchedIndex({}, None)
+    try:
+        manifest = read_any_manifest(beside(indexes[0]["name"]))
+        corpus = next((source.name for source in corpora_of(manifest)), None)
+    except DenserkError:  # gone, or of another version
+        return _SearchedIndex({}, None)
+    return _SearchedIndex(manifest.settings, corpus)
