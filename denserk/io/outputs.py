@@ -315,7 +315,8 @@ def _refill(target: Path, new: Path) -> None:
         _mark_unfinished(target, _json(new / MANIFEST))
         keep.append(MANIFEST)
     _empty(target, keep)
-    for item in [item for item in new.iterdir() if item.name != MANIFEST]:
+    items = [item for item in new.iterdir() if item.name != MANIFEST]
+    for item in items:
         shutil.move(item, target / item.name)
     flush_names(target)  # before the manifest says that the folder is complete
     if (new / MANIFEST).exists():
@@ -423,16 +424,16 @@ def claim(
             stop = error if isinstance(error, Interrupted) else Interrupted.received
             interrupted = stop is not None or not isinstance(error, Exception)
             for target in targets:
-                _put_back(target)
+                _put_back(target)  # where this fails, the old folder stays for the next command
+                discard_replaced(target)
             for folder in free_folders:
                 existed = folder in empty_folders
                 _remove_started(folder, interrupted=interrupted, existed=existed)
             if stop is not None:
                 stop.kept = ", ".join(str(target) for target in targets if _is_resumable(target))
             raise
-        finally:
-            for target in targets:
-                discard_replaced(target)
+        for target in targets:
+            discard_replaced(target)
 
 
 def _refuse_existing_file(target: Path) -> None:

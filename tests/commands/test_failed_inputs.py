@@ -1,5 +1,6 @@
 """A command that fails on its input leaves nothing that is in the way of the next one."""
 
+import errno
 import io
 import json
 import os
@@ -236,6 +237,31 @@ def test_a_real_mount_point(at):
         assert not [path for path in output.iterdir() if path.name.startswith(".")]
     finally:
         subprocess.run(["umount", output], check=True)
+
+
+def test_an_old_folder_that_cannot_be_put_back_at_once_is_there_after_the_next_command(
+    at, monkeypatch
+):
+    encode = ["encode", "--model", "model", "--device", "cpu", "--output", "out", "--quiet"]
+    assert run([*encode, "--corpus", "corpus.jsonl"]) == 0
+    old = contents(at)
+    broken = SimpleNamespace(buffer=io.BytesIO(b'{"_id": "d9", "te'))
+    copymode = shutil.copymode
+    calls: list[str] = []
+
+    def fail_after_the_first(source, target):
+        calls.append(target)
+        if len(calls) > 1:
+            raise OSError(errno.EIO, "Input/output error")
+        copymode(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", broken)
+        patch.setattr(shutil, "copymode", fail_after_the_first)
+        assert run([*encode, "--corpus", "-", "--overwrite"]) == 1
+    assert len(calls) == 2
+    assert run([*encode, "--corpus", "corpus.jsonl"]) == 2
+    assert contents(at) == old
 
 
 def test_a_benchmark_of_a_broken_corpus(cache, tiny):
