@@ -33,7 +33,9 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 JOURNAL = "blocks.jsonl"
-OTHERS = "blocks-*.jsonl"  # of ranks 1, 2, ... until their lines are copied into the first journal
+RANK_JOURNALS = (
+    "blocks-*.jsonl"  # of ranks 1, 2, ... until their lines are copied into the first journal
+)
 
 Hashes = NDArray[np.bytes_]  # (N,) of 16 bytes each
 
@@ -56,8 +58,10 @@ class Texts:
         for record in self.read():
             ledger.extend([record[0]])
             yield record
-        again = None if self.source == STREAM else lambda: (record[0] for record in self.read())
-        ledger.refuse_repeat(again, self.unit)
+        ledger.refuse_repeat(None if self.source == STREAM else self._ids, self.unit)
+
+    def _ids(self) -> Iterator[str]:
+        return (record[0] for record in self.read())
 
     def count(self) -> int | None:
         """Read and check all texts, before hours of work; None for a stream."""
@@ -73,7 +77,10 @@ class Texts:
     def blocks(self, size: int, start: int, stop: int | None) -> Iterator[tuple[int, list[Any]]]:
         """Yield the blocks of a shard with their numbers in the whole source."""
         records = self.checked() if stop is None else self._as_counted(start, stop)
-        yield from enumerate(iter(lambda: list(islice(records, size)), []), start // size)
+        number = start // size
+        while block := list(islice(records, size)):
+            yield number, block
+            number += 1
 
     def _as_counted(self, start: int, stop: int) -> Iterator[Any]:
         """Yield the records of a shard; raise an error where they are not those that were counted.
@@ -81,20 +88,22 @@ class Texts:
         One more is read, so that texts which grew are noticed. Where another process counted, only
         the number of records is known.
         """
-        expected = None if self.counted is None else self.counted.hashes(start, stop + 1)
-        number = 0
-        for number, record in enumerate(islice(self.read(), start, stop + 1), start=1):
-            if expected is not None and number > len(expected):
+        hashes = None if self.counted is None else self.counted.hashes(start, stop + 1)
+        count = 0  # of records that were read
+        for record in islice(self.read(), start, stop + 1):
+            if hashes is not None and count == len(hashes):
                 raise changed(self.source, f"it has more {self.unit} than the {stop:,} it had")
-            if expected is not None and hash(record[0]) != expected[number - 1]:
-                position = f"number {start + number:,} of its {self.unit}"
-                raise changed(self.source, f"{position} is now {record[0]}")
-            if start + number <= stop:
+            if hashes is not None and hash(record[0]) != hashes[count]:
+                change = f"number {start + count + 1:,} of its {self.unit} is now {record[0]}"
+                raise changed(self.source, change)
+            count += 1
+            if start + count <= stop:
                 yield record
-        missing = (stop - start if expected is None else len(expected)) - number
+        counted = stop - start if hashes is None else len(hashes)
+        missing = counted - count
         if missing > 0:
-            found = f"it has {start + number:,} {self.unit}"
-            raise changed(self.source, f"{found}, and had at least {missing:,} more")
+            change = f"it has {start + count:,} {self.unit}, and had at least {missing:,} more"
+            raise changed(self.source, change)
 
 
 def shard_bounds(
@@ -109,11 +118,14 @@ def shard_bounds(
         return 0, None
     blocks = -(-count // block_size)
     if shard_num > blocks:
-        made = f"{count:,} texts make only {blocks} blocks of {block_size:,}"
+        message = (
+            f"--shard-num {shard_num}: {count:,} texts make only {blocks} blocks of {block_size:,}"
+        )
         hint = f"use at most {blocks} shards, or a smaller --block-size"
-        raise UsageError(f"--shard-num {shard_num}: {made}", hint)
-    first, last = (blocks * shard // shard_num for shard in (shard_id, shard_id + 1))
-    return first * block_size, min(count, last * block_size)
+        raise UsageError(message, hint)
+    first_block = blocks * shard_id // shard_num
+    end_block = blocks * (shard_id + 1) // shard_num
+    return first_block * block_size, min(count, end_block * block_size)
 
 
 def texts_sha256(texts: Iterable[Sequence[str]]) -> str:
@@ -132,22 +144,29 @@ def text_hashes(texts: Iterable[Sequence[str]]) -> Hashes:
 
 
 def refuse_other_run(
-    where: str | Path, started: Manifest, now: Manifest, inputs: Iterable[str], hint: str = ""
+    output: str | Path, started: Manifest, current: Manifest, inputs: Iterable[str], hint: str = ""
 ) -> None:
     """Raise a MismatchError if an output was started with other settings or another model.
 
     `inputs` are the keys of `made_from` that describe models, or vectors, by a fingerprint.
     """
-    found = differences(started.settings, now.settings)
+    phrases = differences(started.settings, current.settings)
     for key in inputs:
-        # without names, because a folder may have moved
-        old, new = ({**(each.made_from.get(key) or {}), "name": None} for each in (started, now))
-        found += differences(old, new, f"{key}.")
-    if found:
+        old, new = _input_without_name(started, key), _input_without_name(current, key)
+        phrases += differences(old, new, f"{key}.")
+    if phrases:
+        message = f"{output} was started with other settings: {'; '.join(phrases)}"
         hint = hint or "give the same settings, or start over with --overwrite"
-        raise MismatchError(f"{where} was started with other settings: {'; '.join(found)}", hint)
-    if started.version != now.version:
-        logger.warning(f"{where} was started by denserk {started.version}; this is {now.version}")
+        raise MismatchError(message, hint)
+    if started.version != current.version:
+        logger.warning(
+            f"{output} was started by denserk {started.version}; this is {current.version}"
+        )
+
+
+def _input_without_name(manifest: Manifest, key: str) -> dict[str, Any]:
+    """Return the description of an input without its name: a folder may have moved."""
+    return {**(manifest.made_from.get(key) or {}), "name": None}
 
 
 @dataclass(frozen=True)
@@ -171,27 +190,36 @@ Finished = Mapping[int, Block]  # by number
 
 def read_journal(folder: Path) -> dict[int, Block]:
     """Read the finished blocks of all processes, by number and in its order."""
-    found: dict[int, Block] = {}
-    for where in [path for path in (folder / JOURNAL, *folder.glob(OTHERS)) if path.exists()]:
-        for number, line in enumerate(read_file(where).splitlines(keepends=True), start=1):
+    blocks: dict[int, Block] = {}
+    for journal in (folder / JOURNAL, *folder.glob(RANK_JOURNALS)):
+        if not journal.exists():
+            continue
+        for number, line in enumerate(read_file(journal).splitlines(keepends=True), start=1):
             if not line.endswith(b"\n"):
                 break  # cut short by a kill
-            try:
-                block = from_json(Block, orjson.loads(line))
-                if block.number < 0 or block.count < 1:
-                    raise ValueError("numbers out of range")
-            except (AttributeError, TypeError, ValueError, UsageError) as error:
-                broken, hint = f"a broken line ({error})", "start over with --overwrite"
-                raise InputError(where, number, broken, "one finished block", hint) from None
-            found[block.number] = block
-    return dict(sorted(found.items()))
+            block = _parse_block(line, journal, number)
+            blocks[block.number] = block
+    return dict(sorted(blocks.items()))
+
+
+def _parse_block(line: bytes, journal: Path, number: int) -> Block:
+    """Return the block of a line of a journal, which is named in errors by its number."""
+    try:
+        block = from_json(Block, orjson.loads(line))
+        if block.number < 0 or block.count < 1:
+            raise ValueError("numbers out of range")
+    except (AttributeError, TypeError, ValueError, UsageError) as error:
+        found = f"a broken line ({error})"
+        hint = "start over with --overwrite"
+        raise InputError(journal, number, found, "one finished block", hint) from None
+    return block
 
 
 def start_folder(folder: Path, manifest: Manifest) -> dict[int, Block]:
     """Prepare a folder for writing or resuming; return its finished blocks by number."""
     finished = read_journal(folder)
-    for left_behind in folder.glob(".*.part"):
-        left_behind.unlink()
+    for temporary in folder.glob(".*.part"):  # of a killed process
+        temporary.unlink()
     write_manifest(folder, manifest)
     _write_journal(folder, finished)  # a line cut short by a kill must not be continued
     return finished
@@ -202,8 +230,8 @@ def _write_journal(folder: Path, blocks: Finished) -> None:
     with whole_binary(folder / JOURNAL) as handle:
         handle.writelines(dump_json(block) for _, block in sorted(blocks.items()))
     with write_errors(folder):
-        for other in folder.glob(OTHERS):
-            other.unlink()
+        for journal in folder.glob(RANK_JOURNALS):
+            journal.unlink()
 
 
 class BlockFolder:
@@ -217,9 +245,14 @@ class BlockFolder:
     def __init__(
         self, folder: Path, manifest: Manifest, finished: Finished | None = None, rank: int = 0
     ) -> None:
-        self._folder, self._manifest = folder, manifest
-        self._journal = folder / (OTHERS.replace("*", str(rank)) if rank else JOURNAL)
-        self.finished = dict(start_folder(folder, manifest) if finished is None else finished)
+        self._folder = folder
+        self._manifest = manifest
+        self._journal = folder / JOURNAL
+        if rank > 0:
+            self._journal = folder / RANK_JOURNALS.replace("*", str(rank))
+        if finished is None:
+            finished = start_folder(folder, manifest)
+        self.finished = dict(finished)
 
     def write_files(self, block: Block, files: Mapping[str, bytes]) -> None:
         """Write the files of a block, by suffix, and add it to the journal.
@@ -233,9 +266,10 @@ class BlockFolder:
         with write_errors(self._folder):
             flush_written(paths.values())
         digests = {suffix: sha256(data).hexdigest() for suffix, data in files.items()}
-        self.finished[block.number] = replace(block, sha256=digests)
+        finished_block = replace(block, sha256=digests)
+        self.finished[block.number] = finished_block
         with write_errors(self._folder), self._journal.open("ab") as journal:
-            journal.write(dump_json(self.finished[block.number]))
+            journal.write(dump_json(finished_block))
             journal.flush()
             os.fsync(journal.fileno())
         discard_replaced(self._folder)
@@ -254,7 +288,8 @@ class ResumableLines(BlockFolder):
     """Writes blocks of lines, and then the whole file; `overwrite` discards an unfinished one."""
 
     def __init__(self, output: str | Path, manifest: Manifest, *, overwrite: bool) -> None:
-        self._output, folder = Path(output), unfinished_folder(output)
+        self._output = Path(output)
+        folder = unfinished_folder(output)
         with write_errors(output):
             if overwrite:
                 shutil.rmtree(folder, ignore_errors=True)
