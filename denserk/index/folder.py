@@ -80,10 +80,10 @@ def read_index_manifest(folder: str | Path) -> tuple[Manifest | None, Engine]:
 
 def is_vector_folder(name: str) -> bool:
     """Return whether a folder holds vectors that denserk wrote, and no index."""
-    where = Path(name) / NAME
-    if not where.is_file() or (Path(name) / INDEX).exists():
+    manifest = Path(name) / NAME
+    if not manifest.is_file() or (Path(name) / INDEX).exists():
         return False
-    return read_any_manifest(where).kind is Kind.VECTORS
+    return read_any_manifest(manifest).kind is Kind.VECTORS
 
 
 def folder_bytes(folder: Path) -> int:
@@ -120,24 +120,39 @@ class PassageIds:
 
     def __call__(self, passages: Rows) -> list[str]:
         """Return the ids of (K,) passages, each in one part alone."""
-        names = np.empty(len(passages), object)
-        for number, places, inside in by_file(self._firsts, passages):
-            mapped = self._open(number)
-            text, ends = mapped.text, mapped.ends
-            size = self._parts[number].lines
-            lines = inside * size
-            starts = np.where(lines > 0, ends[lines - 1] + 1, 0).tolist()
-            bounds = zip(starts, ends[lines].tolist(), strict=True)
-            named = (text[start:end].decode().rstrip() for start, end in bounds)
-            names[places] = [passage_of(line, size) for line in named]
-        found: list[str] = names.tolist()
-        if len(set(found)) < len(found):
-            name = next(name for name, times in Counter(found).items() if times > 1)
-            files = by_file(self._firsts, passages[names == name])
-            one, other = [self._parts[n].shard for n, places, _ in files for _ in places][:2]
-            hint = "search shards that share no passage"
-            raise MismatchError(f"the id {name} occurs in {one} and in {other}", hint)
-        return found
+        ids = np.empty(len(passages), object)
+        for part in by_file(self._firsts, passages):
+            ids[part.positions] = self._ids_of_part(part.number, part.rows)
+        docids: list[str] = ids.tolist()
+        if len(set(docids)) < len(docids):
+            raise self._repeat(docids, passages)
+        return docids
+
+    def _ids_of_part(self, number: int, passages: Rows) -> list[str]:
+        """Return the ids of (K,) passages, by their numbers in a part."""
+        mapped = self._open(number)
+        text, ends = mapped.text, mapped.ends
+        size = self._parts[number].lines
+        lines = passages * size  # the first of each passage
+        line_starts = np.where(lines > 0, ends[lines - 1] + 1, 0).tolist()
+        line_ends = ends[lines].tolist()
+        ids = []
+        for start, end in zip(line_starts, line_ends, strict=True):
+            line = text[start:end].decode().rstrip()
+            ids.append(passage_of(line, size))
+        return ids
+
+    def _repeat(self, docids: Sequence[str], passages: Rows) -> MismatchError:
+        """Return the error of an id that occurs in two parts."""
+        repeated = next(docid for docid, times in Counter(docids).items() if times > 1)
+        numbers = [
+            number
+            for docid, number in zip(docids, passages.tolist(), strict=True)
+            if docid == repeated
+        ]
+        first, second = [self.folder_of(number) for number in sorted(numbers)][:2]
+        message = f"the id {repeated} occurs in {first} and in {second}"
+        return MismatchError(message, "search shards that share no passage")
 
     def folder_of(self, passage: int) -> str:
         """Return the folder of a passage, by its number."""
@@ -189,19 +204,25 @@ class ChainedVectors:
     def __getitem__(self, rows: slice | Rows) -> NDArray[Any]:
         """Return consecutive rows, without a copy if one file has them, or rows by number."""
         if isinstance(rows, slice):
-            first, last, _ = rows.indices(len(self))
-            begin = int(np.searchsorted(self._firsts, first, side="right")) - 1
-            end = int(np.searchsorted(self._firsts[:-1], last))
-            starts = self._firsts[begin:end].tolist()
-            parts = [
-                self._map(number)[max(first - start, 0) : last - start]
-                for number, start in enumerate(starts, begin)
-            ]
-            return parts[0] if len(parts) == 1 else np.concatenate([self._map(0)[:0], *parts])
-        found = np.empty((len(rows), self.shape[1]), np.float32)
-        for number, places, inside in by_file(self._firsts, rows):
-            found[places] = self._map(number)[inside]
-        return found
+            start, stop, _ = rows.indices(len(self))
+            return self._consecutive(start, stop)
+        vectors = np.empty((len(rows), self.shape[1]), np.float32)
+        for part in by_file(self._firsts, rows):
+            vectors[part.positions] = self._map(part.number)[part.rows]
+        return vectors
+
+    def _consecutive(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the rows from `start` to before `stop`."""
+        first_file = int(np.searchsorted(self._firsts, start, side="right")) - 1
+        end_file = int(np.searchsorted(self._firsts[:-1], stop))
+        vectors = []
+        for number in range(first_file, end_file):
+            offset = int(self._firsts[number])
+            vectors.append(self._map(number)[max(start - offset, 0) : stop - offset])
+        if len(vectors) == 1:
+            return vectors[0]
+        no_rows = self._map(0)[:0]
+        return np.concatenate([no_rows, *vectors])
 
 
 def _map_vectors(part: Part) -> NDArray[np.floating[Any]]:
@@ -210,96 +231,127 @@ def _map_vectors(part: Part) -> NDArray[np.floating[Any]]:
     return part.vectors()
 
 
-def by_file(firsts: Rows, wanted: Rows) -> Iterator[tuple[int, Rows, Rows]]:
-    """Yield which of `wanted` are in each file: its number, their places, their numbers in it."""
-    files = np.searchsorted(firsts, wanted, side="right") - 1
+class RowsOfFile(NamedTuple):
+    """Which of some rows are in a file."""
+
+    number: int  # of the file
+    positions: Rows  # among the rows
+    rows: Rows  # their numbers within the file
+
+
+def by_file(firsts: Rows, rows: Rows) -> Iterator[RowsOfFile]:
+    """Yield which rows are in each file, given the number of each file's first row."""
+    files = np.searchsorted(firsts, rows, side="right") - 1
     for number in np.unique(files).tolist():
-        places = np.flatnonzero(files == number)
-        yield number, places, wanted[places] - firsts[number]
+        positions = np.flatnonzero(files == number)
+        yield RowsOfFile(number, positions, rows[positions] - firsts[number])
 
 
 def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
     """Return the inputs of `option`, patterns replaced by the sorted names that they match."""
-    found: list[str] = []
+    names: list[str] = []
     for name in inputs:
         if name == STREAM or Path(name).exists() or not glob.has_magic(name):
-            found.append(name)
+            names.append(name)
             continue
         matches = glob.glob(name)  # noqa: PTH207 - patterns with folders
-        # shard-2 before shard-10
-        matches.sort(key=lambda m: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", m)])
         if not matches:
             raise UsageError(f"{option} {name}: the pattern matches nothing")
-        found += matches
-    for name in found:
-        if found.count(name) > 1:
+        names += sorted(matches, key=_numeric_order)
+    for name in names:
+        if names.count(name) > 1:
             raise UsageError(f"{option} {name} is given twice")
-    return found
+    return names
+
+
+def _numeric_order(name: str) -> list[int | str]:
+    """Return a key that sorts shard-2 before shard-10."""
+    parts = re.split(r"(\d+)", name)
+    return [int(part) if part.isdecimal() else part for part in parts]
 
 
 def open_sources(inputs: Sequence[str], allow_pickle: bool = False) -> list[VectorSource]:
     """Open every input before anything is written."""
-    opened = [read_vector_blocks(name, allow_pickle=allow_pickle) for name in expanded(inputs)]
-    require_same("vectors per passage", [(s.name, s.vectors_per_passage) for s in opened])
-    check_shards([(source.name, source.manifest) for source in opened])
-    return opened
+    sources = [read_vector_blocks(name, allow_pickle=allow_pickle) for name in expanded(inputs)]
+    counts = [(source.name, source.vectors_per_passage) for source in sources]
+    require_same("vectors per passage", counts)
+    check_shards([(source.name, source.manifest) for source in sources])
+    return sources
 
 
-def require_same(what: str, named: Sequence[tuple[str, Any]]) -> None:
+def require_same(unit: str, values: Sequence[tuple[str, Any]]) -> None:
     """Raise a MismatchError if values, given with the names that they belong to, differ."""
-    for name, value in named[1:]:
-        if value != named[0][1]:
-            raise MismatchError(f"{named[0][0]} has {named[0][1]} {what}, {name} has {value}")
+    first_name, first_value = values[0]
+    for name, value in values[1:]:
+        if value != first_value:
+            message = f"{first_name} has {first_value} {unit}, {name} has {value}"
+            raise MismatchError(message)
 
 
-def check_shards(named: Sequence[tuple[str, Manifest | None]]) -> None:
+def check_shards(manifests: Sequence[tuple[str, Manifest | None]]) -> None:
     """Reject shards of one corpus, given with their names, whose block sizes differ.
 
     Shards are whole blocks, so such shards overlap or leave passages out.
     """
-    first: dict[int, tuple[str, Any]] = {}
-    ids: set[tuple[int, Any]] = set()
-    for name, manifest in named:
-        chosen = {} if manifest is None else manifest.settings
-        number, shard, size = (chosen.get(k) for k in ("shard_num", "shard_id", "block_size"))
-        if not isinstance(number, int) or number < 2 or (number, shard) in ids:
+    first_shards: dict[int, tuple[str, Any]] = {}  # name and block size, by number of shards
+    shards: set[tuple[int, Any]] = set()  # number of shards, and which one
+    for name, manifest in manifests:
+        settings = {} if manifest is None else manifest.settings
+        shard_num = settings.get("shard_num")
+        shard = shard_num, settings.get("shard_id")
+        if not isinstance(shard_num, int) or shard_num < 2 or shard in shards:
             continue  # a whole corpus, or a shard of another one
-        ids.add((number, shard))
-        other, expected = first.setdefault(number, (name, size))
-        if size != expected:
-            blocks = f"in blocks of {expected} passages, {name} in blocks of {size}"
-            hint = f"encode all shards with one --block-size, for example {expected}"
-            raise MismatchError(f"{other} was encoded {blocks}", hint)
-    if len(first) == 1 and 1 < len(ids) == len(named):  # one shard alone may be meant
-        (number,) = first
-        if missing := sorted(set(range(number)) - {shard for _, shard in ids}):
+        shards.add(shard)
+        block_size = settings.get("block_size")
+        first_name, first_size = first_shards.setdefault(shard_num, (name, block_size))
+        if block_size != first_size:
+            message = (
+                f"{first_name} was encoded in blocks of {first_size} passages, "
+                f"{name} in blocks of {block_size}"
+            )
+            hint = f"encode all shards with one --block-size, for example {first_size}"
+            raise MismatchError(message, hint)
+    are_of_one_corpus = len(first_shards) == 1 and len(shards) == len(manifests)
+    if are_of_one_corpus and len(shards) > 1:  # one shard alone may be meant
+        (shard_num,) = first_shards
+        missing = sorted(set(range(shard_num)) - {shard_id for _, shard_id in shards})
+        if missing:
             logger.warning(f"shards are missing among the inputs: {missing} (counted from 0)")
 
 
 def known_count(sources: Sequence[VectorSource]) -> int | None:
     """Return the number of passages if the manifest of every source has it."""
-    counts = [s.manifest.contents.get("count") if s.manifest else None for s in sources]
-    return None if None in counts else sum(int(count or 0) for count in counts)
+    total = 0
+    for source in sources:
+        count = None if source.manifest is None else source.manifest.contents.get("count")
+        if count is None:
+            return None
+        total += int(count)
+    return total
 
 
 def checked_blocks(sources: Sequence[VectorSource]) -> Iterator[VectorBlock]:
     """Yield the blocks of several sources; at the end, reject an id that occurred twice."""
-    dimension, ids = 0, IdLedger()
+    dimension = 0
+    ledger = IdLedger()
     for source in sources:
-        ids.start(source.name)
+        ledger.start(source.name)
         for block in source.blocks():
             dimension = check_dimension(block, dimension, source.name)
-            ids.extend(block.ids)
+            ledger.extend(block.ids)
             yield block
 
-    def again() -> Iterator[str]:
-        return (docid for source in sources for block in source.read() for docid in block.ids)
+    def all_ids() -> Iterator[str]:
+        for source in sources:
+            for block in source.read():
+                yield from block.ids
 
-    ids.refuse_repeat(None if STREAM in [source.name for source in sources] else again)
+    has_stream = any(source.name == STREAM for source in sources)  # which is read once
+    ledger.refuse_repeat(None if has_stream else all_ids)
 
 
 def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> dict[str, int]:
-    """Stream vectors into a flat file, and ids into `docid` beside it; return what is there."""
+    """Stream vectors into a flat file, and ids into `docid` beside it; return their counts."""
     size = sources[0].vectors_per_passage
     with track("reading vectors", known_count(sources), "passages") as progress:
 
