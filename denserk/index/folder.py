@@ -281,6 +281,8 @@ def open_sources(inputs: Sequence[str], allow_pickle: bool = False) -> list[Vect
 
 def require_same(unit: str, values: Sequence[tuple[str, Any]]) -> None:
     """Raise a MismatchError if values, given with the names that they belong to, differ."""
+    if not values:
+        return
     first_name, first_value = values[0]
     for name, value in values[1:]:
         if value != first_value:
@@ -294,7 +296,7 @@ def check_shards(manifests: Sequence[tuple[str, Manifest | None]]) -> None:
     Shards are whole blocks, so such shards overlap or leave passages out.
     """
     first_shards: dict[int, tuple[str, Any]] = {}  # name and block size, by number of shards
-    shards: set[tuple[int, Any]] = set()  # number of shards, and which one
+    shards: set[tuple[Any, Any]] = set()  # number of shards, and which one
     for name, manifest in manifests:
         settings = {} if manifest is None else manifest.settings
         shard_num = settings.get("shard_num")
