@@ -91,13 +91,13 @@ def prepare_folder(
     write: Callable[[Path, Path], Mapping[str, Any]],
     *,
     again: bool = True,
-    own: bool = True,
+    is_part: bool = True,
 ) -> None:
     """Write a prepared folder, unless it holds what the plan would make.
 
     `write` writes the files of a folder, given another one for temporary files; it returns the
     manifest's contents. Under `again` differing data is prepared again. Otherwise, in a resumed
-    run, it is a MismatchError, and data from standard input counts as unchanged. `own` is as in
+    run, it is a MismatchError, and data from standard input counts as unchanged. `is_part` is as in
     `whole_folder`.
     """
     if folder.is_dir() and any(folder.iterdir()):
@@ -114,7 +114,7 @@ def prepare_folder(
         if not found:
             return
         logger.info(f"{folder} is prepared again: {'; '.join(found)}")
-    with whole_folder(folder, overwrite=True, own=own) as part:
+    with whole_folder(folder, overwrite=True, is_part=is_part) as part:
         with TemporaryDirectory(dir=part) as scratch:
             contents = write(part, Path(scratch))
         for source in plan.made_from.values():

@@ -329,7 +329,7 @@ def write_tokens(store: PretrainingStore, folder: Path, name: str, separator: in
 
     settings = {**store.settings, "name": name}
     plan = Manifest(Kind.TOKENS, complete=False, settings=settings, made_from=store.made_from)
-    prepared.prepare_folder(folder, plan, write, own=False)
+    prepared.prepare_folder(folder, plan, write, is_part=False)
 
 
 def _records(store: PretrainingStore, separator: int) -> Iterator[dict[str, Any]]:

@@ -33,9 +33,8 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 JOURNAL = "blocks.jsonl"
-RANK_JOURNALS = (
-    "blocks-*.jsonl"  # of ranks 1, 2, ... until their lines are copied into the first journal
-)
+# of ranks 1, 2, ... until their lines are copied into the first journal
+RANK_JOURNALS = "blocks-*.jsonl"
 
 Hashes = NDArray[np.bytes_]  # (N,) of 16 bytes each
 
@@ -61,6 +60,7 @@ class Texts:
         ledger.refuse_repeat(None if self.source == STREAM else self._ids, self.unit)
 
     def _ids(self) -> Iterator[str]:
+        """Read the ids once more, for the error that names a repeated one."""
         return (record[0] for record in self.read())
 
     def count(self) -> int | None:

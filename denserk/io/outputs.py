@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
-from typing import Any
+from typing import Any, NamedTuple
 
 from denserk.errors import DenserkError, Interrupted, UsageError
 from denserk.io import files
@@ -57,12 +57,21 @@ FOLDERS = """
     checkpoints checkpoint-* best steps step-* start logs training-data dev-data guide-data
     scratch .saving query document adapter [0-9]_*
 """
-# the file that marks a folder of denserk's -> keys of its JSON object, patterns of other files
+
+
+class Mark(NamedTuple):
+    """What tells that a folder is denserk's: a JSON file with certain keys."""
+
+    keys: set[str]
+    file_patterns: str  # of the files in such a folder, separated by spaces
+
+
+# by the name of the file
 MARKS = {
-    EXPORT: ({"files"}, EXPORT),
-    MANIFEST: ({"kind", "complete", "settings"}, MANIFEST_FILES),
-    TRAINING: ({"versions"}, TRAINING_FILES),
-    MODEL: ({"denserk_version"}, MODEL_FILES),
+    EXPORT: Mark({"files"}, EXPORT),
+    MANIFEST: Mark({"kind", "complete", "settings"}, MANIFEST_FILES),
+    TRAINING: Mark({"versions"}, TRAINING_FILES),
+    MODEL: Mark({"denserk_version"}, MODEL_FILES),
 }
 
 
@@ -77,8 +86,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _marker(folder: Path) -> str | None:
     """Return the file that marks a folder of denserk's, or None."""
-    for name, (keys, _) in MARKS.items():
-        if keys <= _json(folder / name).keys():
+    for name, mark in MARKS.items():
+        if mark.keys <= _json(folder / name).keys():
             return name
     return None
 
@@ -90,7 +99,8 @@ def foreign_items(folder: Path) -> Iterator[Path]:
     list of an export; in it, only files and folders with names that denserk uses are denserk's.
     """
     marker = _marker(folder)
-    file_patterns, folder_patterns = _patterns(folder, marker)
+    file_patterns = _file_patterns(folder, marker)
+    folder_patterns = _folder_patterns(folder, marker)
     items = folder.iterdir() if marker is None else folder.rglob("*")
     for item in sorted(items):
         path = item.relative_to(folder)
@@ -104,19 +114,24 @@ def foreign_items(folder: Path) -> Iterator[Path]:
             yield item
 
 
-def _patterns(folder: Path, marker: str | None) -> tuple[list[str], list[str]]:
-    """Return patterns of the files, and of the folders, that denserk writes in a marked folder."""
+def _file_patterns(folder: Path, marker: str | None) -> list[str]:
+    """Return patterns of the files that denserk writes in a marked folder."""
     if marker is None:
-        return [], []
-    file_patterns = MARKS[marker][1].split()
+        return []
+    patterns = MARKS[marker].file_patterns.split()
     if marker == EXPORT:
-        file_patterns += _json(folder / EXPORT)["files"]
-        return file_patterns, [
-            parent.as_posix() for name in file_patterns for parent in Path(name).parents
-        ]
+        patterns += _json(folder / EXPORT)["files"]
+    return patterns
+
+
+def _folder_patterns(folder: Path, marker: str | None) -> list[str]:
+    """Return patterns of the folders that denserk writes in a marked folder."""
+    if marker == EXPORT:
+        files_of_export = _json(folder / EXPORT)["files"]
+        return [parent.as_posix() for name in files_of_export for parent in Path(name).parents]
     if marker in (TRAINING, MODEL):
-        return file_patterns, FOLDERS.split()
-    return file_patterns, []
+        return FOLDERS.split()
+    return []
 
 
 def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False) -> None:
@@ -216,14 +231,14 @@ def remove_folder(folder: Path, *, like: Path | None = None) -> None:
 
 @contextmanager
 def whole_folder(
-    folder: str | Path, *, overwrite: bool = False, export: bool = False, own: bool = False
+    folder: str | Path, *, overwrite: bool = False, export: bool = False, is_part: bool = False
 ) -> Iterator[Path]:
     """Yield a temporary folder that replaces `folder` on success.
 
-    `overwrite` replaces a folder that is not empty; `own` replaces one inside a folder of denserk's
-    without a check; `export` records the names of files in another tool's format.
+    `overwrite` replaces a folder that is not empty; `is_part` replaces a part of another folder of
+    denserk's without a check; `export` records the names of files in another tool's format.
     """
-    if not own:
+    if not is_part:
         refuse_occupied(folder, overwrite=overwrite)
     target = real_path(folder)
     temporary = _building_folder(target)

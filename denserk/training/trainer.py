@@ -278,7 +278,7 @@ class Trainer:
     def _save_model(self, folder: Path) -> None:
         self.check_weights()
         if devices.world()[0] == 0:
-            with whole_folder(folder, own=True) as part:
+            with whole_folder(folder, is_part=True) as part:
                 self.training.save(part)
 
     def _log(self, values: dict[str, float]) -> None:
@@ -316,7 +316,7 @@ class Trainer:
         state = {name: getattr(self, f"_{name}").state_dict() for name in STATEFUL}
         state |= {"random": random, "sums": self._sums, "summed": self._summed}
         log = {"step": self.step_number, "stopped": self._stopped, "log_history": self.history}
-        with whole_folder(self.folder / f"checkpoint-{self.step_number}", own=True) as part:
+        with whole_folder(self.folder / f"checkpoint-{self.step_number}", is_part=True) as part:
             self.training.save(part)
             try:
                 torch.save(state, part / STATE)
