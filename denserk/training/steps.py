@@ -73,9 +73,9 @@ class Update:
     # labelled tokens of all batches and processes by term, once they are counted
     label_counts: "Terms | None" = None
 
-    def count(self, batch: Any, count: Callable[[Any], int]) -> int:
-        """Count something in all batches of the update on this process."""
-        return sum(map(count, self.batches)) if len(self.batches) > 1 else count(batch)
+    def all_batches(self, batch: Any) -> Sequence[Any]:
+        """Return all batches of the update on this process, of which `batch` is one."""
+        return self.batches if len(self.batches) > 1 else [batch]
 
 
 def groups_of(
@@ -160,10 +160,10 @@ def over_processes(count: int, device: torch.device) -> int:
     return int(gather(torch.tensor([count], device=device)).sum())
 
 
-def parts_of_mean(
+def mean_divisor(
     count: Callable[[Any], int], batch: Any, update: Update, *, across_devices: bool
 ) -> float:
-    """Return by how much a batch's mean is divided to be its part of the update's mean.
+    """Return by what a batch's mean is divided to be its part of the update's mean.
 
     `count` returns the number of values of a batch that the mean is over; `across_devices`: the
     batch's mean is already over the values of all processes.
@@ -171,12 +171,16 @@ def parts_of_mean(
     _, processes = world()
     if processes == 1 and len(update.batches) <= 1:
         return 1.0
-    of_batch, of_update = count(batch), update.count(batch, count)
+    batch_count = count(batch)
+    update_count = sum(map(count, update.all_batches(batch)))
     if processes > 1:
         device = batch.items.device
-        of_update = over_processes(of_update, device)
-        of_batch = over_processes(of_batch, device) if across_devices else of_batch
-    return of_update / of_batch if of_batch else math.inf
+        update_count = over_processes(update_count, device)
+        if across_devices:
+            batch_count = over_processes(batch_count, device)
+    if batch_count == 0:
+        return math.inf  # a mean of nothing is no part of the update's
+    return update_count / batch_count
 
 
 def count_items(batch: Any) -> int:
@@ -190,17 +194,29 @@ def count_margins(batch: batches.TrainingBatch) -> int:
     return int((batch.teacher[:, 1:] > -torch.inf).sum())
 
 
-def parts_of_update(
+class LossDivisors(NamedTuple):
+    """`mean_divisor` of the terms of a retrieval loss."""
+
+    contrastive: float
+    distillation: float
+
+    def of(self, term: str) -> float:
+        """Return the divisor of a term, by its name."""
+        return self.distillation if term.startswith("distillation") else self.contrastive
+
+
+def loss_divisors(
     objective: retrieval.RetrievalObjective,
     batch: batches.TrainingBatch,
     update: Update,
     across_devices: bool,
-) -> tuple[float, float]:
-    """Return `parts_of_mean` of the contrastive loss, and of distillation."""
-    of_queries = parts_of_mean(count_items, batch, update, across_devices=across_devices)
+) -> LossDivisors:
+    """Return the divisors of a batch's loss: MarginMSE is a mean over margins, not over queries."""
+    by_queries = mean_divisor(count_items, batch, update, across_devices=across_devices)
     if objective.settings.distillation is not Distillation.MARGIN_MSE:
-        return of_queries, of_queries
-    return of_queries, parts_of_mean(count_margins, batch, update, across_devices=across_devices)
+        return LossDivisors(by_queries, by_queries)
+    by_margins = mean_divisor(count_margins, batch, update, across_devices=across_devices)
+    return LossDivisors(by_queries, by_margins)
 
 
 def join(parts: Sequence[PassageVectors]) -> PassageVectors:
@@ -209,6 +225,78 @@ def join(parts: Sequence[PassageVectors]) -> PassageVectors:
     values = torch.cat([widen(part.values, size) for part in parts])
     masks = [widen(part.mask, size) for part in parts if part.mask is not None]
     return PassageVectors(values, torch.cat(masks) if masks else None)
+
+
+class ComparedTexts(NamedTuple):
+    """What the retrieval loss compares: the texts of this process, or of all processes."""
+
+    queries: Tensor  # (B, D)
+    passages: PassageVectors  # (P, S, D)
+    groups: Tensor  # (B, N), rows of the passages
+    keys: Tensor  # (P,), negative for padding
+    teacher: Tensor | None  # (B, N)
+    known: batches.Positives | None
+    guide_vectors: retrieval.Vectors | None
+
+
+def gather_texts(local: ComparedTexts) -> ComparedTexts:
+    """Join the texts of all processes, of which each is padded to the most passages of any."""
+    rank, _ = world()
+    values, mask = local.passages
+    device = local.keys.device
+    passage_count = widest(values.shape[0], device)
+    vector_count = widest(values.shape[1], device)
+    groups = gather(
+        torch.where(local.groups < 0, local.groups, local.groups + rank * passage_count)
+    )
+    keys = gather(widen(local.keys, passage_count, axis=0, value=-1))
+    queries = gather(local.queries)
+    values = gather(widen(widen(values, vector_count), passage_count, axis=0))
+    if mask is not None:
+        padded_mask = widen(widen(mask, vector_count), passage_count, axis=0)
+        mask = gather(padded_mask.to(torch.uint8)).bool()
+    teacher = None if local.teacher is None else gather(local.teacher)
+    known = local.known
+    if known is not None:
+        positive_count = widest(known.positives.shape[1], device)
+        known = batches.Positives(
+            positives=gather(widen(known.positives, positive_count, value=-1)),
+            passages=gather(widen(known.passages, passage_count, axis=0)),
+            queries=gather(known.queries),
+        )
+    guide_vectors = local.guide_vectors
+    if guide_vectors is not None:
+        guide_queries, guide_passages = guide_vectors
+        guide_values = gather(widen(guide_passages.values, passage_count, axis=0))
+        guide_vectors = gather(guide_queries), PassageVectors(guide_values)
+    passages = PassageVectors(values, mask)
+    return ComparedTexts(queries, passages, groups, keys, teacher, known, guide_vectors)
+
+
+def encode_retrieval_batch(
+    model: Retriever, batch: batches.TrainingBatch, cache: CacheSettings, update: Update
+) -> tuple[Tensor, PassageVectors]:
+    """Encode queries (B, D) and passages (P, S, D), in chunks if there is a gradient cache."""
+    query_chunks, query_rows = group(batch.queries, update, Limits.of(cache, cache.q_chunk))
+    passage_chunks, passage_rows = group(batch.passages, update, Limits.of(cache, cache.p_chunk))
+
+    def encode(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
+        with update.autocast():
+            return encoder(texts)
+
+    encode_chunk: Callable[..., Any]
+    around_chunks: AbstractContextManager[Any]
+    if cache.grad_cache:
+        encode_chunk = partial(checkpoint, encode, use_reentrant=False)
+        around_chunks = nullcontext()
+    else:
+        encode_chunk = encode
+        around_chunks = update.autocast()  # one region around all chunks casts weights once
+    with around_chunks:
+        queries = torch.cat([encode_chunk(model.query, chunk) for chunk in query_chunks])
+        vectors_of = model.passage.passage_vectors
+        passages = join([encode_chunk(vectors_of, chunk) for chunk in passage_chunks])
+        return queries[query_rows], passages.of(passage_rows)
 
 
 def encode_by_guide(guide: TextEncoder, batch: batches.TrainingBatch) -> retrieval.Vectors:
@@ -235,54 +323,31 @@ def retrieval_step(
     masked, "masked" is the share of scores that are. "chance_X" is the loss of a part X whose
     scores are all equal.
     """
-    asked, place = group(batch.queries, update, Limits.of(cache, cache.q_chunk))
-    read, places = group(batch.passages, update, Limits.of(cache, cache.p_chunk))
-
-    def encode(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
-        with update.autocast():
-            return encoder(texts)
-
-    cached = cache.grad_cache
-    run = partial(checkpoint, encode, use_reentrant=False) if cached else encode
-    with nullcontext() if cached else update.autocast():  # outside of chunks, weights are cast once
-        queries = torch.cat([run(model.query, part) for part in asked])[place]
-        passages = join([run(model.passage.passage_vectors, part) for part in read]).of(places)
-    groups, keys, teacher, known = batch.groups, batch.keys, batch.teacher, batch.known
-    guided = None if guide is None or batch.guide is None else encode_by_guide(guide, batch)
-    rank, processes = world()
+    queries, passages = encode_retrieval_batch(model, batch, cache, update)
+    guide_vectors = None
+    if guide is not None and batch.guide is not None:
+        guide_vectors = encode_by_guide(guide, batch)
+    texts = ComparedTexts(
+        queries, passages, batch.groups, batch.keys, batch.teacher, batch.known, guide_vectors
+    )
+    _, processes = world()
     if processes > 1 and across_devices:
-        values, mask = passages
-        count, size = (widest(values.shape[axis], keys.device) for axis in (0, 1))
-        groups = gather(torch.where(groups < 0, groups, groups + rank * count))
-        keys = gather(widen(keys, count, axis=0, value=-1))
-        queries = gather(queries)
-        values = gather(widen(widen(values, size), count, axis=0))
-        if mask is not None:
-            mask = gather(widen(widen(mask, size), count, axis=0).to(torch.uint8)).bool()
-        passages = PassageVectors(values, mask)
-        teacher = None if teacher is None else gather(teacher)
-        if known is not None:
-            most = widest(known.positives.shape[1], keys.device)
-            positives = gather(widen(known.positives, most, value=-1))
-            texts = gather(widen(known.passages, count, axis=0))
-            known = batches.Positives(gather(known.queries), texts, positives)
-        if guided is not None:
-            values = gather(widen(guided[1].values, count, axis=0))
-            guided = gather(guided[0]), PassageVectors(values)
-    masked = None if known is None else objective.false_negatives(known, groups, keys, guided)
-    terms = objective(queries, passages, groups, keys, teacher, masked)
-    query_parts, margin_parts = parts_of_update(objective, batch, update, across_devices)
-    terms = {
-        name: term / (margin_parts if name.startswith("distillation") else query_parts)
-        for name, term in terms.items()
-    }
+        texts = gather_texts(texts)
+    queries, passages, groups, keys, teacher, known, guide_vectors = texts
+    masked = None
+    if known is not None:
+        masked = objective.false_negatives(known, groups, keys, guide_vectors)
+    divisors = loss_divisors(objective, batch, update, across_devices)
+    losses = objective(queries, passages, groups, keys, teacher, masked)
+    terms = {name: loss / divisors.of(name) for name, loss in losses.items()}
     update.backward(total(terms))
-    found = {name: term.detach() for name, term in terms.items()}
+
+    logged = {name: term.detach() for name, term in terms.items()}
     for name, loss in objective.chance(keys, masked).items():
-        found[f"chance_{name}"] = loss / query_parts
+        logged[f"chance_{name}"] = loss / divisors.contrastive
     if masked is not None:
-        found["masked"] = masked.float().mean() / query_parts
-    return found if across_devices else summed(found)
+        logged["masked"] = masked.float().mean() / divisors.contrastive
+    return logged if across_devices else summed(logged)
 
 
 def add_shares(
@@ -300,16 +365,19 @@ def add_shares(
     make, at least one; no pass is run twice.
     """
     texts, width = shape
-    size = count = len(batch.items)
+    count = len(batch.items)
     device = batch.items.device
+    chunk_size = count
     if cache.grad_cache:
-        size = (cache.chunk_tokens // width if cache.chunk_tokens else cache.p_chunk) // texts
-    of_update = over_processes(update.count(batch, count_items), device)
+        chunk_texts = cache.chunk_tokens // width if cache.chunk_tokens else cache.p_chunk
+        chunk_size = chunk_texts // texts
+    chunk_size = max(1, chunk_size)
+    update_count = over_processes(sum(map(count_items, update.all_batches(batch))), device)
 
     def shares() -> Iterator[Terms]:
-        for first in range(0, count, max(1, size)):
-            end = min(first + max(1, size), count)
-            share = (end - first) / of_update
+        for first in range(0, count, chunk_size):
+            end = min(first + chunk_size, count)
+            share = (end - first) / update_count
             yield {name: term * share for name, term in loss(first, end).items()}
 
     # one dtype on all processes, also where there is no item
@@ -372,11 +440,12 @@ def sentence_step(
 def count_labels(objective: MaskedLanguageModel, batch: PretrainingBatch, update: Update) -> Terms:
     """Count the labelled tokens of the update's batches and all processes, by term."""
     if update.label_counts is None:
-        alone = len(update.batches) <= 1
-        counts = [objective.counts(part) for part in ([batch] if alone else update.batches)]
         device = batch.texts.labels.device
-        sums = {name: torch.stack([count[name] for count in counts]).sum() for name in counts[0]}
-        update.label_counts = summed({name: count.to(device) for name, count in sums.items()})
+        counts = [objective.counts(part) for part in update.all_batches(batch)]
+        sums = {}
+        for name in counts[0]:
+            sums[name] = torch.stack([of_batch[name] for of_batch in counts]).sum().to(device)
+        update.label_counts = summed(sums)
     return update.label_counts
 
 
@@ -395,7 +464,9 @@ def pretraining_step(
     limits = Limits(run.optimizer.cache_chunk_size, run.optimizer.chunk_tokens)
     by_micro_batch = run.objective.loss_average is LossAverage.MICRO_BATCH
     rows, chunks = zip(*cut(batch, update, limits, split=not by_micro_batch), strict=True)
-    counts = {} if by_micro_batch else count_labels(objective, batch, update)
+    counts: Terms = {}
+    if not by_micro_batch:
+        counts = count_labels(objective, batch, update)
     passes = len(chunks) * world()[1] * max(1, len(update.batches))
     scale = run.objective.lm_scale
 
@@ -403,8 +474,14 @@ def pretraining_step(
         """Return the [CLS] states of a chunk, and its share of the token losses."""
         with update.autocast():
             cls, losses = objective(chunk)
-            shares = counts or {n: own * passes for n, own in objective.counts(chunk).items()}
-            return cls, {n: scale * loss / shares[n].clamp(min=1) for n, loss in losses.items()}
+            divisors = counts
+            if by_micro_batch:
+                chunk_counts = objective.counts(chunk)
+                divisors = {name: count * passes for name, count in chunk_counts.items()}
+            shares = {}
+            for name, loss in losses.items():
+                shares[name] = scale * loss / divisors[name].clamp(min=1)
+            return cls, shares
 
     if run.pretrain.objective is not PretrainingObjective.COCONDENSER:
         return add_up((forward(chunk)[1] for chunk in chunks), update, {})
