@@ -7,7 +7,7 @@ search in torch. Approximate indexes beside them are searched by faiss, and the 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -119,9 +119,11 @@ class OpenedIndex:
     def searcher(self, settings: SearchSettings) -> Searcher:
         """Return a searcher of the index, by the options of approximate indexes in `settings`."""
         index = _configured(self.index, settings)
-        if index is self.index and not isinstance(index, MilvusIndex):
-            kind = "is a BM25 index" if self.bm25 else "is searched exactly"
-            _reject_options(settings, f"{self.names[0]} {kind}")
+        takes_options = index is not self.index or isinstance(index, MilvusIndex)
+        if not takes_options and self.bm25:
+            _reject_options(settings, f"{self.names[0]} is a BM25 index")
+        elif not takes_options:
+            _reject_options(settings, f"{self.names[0]} is searched exactly")
         in_lucene = self.bm25 is Engine.LUCENE
         if in_lucene:  # so many queries in one process that starting Java hardly counts
             batch = max(settings.query_batch, PROCESS_HITS // settings.hits)
@@ -137,12 +139,18 @@ class OpenedIndex:
 
     def described(self) -> list[Mapping[str, Any]]:
         """Return what a run's manifest records of each folder."""
-        found: list[Mapping[str, Any]] = []
+        records: list[Mapping[str, Any]] = []
         for name, manifest, size in zip(self.names, self.manifests, self.sizes, strict=True):
-            made = {} if manifest is None else manifest.contents
-            sums, tuned = made.get("sha256", {}), made.get("search", {})
-            found.append({"name": name, "sha256": sums, "bytes": size, "search": tuned})
-        return found
+            contents = {} if manifest is None else manifest.contents
+            records.append(
+                {
+                    "name": name,
+                    "sha256": contents.get("sha256", {}),
+                    "bytes": size,
+                    "search": contents.get("search", {}),
+                }
+            )
+        return records
 
 
 def _configured(index: SearchableIndex, settings: SearchSettings) -> SearchableIndex:
@@ -172,32 +180,38 @@ class Shard:
 def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -> Shard:
     version = Version.of(name)
     if folder.is_vector_folder(name):
-        opened = vectors.open_vectors(name)
-        size = opened.vectors_per_passage
-        parts = []
-        for block in opened.finished:
-            ids, mapped = opened.ids_of(block), partial(opened.map_block, block)
-            rows = block.count * size
-            parts.append(folder.Part(name, ids, block.count, 1, rows, mapped, version))
-        return Shard(name, version, opened.manifest, size, opened.dimension, parts)
+        return _open_vector_folder(name, version)
     manifest, engine = folder.read_index_manifest(name)
     if engine in BM25_ENGINES:
         raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
-    path, size = Path(name) / folder.INDEX, vectors_per_passage(manifest)
+    path = Path(name) / folder.INDEX
+    size = vectors_per_passage(manifest)
     vectors.check_index(path.parent, manifest)
     index = None
     if is_flat(path):
         flat, metric = map_flat(path)
         rows, dimension = flat.shape
     else:
-        tuned = manifest.contents.get("search", {}) if manifest else {}
+        tuned_options = manifest.contents.get("search", {}) if manifest else {}
         device = settings.index_device or compute.device
-        index = FaissIndex(path, settings, device, compute.threads, tuned)
+        index = FaissIndex(path, settings, device, compute.threads, tuned_options)
         rows, dimension, metric = len(index), index.dimension, index.metric
     ids = path.with_name(folder.DOCID)
-    stored = partial(_map_rows, path, version)
-    part = folder.Part(name, ids, rows // size, size, rows, stored, version)
+    read_rows = partial(_map_rows, path, version)
+    part = folder.Part(name, ids, rows // size, size, rows, read_rows, version)
     return Shard(name, version, manifest, size, dimension, [part], metric, index)
+
+
+def _open_vector_folder(name: str, version: Version) -> Shard:
+    opened = vectors.open_vectors(name)
+    size = opened.vectors_per_passage
+    parts = []
+    for block in opened.finished:
+        ids = opened.ids_of(block)
+        read_rows = partial(opened.map_block, block)
+        rows = block.count * size
+        parts.append(folder.Part(name, ids, block.count, 1, rows, read_rows, version))
+    return Shard(name, version, opened.manifest, size, opened.dimension, parts)
 
 
 def _map_rows(path: Path, version: Version) -> NDArray[np.float32]:
@@ -246,40 +260,53 @@ def _open_index(
     common_model([pair for pair in manifests if model_of(pair[1])] or manifests)
     folder.check_shards(manifests)
 
-    engines: list[SearchableIndex] = [s.approximate for s in shards if s.approximate is not None]
-    exact = [part for s in shards if s.approximate is None for part in s.parts]
-    others = [part for s in shards if s.approximate is not None for part in s.parts]
+    engines: list[SearchableIndex] = []
+    exact_parts: list[folder.Part] = []
+    approximate_parts: list[folder.Part] = []
+    for shard in shards:
+        if shard.approximate is None:
+            exact_parts += shard.parts
+        else:
+            approximate_parts += shard.parts
+            engines.append(shard.approximate)
     if not engines:
         _reject_options(settings, f"{names[0]} is searched exactly")
-    if sum(part.passages for part in exact):
+    size = shards[0].size
+    if sum(part.passages for part in exact_parts):
         device = settings.index_device or compute.device
-        engines.insert(0, _exact(exact, metric, shards[0].size, device, compute.threads))
+        engines.insert(0, _exact(exact_parts, metric, size, device, compute.threads))
     if not engines:
         raise InputError(names[0], None, "no vectors", "at least one")
-    index = ShardedIndex(engines, shards[0].dimension, is_exhaustive=not others)
+    index = ShardedIndex(engines, shards[0].dimension, is_exhaustive=not approximate_parts)
     if not alone:
-        what = f"{len(shards):,} shards" if len(shards) > 1 else names[0]
+        shards_named = f"{len(shards):,} shards" if len(shards) > 1 else names[0]
         compared = "inner product" if metric is Metric.INNER else "distance"
-        how = "approximate ones by their own engines" if others else "all exactly"
-        passages = len(index) // shards[0].size
-        logger.info(f"{what}: {passages:,} passages, compared by {compared}, {how}")
-        # for each hit that is returned: query, row and score; sorting them; row, score, id
-        hits = settings.query_batch * min(settings.hits + TAIL, len(index)) * (4 * 3 * 10 + 60)
-        fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
-        require_memory("searching", {"the top-k": hits}, f"search with {fewer}, or less deep")
-    opened = engines[0] if len(engines) == 1 else index
-    ids = folder.PassageIds([*exact, *others])
+        searched = "approximate ones by their own engines" if approximate_parts else "all exactly"
+        passages = len(index) // size
+        logger.info(f"{shards_named}: {passages:,} passages, compared by {compared}, {searched}")
+        _require_memory_of_hits(settings, len(index))
+    ids = folder.PassageIds([*exact_parts, *approximate_parts])
     return OpenedIndex(
         names,
-        opened,
+        engines[0] if len(engines) == 1 else index,
         ids,
         [shard.manifest for shard in shards],
-        [shard.version for shard in shards],
-        [folder.folder_bytes(Path(name)) for name in names],
-        shards[0].size,
+        versions=[shard.version for shard in shards],
+        sizes=[folder.folder_bytes(Path(name)) for name in names],
+        vectors_per_passage=size,
         metric=metric,
         folder_of=ids.folder_of,
     )
+
+
+def _require_memory_of_hits(settings: SearchSettings, rows: int) -> None:
+    """Raise an error if the hits of a batch of queries do not fit into memory."""
+    hits_of_query = min(settings.hits + TAIL, rows)
+    # for each hit that is returned: query, row and score; sorting them; row, score, id
+    needed = settings.query_batch * hits_of_query * (4 * 3 * 10 + 60)
+    smaller_batch = max(settings.query_batch // 8, 1)
+    hint = f"search with --query-batch {smaller_batch}, or less deep"
+    require_memory("searching", {"the top-k": needed}, hint)
 
 
 def _exact(
@@ -300,19 +327,32 @@ def _exact(
 def _open_bm25(
     name: str, manifest: Manifest | None, engine: Engine, threads: int | None
 ) -> OpenedIndex:
-    path, version = Path(name), Version.of(name)
+    path = Path(name)
+    version = Version.of(name)
     vectors.check_index(path, manifest)
     bm25 = from_json(Bm25Settings, {} if manifest is None else manifest.settings.get("bm25", {}))
-    sizes = [folder.folder_bytes(path)]
+    index: SearchableIndex
+    ids: PassageNames
+    folder_of = None
     if engine is Engine.LUCENE:
         count = None if manifest is None else manifest.contents["count"]
         lucene = LuceneIndex(path, bm25, count, threads)
-        guarded = GuardedIndex(lucene, version)
-        return OpenedIndex([name], guarded, lucene.names, [manifest], [version], sizes, bm25=engine)
-    index = Bm25Index(path, bm25, threads)
-    ids = folder.PassageIds([folder.Part(name, path / folder.DOCID, len(index), version=version)])
+        index = GuardedIndex(lucene, version)
+        ids = lucene.names
+    else:
+        index = Bm25Index(path, bm25, threads)
+        part = folder.Part(name, path / folder.DOCID, len(index), version=version)
+        ids = passage_ids = folder.PassageIds([part])
+        folder_of = passage_ids.folder_of
     return OpenedIndex(
-        [name], index, ids, [manifest], [version], sizes, bm25=engine, folder_of=ids.folder_of
+        [name],
+        index,
+        ids,
+        [manifest],
+        versions=[version],
+        sizes=[folder.folder_bytes(path)],
+        bm25=engine,
+        folder_of=folder_of,
     )
 
 
@@ -320,8 +360,10 @@ class GuardedIndex:
     """An index that opens its folder at each search: only for as long as the folder is the same."""
 
     def __init__(self, index: SearchableIndex, version: Version) -> None:
-        self._index, self._version = index, version
-        self.is_exhaustive, self.dimension = index.is_exhaustive, index.dimension
+        self._index = index
+        self._version = version
+        self.is_exhaustive = index.is_exhaustive
+        self.dimension = index.dimension
 
     @property
     def breadth(self) -> tuple[str, ...]:
@@ -339,14 +381,21 @@ class GuardedIndex:
 
 def _reject_options(settings: SearchSettings, reason: str) -> None:
     """Raise a UsageError if an option of approximate indexes is given."""
-    for option, given in settings.index_options.items():
-        raise UsageError(f"{option} {given}: {reason}", f"leave out {option}")
+    for option, value in settings.index_options.items():
+        raise UsageError(f"{option} {value}: {reason}", f"leave out {option}")
 
 
 # answers queries that are printed, from the index that is open
 Use = Callable[[OpenedIndex, Callable[[Sequence[Query]], list[tuple[str, Hits]]]], None]
-# queries; what makes vectors of them, or texts (BM25); the model that encodes them
-Queries = tuple[Sequence[Query], Callable[[Sequence[Query]], NDArray[Any]], Description | None]
+
+
+@dataclass(frozen=True)
+class PreparedQueries:
+    """Queries, what makes vectors of them, or texts (BM25), and the model that encodes them."""
+
+    queries: Sequence[Query]
+    encode: Callable[[Sequence[Query]], NDArray[Any]]
+    model: Description | None = None
 
 
 @dataclass
@@ -387,9 +436,12 @@ def search(
     with ExitStack() as stack:
         if paths.engine is Engine.MILVUS:
             index = stack.enter_context(closing(MilvusIndex(milvus, settings)))
-            manifests = (index.manifest,)
             opened = OpenedIndex(
-                (index.place,), index, index.names, manifests, vectors_per_passage=index.size
+                (index.place,),
+                index,
+                index.names,
+                (index.manifest,),
+                vectors_per_passage=index.size,
             )
         else:
             opened = open_index(paths.index, settings, compute)
@@ -398,30 +450,36 @@ def search(
             topics = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
         topics += [Query(f"q{number}", text) for number, text in enumerate(paths.query, 1)]
         if opened.bm25:
-            queries = _texts(paths, opened, topics)
+            prepared = _texts(paths, opened, topics)
         elif paths.encoded_queries is not None:
-            queries = _loaded(paths, opened, paths.encoded_queries, topics)
+            prepared = _loaded(paths, opened, paths.encoded_queries, topics)
         else:
-            named = {"own_precision": own_precision, "force": paths.force}
-            overrides = (representation, text)
-            encoder = load_query_encoder(opened, paths.model, overrides, compute, **named)
-            queries = topics, encoder.encode_queries, encoder.description()
+            encoder = load_query_encoder(
+                opened,
+                paths.model,
+                (representation, text),
+                compute,
+                own_precision=own_precision,
+                force=paths.force,
+            )
+            prepared = PreparedQueries(topics, encoder.encode_queries, encoder.description())
         if use is not None:
 
-            def answer(asked: Sequence[Query]) -> list[tuple[str, Hits]]:
-                return [*searcher.search([query.qid for query in asked], queries[1](asked))]
+            def answer(queries: Sequence[Query]) -> list[tuple[str, Hits]]:
+                qids = [query.qid for query in queries]
+                return list(searcher.search(qids, prepared.encode(queries)))
 
             use(opened, answer)
             searcher.warn_of_short_lists()
             return SearchResult()
-        result = _write_run(paths, opened, searcher, queries)
+        result = _write_run(paths, opened, searcher, prepared)
         indexes = opened.described()
-    asked = texts_sha256(query[:2] for query in topics)
+    topics_sha256 = texts_sha256(query[:2] for query in topics)
     made_from = {
         "index": indexes[0] if len(indexes) == 1 else indexes,
-        "model": queries[2],
+        "model": prepared.model,
         "encoded_queries": paths.encoded_queries,
-        "topics": {"name": paths.topics, "sha256": asked} if topics else None,
+        "topics": {"name": paths.topics, "sha256": topics_sha256} if topics else None,
         **({"qrels": paths.qrels} if paths.qrels else {}),
     }
     contents = {
@@ -437,17 +495,20 @@ def search(
 
 
 def _write_run(
-    paths: SearchPaths, opened: OpenedIndex, searcher: Searcher, queries: Queries
+    paths: SearchPaths, opened: OpenedIndex, searcher: Searcher, prepared: PreparedQueries
 ) -> SearchResult:
     """Search for batches of queries, which are encoded when they are needed."""
-    result, (topics, encode, _), settings = SearchResult(), queries, searcher.settings
+    result = SearchResult()
+    settings = searcher.settings
+    queries = prepared.queries
     step = settings.query_batch * max(1, ENCODED_AT_ONCE // settings.query_batch)
 
     def answers(progress: Progress) -> Iterator[tuple[str, Hits]]:
-        for first in range(0, len(topics), step):
-            batch, before = topics[first : first + step], time.perf_counter()
-            encoded = encode(batch)
-            result.encoding_seconds += time.perf_counter() - before
+        for first in range(0, len(queries), step):
+            batch = queries[first : first + step]
+            start = time.perf_counter()
+            encoded = prepared.encode(batch)
+            result.encoding_seconds += time.perf_counter() - start
             for qid, hits in searcher.search([query.qid for query in batch], encoded):
                 yield qid, hits
                 result.queries += 1
@@ -457,26 +518,35 @@ def _write_run(
 
     forget_file(paths.output)
     start = time.perf_counter()
-    with track("searching", len(topics), "queries") as progress:
-        form, tag, scores = settings.output_format, settings.tag, searcher.score_format
-        result.hits = write_run(paths.output, answers(progress), form, tag, scores)
+    with track("searching", len(queries), "queries") as progress:
+        result.hits = write_run(
+            paths.output,
+            answers(progress),
+            settings.output_format,
+            settings.tag,
+            searcher.score_format,
+        )
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
     searcher.report()
-    texts = {query.qid: query.text for query in topics}
+    texts = {query.qid: query.text for query in queries}
     without_hits = {qid: texts[qid] for qid in result.without_hits}
     opened.warn_without_hits(without_hits, missing=" and are missing from the run")
     return result
 
 
-def _texts(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> Queries:
+def _texts(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> PreparedQueries:
     """Return the texts of the queries, for a BM25 index."""
-    for option, given in (("--model", paths.model), ("--encoded-queries", paths.encoded_queries)):
-        if given is not None:
-            raise UsageError(f"{option} {given}: {opened.name} is a BM25 index")
-    return topics, lambda batch: np.array([query.text for query in batch], dtype=object), None
+    for option, value in (("--model", paths.model), ("--encoded-queries", paths.encoded_queries)):
+        if value is not None:
+            raise UsageError(f"{option} {value}: {opened.name} is a BM25 index")
+    return PreparedQueries(
+        topics, lambda batch: np.array([query.text for query in batch], dtype=object)
+    )
 
 
-def _loaded(paths: SearchPaths, opened: OpenedIndex, name: str, topics: Sequence[Query]) -> Queries:
+def _loaded(
+    paths: SearchPaths, opened: OpenedIndex, name: str, topics: Sequence[Query]
+) -> PreparedQueries:
     """Read the vectors of --encoded-queries: all, or those of --topics in its order."""
     source = vectors.read_vector_blocks(name, allow_pickle=paths.allow_pickle)
     blocks = list(source.blocks())
@@ -485,16 +555,20 @@ def _loaded(paths: SearchPaths, opened: OpenedIndex, name: str, topics: Sequence
     for position, qid in enumerate(qid for block in blocks for qid in block.ids):
         if rows.setdefault(qid, position) != position:
             raise InputError(name, None, f"the query id {qid} twice", "each id once")
-    asked = [Query(qid, "") for qid in rows] if paths.topics is None else topics
-    missing = [query.qid for query in asked if query.qid not in rows]
+    queries = [Query(qid, "") for qid in rows] if paths.topics is None else topics
+    missing = [query.qid for query in queries if query.qid not in rows]
     if missing:
-        found = f"no vector for {len(missing):,} of {len(asked):,} queries, the first {missing[0]}"
+        found = (
+            f"no vector for {len(missing):,} of {len(queries):,} queries, the first {missing[0]}"
+        )
         raise InputError(name, None, found, f"one for each query of {paths.topics}")
     model = model_of(source.manifest)
     refuse_other_queries(opened, encoded.shape[1], model, name, force=paths.force)
     if source.manifest is not None and source.manifest.settings.get("side") == "passage":
         logger.warning(f"{name} was encoded as passages, not as queries")
-    return asked, lambda batch: encoded[[rows[query.qid] for query in batch]], model
+    return PreparedQueries(
+        queries, lambda batch: encoded[[rows[query.qid] for query in batch]], model
+    )
 
 
 def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
@@ -527,14 +601,14 @@ def load_query_encoder(
     force: bool = False,
 ) -> "TextEncoder":
     """Load a query encoder: by default the index's own model, with the index's settings."""
-    made = opened.model
-    model = name or (made or {}).get("name")
+    index_model = opened.model
+    model = name or (index_model or {}).get("name")
     if model is None:
         hint = "give --model, or --encoded-queries"
         raise UsageError(f"the manifest of {opened.name} names no model", hint)
     if name is None:
         _require_model(opened, model)
-    if compute.backend is Backend.AUTO and (made or {}).get("backend") == Backend.TORCH:
+    if compute.backend is Backend.AUTO and (index_model or {}).get("backend") == Backend.TORCH:
         compute = replace(compute, backend=Backend.TORCH)
     if not own_precision:
         compute = _in_precision_of(opened, compute)
@@ -542,20 +616,25 @@ def load_query_encoder(
         logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
     from denserk.models.text_encoder import TextEncoder
 
-    like = None if force else made
+    like = None if force else index_model
     encoder = TextEncoder(model, *overrides, compute, like=like)
     int8 = like.get("int8") if like and like["fingerprint"] == encoder.fingerprint else None
     if int8 and encoder.backend is Backend.OPENVINO:
-        weights = Path(opened.names[0]) / vectors.INT8_WEIGHTS
-        with opened.versions[0].reading():
-            if weights.exists():
-                encoder.use_int8("passage", weights.parent, int8)
-            else:
-                where = f"{weights.parent} has no {weights.name}"
-                logger.info(f"queries are encoded in float32: {where}")
+        _use_int8(opened, encoder, int8)
     described = encoder.description()
     refuse_other_queries(opened, encoder.dimension, described, encoder.name, force=force)
     return encoder
+
+
+def _use_int8(opened: OpenedIndex, encoder: "TextEncoder", recorded: Mapping[str, Any]) -> None:
+    """Encode queries in int8 as the passages were, if the index has the weights of that model."""
+    weights = Path(opened.names[0]) / vectors.INT8_WEIGHTS
+    # a collection of a server has no folder and no version
+    with opened.versions[0].reading() if opened.versions else nullcontext():
+        if weights.exists():
+            encoder.use_int8("passage", weights.parent, recorded)
+            return
+    logger.info(f"queries are encoded in float32: {weights.parent} has no {weights.name}")
 
 
 def _require_model(opened: OpenedIndex, model: str) -> None:
@@ -567,21 +646,32 @@ def _require_model(opened: OpenedIndex, model: str) -> None:
 
 
 def refuse_other_queries(
-    opened: OpenedIndex, dimension: int, made: Description | None, name: str, *, force: bool = False
+    opened: OpenedIndex,
+    dimension: int,
+    model: Description | None,
+    name: str,
+    *,
+    force: bool = False,
 ) -> None:
     """Reject queries of another dimension, or, unless `force`, of another model or settings."""
-    there = opened.index.dimension
-    if there != dimension:
-        cut = f" (--truncate-dim {there}, if its vectors were cut)" if there < dimension else ""
-        what = f"{opened.name} holds vectors of {there} dimensions, {name} makes {dimension}"
-        raise MismatchError(what, f"{MAKER}{cut}")
-    if metric_of_model(made) is Metric.L2 and opened.metric is not Metric.L2:
+    index_dimension = opened.index.dimension
+    if index_dimension != dimension:
+        hint = MAKER
+        if index_dimension < dimension:
+            hint = f"{MAKER} (--truncate-dim {index_dimension}, if its vectors were cut)"
+        raise MismatchError(
+            f"{opened.name} holds vectors of {index_dimension} dimensions, {name} makes "
+            f"{dimension}",
+            hint,
+        )
+    if metric_of_model(model) is Metric.L2 and opened.metric is not Metric.L2:
         logger.warning(
             f"{name} compares by Euclidean distance, and {opened.name} by inner product: the "
             "ranking is another one; build the index again with --metric l2"
         )
     if not force:
-        teacher = (made or {}).get("queries_of")  # whose index it is for, with any texts
-        made = {**(opened.model or {}), **teacher} if teacher else made
-        both = f"{opened.name} and the queries of {name}"
-        refuse_other_model(opened.model, made, both, f"{MAKER}, or add --force")
+        teacher = (model or {}).get("queries_of")
+        if teacher:  # whose index it is for, with any texts
+            model = {**(opened.model or {}), **teacher}
+        what = f"{opened.name} and the queries of {name}"
+        refuse_other_model(opened.model, model, what, f"{MAKER}, or add --force")

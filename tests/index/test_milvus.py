@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from denserk.commands.app import run
-from denserk.config.encoding import ComputeSettings, EncodeSettings, ModelOptions
+from denserk.config.encoding import Backend, ComputeSettings, EncodeSettings, ModelOptions
 from denserk.config.formats import CorpusSettings
 from denserk.config.retrieval import (
     CollectionSettings,
@@ -237,6 +237,26 @@ def test_the_run_is_that_of_a_folder(toy, tiny, capsys):
     assert run(["index", "--input", vectors, *place, "--overwrite"]) == 0
     assert run(["index", "--input", vectors, *place, "--resume"]) == 0
     assert "is finished: nothing to do" in capsys.readouterr().err
+
+
+def test_a_collection_of_int8_vectors_is_searched_in_float32(toy, tiny, openvino, caplog):
+    """A server has no folder in which the int8 model of the passages could be."""
+    vectors = toy / "v"
+    settings = EncodeSettings(
+        model=str(tiny("bert")), corpus=str(toy / "corpus.jsonl"), output=str(vectors)
+    )
+    compute = ComputeSettings(device="cpu", backend=Backend.OPENVINO)
+    encode(settings, CorpusSettings(), ModelOptions(compute=compute))
+    manifest = json.loads((vectors / "manifest.json").read_text())
+    manifest["made_from"]["model"]["int8"] = {"sha256": "0" * 64}
+    (vectors / "manifest.json").write_text(json.dumps(manifest))
+    place = ["--engine", "milvus", "--uri", str(toy / "a.db"), "--collection", "passages"]
+    assert run(["index", "--input", str(vectors), *place]) == 0
+    search = ["search", *place, "--topics", str(toy / "queries.tsv"), "--backend", "openvino"]
+    with caplog.at_level("INFO"):
+        assert run([*search, "--output", str(toy / "o.trec")]) == 0
+    assert "queries are encoded in float32" in caplog.text
+    assert read_run_scores(toy / "o.trec")
 
 
 @pytest.mark.parametrize("command", ["index", "search"])
