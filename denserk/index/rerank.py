@@ -60,15 +60,16 @@ def rerank(
     `text` holds fields of `TextSettings` that replace those of the cross-encoder.
     """
     scorer = PairScorer(paths.model, text, settings.pair_max_length, compute)
-    result, ranking = RerankResult(), Ranking(settings)
+    result = RerankResult()
+    ranking = Ranking(settings)
     with scratch_folder("rerank") as scratch:
         queries = {query.qid: query for query in read_queries(paths.topics, paths.topics_format)}
         run = paths.run
-        if run == STREAM:  # it is read twice
+        if run == STREAM:  # cannot be read twice
             run = str(scratch / "standard-input")
             with Path(run).open("wb") as out:
                 shutil.copyfileobj(sys.stdin.buffer, out)
-        version = Version.of(run)  # it is read twice
+        version = Version.of(run)  # of the run as it is read the first time, and again
         with version.reading():
             run_sha256 = checksum(run)
 
@@ -83,6 +84,7 @@ def rerank(
             """Score a few queries at a time, in the order of the run; count on the way."""
             for batch in _batches(groups()):
                 start = time.perf_counter()
+                # the first reading has required all queries and passages
                 if not queries.keys() >= {qid for qid, _ in batch}:
                     raise changed(paths.run)
                 pairs = [(queries[qid], docid) for qid, docids in batch for docid in docids]
@@ -94,8 +96,9 @@ def rerank(
                 result.queries += len(batch)
                 result.pairs += len(pairs)
                 ends = np.cumsum([len(docids) for _, docids in batch])
-                for (qid, docids), own in zip(batch, np.split(scores, ends[:-1]), strict=True):
-                    yield qid, ranking.final(ranking.best(qid, docids, own.tolist()))
+                scores_by_query = np.split(scores, ends[:-1])
+                for (qid, docids), of_query in zip(batch, scores_by_query, strict=True):
+                    yield qid, ranking.final(ranking.best(qid, docids, of_query.tolist()))
                 progress.advance(len(pairs))
 
         with closing(PassageTexts(scratch / "passages", scorer.text.fields)) as texts:
@@ -105,14 +108,15 @@ def rerank(
             texts.require_all(paths.corpus, "the run's hits", hint)
             forget_file(paths.output)
             with track("reranking", count, "pairs") as progress:
-                form, tag = settings.output_format, settings.tag
-                result.hits = write_run(paths.output, answers(texts), form, tag)
+                result.hits = write_run(
+                    paths.output, answers(texts), settings.output_format, settings.tag
+                )
         ranking.report()
-        asked = texts_sha256(query[:2] for query in queries.values())
+        topics_sha256 = texts_sha256(query[:2] for query in queries.values())
         made_from = {
             "model": scorer.description(),
             "run": {"name": paths.run, "sha256": run_sha256},
-            "topics": {"name": paths.topics, "sha256": asked},
+            "topics": {"name": paths.topics, "sha256": topics_sha256},
             "corpus": {"name": paths.corpus, **as_json(corpus)},
         }
         counts = {name: getattr(result, name) for name in ("queries", "pairs", "hits")}
