@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, stdev
@@ -22,9 +23,9 @@ import numpy as np
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunOrder, parse_bound
 from denserk.errors import GateError, InputError, MismatchError
 from denserk.evaluation.measures import (
-    OTHER_ACCURACY,
     Measure,
     needs_subtopics,
+    other_accuracy,
     parse_measures,
     providers_of,
     summarize,
@@ -107,13 +108,12 @@ def evaluate(
         source=source or qrels,
     )
     depth = needed_depth(measures)
+    keep = None
+    if depth is not None:
+        keep = partial(_prune_by_judgments, depth=depth, judgments=judgments)
     results = []
-
-    def keep(hits: RankedList) -> dict[str, float]:
-        return prune_hits(hits, depth or 0, judgments.get(hits.qid, ()))
-
     for name, path in zip(names or short_names(runs), runs, strict=True):
-        hits = read_hits(path, settings, None if depth is None else keep)
+        hits = read_hits(path, settings, keep)
         run_id = (read_run_tag(path) or name) if choice.run_id else None
         results.append(replace(evaluator.evaluate(name, hits), run_id=run_id))
     return evaluator.result(results, settings.relevance_level)
@@ -191,6 +191,10 @@ def prune_hits(
     return {hits.docids[row]: hits.scores[row] for row in kept}
 
 
+def _prune_by_judgments(hits: RankedList, depth: float, judgments: Grades) -> dict[str, float]:
+    return prune_hits(hits, depth, judgments.get(hits.qid, ()))
+
+
 def minimums(settings: EvaluationSettings) -> list[tuple[Measure, float]]:
     """Return the minimum values that `settings.min` asks for."""
     bounds, level = map(parse_bound, settings.min), settings.relevance_level
@@ -212,13 +216,18 @@ def check_minimums(result: EvaluationResult, settings: EvaluationSettings) -> No
 def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterator[tuple[int, str]]:
     """Yield (logging level, sentence) on missing queries, ties, and queries that do not count."""
     if run.missing:
-        what = "they count as 0" if complete else "they are left out of the means"
-        missing = f"{len(run.missing):,} of {len(result.queries):,} judged queries"
-        text = f"{run.name}: {missing} are not in the run: {some(run.missing)}; {what}"
-        yield logging.WARNING, text
+        effect = "they count as 0" if complete else "they are left out of the means"
+        yield (
+            logging.WARNING,
+            f"{run.name}: {len(run.missing):,} of {len(result.queries):,} judged queries are not "
+            f"in the run: {some(run.missing)}; {effect}",
+        )
     if run.unjudged:
-        unjudged = f"{len(run.unjudged):,} ({some(run.unjudged)})"
-        yield logging.INFO, f"{run.name}: queries without judgments, which do not count: {unjudged}"
+        yield (
+            logging.INFO,
+            f"{run.name}: queries without judgments, which do not count: {len(run.unjudged):,} "
+            f"({some(run.unjudged)})",
+        )
     if run.ties:
         yield (
             logging.WARNING,
@@ -234,15 +243,15 @@ def measure_remarks(run: RunResult, measure: Measure, judged: int) -> Iterator[t
     """Yield (logging level, sentence) on a measure that is not what it may be taken for."""
     values = run.per_query[str(measure)]
     if measure.NAME == "Accuracy":
-        cutoff = measure.params.get("cutoff")
-        success = "" if cutoff is None else f"@{cutoff}"
-        mean = f"{measure} is the mean of {len(values):,} of {judged:,} judged queries"
-        sentence = f"{run.name}: {mean}, those with a relevant hit. {OTHER_ACCURACY}{success}"
-        yield logging.WARNING, sentence
+        yield (
+            logging.WARNING,
+            f"{run.name}: {measure} is the mean of {len(values):,} of {judged:,} judged queries, "
+            f"those with a relevant hit. {other_accuracy(measure)}",
+        )
     if not isfinite(run.summary[str(measure)]):
         undefined = [qid for qid, value in values.items() if not isfinite(value)]
-        reason = f"for the queries {some(undefined)}" if undefined else "for every query"
-        yield logging.WARNING, f"{run.name}: {measure} is undefined {reason}"
+        queries = f"the queries {some(undefined)}" if undefined else "every query"
+        yield logging.WARNING, f"{run.name}: {measure} is undefined for {queries}"
 
 
 class Evaluator:
@@ -269,9 +278,11 @@ class Evaluator:
             if measure.NAME == "NumQ":
                 self._counts[str(measure)] = dict.fromkeys(judgments, 1)
             elif measure.NAME == "NumRel":
-                least, graded = measure["rel"], judgments.items()
-                relevant = {qid: sum(g >= least for g in of.values()) for qid, of in graded}
-                self._counts[str(measure)] = relevant
+                least = measure["rel"]
+                self._counts[str(measure)] = {
+                    qid: sum(grade >= least for grade in grades.values())
+                    for qid, grades in judgments.items()
+                }
         self._groups = measure_groups(self.measures, Judgments(judgments, qrels, source))
         self.providers: dict[str, tuple[str, ...]] = {}
         for group in self._groups:
@@ -283,22 +294,30 @@ class Evaluator:
         run = {qid: hits for qid, hits in run.items() if hits}
         missing = tuple(qid for qid in self.queries if qid not in run)
         if len(missing) == len(self.queries):
-            has = f"answers queries {some(run)}" if run else "holds no hit at all"
-            judged = f"the judgments are for queries {some(self.queries)}"
-            raise MismatchError(f"{name} {has}; {judged}{': none in common' if run else ''}")
+            judged = some(self.queries)
+            message = f"{name} holds no hit at all; the judgments are for queries {judged}"
+            if run:
+                message = (
+                    f"{name} answers queries {some(run)}; the judgments are for queries {judged}: "
+                    "none in common"
+                )
+            raise MismatchError(message)
         values = dict(self._counts)
         for group in self._groups:
             values |= group.values(run)
         counted = [qid for qid in self.queries if self.complete or qid in run]
         per_query = {}
         for measure in self.measures:
-            of = values[str(underlying(measure))]
-            per_query[str(measure)] = {qid: of[qid] for qid in counted if qid in of}
+            by_query = values[str(underlying(measure))]
+            per_query[str(measure)] = {qid: by_query[qid] for qid in counted if qid in by_query}
         summary = {str(m): summarize(m, per_query[str(m)].values()) for m in self.measures}
         judged_queries = set(self.queries)
         unjudged = tuple(qid for qid in run if qid not in judged_queries)
-        tied = {qid: len(hits) - len(set(array("f", hits.values()))) for qid, hits in run.items()}
-        ties = {qid: count for qid, count in tied.items() if count}
+        ties = {}
+        for qid, hits in run.items():
+            tied_hits = len(hits) - len(set(array("f", hits.values())))
+            if tied_hits:
+                ties[qid] = tied_hits
         return RunResult(name, summary, per_query, missing, unjudged, ties)
 
     def result(self, runs: Sequence[RunResult], level: int = 1) -> EvaluationResult:

@@ -81,12 +81,6 @@ class _GMAP(type(ir_measures.AP)):  # type: ignore[misc]
 
 ir_measures.measures.register(_GMAP())  # type: ignore[no-untyped-call]
 
-# what a user of sentence-transformers, whose accuracy is another measure, is told
-OTHER_ACCURACY = (
-    "Accuracy of ir-measures is the share of pairs of a relevant and another hit that are in the "
-    "right order; whether a relevant passage is among the first hits is Success"
-)
-
 # names of other toolkits, in lower case with "_" for "-"
 _OTHER_NAMES = {
     **dict.fromkeys(("hit", "hits", "hit_rate", "hitrate", "hr"), "Success"),
@@ -107,6 +101,20 @@ _TREC_SPELLINGS_BY_LOWER_CASE = {name.lower(): name for name in (*TREC_NAMES, *T
 # measures that count passages as relevant from a grade, by default 1
 _LEVELS = {m.NAME: m.SUPPORTED_PARAMS.get("rel") for m in ir_measures.measures.registry.values()}
 WITH_LEVEL = {name for name, level in _LEVELS.items() if level and level.default == 1}
+
+
+def other_accuracy(measure: Measure) -> str:
+    """Return what a user of sentence-transformers, whose accuracy is another measure, is told."""
+    cutoff = measure.params.get("cutoff")
+    return _other_accuracy("" if cutoff is None else f"@{cutoff}")
+
+
+def _other_accuracy(at_cutoff: str) -> str:
+    return (
+        "Accuracy of ir-measures is the share of pairs of a relevant and another hit that are in "
+        "the right order; whether a relevant passage is among the first hits is "
+        f"Success{at_cutoff}"
+    )
 
 
 def underlying(measure: Measure) -> Measure:
@@ -160,8 +168,8 @@ def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureCho
             for measure in _parse(name):
                 at_level = _checked(name, measure, relevance_level)
                 measures.setdefault(str(at_level), at_level)
-        except UsageError as mistake:
-            mistakes[mistake.message] = None
+        except UsageError as error:
+            mistakes[error.message] = None
     if mistakes or not names:
         raise UsageError(
             "; ".join(mistakes) or "no measure is named",
@@ -231,12 +239,14 @@ def _unknown(token: str) -> str:
     parts = _LETTERS.match(token)
     name = parts[0].lower().replace("-", "_") if parts else ""
     cutoff = _LAST_NUMBER.search(token)
-    at = f"@{cutoff[0]}" if cutoff else ""
+    at_cutoff = f"@{cutoff[0]}" if cutoff else ""
     if name == "accuracy":
-        return f"{token}: {OTHER_ACCURACY}{at}"
-    nearest = [_SPELLINGS[near] + at for near in difflib.get_close_matches(name, _SPELLINGS, 2)]
-    suggestion = f" (nearest: {', '.join(dict.fromkeys(nearest))})" if nearest else ""
-    return f"{token} is not a measure of ir-measures{suggestion}"
+        return f"{token}: {_other_accuracy(at_cutoff)}"
+    near_names = difflib.get_close_matches(name, _SPELLINGS, 2)
+    if not near_names:
+        return f"{token} is not a measure of ir-measures"
+    nearest = dict.fromkeys(_SPELLINGS[near_name] + at_cutoff for near_name in near_names)
+    return f"{token} is not a measure of ir-measures (nearest: {', '.join(nearest)})"
 
 
 # trec_eval's names by those of ir-measures, without and with a parameter ("@")
@@ -255,17 +265,19 @@ def _checked(token: str, measure: Measure, level: int) -> Measure:
             raise UsageError(f"{token}: {name} {value} is above {LARGEST}")
     measure = type(measure)(**params)
     if not _has_valid_parameters(measure):
-        known = measure.SUPPORTED_PARAMS
-        takes = (f"{name}{' (required)' * info.required}" for name, info in known.items())
-        raise UsageError(f"{token}: {measure.NAME} takes {', '.join(takes) or 'nothing'}")
+        parameters = []
+        for name, info in measure.SUPPORTED_PARAMS.items():
+            parameters.append(f"{name} (required)" if info.required else name)
+        raise UsageError(f"{token}: {measure.NAME} takes {', '.join(parameters) or 'nothing'}")
     if measure.NAME in COUNTED:
         return measure
-    able = [provider for provider in PROVIDERS if provider.supports(underlying(measure))]
-    provider = next((provider for provider in able if provider.is_available()), None)
-    if provider is None:
-        raise UsageError(_without_provider(token, measure, able))
-    if limit := _exceeded_limit(provider, measure):
-        raise UsageError(f"{token}: {limit}")
+    providers = [provider for provider in PROVIDERS if provider.supports(underlying(measure))]
+    available = [provider for provider in providers if provider.is_available()]
+    if not available:
+        raise UsageError(_without_provider(token, measure, providers))
+    problem = _problem_of_provider(available[0], measure)
+    if problem is not None:
+        raise UsageError(f"{token}: {problem}")
     return measure
 
 
@@ -286,7 +298,7 @@ def _has_valid_parameters(measure: Measure) -> bool:
     return bool(measure.params.get("cutoff", 1) > 0)  # trec_eval's C code would end the process
 
 
-def _exceeded_limit(provider: Provider, measure: Measure) -> str | None:
+def _problem_of_provider(provider: Provider, measure: Measure) -> str | None:
     """Return which parameter a provider cannot compute, although ir-measures hands it over."""
     params = measure.params
     if "max_rel" in params and params.get("min_rel", 0) >= params["max_rel"]:
@@ -295,13 +307,13 @@ def _exceeded_limit(provider: Provider, measure: Measure) -> str | None:
         if measure.NAME != "SetF" and not 0 <= params[name] <= 1:
             return f"{name} {params[name]}: a number from 0 to 1 is expected"
     if provider.NAME == "pytrec_eval":
-        return _limit_of_trec_eval(params)
+        return _problem_of_trec_eval(params)
     if provider.NAME == "pyndeval":
-        return _limit_of_pyndeval(measure)
+        return _problem_of_pyndeval(measure)
     return None
 
 
-def _limit_of_trec_eval(params: Mapping[str, Any]) -> str | None:
+def _problem_of_trec_eval(params: Mapping[str, Any]) -> str | None:
     if params.get("rel", 1) < 1:
         return f"the lowest relevant grade is {params['rel']}; 1 or more is expected"
     gains = params.get("gains", {})
@@ -315,7 +327,7 @@ def _limit_of_trec_eval(params: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _limit_of_pyndeval(measure: Measure) -> str | None:
+def _problem_of_pyndeval(measure: Measure) -> str | None:
     if measure.params.get("judged_only"):
         return "pyndeval does not compute it on judged passages only; leave out judged_only"
     cutoff = measure.params.get("cutoff", 0)
@@ -327,14 +339,19 @@ def _limit_of_pyndeval(measure: Measure) -> str | None:
     )
 
 
-def _without_provider(token: str, measure: Measure, able: Sequence[Provider]) -> str:
-    """Return why a measure cannot be computed, and what to install or to add."""
-    message = f"{token} is computed by no installed package"
-    if not able:
-        takes = ", ".join(measure.SUPPORTED_PARAMS)
-        return f"{message} with these parameters; {measure.NAME} takes {takes}"
-    instructions = [provider.install_instructions() for provider in able]  # type: ignore[no-untyped-call]
-    return f"{message}: {' or '.join(filter(None, instructions))}"
+def _without_provider(token: str, measure: Measure, providers: Sequence[Provider]) -> str:
+    """Return why a measure cannot be computed, and what to install or to add.
+
+    `providers` support it, and are not installed.
+    """
+    if not providers:
+        parameters = ", ".join(measure.SUPPORTED_PARAMS)
+        return (
+            f"{token} is computed by no installed package with these parameters; {measure.NAME} "
+            f"takes {parameters}"
+        )
+    instructions = [provider.install_instructions() for provider in providers]  # type: ignore[no-untyped-call]
+    return f"{token} is computed by no installed package: {' or '.join(filter(None, instructions))}"
 
 
 def providers_of(measures: Iterable[Measure]) -> dict[Provider, list[Measure]]:
@@ -344,12 +361,12 @@ def providers_of(measures: Iterable[Measure]) -> dict[Provider, list[Measure]]:
     >>> {provider.NAME: list(map(str, those)) for provider, those in providers_of(measures).items()}
     {'pytrec_eval': ['nDCG@10'], 'msmarco': ['RR@10']}
     """
-    shares: dict[Provider, list[Measure]] = {provider: [] for provider in PROVIDERS}
+    measures_of: dict[Provider, list[Measure]] = {provider: [] for provider in PROVIDERS}
     for measure in dict.fromkeys(map(underlying, measures)):
         if measure.NAME not in COUNTED:
             able = (p for p in PROVIDERS if p.supports(measure) and p.is_available())
-            shares[next(able)].append(measure)
-    return {provider: share for provider, share in shares.items() if share}
+            measures_of[next(able)].append(measure)
+    return {provider: computed for provider, computed in measures_of.items() if computed}
 
 
 def computed_together(provider: Provider, measures: Iterable[Measure]) -> list[list[Measure]]:

@@ -17,10 +17,10 @@ from ir_measures.providers import Provider
 
 from denserk.errors import DenserkError, InputError, MeasureError
 from denserk.evaluation.measures import (
-    OTHER_ACCURACY,
     Measure,
     computed_together,
     needs_subtopics,
+    other_accuracy,
     providers_of,
 )
 from denserk.io.files import read_text_lines
@@ -49,7 +49,8 @@ class Judgments:
 class MeasureGroup:
     """Measures that a provider computes in one pass over a run.
 
-    Queries are numbered, as gdeval takes only whole numbers as ids.
+    `all_measures` are those of the evaluation, which a hint names without the failing ones. Queries
+    are numbered, as gdeval takes only whole numbers as ids.
     """
 
     def __init__(
@@ -57,24 +58,25 @@ class MeasureGroup:
         provider: Provider,
         measures: Sequence[Measure],
         judgments: Judgments,
-        every: Sequence[Measure],
+        all_measures: Sequence[Measure],
     ) -> None:
         self.provider = provider
         self.measures = tuple(measures)
-        self._every = tuple(every)
+        self._all_measures = tuple(all_measures)
         self._queries = tuple(judgments.grades)
+        self._number_of = {qid: str(number) for number, qid in enumerate(self._queries)}
         self._check(judgments)
         with self._errors_named():
             self._evaluator = provider.evaluator(self.measures, self._provider_qrels(judgments))
 
     def values(self, run: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         """Return measure -> query id -> value, for the judged queries of a run."""
-        numbers = {qid: str(number) for number, qid in enumerate(self._queries)}
-        numbered = {numbers[qid]: hits for qid, hits in run.items() if qid in numbers}
+        number_of = self._number_of
+        numbered_run = {number_of[qid]: hits for qid, hits in run.items() if qid in number_of}
         # ir-measures spells a measure out each time that it is hashed
         values: dict[int, dict[str, float]] = {id(measure): {} for measure in self.measures}
         with self._errors_named():
-            for metric in self._evaluator.iter_calc(numbered):
+            for metric in self._evaluator.iter_calc(numbered_run):
                 qid = self._queries[int(metric.query_id)]
                 values[id(metric.measure)][qid] = metric.value
         return {str(measure): values[id(measure)] for measure in self.measures}
@@ -83,39 +85,39 @@ class MeasureGroup:
         """Raise an error for judgments of which it is known that the provider fails on them."""
         if any(map(needs_subtopics, self.measures)):
             check_subtopics(self.measures, judgments)
-        limits = [highest_grade(self.provider, measure) for measure in self.measures]
-        lowest_limit = min(limits)
+        lowest_limit = min(highest_grade(self.provider, measure) for measure in self.measures)
         for qid, grades in judgments.grades.items():
             for docid, grade in grades.items():
                 if grade > lowest_limit:
                     raise self._too_high(judgments.source, qid, docid, grade)
 
     def _too_high(self, source: str, qid: str, docid: str, grade: int) -> InputError:
-        limits = {measure: highest_grade(self.provider, measure) for measure in self.measures}
-        limited = [measure for measure, limit in limits.items() if grade > limit]
-        highest = min(limits.values())
-        names = ", ".join(map(str, limited))
-        found = f"relevance {grade} for query {qid}, passage {docid}"
-        limit = f"a grade up to {highest:,}"
-        expected = f"{limit}, the highest that {self.provider.NAME} computes {names} for"
-        line = line_of_judgment(source, qid, docid)
-        return InputError(source, line, found, expected, self._hint(limited))
+        limit_of = {measure: highest_grade(self.provider, measure) for measure in self.measures}
+        failing = [measure for measure, limit in limit_of.items() if grade > limit]
+        names = ", ".join(map(str, failing))
+        return InputError(
+            source,
+            line_of_judgment(source, qid, docid),
+            f"relevance {grade} for query {qid}, passage {docid}",
+            f"a grade up to {min(limit_of.values()):,}, the highest that {self.provider.NAME} "
+            f"computes {names} for",
+            self._hint(failing),
+        )
 
     def _provider_qrels(self, judgments: Judgments) -> Any:
         """Return the judgments as the provider takes them."""
         if any(map(needs_subtopics, self.measures)):
-            numbers = {qid: str(number) for number, qid in enumerate(self._queries)}
             return [
-                IrMeasuresQrel(numbers[qrel.qid], qrel.docid, qrel.relevance, qrel.subtopic)
+                IrMeasuresQrel(self._number_of[qrel.qid], qrel.docid, qrel.relevance, qrel.subtopic)
                 for qrel in judgments.qrels
             ]
-        numbered = {str(n): grades for n, grades in enumerate(judgments.grades.values())}
+        numbered_grades = {self._number_of[qid]: grades for qid, grades in judgments.grades.items()}
         if self.provider.NAME == "pytrec_eval":
             # trec_eval's nDCG never ends for a query whose grades are all negative
-            for number, grades in numbered.items():
+            for number, grades in numbered_grades.items():
                 if max(grades.values()) < 0:
-                    numbered[number] = dict.fromkeys(grades, 0)
-        return numbered
+                    numbered_grades[number] = dict.fromkeys(grades, 0)
+        return numbered_grades
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
@@ -128,12 +130,11 @@ class MeasureGroup:
         except ZeroDivisionError as error:
             if self.provider.NAME != "accuracy":
                 raise self._failed(error) from error
-            cutoff = self.measures[0].params.get("cutoff")
-            at = "" if cutoff is None else f"@{cutoff}"
             message = (
-                f"{names} is undefined for a query whose hits are all relevant. {OTHER_ACCURACY}"
+                f"{names} is undefined for a query whose hits are all relevant. "
+                f"{other_accuracy(self.measures[0])}"
             )
-            raise MeasureError(f"{message}{at}", self._hint(self.measures)) from error
+            raise MeasureError(message, self._hint(self.measures)) from error
         except Exception as error:
             raise self._failed(error) from error
 
@@ -145,7 +146,7 @@ class MeasureGroup:
 
     def _hint(self, failing: Sequence[Measure]) -> str | None:
         """Return what to type for the other measures, if there are any."""
-        others = [str(measure) for measure in self._every if measure not in failing]
+        others = [str(measure) for measure in self._all_measures if measure not in failing]
         return f"-m '{' '.join(others)}' computes the other measures" if others else None
 
 
@@ -153,8 +154,8 @@ def measure_groups(measures: Sequence[Measure], judgments: Judgments) -> list[Me
     """Return the measures in groups that their providers compute in one pass."""
     return [
         MeasureGroup(provider, group, judgments, measures)
-        for provider, share in providers_of(measures).items()
-        for group in computed_together(provider, share)
+        for provider, computed in providers_of(measures).items()
+        for group in computed_together(provider, computed)
     ]
 
 
