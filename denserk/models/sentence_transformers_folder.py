@@ -98,8 +98,6 @@ PASSAGE_PROMPTS = ("document", "passage", "corpus")
 ENCODE_ELSEWHERE = (
     "encode with sentence-transformers, and index its vectors: denserk index --input VECTORS.npy"
 )
-
-
 RERANK_ELSEWHERE = "rerank with sentence-transformers"
 PROMPTS_RULE = {"prompts?": dict, "default_prompt_name?": str}
 # activations of scores that keep their order
@@ -117,10 +115,11 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class SentenceTransformersFolder:
-    """What a folder says. `files` are those that vectors depend on, besides the transformer's.
+    """A folder's settings. `files` are those that vectors depend on, besides the transformer's.
 
     `cosine` is the reason for which vectors are L2-normalised although no module does it; empty if
-    one does, or if the model is not for cosine.
+    one does, or if the model is not for cosine. Without `has_length` the folder records no length
+    of texts, and `text` has the default one.
     """
 
     root: Path
@@ -135,7 +134,10 @@ class SentenceTransformersFolder:
     has_length: bool
 
     def remarks(self, representation: Collection[str], text: Collection[str]) -> list[str]:
-        """Return what a user should know of these settings, given ones of these names apart."""
+        """Return what a user should know of the settings, but for those that options replace.
+
+        `representation` and `text` are the names of the replaced settings.
+        """
         remarks = []
         if self.cosine and "l2_norm" not in representation:
             remarks.append(
@@ -161,8 +163,8 @@ class SentenceTransformersFolder:
 class Prompts:
     """Texts in front of queries and passages.
 
-    `default` is the name of the prompt that either has for lack of its own, or empty; `unused` are
-    the names of prompts that neither has.
+    `default` is the name of the folder's default prompt, if queries or passages have it because
+    none is named for them, or empty; `unused` are the names of prompts that neither has.
     """
 
     query: str
@@ -188,7 +190,7 @@ class Prompts:
 
 
 def is_sentence_transformers(root: Path) -> bool:
-    """Return True for a folder of sentence-transformers' modules; denserk's own module is none."""
+    """Return True for a folder of sentence-transformers' modules, unless denserk wrote it."""
     path = root / MODULES_FILE
     return path.is_file() and OWN_MODULE not in read_file(path)
 
@@ -196,8 +198,8 @@ def is_sentence_transformers(root: Path) -> bool:
 def look_for_encoder(model: str, option: str = "--model") -> None:
     """Raise an error, before anything slow, for a model that does not exist or is not supported."""
     folder = look_for_model(model, option)
-    is_own = bool(read_optional_json(folder / DENSERK_FILE))
-    if not is_own and is_sentence_transformers(folder):
+    is_denserk = bool(read_optional_json(folder / DENSERK_FILE))
+    if not is_denserk and is_sentence_transformers(folder):
         folder = read_sentence_transformers(folder).transformer
     read_optional_json(folder / CONFIG)
 
@@ -207,24 +209,26 @@ def check_cross_encoder(root: Path) -> None:
 
     Scores are those before the activation, which has the same order.
     """
-    about_path = root / PROMPTS_FILE
-    about = read_optional_json(about_path, PROMPTS_RULE)
-    default = about.get("default_prompt_name")
-    if default is not None and (about.get("prompts") or {}).get(default):
-        hint = f"set default_prompt_name in {about_path} to null to rerank without the prompt"
-        _reject(about_path, "default_prompt_name", default, hint)
+    model_path = root / PROMPTS_FILE
+    model_config = read_optional_json(model_path, PROMPTS_RULE)
+    default = model_config.get("default_prompt_name")
+    if default is not None and (model_config.get("prompts") or {}).get(default):
+        hint = f"set default_prompt_name in {model_path} to null to rerank without the prompt"
+        _reject(model_path, "default_prompt_name", default, hint)
+    _check_activation(model_config, model_path)
     config = read_optional_json(root / CONFIG, {"sentence_transformers?": dict})
-    for path, values in (
-        (about_path, about),
-        (root / CONFIG, config.get("sentence_transformers") or {}),
-    ):
-        activation = values.get("activation_fn")
-        if activation and str(activation).rpartition(".")[2] not in MONOTONE_ACTIVATIONS:
-            hint = f"set activation_fn in {path} to null to rank by the scores before it"
-            _reject(path, "activation_fn", activation, hint)
+    _check_activation(config.get("sentence_transformers") or {}, root / CONFIG)
     for path in sorted(root.glob("sentence_*_config.json")):
         if processing := read_json(path).get("processing_kwargs"):
             _reject(path, "processing_kwargs", processing, RERANK_ELSEWHERE)
+
+
+def _check_activation(settings: Mapping[str, Any], path: Path) -> None:
+    """Reject an activation of scores that changes their order."""
+    activation = settings.get("activation_fn")
+    if activation and str(activation).rpartition(".")[2] not in MONOTONE_ACTIVATIONS:
+        hint = f"set activation_fn in {path} to null to rank by the scores before it"
+        _reject(path, "activation_fn", activation, hint)
 
 
 def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
@@ -235,11 +239,7 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
     settings = read_json(settings_files[0], LENGTH_RULE) if settings_files else {}
     if settings_files:
         _check_transformer(settings, settings_files[0], transformer)
-    if (transformer / ADAPTER_CONFIG).is_file():
-        raise ModelError(
-            f"{transformer / ADAPTER_CONFIG}: the model is an adapter, which denserk does not load",
-            "merge it into its base model by peft (merge_and_unload) and save that",
-        )
+    _check_adapter(transformer)
     pooling_path = modules[POOLING] / CONFIG
     pooling = read_json(pooling_path)
     dense = _read_dense(modules[DENSE]) if DENSE in modules else None
@@ -247,34 +247,33 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
     if has_normalize:
         _check_normalize(modules[NORMALIZE])
 
-    about_path = root / PROMPTS_FILE
-    about = read_optional_json(about_path, PROMPTS_RULE)
-    model_type = about.get("model_type")
+    model_path = root / PROMPTS_FILE
+    model_config = read_optional_json(model_path, PROMPTS_RULE)
+    model_type = model_config.get("model_type")
     if model_type not in (None, "SentenceTransformer"):
-        _reject(about_path, "model_type", model_type, ENCODE_ELSEWHERE)
-    similarity = _read_similarity(about, about_path)
+        _reject(model_path, "model_type", model_type, ENCODE_ELSEWHERE)
+    similarity = _read_similarity(model_config, model_path)
     is_cosine = similarity == COSINE
+    truncate_dim = _read_truncation(model_config, model_path, pooling, dense)
+    if truncate_dim is not None and has_normalize and not is_cosine:
+        # cut vectors are not normalised again, as denserk would do it
+        raise ModelError(
+            f"{model_path}: truncate_dim after the module Normalize with similarity_fn_name "
+            f"{similarity} is not computed by denserk",
+            f"remove truncate_dim from {model_path}, or set similarity_fn_name to cosine",
+        )
     cosine = ""
     if is_cosine and not has_normalize:
         cosine = "the default of sentence-transformers"
-        if about.get("similarity_fn_name"):
+        if model_config.get("similarity_fn_name"):
             cosine = f"similarity_fn_name of {PROMPTS_FILE}"
-    truncate_dim = _read_truncation(about, about_path, pooling, dense)
-    if truncate_dim is not None and has_normalize and not is_cosine:
-        # cut vectors are not normalised again, as denserk would do it
-        hint = f"remove truncate_dim from {about_path}, or set similarity_fn_name to cosine"
-        raise ModelError(
-            f"{about_path}: truncate_dim after the module Normalize with similarity_fn_name "
-            f"{similarity} is not computed by denserk",
-            hint,
-        )
     representation = RepresentationSettings(
         _read_pooling(pooling, pooling_path),
         l2_norm=has_normalize or is_cosine,
         truncate_dim=truncate_dim,
         projection=dense.dimension if dense else 0,
     )
-    prompts = _read_prompts(about, about_path)
+    prompts = _read_prompts(model_config, model_path)
     length = settings.get("max_seq_length") or _tokenizer_length(transformer)
     text = TextSettings(
         query_max_length=settings.get("query_length") or length or DEFAULT_LENGTH,
@@ -283,7 +282,7 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
         passage_prefix=prompts.passage,
     )
     files = [root / MODULES_FILE, pooling_path]
-    files += [path for path in (about_path, *settings_files) if path.is_file()]
+    files += [path for path in (model_path, *settings_files) if path.is_file()]
     if dense is not None:
         files.append(dense.folder / CONFIG)
     return SentenceTransformersFolder(
@@ -302,25 +301,27 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
 
 def _reject(path: Path, setting: str, value: object, hint: str) -> NoReturn:
     """Raise the error for a setting that is not computed."""
-    shown = str(value)[:SHOWN]
-    raise ModelError(f"{path}: {setting} is {shown}, which denserk does not compute", hint)
+    raise ModelError(
+        f"{path}: {setting} is {str(value)[:SHOWN]}, which denserk does not compute", hint
+    )
 
 
 def _read_modules(root: Path) -> dict[str, Path]:
     """Return the folders of a model's modules by their class names."""
     path = root / MODULES_FILE
     modules = read_json(path, [{"type": str, "path?": str}])
-    types = [module["type"] for module in modules]
-    kinds = [name.rpartition(".")[2] for name in types]
-    is_foreign = any(not name.startswith(PACKAGE) for name in types)
-    if is_foreign or tuple(kinds) not in CHAINS:
+    class_paths = [module["type"] for module in modules]
+    names = [class_path.rpartition(".")[2] for class_path in class_paths]
+    # a class of another package may compute anything, whatever its name
+    is_foreign = any(not class_path.startswith(PACKAGE) for class_path in class_paths)
+    if is_foreign or tuple(names) not in CHAINS:
         raise ModelError(
-            f"{path} chains the modules {', '.join(types if is_foreign else kinds)}; denserk "
+            f"{path} chains the modules {', '.join(class_paths if is_foreign else names)}; denserk "
             "computes Transformer, Pooling, and after them Dense and Normalize",
             ENCODE_ELSEWHERE,
         )
     folders = (path_inside(root, module.get("path") or "", path) for module in modules)
-    return dict(zip(kinds, folders, strict=True))
+    return dict(zip(names, folders, strict=True))
 
 
 def _check_transformer(settings: Mapping[str, Any], path: Path, folder: Path) -> None:
@@ -347,10 +348,21 @@ def _check_transformer(settings: Mapping[str, Any], path: Path, folder: Path) ->
             _reject(path, name, value, ENCODE_ELSEWHERE)
 
 
+def _check_adapter(transformer: Path) -> None:
+    """Reject an adapter, whose base model is elsewhere."""
+    path = transformer / ADAPTER_CONFIG
+    if path.is_file():
+        raise ModelError(
+            f"{path}: the model is an adapter, which denserk does not load",
+            "merge it into its base model by peft (merge_and_unload) and save that",
+        )
+
+
 def _read_pooling(pooling: Mapping[str, Any], path: Path) -> Representation:
     """Return the pooling of a folder."""
-    older = [mode for key, mode in OLDER_POOLING_KEYS.items() if pooling.get(key)]
-    modes = pooling.get("pooling_mode") or older or ["mean"]
+    modes = pooling.get("pooling_mode")
+    if not modes:
+        modes = [mode for key, mode in OLDER_POOLING_KEYS.items() if pooling.get(key)] or ["mean"]
     if not isinstance(modes, list):
         modes = [modes]
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
@@ -370,9 +382,7 @@ def _read_dense(folder: Path) -> DenseLayer:
     """Return the linear layer after the pooling."""
     path = folder / CONFIG
     config = read_json(path, {"in_features": range(1, LARGEST), "out_features": range(1, LARGEST)})
-    for name in ("module_input_name", "module_output_name"):
-        if config.get(name) not in (None, "sentence_embedding"):
-            _reject(path, name, config[name], ENCODE_ELSEWHERE)
+    _check_text_vectors(config, path)
     if config.get("use_residual"):
         _reject(path, "use_residual", config["use_residual"], ENCODE_ELSEWHERE)
     function = config.get("activation_function", f"torch.nn.{TANH}")
@@ -383,16 +393,21 @@ def _read_dense(folder: Path) -> DenseLayer:
 
 
 def _check_normalize(folder: Path) -> None:
-    """Reject a normalisation of anything but the vector of a text."""
-    config = read_optional_json(folder / CONFIG)
+    """Reject a normalisation of anything but the vectors of texts."""
+    path = folder / CONFIG
+    _check_text_vectors(read_optional_json(path), path)
+
+
+def _check_text_vectors(config: Mapping[str, Any], path: Path) -> None:
+    """Reject a module that reads or writes anything but the vectors of texts."""
     for name in ("module_input_name", "module_output_name"):
         if config.get(name) not in (None, "sentence_embedding"):
-            _reject(folder / CONFIG, name, config[name], ENCODE_ELSEWHERE)
+            _reject(path, name, config[name], ENCODE_ELSEWHERE)
 
 
-def _read_similarity(about: Mapping[str, Any], path: Path) -> str:
+def _read_similarity(model_config: Mapping[str, Any], path: Path) -> str:
     """Return the similarity by which vectors are compared; cosine is the default."""
-    similarity = about.get("similarity_fn_name") or COSINE
+    similarity = model_config.get("similarity_fn_name") or COSINE
     if not isinstance(similarity, str) or similarity not in SIMILARITIES:
         hint = f"set similarity_fn_name in {path} to one of {', '.join(SIMILARITIES)}"
         _reject(path, "similarity_fn_name", similarity, hint)
@@ -400,16 +415,18 @@ def _read_similarity(about: Mapping[str, Any], path: Path) -> str:
 
 
 def _read_truncation(
-    about: Mapping[str, Any], path: Path, pooling: Mapping[str, Any], dense: DenseLayer | None
+    model_config: Mapping[str, Any],
+    path: Path,
+    pooling: Mapping[str, Any],
+    dense: DenseLayer | None,
 ) -> int | None:
     """Return the number of dimensions that are kept; None for all of them."""
-    size = about.get("truncate_dim")
+    size = model_config.get("truncate_dim")
     if size is None:
         return None
     if type(size) is not int or size < 1:
-        _reject(
-            path, "truncate_dim", size, f"set truncate_dim in {path} to a whole number, or null"
-        )
+        hint = f"set truncate_dim in {path} to a whole number, or null"
+        _reject(path, "truncate_dim", size, hint)
     dimensions = [pooling[name] for name in POOLING_DIMENSIONS if type(pooling.get(name)) is int]
     if dense is not None:
         dimensions = [dense.dimension]
@@ -419,7 +436,7 @@ def _read_truncation(
 
 
 def _tokenizer_length(transformer: Path) -> int | None:
-    """Return the tokens of a text where the folder of sentence-transformers does not limit them."""
+    """Return the length of texts by the tokenizer and the transformer; None if neither has one."""
     tokenizer = read_optional_json(transformer / TOKENIZER_CONFIG)
     config = read_optional_json(transformer / CONFIG)
     limits = [tokenizer.get("model_max_length"), config.get("max_position_embeddings")]
@@ -428,31 +445,32 @@ def _tokenizer_length(transformer: Path) -> int | None:
     return min(lengths, default=None)
 
 
-def _read_prompts(about: Mapping[str, Any], path: Path) -> Prompts:
+def _read_prompts(model_config: Mapping[str, Any], path: Path) -> Prompts:
     """Return the prompts of queries and of passages."""
-    prompts = about.get("prompts") or {}
-    default = about.get("default_prompt_name")
+    prompts = model_config.get("prompts") or {}
+    default = model_config.get("default_prompt_name")
     if default is not None and default not in prompts:
         hint = f"set default_prompt_name in {path} to null, or to one of its prompts"
         _reject(path, "default_prompt_name", default, hint)
     query = _first_name(prompts, [*QUERY_PROMPTS, default])
     passage = _first_name(prompts, [*PASSAGE_PROMPTS, default])
-    named = {*QUERY_PROMPTS, *PASSAGE_PROMPTS}
+    names_of_sides = {*QUERY_PROMPTS, *PASSAGE_PROMPTS}
     used_default = ""
-    if default is not None and default not in named and default in (query, passage):
+    if default is not None and default not in names_of_sides and default in (query, passage):
         used_default = default
+    unused = [
+        name for name, text in prompts.items() if text and name not in {*names_of_sides, default}
+    ]
     return Prompts(
         query=_prompt(prompts, query),
         passage=_prompt(prompts, passage),
         default=used_default,
-        unused=tuple(
-            name for name, text in prompts.items() if text and name not in {*named, default}
-        ),
+        unused=tuple(unused),
     )
 
 
 def _first_name(prompts: Mapping[str, Any], names: Sequence[str | None]) -> str | None:
-    """Return the first of the names that a prompt has; None if no prompt has one."""
+    """Return the first name that is one of a prompt; None if there is none."""
     return next((name for name in names if name in prompts), None)
 
 
