@@ -455,8 +455,10 @@ def _read_prompts(model_config: Mapping[str, Any], path: Path) -> Prompts:
     query = _first_name(prompts, [*QUERY_PROMPTS, default])
     passage = _first_name(prompts, [*PASSAGE_PROMPTS, default])
     names_of_sides = {*QUERY_PROMPTS, *PASSAGE_PROMPTS}
+    queries_have_default = query == default and default not in QUERY_PROMPTS
+    passages_have_default = passage == default and default not in PASSAGE_PROMPTS
     used_default = ""
-    if default is not None and default not in names_of_sides and default in (query, passage):
+    if default is not None and (queries_have_default or passages_have_default):
         used_default = default
     unused = [
         name for name, text in prompts.items() if text and name not in {*names_of_sides, default}

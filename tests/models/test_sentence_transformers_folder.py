@@ -257,6 +257,17 @@ def test_prompts_of_other_names_are_mentioned(chain):
     assert "s2p_query" not in command(given)
 
 
+@pytest.mark.parametrize("default", ["query", "document"])
+def test_a_prompt_of_one_side_that_the_other_has_by_default_is_mentioned(chain, default):
+    """`encode` of sentence-transformers gives it to all texts, `encode_document` to none."""
+    command = chain(
+        similarity_fn_name="dot", prompts={default: "find: "}, default_prompt_name=default
+    )
+    assert "default prompt" in command("encode --model m --corpus corpus.jsonl --output v")
+    given = "encode --model m --corpus corpus.jsonl --output w --passage-prefix find:"
+    assert "default prompt" not in command(given)
+
+
 @pytest.mark.parametrize(
     ("prompts", "query", "passage"),
     [
