@@ -134,12 +134,12 @@ class StoredEncoder:
         if getattr(config, "projection_dim", 0):
             raise ModelError(f"{folder} projects its vectors, which denserk does not do")
         tensors = {**checkpoints.read_weights(folder), **(heads or {})}
-        pyserini = any(name.startswith(f"encoder.{config.model_type}.") for name in tensors)
-        for prefix in ("encoder.",) if pyserini else DPR_PREFIXES:
+        is_pyserini = any(name.startswith(f"encoder.{config.model_type}.") for name in tensors)
+        for prefix in ("encoder.",) if is_pyserini else DPR_PREFIXES:
             tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-        own = {name: tensor for name, tensor in tensors.items() if name.startswith(HEADS)}
-        backbone = {name: tensor for name, tensor in tensors.items() if name not in own}
-        return cls(folder, config, backbone, own, activation)
+        all_heads = {name: tensor for name, tensor in tensors.items() if name.startswith(HEADS)}
+        backbone = {name: tensor for name, tensor in tensors.items() if name not in all_heads}
+        return cls(folder, config, backbone, all_heads, activation)
 
     @property
     def architecture(self) -> Architecture:
@@ -158,7 +158,7 @@ class StoredEncoder:
 
     def build(self, settings: RepresentationSettings, *, train: bool = False) -> Encoder:
         """Build the encoder; missing weights are a ModelError, or to `train` initialised."""
-        chosen, kind = settings.representation, self.config.model_type
+        chosen = settings.representation
         if chosen is Representation.CROSS_ENCODER:
             raise ModelError(
                 "--representation cross-encoder: a cross-encoder makes no vectors",
@@ -166,7 +166,8 @@ class StoredEncoder:
             )
         if chosen in (Representation.CLS, Representation.AGG) and not self.architecture.has_cls:
             raise ModelError(
-                f"--representation {chosen} reads [CLS], which a {kind} backbone does not have",
+                f"--representation {chosen} reads [CLS], which a {self.config.model_type} backbone "
+                "does not have",
                 "choose --representation mean",
             )
         with_head = needs_mlm_head(settings)
@@ -178,16 +179,17 @@ class StoredEncoder:
             )
         backbone = self.backbone(with_head=with_head, fresh=fresh)
         encoder = Encoder(backbone, settings, self.activation)
-        own = encoder.representation.state_dict()
-        kept = {name: self.heads[name] for name in own if name in self.heads}
-        checkpoints.fill(self.folder, encoder.representation, {**own, **kept})
-        new = ", ".join(sorted(own.keys() - kept.keys()))
-        if new and not train:
+        random_heads = encoder.representation.state_dict()
+        trained_heads = {name: self.heads[name] for name in random_heads if name in self.heads}
+        checkpoints.fill(self.folder, encoder.representation, {**random_heads, **trained_heads})
+        untrained = ", ".join(sorted(random_heads.keys() - trained_heads.keys()))
+        if untrained and not train:
             raise ModelError(
-                f"{self.folder} has no trained {new}: --representation {chosen} would be random"
+                f"{self.folder} has no trained {untrained}: --representation {chosen} would be "
+                "random"
             )
-        if new:
-            logger.info(f"randomly initialised: {new}")
+        if untrained:
+            logger.info(f"randomly initialised: {untrained}")
         return encoder.train(train)
 
     def keep_layers(self, chosen: Sequence[int]) -> "StoredEncoder":
@@ -250,8 +252,9 @@ class StoredModel:
     `representation` and `text` are the folder's own settings, or defaults where it has none
     (`has_settings`). `files` belong to the fingerprint, besides the encoders' own. `dimensions` are
     those of `finetune --dimensions`. `queries_of` describes the model whose query vectors it
-    learned, and for whose indexes alone it is. `metric` compares its vectors. `foreign` is what a
-    folder of sentence-transformers says.
+    learned, and for whose indexes alone it is. `metric` compares its vectors. `version` is that of
+    the folder as it was read: what is read later must be of the same. `foreign` has the settings of
+    a folder of sentence-transformers.
     """
 
     root: Path
@@ -263,7 +266,7 @@ class StoredModel:
     has_settings: bool = True
     dimensions: tuple[int, ...] = ()
     queries_of: Mapping[str, Any] | None = None
-    version: Version | None = None  # of the folder that was read: what is read later is of the same
+    version: Version | None = None
     metric: Metric = Metric.INNER
     foreign: SentenceTransformersFolder | None = None
 
@@ -333,7 +336,7 @@ class StoredModel:
 
 
 class OwnFile(NamedTuple):
-    """What denserk.json says; see `StoredModel` for the last ones."""
+    """The settings of denserk.json; see `StoredModel` for those from `dimensions` on."""
 
     representation: RepresentationSettings
     text: TextSettings
@@ -379,7 +382,7 @@ def _of_one_version(read: Callable[[Path], StoredModel]) -> Callable[[Path], Sto
         version = Version.of(folder)
         try:
             return replace(read(folder), version=version)
-        except DenserkError:  # such as a file that is missing yet
+        except DenserkError:  # perhaps of a file that another process is about to write
             refuse_being_written(folder, around=False)
             raise
 
@@ -438,8 +441,7 @@ def _read_foreign_folder(folder: Path) -> StoredModel:
     if foreign.dense is None:
         encoder = StoredEncoder.read(foreign.transformer)
     else:
-        weights = checkpoints.weight_files(foreign.dense.folder)
-        files += tuple(weights)
+        files += tuple(checkpoints.weight_files(foreign.dense.folder))
         heads = _dense_heads(checkpoints.read_weights(foreign.dense.folder))
         encoder = StoredEncoder.read(foreign.transformer, heads, foreign.dense.activation)
     return StoredModel(
@@ -512,12 +514,12 @@ def save_model(
     if settings.mlm_head is encoding.MlmHead.FRESH:  # it is trained now
         settings = replace(settings, mlm_head=encoding.MlmHead.PRETRAINED)
     _write_sentence_transformers(folder, passage, text, base, dimensions, metric, tied=tied)
-    own: dict[str, Any] = {"representation": settings, "text": text, "queries_of": queries_of}
+    recorded: dict[str, Any] = {"representation": settings, "text": text, "queries_of": queries_of}
     if metric is not Metric.INNER:
-        own["metric"] = metric.value
+        recorded["metric"] = metric.value
     if passage.activation_name != IDENTITY:
-        own["activation"] = passage.activation_name
-    write_own_file(folder, model.config.model_type, dimensions, **own)
+        recorded["activation"] = passage.activation_name
+    write_own_file(folder, model.config.model_type, dimensions, **recorded)
     if not tied:
         for side, encoder in ((QUERY_SIDE, query), (PASSAGE_SIDE, passage)):
             save_model(
@@ -532,7 +534,7 @@ def save_model(
     save_transformer(folder, model, tensors, tokenizer, longest, hidden_states=bool(heads))
 
 
-# what transformers records of the way in which a tokenizer was loaded: equal models get equal files
+# left out, so that equal models get equal files: how transformers loaded a tokenizer
 LOADING = ("is_local", "local_files_only")
 
 
@@ -551,14 +553,14 @@ def save_transformer(
     Pyserini's class of Aggretriever needs `hidden_states` in config.json.
     """
     write_tensors(folder / file, tensors)
-    own = copy.deepcopy(tokenizer)
-    own.backend_tokenizer.no_truncation()
-    own.backend_tokenizer.no_padding()
-    own.model_max_length = min(longest, longest_input(model.config) or longest)
+    saved_tokenizer = copy.deepcopy(tokenizer)
+    saved_tokenizer.backend_tokenizer.no_truncation()
+    saved_tokenizer.backend_tokenizer.no_padding()
+    saved_tokenizer.model_max_length = min(longest, longest_input(model.config) or longest)
     for name in LOADING:
-        own.init_kwargs.pop(name, None)
+        saved_tokenizer.init_kwargs.pop(name, None)
     with write_errors(folder):
-        flush_written(map(Path, own.save_pretrained(folder)))
+        flush_written(map(Path, saved_tokenizer.save_pretrained(folder)))
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
     values = {**config.to_dict(), "output_hidden_states": hidden_states, "dtype": "float32"}
@@ -570,14 +572,17 @@ def write_own_file(
     folder: Path, backbone: str, dimensions: Sequence[int] = (), **settings: Any
 ) -> None:
     """Write denserk.json: the type of the backbone, and settings by class or as they are."""
-    about = {"format_version": FORMAT_VERSION, "denserk_version": __version__}
-    own = {
-        name: value if isinstance(value, Mapping | str) else as_json(value)
-        for name, value in settings.items()
-        if value
+    values: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "denserk_version": __version__,
+        "backbone": backbone,
     }
-    trained = {"dimensions": list(dimensions)} if dimensions else {}
-    _write_json(folder / DENSERK_FILE, {**about, "backbone": backbone, **own, **trained})
+    for name, value in settings.items():
+        if value:
+            values[name] = value if isinstance(value, Mapping | str) else as_json(value)
+    if dimensions:
+        values["dimensions"] = list(dimensions)
+    _write_json(folder / DENSERK_FILE, values)
 
 
 def _write_json(path: Path, value: Any, **options: Any) -> None:
@@ -599,43 +604,60 @@ def _write_sentence_transformers(
 
     What Transformer, Pooling and Normalize cannot express needs denserk's own module class.
     """
-    settings, limit = encoder.settings, longest_input(encoder.backbone.config)
-    lengths = (text.query_max_length, text.passage_max_length)
-    query, passage = (min(length, limit or length) for length in lengths)
-    text = replace(text, query_max_length=query, passage_max_length=passage)
+    settings = encoder.settings
+    limit = longest_input(encoder.backbone.config)
+    query_length = min(text.query_max_length, limit or text.query_max_length)
+    passage_length = min(text.passage_max_length, limit or text.passage_max_length)
+    text = replace(text, query_max_length=query_length, passage_max_length=passage_length)
     modes = {representation: mode for mode, representation in POOLING_MODES.items()}
     pooling = modes.get(settings.representation)
-    pairs = text.join == PAIR and len(text.fields) > 1
-    whole = settings.truncate_dim is None and not settings.projection
-    standard = tied and pooling is not None and whole and not text.normalize_quotes and not pairs
+    reads_pairs = text.join == PAIR and len(text.fields) > 1
+    is_standard = (
+        tied
+        and pooling is not None
+        and settings.truncate_dim is None
+        and not settings.projection
+        and not text.normalize_quotes
+        and not reads_pairs
+    )
     modules = [{"idx": 0, "name": "0", "path": "", "type": ENCODER}]
-    if standard:
-        static = encoder.backbone.config.model_type == STATIC
-        chain = ["StaticEmbedding"] if static else ["Transformer", "Pooling"]
-        chain += ["Normalize"] * settings.l2_norm
+    if is_standard:
+        is_static = encoder.backbone.config.model_type == STATIC
+        chain = ["StaticEmbedding"] if is_static else ["Transformer", "Pooling"]
+        if settings.l2_norm:
+            chain.append("Normalize")
         modules = [
             {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": MODULES + name}
             for i, name in enumerate(chain)
         ]
-        flags = {key: mode == pooling for key, mode in OLDER_POOLING_KEYS.items()}
-        pools = {"word_embedding_dimension": encoder.dimension, **flags, "include_prompt": True}
-        _write_json(folder / POOLING_FOLDER / CONFIG, pools)
-        own = {} if query == passage else {"query_length": query}
-        limits = {"max_seq_length": passage, "do_lower_case": False, **own}
-        _write_json(folder / LENGTHS_FILE, limits)
+        pooling_config = {
+            "word_embedding_dimension": encoder.dimension,
+            **{key: mode == pooling for key, mode in OLDER_POOLING_KEYS.items()},
+            "include_prompt": True,
+        }
+        _write_json(folder / POOLING_FOLDER / CONFIG, pooling_config)
+        lengths = {"max_seq_length": passage_length, "do_lower_case": False}
+        if query_length != passage_length:
+            lengths["query_length"] = query_length
+        _write_json(folder / LENGTHS_FILE, lengths)
     prompts = {
         "model_type": "SentenceTransformer",
         "prompts": {"query": text.query_prefix, "document": text.passage_prefix},
-        "default_prompt_name": "document" if standard and text.passage_prefix else None,
+        "default_prompt_name": "document" if is_standard and text.passage_prefix else None,
         "similarity_fn_name": "euclidean" if metric is Metric.L2 else "dot",
     }
     _write_json(folder / PROMPTS_FILE, prompts)
     _write_json(folder / MODULES_FILE, modules)
-    local = Path(base).absolute().name if Path(base).is_dir() else ""  # a link by its own name
-    named = {"base": base, "local": local, "dimensions": dimensions, "version": __version__}
-    named["metric"] = metric.value
     card = card_template("card.md").render(
-        named, encoder=encoder, text=text, tied=tied, standard=standard
+        base=base,
+        local=Path(base).absolute().name if Path(base).is_dir() else "",  # a link by its own name
+        dimensions=dimensions,
+        version=__version__,
+        metric=metric.value,
+        encoder=encoder,
+        text=text,
+        tied=tied,
+        standard=is_standard,
     )
     with whole_text(folder / CARD_FILE) as out:
         out.write(card)
@@ -684,7 +706,7 @@ def convert_model(
     name, folder = find_model(source)
     stored = read_model_folder(folder)
     query, passage = stored.build(stored.choose(representation, text))
-    others = _average((query, passage), stored, average)
+    averaged_fingerprints = _average((query, passage), stored, average)
     tokenizer = stored.load_tokenizer(stored.passage.folder)
     texts = override(stored.text, text)
     if layout is encoding.ModelLayout.DENSERK:
@@ -700,14 +722,16 @@ def convert_model(
             metric=stored.metric,
         )
         if average:
-            models = {"average_of": {name: stored.fingerprint(), **others}}
-            _write_json(target / DENSERK_FILE, {**read_json(target / DENSERK_FILE), **models})
+            fingerprints = {name: stored.fingerprint(), **averaged_fingerprints}
+            recorded = read_json(target / DENSERK_FILE)
+            _write_json(target / DENSERK_FILE, {**recorded, "average_of": fingerprints})
         return
     _refuse_layout(layout, query, passage)
-    made = passage.settings
+    settings = passage.settings
     logger.info(
-        f"{layout} does not record agg-kind {made.agg_kind}, agg-dim {made.agg_dim}, agg-order "
-        f"{made.agg_order}, lengths {texts.query_max_length} and {texts.passage_max_length}"
+        f"{layout} does not record agg-kind {settings.agg_kind}, agg-dim {settings.agg_dim}, "
+        f"agg-order {settings.agg_order}, lengths {texts.query_max_length} and "
+        f"{texts.passage_max_length}"
     )
     longest = max(texts.query_max_length, texts.passage_max_length)
     pickled = partial(save_transformer, file=PICKLE_FILE, hidden_states=True)
