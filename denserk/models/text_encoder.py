@@ -85,14 +85,15 @@ class TextEncoder:
     ) -> None:
         self.name, folder = find_model(model)
         stored = read_model_folder(folder)
-        self.fingerprint, self.queries_of = stored.fingerprint(), stored.queries_of
+        self.fingerprint = stored.fingerprint()
+        self.queries_of = stored.queries_of
         self.metric = stored.metric
-        is_norm_given = "l2_norm" in representation
+        norm_is_chosen = "l2_norm" in representation  # by the user, and not by `like`
         if like is not None and like.get("fingerprint") == self.fingerprint:
             representation = {**like.get("representation", {}), **representation}
             text = {**like.get("text", {}), **text}
         self.representation = stored.choose(representation, text)
-        if stored.is_for_cosine and not self.representation.l2_norm and not is_norm_given:
+        if stored.is_for_cosine and not self.representation.l2_norm and not norm_is_chosen:
             logger.warning(
                 f"{self.name} compares by cosine, and the passages were encoded without "
                 "L2-normalisation: results are those of inner products; encode the passages again "
@@ -247,30 +248,32 @@ class TextEncoder:
         return self._encode(vectors_of, planned, advance).reshape(-1, self.dimension)
 
     def _plan(self, ids: Sequence[TokenIds], tokenizer: TextTokenizer) -> PlannedTexts:
-        enough = ENOUGH.get(self.device.type, inf)
+        enough_tokens = ENOUGH.get(self.device.type, inf)
         if self.backbone != STATIC:
             # a text of no tokens, where the tokenizer adds none, is read as one token of padding:
             # alone it would be no input, and beside others a state of nothing
             ids = [tokens if len(tokens) else [tokenizer.pad_id] for tokens in ids]
-        return plan(ids, tokenizer.pad_id, self.batch_tokens, self.compute.batch_size, enough)
+        return plan(
+            ids, tokenizer.pad_id, self.batch_tokens, self.compute.batch_size, enough_tokens
+        )
 
     @torch.inference_mode()
     def _encode(
         self, vectors_of: Callable[[TokenBatch], Tensor], planned: PlannedTexts, advance: Advance
     ) -> NDArray[np.float32]:
-        found = torch.empty(0, self.dimension)
+        text_vectors = torch.empty(0, self.dimension)
         for members, batch in zip(planned.members, planned.batches, strict=True):
             count, length = batch.input_ids.shape
             work = f"encoding {count:,} texts of {length:,} tokens on {self.device}"
             hint = f"encode fewer tokens at a time: --batch-tokens {max(1, count * length // 2)}"
             with memory_errors(work, hint), on_threads(self.threads_for(planned.count)):
                 vectors = vectors_of(to_device(batch, self.device)).float()
-            if not len(found):
-                found = vectors.new_empty(planned.count, *vectors.shape[1:])
-            found.index_copy_(0, members.to(self.device), vectors)
+            if not len(text_vectors):
+                text_vectors = vectors.new_empty(planned.count, *vectors.shape[1:])
+            text_vectors.index_copy_(0, members.to(self.device), vectors)
             if advance is not None:
                 advance(len(members))
-        array: NDArray[np.float32] = found.cpu().numpy()
+        array: NDArray[np.float32] = text_vectors.cpu().numpy()
         return array
 
 
