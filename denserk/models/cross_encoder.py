@@ -117,8 +117,10 @@ def _refuse_backbone(config: Any) -> None:
 def is_reranker(folder: Path) -> bool:
     """Return True for a reranker's folder: denserk's, or a sequence classifier of transformers."""
     if (folder / DENSERK_FILE).is_file():
-        own = read_json(folder / DENSERK_FILE).get("representation")
-        return isinstance(own, dict) and own.get("representation") == Representation.CROSS_ENCODER
+        settings = read_json(folder / DENSERK_FILE).get("representation")
+        if not isinstance(settings, dict):
+            return False
+        return bool(settings.get("representation") == Representation.CROSS_ENCODER)
     return (folder / CONFIG).is_file() and _is_published(folder)
 
 
@@ -131,7 +133,7 @@ def read_reranker(folder: Path) -> Reranker:
     """Read a reranker; a ModelError if the folder has none, or a broken one."""
     try:
         return read_whole([folder], partial(_read_reranker, folder))
-    except DenserkError:  # such as a file that is missing yet
+    except DenserkError:  # perhaps of a file that another process is about to write
         refuse_being_written(folder, around=False)
         raise
 
@@ -146,24 +148,31 @@ def _read_reranker(folder: Path) -> Reranker:
     _refuse_backbone(config)
     if config.num_labels != 1:
         raise ModelError(f"{folder} has {config.num_labels} labels; a reranker has one, the score")
-    published = _is_published(folder)
-    auto = AutoModelForSequenceClassification if published else AutoModelForTokenClassification
+    auto: Any = AutoModelForTokenClassification
+    if _is_published(folder):
+        auto = AutoModelForSequenceClassification
     model = checkpoints.load_model(auto, folder, config, checkpoints.read_weights(folder))
     if (folder / DENSERK_FILE).is_file():
-        own = model_folder.read_own_file(folder)
-        return Reranker(model, folder, own.text, own.pairs)
+        recorded = model_folder.read_own_file(folder)
+        return Reranker(model, folder, recorded.text, recorded.pairs)
     check_cross_encoder(folder)
-    tokenizer = load_tokenizer(folder)  # decides about lengths and token types
+    text, pairs = _foreign_settings(folder, config)
+    return Reranker(model, folder, text, pairs)
+
+
+def _foreign_settings(folder: Path, config: Any) -> tuple[TextSettings, PairSettings]:
+    """Return the settings of a reranker of another tool: its tokenizer decides about them."""
+    tokenizer = load_tokenizer(folder)
     limits = (int(tokenizer.model_max_length), longest_input(config))
     # transformers writes a huge number where a tokenizer has no limit of its own
     longest = min((limit for limit in limits if limit and limit < 100_000), default=None)
-    types = (
+    has_types = (
         "token_type_ids" in tokenizer.model_input_names
         and PairJoiner(tokenizer, TextSettings(), PairSettings()).passage_type > 0
         and getattr(config, "type_vocab_size", 1) > 1
     )
     text = TextSettings(passage_max_length=longest or TextSettings().passage_max_length)
-    return Reranker(model, folder, text, PairSettings(longest, types))
+    return text, PairSettings(longest, has_types)
 
 
 def reranker_to_train(folder: Path, seed: int) -> Reranker:
@@ -238,14 +247,14 @@ class PairScorer:
     @torch.inference_mode()
     def score_pairs(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
         """Score inputs, batched by length, in their order: (P,) float32."""
-        found = np.empty(len(pairs), dtype=np.float32)
+        scores = np.empty(len(pairs), dtype=np.float32)
         lengths = [len(pair.ids) for pair in pairs]
         budget = self.compute.tokens_on(self.device.type)
         for members in by_length(lengths, budget, self.compute.batch_size):
-            batch = self.joiner.batch([pairs[i] for i in members])
+            batch = self.joiner.batch([pairs[member] for member in members])
             count, length = batch.tokens.input_ids.shape
             work = f"scoring {count:,} pairs of {length:,} tokens on {self.device}"
             hint = f"score fewer tokens at a time: --batch-tokens {max(1, count * length // 2)}"
             with memory_errors(work, hint):
-                found[members] = self._reranker(to_device(batch, self.device)).cpu().numpy()
-        return found
+                scores[members] = self._reranker(to_device(batch, self.device)).cpu().numpy()
+        return scores
