@@ -1,7 +1,7 @@
 """Where a model is, and the files of its folder; nothing here imports torch.
 
-A folder of a model is what a user gives, perhaps from somebody else: a file that a library rejects
-is an error of the input, and no path in it leads out of the folder.
+A model's folder is input, perhaps from somebody else: a file that a library rejects is an error of
+the input, and no path in it leads out of the folder.
 """
 
 import json
@@ -33,7 +33,7 @@ HUB_FOLDERS = ("", "query/", "document/", "query_model/", "passage_model/", "0_T
 # weights of the linear layer after sentence-transformers' pooling
 HUB_DENSE = tuple(f"2_Dense/{pattern}" for pattern in HUB_WEIGHTS)
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-AGAIN = "fetch the file again"  # the hint for a file that is not as it was written
+FETCH_AGAIN = "fetch the file again"  # hint for a file that is broken
 SHOWN = 200  # characters of a library's message in an error
 
 
@@ -61,7 +61,7 @@ def look_for_model(model: str, option: str = "--model") -> Path:
 
 
 def _locate(model: str, option: str, beside: Sequence[str] = ()) -> tuple[str, Path]:
-    """See `find_model`."""
+    """Do as `find_model`, and log nothing."""
     if Path(model).is_dir():
         return model, Path(model)
     if model in WITHOUT_WEIGHTS:
@@ -71,10 +71,10 @@ def _locate(model: str, option: str, beside: Sequence[str] = ()) -> tuple[str, P
     elif not can_be_on_hub(model):
         raise UsageError(f"{option} {model}: no such folder")
     for pattern in HUB_WEIGHTS:  # pickles where there are no safetensors
-        weights = [folder + pattern for folder in HUB_FOLDERS]
-        snapshot = _fetch(model, [*HUB_FILES, *weights, *HUB_DENSE, *beside])
-        if any(any(snapshot.glob(name)) for name in weights):
-            return model, snapshot
+        patterns = [subfolder + pattern for subfolder in HUB_FOLDERS]
+        folder = _fetch(model, [*HUB_FILES, *patterns, *HUB_DENSE, *beside])
+        if any(any(folder.glob(weights)) for weights in patterns):
+            return model, folder
     raise ModelError(f"{model} on the hub holds no weights that denserk reads")
 
 
@@ -112,9 +112,9 @@ def read_json(path: Path, rule: Rule = dict) -> Any:
             read_file(path), parse_float=_finite_number, parse_constant=_finite_number
         )
     except (ValueError, RecursionError) as error:
-        reason = str(error)[:SHOWN]
-        raise InputError(path, None, f"text that is not JSON ({reason})", "JSON", AGAIN) from None
-    check(value, rule, path, AGAIN)
+        found = f"text that is not JSON ({str(error)[:SHOWN]})"
+        raise InputError(path, None, found, "JSON", FETCH_AGAIN) from None
+    check(value, rule, path, FETCH_AGAIN)
     return value
 
 
@@ -138,8 +138,8 @@ def path_inside(folder: Path, name: str, source: Path) -> Path:
     'm/1_Pooling'
     """
     leads_out = any(
-        pure.is_absolute() or pure.drive or ".." in pure.parts
-        for pure in (PurePosixPath(name), PureWindowsPath(name))
+        path.is_absolute() or path.drive or ".." in path.parts
+        for path in (PurePosixPath(name), PureWindowsPath(name))
     )
     if leads_out or "\0" in name:
         raise InputError(
@@ -153,7 +153,7 @@ def path_inside(folder: Path, name: str, source: Path) -> Path:
 
 
 @contextmanager
-def library_errors(problem: str, hint: str = AGAIN) -> Iterator[None]:
+def library_errors(problem: str, hint: str = FETCH_AGAIN) -> Iterator[None]:
     """Turn whatever a library raises while it reads a model's files into one ModelError.
 
     `problem` names the file. Errors of denserk, and a lack of memory, stay as they are.

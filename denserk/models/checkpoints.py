@@ -19,7 +19,14 @@ from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import InputError, ModelError
 from denserk.io.files import whole_binary
 from denserk.io.manifest import file_sha256
-from denserk.io.model_files import AGAIN, CONFIG, SHOWN, library_errors, path_inside, read_json
+from denserk.io.model_files import (
+    CONFIG,
+    FETCH_AGAIN,
+    SHOWN,
+    library_errors,
+    path_inside,
+    read_json,
+)
 
 Tensors = Mapping[str, Tensor]
 # the first of these that a folder has is read; an index names several files
@@ -122,7 +129,7 @@ def _check_layers(values: Mapping[str, Any], path: Path) -> None:
                 None,
                 f"{name} {str(layers)[:SHOWN]}",
                 f"a whole number up to {MOST_LAYERS:,}",
-                AGAIN,
+                FETCH_AGAIN,
             )
 
 
@@ -135,7 +142,7 @@ def _check_sizes(folder: Path, config: PretrainedConfig, tensors: Tensors) -> No
             None,
             f"{layers:,} layers",
             f"those of the weights, which have {len(tensors):,} tensors",
-            AGAIN,
+            FETCH_AGAIN,
         )
 
 
@@ -149,7 +156,7 @@ def _check_parameters(folder: Path, described: nn.Module, tensors: Tensors) -> N
             None,
             f"sizes of a model of {expected:,} parameters",
             f"those of the weights, which have {stored:,}",
-            AGAIN,
+            FETCH_AGAIN,
         )
 
 
