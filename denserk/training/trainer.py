@@ -68,7 +68,7 @@ class Training:
     resolved: Mapping[str, Any] = field(default_factory=dict)
 
 
-def warmup_of(optimizer: OptimizerSettings, total: int, *, must_fit: bool = True) -> int:
+def warmup_steps_of(optimizer: OptimizerSettings, total: int, *, must_fit: bool = True) -> int:
     """Return the number of warm-up steps of a training of `total` steps.
 
     A number of steps that leaves none at the full learning rate is a UsageError under `must_fit`,
@@ -96,7 +96,8 @@ class Trainer:
 
     Item i of `batches`, which has `steps_per_epoch`, is this process's share of batch i; `report`
     gets a step and its entry of the log, `history`, as `logs`. `step_number` counts the updates
-    done, `first_step` those when this run started or resumed. `warmup_must_fit`: see `warmup_of`.
+    done, `first_step` those when this run started or resumed. `warmup_must_fit`: see
+    `warmup_steps_of`.
     """
 
     def __init__(
@@ -140,9 +141,10 @@ class Trainer:
             {"params": [p for p in weights if p.dim() > 1], "weight_decay": optimizer.weight_decay},
             {"params": [p for p in weights if p.dim() <= 1], "weight_decay": 0.0},  # biases, norms
         ]
-        lr, eps = optimizer.lr, optimizer.adam_epsilon
-        self._optimizer = torch.optim.AdamW(groups, lr=lr, eps=eps, fused=True)
-        warmup = warmup_of(optimizer, self.total, must_fit=warmup_must_fit)
+        self._optimizer = torch.optim.AdamW(
+            groups, lr=optimizer.lr, eps=optimizer.adam_epsilon, fused=True
+        )
+        warmup = warmup_steps_of(optimizer, self.total, must_fit=warmup_must_fit)
         self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total)
         slow = device.type == "cpu" and not devices.has_bfloat16()
         self._widened = optimizer.dtype is Dtype.BFLOAT16 and slow
@@ -214,7 +216,8 @@ class Trainer:
         terms: Terms = {}
         update = Update(backward, self._autocast, batches)
         for batch in batches:
-            for name, term in self.step(to_device(batch, self.device), update).items():
+            batch_terms = self.step(to_device(batch, self.device), update)
+            for name, term in batch_terms.items():
                 terms[name] = terms.get(name, 0.0) + term
         self._tokens += update.tokens
         self._positions += update.positions
@@ -258,12 +261,12 @@ class Trainer:
             self._log({f"eval_{name}": value for name, value in measured.items()})
             self._notes |= measured
             if (best := self.best) is not None:
-                found = self.logged(f"eval_{self.validation.best_by}")
-                since = len(found) - 1 - found.index(best)  # the first among equals
-                if since == 0:
+                values_so_far = self.logged(f"eval_{self.validation.best_by}")
+                since_best = len(values_so_far) - 1 - values_so_far.index(best)  # the first best
+                if since_best == 0:
                     self._save_model(self.output / BEST)
                 patience = self.validation.early_stopping
-                self._stopped = patience is not None and since >= patience
+                self._stopped = patience is not None and since_best >= patience
         if last or done % self.settings.save_steps == 0:
             self._save_checkpoint()
 
@@ -291,16 +294,19 @@ class Trainer:
 
     def check_weights(self) -> None:
         """Raise DenserkError if the weights are not finite or `LARGEST_GROWTH` times as large."""
-        norm, first = self._norm(), self._first_norm
-        if not norm <= LARGEST_GROWTH * first:  # False for NaN
-            what = f"after step {self.step_number} the norm of the weights is {norm:.3g}"
-            raise self._diverged(f"{what}, at the start {first:.3g}")
+        norm = self._norm()
+        if not norm <= LARGEST_GROWTH * self._first_norm:  # False for NaN
+            raise self._diverged(
+                f"after step {self.step_number} the norm of the weights is {norm:.3g}, at the "
+                f"start {self._first_norm:.3g}"
+            )
 
-    def _diverged(self, what: str) -> DenserkError:
-        good = self._checkpoints()
-        start = f"; {good[-1]} is the last good checkpoint, and can be --model" if good else ""
-        fix = f"lower --lr, or use --dtype float32 in place of float16, and start again{start}"
-        return DenserkError(f"training diverged: {what}", fix)
+    def _diverged(self, reason: str) -> DenserkError:
+        hint = "lower --lr, or use --dtype float32 in place of float16, and start again"
+        checkpoints = self._checkpoints()
+        if checkpoints:
+            hint += f"; {checkpoints[-1]} is the last good checkpoint, and can be --model"
+        return DenserkError(f"training diverged: {reason}", hint)
 
     def _checkpoints(self) -> list[Path]:
         """Return the checkpoints, oldest first."""
