@@ -193,9 +193,11 @@ def mine_negatives(
 
     `text` holds fields of `TextSettings` that replace those of the teacher.
     """
-    named = {name: getattr(paths, name) for name in ("train", "topics", "qrels", "answers")}
-    names = [*filter(None, named.values()), *paths.run]
-    checksums = {name: checksum(name) for name in names}
+    file_of_option = {
+        option: getattr(paths, option) for option in ("train", "topics", "qrels", "answers")
+    }
+    files = [*filter(None, file_of_option.values()), *paths.run]
+    checksums = {file: checksum(file) for file in files}
     with (
         scratch_folder("mining") as scratch,
         closing(ScratchRecords(scratch / "queries")) as queries,
@@ -222,15 +224,20 @@ def mine_negatives(
 
     def source(name: str) -> dict[str, Any]:
         digest = checksums[name]
-        return {"name": name} | ({"sha256": digest} if isinstance(digest, str) else {})
+        if not isinstance(digest, str):  # a folder, a stream or a dataset
+            return {"name": name}
+        return {"name": name, "sha256": digest}
 
-    made_from: dict[str, Any] = {name: path and source(path) for name, path in named.items()}
-    made_from |= {"runs": [*map(source, paths.run)]}
-    made_from |= {"corpus": {"name": paths.corpus, **as_json(corpus)}}
+    made_from: dict[str, Any] = {
+        option: file and source(file) for option, file in file_of_option.items()
+    }
+    made_from["runs"] = [source(file) for file in paths.run]
+    made_from["corpus"] = {"name": paths.corpus, **as_json(corpus)}
     counted = vars(result).items()
     contents = {name: dict(+n) if isinstance(n, Counter) else n for name, n in counted}
-    asked = as_json(settings) | {"output_format": paths.output_format.value}
-    describe_file(paths.output, Manifest(Kind.TRAINING, True, asked, made_from, contents))
+    recorded_settings = as_json(settings) | {"output_format": paths.output_format.value}
+    manifest = Manifest(Kind.TRAINING, True, recorded_settings, made_from, contents)
+    describe_file(paths.output, manifest)
     return result
 
 
@@ -361,12 +368,17 @@ class _Mining:
 
     def _judged_hits(self, example: TrainingExample) -> list[str]:
         """Return the hits that the qrels judge relevant, beside the positives of the example."""
-        listed = {positive.docid for positive in example.positives}
-        judged = [docid for docid in self._relevant.get(example.qid, ()) if docid not in listed]
-        if not judged:
+        positives = {positive.docid for positive in example.positives}
+        relevant = [
+            docid for docid in self._relevant.get(example.qid, ()) if docid not in positives
+        ]
+        if not relevant:
             return []
-        hits = {docid for run in self._runs for docid in run.hits(example.qid)[0]}
-        return [docid for docid in judged if docid in hits]
+        hits: set[str] = set()
+        for run in self._runs:
+            docids, _ = run.hits(example.qid)
+            hits.update(docids)
+        return [docid for docid in relevant if docid in hits]
 
     def candidates(self) -> Examples:
         """Yield the queries with all their candidates."""
@@ -405,9 +417,9 @@ class _Mining:
             self.result.dropped.update(filter(None, reasons))
             candidates = [*compress(candidates, map(not_, reasons))]
         known = KnownPositives([*positives, *self._judged_positives(example)])
-        copies = [known.has_text_of(candidate) for candidate in candidates]
-        self.result.dropped["text of a positive"] += sum(copies)
-        candidates = [*compress(candidates, map(not_, copies))]
+        without_copies = [candidate for candidate in candidates if not known.has_text_of(candidate)]
+        self.result.dropped["text of a positive"] += len(candidates) - len(without_copies)
+        candidates = without_copies
         promoted: list[Candidate] = []
         if self._bearing is not AnswerBearing.KEEP:
             texts = [candidate.text for candidate in candidates]
