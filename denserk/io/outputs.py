@@ -120,18 +120,26 @@ def _file_patterns(folder: Path, marker: str | None) -> list[str]:
         return []
     patterns = MARKS[marker].file_patterns.split()
     if marker == EXPORT:
-        patterns += _json(folder / EXPORT)["files"]
+        patterns += _exported_files(folder)
     return patterns
 
 
 def _folder_patterns(folder: Path, marker: str | None) -> list[str]:
     """Return patterns of the folders that denserk writes in a marked folder."""
     if marker == EXPORT:
-        files_of_export = _json(folder / EXPORT)["files"]
-        return [parent.as_posix() for name in files_of_export for parent in Path(name).parents]
+        names = _exported_files(folder)
+        return [parent.as_posix() for name in names for parent in Path(name).parents]
     if marker in (TRAINING, MODEL):
         return FOLDERS.split()
     return []
+
+
+def _exported_files(folder: Path) -> list[str]:
+    """Return the names that the list of an export has; none if it is no list of names."""
+    names = _json(folder / EXPORT).get("files")
+    if not isinstance(names, list):
+        return []
+    return [name for name in names if isinstance(name, str)]
 
 
 def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False) -> None:

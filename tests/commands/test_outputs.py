@@ -98,6 +98,18 @@ def test_a_folder_is_replaced_only_if_denserk_made_all_of_it_and_it_holds_no_inp
     assert contents(at) == before
 
 
+@pytest.mark.parametrize("listed", [3, None, {"index": 1}, [3]])
+def test_a_broken_list_of_an_export_names_the_file_that_is_not_in_it(at, listed, capfd):
+    command = [*FOLDERS["convert vectors"], "out"]
+    assert run(command) == 0
+    Path("out/.denserk").write_text(json.dumps({"files": listed}))
+    before = contents(at)
+    capfd.readouterr()
+    assert run([*command, "--overwrite"]) == 2
+    assert "out holds docid, which denserk did not write" in capfd.readouterr().err
+    assert contents(at) == before
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_replaced_only_when_asked_and_never_an_input(at, name, capfd):
     command = FILES[name]
