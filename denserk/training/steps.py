@@ -93,13 +93,15 @@ def groups_of(
     enough = ENOUGH.get(device.type, 1 << 16) if split else sys.maxsize  # tokens
     most = limits.tokens or sys.maxsize
     for members in batches.by_length(lengths[0], most, limits.texts, enough):
-        rows, found = torch.tensor(members, device=device), []
-        for part, of_texts in zip(parts, lengths, strict=True):
-            own = [of_texts[row] for row in members]
-            update.tokens += sum(own)
-            update.positions += len(own) * max(own)
-            found.append(TokenBatch(*(field[rows, : max(own)] for field in part)))
-        yield rows, found
+        rows = torch.tensor(members, device=device)
+        group_parts = []
+        for part, part_lengths in zip(parts, lengths, strict=True):
+            group_lengths = [part_lengths[row] for row in members]
+            width = max(group_lengths)
+            update.tokens += sum(group_lengths)
+            update.positions += len(group_lengths) * width
+            group_parts.append(TokenBatch(*(field[rows, :width] for field in part)))
+        yield rows, group_parts
 
 
 def group(
@@ -114,16 +116,21 @@ def cut(
     batch: PretrainingBatch, update: Update, limits: Limits = UNLIMITED, *, split: bool = True
 ) -> Iterator[tuple[Tensor, PretrainingBatch]]:
     """Yield a batch in groups, each with the rows of its texts; see `groups_of`."""
-    texts = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
-    for rows, parts in groups_of([each.tokens for each in texts], update, limits, split=split):
-        width = parts[0].input_ids.shape[1]
-        found = iter(
-            batches.MaskedTexts(tokens, each.labels[rows, : tokens.input_ids.shape[1]])
-            for each, tokens in zip(texts, parts, strict=True)
-        )
-        first, passes = next(found), {name: next(found) for name in batch.passes}
-        decoders = {name: next(found) for name in batch.decoders}
-        visible = None if batch.visible is None else batch.visible[rows, :width, :width]
+    all_texts = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
+    all_tokens = [texts.tokens for texts in all_texts]
+    for rows, parts in groups_of(all_tokens, update, limits, split=split):
+        group_texts = []
+        for texts, tokens in zip(all_texts, parts, strict=True):
+            labels = texts.labels[rows, : tokens.input_ids.shape[1]]
+            group_texts.append(batches.MaskedTexts(tokens, labels))
+        remaining = iter(group_texts)
+        first = next(remaining)
+        passes = {name: next(remaining) for name in batch.passes}
+        decoders = {name: next(remaining) for name in batch.decoders}
+        visible = None
+        if batch.visible is not None:
+            width = parts[0].input_ids.shape[1]
+            visible = batch.visible[rows, :width, :width]
         yield rows, PretrainingBatch(first, passes, decoders, visible)
 
 
@@ -149,10 +156,12 @@ def summed(values: Terms) -> Terms:
 
 def add_up(parts: Iterable[Terms], update: Update, sums: Terms) -> Terms:
     """Backpropagate the terms of chunks one by one; sum them over chunks and processes."""
+    totals = dict(sums)
     for terms in parts:
         update.backward(total(terms))
-        sums = {**sums, **{n: sums.get(n, 0) + term.detach() for n, term in terms.items()}}
-    return summed(sums)
+        for name, term in terms.items():
+            totals[name] = totals.get(name, 0) + term.detach()
+    return summed(totals)
 
 
 def over_processes(count: int, device: torch.device) -> int:
@@ -392,17 +401,19 @@ def reranking_step(
     ends = [0, *(batch.groups.amax(1) + 1).tolist()]
 
     def loss(first: int, end: int) -> Terms:
-        own = slice(ends[first], ends[end])
-        places = batch.groups[first:end] - own.start  # rows of the own pairs, or negative
-        tokens = TokenBatch(*(field[own] for field in batch.pairs.tokens))
+        start = ends[first]
+        pairs = slice(start, ends[end])
+        rows_of_queries = batch.groups[first:end] - start  # negative where a passage is missing
+        tokens = TokenBatch(*(field[pairs] for field in batch.pairs.tokens))
         groups = list(groups_of([tokens], update))
-        passed = [batch.pairs.of(rows + own.start, tokens) for rows, (tokens,) in groups]
-        back = torch.cat([rows for rows, _ in groups]).argsort()
+        chunks = [batch.pairs.of(rows + start, tokens) for rows, (tokens,) in groups]
+        order = torch.cat([rows for rows, _ in groups]).argsort()
 
         def scores() -> Tensor:
             with update.autocast():
-                found = torch.cat([model(each) for each in passed])
-            return found[back][places.clamp_min(0)].masked_fill(places < 0, -torch.inf)
+                pair_scores = torch.cat([model(chunk) for chunk in chunks])[order]
+            by_query = pair_scores[rows_of_queries.clamp_min(0)]
+            return by_query.masked_fill(rows_of_queries < 0, -torch.inf)
 
         if not r_drop:
             return {"listwise": retrieval.listwise_loss(scores())}
@@ -427,10 +438,10 @@ def sentence_step(
 
     def loss(first: int, end: int) -> Terms:
         labels = None if batch.labels is None else batch.labels[first:end]
-        own = TokenBatch(*(field[first * size : end * size] for field in batch.sentences))
-        passed, back = group(own, update)
+        sentences = TokenBatch(*(field[first * size : end * size] for field in batch.sentences))
+        chunks, order = group(sentences, update)
         with update.autocast():
-            vectors = torch.cat([encoder(each) for each in passed])[back]
+            vectors = torch.cat([encoder(chunk) for chunk in chunks])[order]
         grouped = vectors.view(-1, size, vectors.shape[1])
         return {name: retrieval.sentence_loss(grouped, labels, objective)}
 
@@ -486,10 +497,13 @@ def pretraining_step(
     if run.pretrain.objective is not PretrainingObjective.COCONDENSER:
         return add_up((forward(chunk)[1] for chunk in chunks), update, {})
     # each chunk's activations are computed again in the backward pass
-    passed = [checkpoint(forward, chunk, use_reentrant=False) for chunk in chunks]
-    cls = torch.cat([states for states, _ in passed])[torch.cat(rows).argsort()]
+    outputs = [checkpoint(forward, chunk, use_reentrant=False) for chunk in chunks]
+    cls = torch.cat([states for states, _ in outputs])[torch.cat(rows).argsort()]
     spans = retrieval.span_contrast_loss(gather(cls))
-    sums = {name: torch.stack([t[name] for _, t in passed]).sum() for name in passed[0][1]}
+    _, first_shares = outputs[0]
+    sums = {}
+    for name in first_shares:
+        sums[name] = torch.stack([shares[name] for _, shares in outputs]).sum()
     update.backward(spans + total(sums))
-    own = {name: term.detach() for name, term in sums.items()}
-    return {**summed(own), "spans": spans.detach()}
+    token_losses = {name: term.detach() for name, term in sums.items()}
+    return {**summed(token_losses), "spans": spans.detach()}
