@@ -393,27 +393,12 @@ class _Mining:
 
     def _with_texts(self, example: TrainingExample, hits: Sequence[Hit]) -> TrainingExample:
         """Add the texts of the positives, and the hits that the guards of texts let pass."""
-        bare = [each.docid for each in example.positives if not each.text]
-        found = dict(zip(bare, self._texts.get(bare), strict=True))
-        positives = []
-        for each in example.positives:
-            if not each.text and (passage := found[each.docid]):
-                each = each._replace(text=passage.text, title=passage.title)
-            positives += [each] if each.text else []
-        lost = len(example.positives) - len(positives)
-        self.result.left_out["positives that the corpus lacks"] += lost
-        candidates = []
-        for hit, read in zip(hits, self._texts.get([hit.docid for hit in hits]), strict=True):
-            source = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
-            if self._settings.teacher is not None:  # whose score replaces that of the run
-                source["run_score"] = hit.score
-            if read:
-                candidates.append(Candidate(hit.docid, read.text, read.title, hit.score, source))
-        self.result.dropped["not in the corpus"] += len(hits) - len(candidates)
+        positives = self._positives_with_texts(example)
+        candidates = self._candidates_with_texts(hits)
         if self._compares:
             texts = [positive.text for positive in positives]
             guard = text_guard(texts, self._settings, known_by_text=self._without_ids)
-            reasons = [guard(each.text) for each in candidates]
+            reasons = [guard(candidate.text) for candidate in candidates]
             self.result.dropped.update(filter(None, reasons))
             candidates = [*compress(candidates, map(not_, reasons))]
         known = KnownPositives([*positives, *self._judged_positives(example)])
@@ -422,19 +407,56 @@ class _Mining:
         candidates = without_copies
         promoted: list[Candidate] = []
         if self._bearing is not AnswerBearing.KEEP:
-            texts = [candidate.text for candidate in candidates]
-            matches, unusable = match_answers(example.answers, texts, regex=self._settings.regex)
-            self.result.noticed["queries without an answer"] += not example.answers
-            unusable_answers = "answers without a word, or no regular expression"
-            self.result.noticed[unusable_answers] += len(unusable)
+            candidates, with_answers = self._split_by_answers(example, candidates)
             if self._bearing is AnswerBearing.PROMOTE:
-                promoted = [*compress(candidates, matches)]
-                self.result.promoted += len(promoted)
+                promoted = with_answers
+                self.result.promoted += len(with_answers)
             else:
-                self.result.dropped["answer"] += sum(matches)
-            candidates = [*compress(candidates, map(not_, matches))]
+                self.result.dropped["answer"] += len(with_answers)
         gold = positives if self._settings.keep_gold else ()
         return example._replace(positives=(*gold, *promoted), negatives=tuple(candidates))
+
+    def _positives_with_texts(self, example: TrainingExample) -> list[Candidate]:
+        """Return the positives with their texts; count those that have none."""
+        bare = [positive.docid for positive in example.positives if not positive.text]
+        passages = dict(zip(bare, self._texts.get(bare), strict=True))
+        positives = []
+        for positive in example.positives:
+            passage = None if positive.text else passages[positive.docid]
+            if passage:
+                positive = positive._replace(text=passage.text, title=passage.title)
+            if positive.text:
+                positives.append(positive)
+        missing = len(example.positives) - len(positives)
+        self.result.left_out["positives that the corpus lacks"] += missing
+        return positives
+
+    def _candidates_with_texts(self, hits: Sequence[Hit]) -> list[Candidate]:
+        """Return the hits with their texts; count those that have none."""
+        candidates = []
+        for hit, passage in zip(hits, self._texts.get([hit.docid for hit in hits]), strict=True):
+            source = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
+            if self._settings.teacher is not None:  # whose score replaces that of the run
+                source["run_score"] = hit.score
+            if passage:
+                candidates.append(
+                    Candidate(hit.docid, passage.text, passage.title, hit.score, source)
+                )
+        self.result.dropped["not in the corpus"] += len(hits) - len(candidates)
+        return candidates
+
+    def _split_by_answers(
+        self, example: TrainingExample, candidates: Sequence[Candidate]
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """Return the candidates without an answer to the query, and those with one."""
+        texts = [candidate.text for candidate in candidates]
+        matches, unusable = match_answers(example.answers, texts, regex=self._settings.regex)
+        self.result.noticed["queries without an answer"] += not example.answers
+        unusable_answers = "answers without a word, or no regular expression"
+        self.result.noticed[unusable_answers] += len(unusable)
+        with_answers = [*compress(candidates, matches)]
+        without_answers = [*compress(candidates, map(not_, matches))]
+        return without_answers, with_answers
 
     def _judged_positives(self, example: TrainingExample) -> Iterator[Candidate]:
         """Yield the hits that the qrels judge relevant, with their texts."""
