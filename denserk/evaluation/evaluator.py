@@ -156,18 +156,18 @@ def read_hits(path: str, settings: EvaluationSettings, keep: Keep | None = None)
 
 
 def needed_depth(measures: Iterable[Measure]) -> float | None:
-    """Return how deep measures look that depend on judged hits only; None if another is there.
+    """Return how deep measures look, if all depend on judged hits only; None otherwise.
 
     >>> from denserk.evaluation.measures import parse_measures
     >>> [needed_depth(parse_measures([m]).measures) for m in ("nDCG@10 RR@20", "AP", "NumRet")]
     [20, inf, None]
     """
     depth: float = 0
-    for provider, mine in providers_of(measures).items():
-        for measure in mine:
+    for provider, computed in providers_of(measures).items():
+        for measure in computed:
             params = measure.params
-            ranked = measure.NAME in RANKED and params.get("rel", 1) >= 1
-            if not ranked or provider.NAME not in ("pytrec_eval", "msmarco"):
+            is_ranked = measure.NAME in RANKED and params.get("rel", 1) >= 1
+            if not is_ranked or provider.NAME not in ("pytrec_eval", "msmarco"):
                 return None
             depth = max(depth, inf if params.get("judged_only") else params.get("cutoff", inf))
     return depth

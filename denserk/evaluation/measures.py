@@ -272,10 +272,11 @@ def _checked(token: str, measure: Measure, level: int) -> Measure:
     if measure.NAME in COUNTED:
         return measure
     providers = [provider for provider in PROVIDERS if provider.supports(underlying(measure))]
-    available = [provider for provider in providers if provider.is_available()]
-    if not available:
+    # the first one alone is looked up: that imports its package
+    provider = next((provider for provider in providers if provider.is_available()), None)
+    if provider is None:
         raise UsageError(_without_provider(token, measure, providers))
-    problem = _problem_of_provider(available[0], measure)
+    problem = _problem_of_provider(provider, measure)
     if problem is not None:
         raise UsageError(f"{token}: {problem}")
     return measure
