@@ -27,7 +27,7 @@ from denserk.io.detection import (
     recognise_header,
     run_or_qrels,
     split_columns,
-    unread_file,
+    unread_file_error,
 )
 from denserk.io.files import STREAM, first_line, is_json, is_special, open_ahead, read_text_lines
 from denserk.io.json_records import first_record
@@ -208,8 +208,9 @@ def content_of(name: str) -> Literal["run", "qrels"] | None:
         return "run"
     expected = "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)"
     table = run_or_qrels(text.split(",")) or Table.RUN
-    if unread := unread_file(head, name, table):
-        raise InputError(name, None, unread.found, expected, unread.hint)
+    error = unread_file_error(head, name, table, expected)
+    if error is not None:
+        raise error
     found = f"{len(columns)} columns" if number else "nothing"
     raise InputError(name, number, found, expected)
 
@@ -219,8 +220,9 @@ def _content_of_json(name: str, head: bytes) -> Literal["run", "qrels"]:
     if OBJECT_OF_SCORES.match(head):
         is_run = re.search(rb":\s*-?[0-9]+[.eE]", head) is not None
         table = Table.RUN if is_run else Table.QRELS
-        if unread := unread_file(head, name, table):
-            raise InputError(name, None, unread.found, "JSON lines, or columns", unread.hint)
+        error = unread_file_error(head, name, table, "JSON lines, or columns")
+        if error is not None:
+            raise error
     keys = first_record(head) or {}
     return "qrels" if run_or_qrels(keys) is Table.QRELS else "run"
 

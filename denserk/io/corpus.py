@@ -97,8 +97,9 @@ def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]
     if paths:
         return paths
     expected = f"{', '.join(f'*{ending}' for ending in endings)} files, perhaps with .gz"
-    if unread := detection.unread_folder(folder):
-        raise InputError(folder, None, unread.found, expected, unread.hint)
+    unread = detection.unread_folder(folder)
+    if unread is not None:
+        raise unread.error(folder, None, expected)
     raise UsageError(f"{folder} holds no corpus", expected)
 
 
@@ -166,8 +167,9 @@ def _detect_columns(line: str, path: str | Path, head: bytes) -> CorpusFormat:
     width = line.count("\t") + 1
     if width not in (2, 3):
         expected = "JSON lines, or 2 columns (id, text) or 3 (id, title, text) between tabs"
-        if unread := detection.unread_file(head, path, Table.CORPUS):
-            raise InputError(path, 1, unread.found, expected, unread.hint)
+        error = detection.unread_file_error(head, path, Table.CORPUS, expected, line=1)
+        if error is not None:
+            raise error
         found = f"{files.columns(width)} between tabs: {line[:60]!r}"
         hint = detection.numbering_hint(path, Table.CORPUS) if width == 1 else None
         raise InputError(path, 1, found, expected, hint)

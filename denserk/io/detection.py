@@ -10,6 +10,7 @@ import logging
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
@@ -145,9 +146,17 @@ REQUIRED: Mapping[Table, Sequence[set[Column]]] = {
 }
 # Columns that a header may have more than once: negative_1, negative_2.
 REPEATABLE = {Column.POSITIVE, Column.NEGATIVE, Column.NEGATIVE_ID, Column.EXTRA}
-# Names that are of columns and hardly of anything else: a first line with one of them that is no
-# header as a whole is reported.
+# Names that are of columns and hardly of anything else (`did` is a word of many queries): a first
+# line with one of them that is no header as a whole is reported.
 TELLING = set(f"{QUERY_IDS} {PASSAGE_IDS}".split()) - {"did"}
+EXAMPLE_HEADERS = {
+    Table.RUN: "qid Q0 docid rank score tag",
+    Table.QRELS: "qid iter docid relevance",
+    Table.QUERIES: "qid, query",
+    Table.CORPUS: "docid, title, text",
+    Table.TRAINING: "query, positive, negative; or qid, positive_id, negative_id",
+    Table.SENTENCES: "sentence1, sentence2, score; or anchor, positive, negative",
+}
 
 
 def plain_name(name: str) -> str:
@@ -169,8 +178,9 @@ def column_of(name: str, table: Table) -> Column | None:
     plain = plain_name(name)
     for column, names in NAMES[table].items():
         known_names = names.split()
-        numbered = column in REPEATABLE and plain.rstrip("0123456789") in known_names
-        if plain in known_names or numbered:
+        if plain in known_names:
+            return column
+        if column in REPEATABLE and plain.rstrip("0123456789") in known_names:
             return column
     return None
 
@@ -186,13 +196,19 @@ def columns_by_meaning(names: Iterable[str], table: Table) -> dict[Column, str]:
         column = column_of(name, table)
         if column is None:
             continue
-        before = by_meaning.get(column)
-        if before is None or _preference(name, column, table) < _preference(before, column, table):
+        chosen = by_meaning.setdefault(column, name)
+        if _preference(name, column, table) < _preference(chosen, column, table):
             by_meaning[column] = name
     return by_meaning
 
 
+def has_required_columns(columns: AbstractSet[Column], table: Table) -> bool:
+    """Return whether there is what a table needs, at least."""
+    return any(required <= columns for required in REQUIRED[table])
+
+
 def _preference(name: str, column: Column, table: Table) -> int:
+    """Return the position of a name in `NAMES`; the lowest is preferred."""
     known_names = NAMES[table][column].split()
     plain = plain_name(name)
     return known_names.index(plain) if plain in known_names else len(known_names)
@@ -231,19 +247,19 @@ def recognise_header(cells: Sequence[str], table: Table) -> Header | None:
         if column is None or (column in columns and column not in REPEATABLE):
             return None
         columns.append(column)
-    if not any(required <= set(columns) for required in REQUIRED[table]):
+    if not has_required_columns(set(columns), table):
         return None
     is_quoted = all(cell.strip().startswith('"') for cell in cells)
     return Header(names, tuple(columns), is_quoted)
 
 
 # Headers that belong to a format, BEIR's qrels and DPR's passages: the format is reported.
-FORMATS_HEADERS = {("corpus-id", "query-id", "score"), ("id", "text", "title")}
+HEADERS_OF_FORMATS = {("corpus-id", "query-id", "score"), ("id", "text", "title")}
 
 
 def log_header(header: Header, path: str | Path, line: int) -> None:
     """Report that a line was recognised as a header."""
-    if tuple(sorted(header.names)) in FORMATS_HEADERS:
+    if tuple(sorted(header.names)) in HEADERS_OF_FORMATS:
         return
     name = files.display_name(path)
     logger.info(f"{name}: line {line} is a header ({', '.join(header.names)})")
@@ -270,18 +286,6 @@ def has_telling_name(cells: Sequence[str]) -> bool:
     return any(plain_name(cell) in TELLING for cell in cells)
 
 
-def example_header(table: Table) -> str:
-    """Return names that are known for a table, for messages."""
-    return {
-        Table.RUN: "qid Q0 docid rank score tag",
-        Table.QRELS: "qid iter docid relevance",
-        Table.QUERIES: "qid, query",
-        Table.CORPUS: "docid, title, text",
-        Table.TRAINING: "query, positive, negative; or qid, positive_id, negative_id",
-        Table.SENTENCES: "sentence1, sentence2, score; or anchor, positive, negative",
-    }[table]
-
-
 def header_hint(cells: Sequence[str], table: Table) -> str | None:
     """Return a hint for a line that is no header as a whole and looks like one."""
     unknown = [cell for cell in cells if column_of(cell, table) is None]
@@ -291,7 +295,7 @@ def header_hint(cells: Sequence[str], table: Table) -> str | None:
         reason = f"{show_cells(unknown)}: not known as a column of {table}"
     else:
         reason = "its columns have one meaning twice, or lack one"
-    return f"if it is a header, write {example_header(table)} ({reason}), or leave it out"
+    return f"if it is a header, write {EXAMPLE_HEADERS[table]} ({reason}), or leave it out"
 
 
 def show_cells(cells: Sequence[str]) -> str:
@@ -320,8 +324,8 @@ def run_or_qrels(names: Iterable[str]) -> Table | None:
     keys = list(names)
     of_run = columns_by_meaning(keys, Table.RUN)
     of_qrels = columns_by_meaning(keys, Table.QRELS)
-    is_run = any(required <= of_run.keys() for required in REQUIRED[Table.RUN])
-    is_qrels = any(required <= of_qrels.keys() for required in REQUIRED[Table.QRELS])
+    is_run = has_required_columns(of_run.keys(), Table.RUN)
+    is_qrels = has_required_columns(of_qrels.keys(), Table.QRELS)
     if is_run and is_qrels:
         has_run_column = Column.RANK in of_run or Column.TAG in of_run
         is_beir = plain_name(of_qrels[Column.PASSAGE_ID]) == "corpusid"
@@ -402,7 +406,10 @@ def _sort_training_names(
     names: Sequence[Any], ids: bool
 ) -> tuple[dict[Column, list[Any]], list[Any]]:
     """Return the names of each known meaning, and those that only their position explains."""
-    columns = [column_of(name, Table.TRAINING) if isinstance(name, str) else None for name in names]
+    columns: list[Column | None] = []
+    for name in names:
+        is_position = not isinstance(name, str)
+        columns.append(None if is_position else column_of(name, Table.TRAINING))
     unused = {Column.EXTRA, Column.TEXT} if ids else set()
     # beside a query, a `passage` is the positive where none is named so
     if Column.POSITIVE in columns or Column.QUERY not in columns:
@@ -425,69 +432,94 @@ class UnreadFile(NamedTuple):
     description: str
     hint: str
 
-    @property
-    def found(self) -> str:
-        """Return the description for an error."""
-        return f"{self.description}, which denserk does not read yet"
+    def error(self, path: str | Path, line: int | None, expected: str) -> InputError:
+        """Return the error of a reader that expected something else."""
+        found = f"{self.description}, which denserk does not read yet"
+        return InputError(path, line, found, expected, self.hint)
 
 
 # how files that are no text begin
-PDF, GZIP, ZIP = SIGNATURES = (b"%PDF", b"\x1f\x8b", b"PK\x03\x04")
+PDF = b"%PDF"
+GZIP = b"\x1f\x8b"
+ZIP = b"PK\x03\x04"
 # {query: {passage: number}}, as pytrec_eval, ranx and BEIR have runs and qrels
 OBJECT_OF_SCORES = re.compile(
     rb'\s*\{\s*(?!"mteb_model_meta")"(?:[^"\\]|\\.)*"\s*:'
     rb'\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*-?[0-9])'
 )
+# Programs of one line that convert a file, for `python3 -c`: they use Python alone, and a user
+# copies them from a message. A statement `for` would need a second line.
 RUN_OF_OBJECT = (
-    'import json,sys;[print(q,"Q0",d,n,s,"json")'
-    "for q,hits in json.load(open(sys.argv[1])).items()"
-    "for n,(d,s)in enumerate(sorted(hits.items(),key=lambda h:-h[1]),1)]"
+    "import json, sys; "
+    '[print(query, "Q0", passage, rank, score, "json") '
+    "for query, hits in json.load(open(sys.argv[1])).items() "
+    "for rank, (passage, score) in enumerate(sorted(hits.items(), key=lambda hit: -hit[1]), 1)]"
 )
 QRELS_OF_OBJECT = (
-    "import json,sys;[print(q,0,d,grade)"
-    "for q,judged in json.load(open(sys.argv[1])).items()for d,grade in judged.items()]"
+    "import json, sys; "
+    "[print(query, 0, passage, grade) "
+    "for query, grades in json.load(open(sys.argv[1])).items() "
+    "for passage, grade in grades.items()]"
 )
 TSV_OF_CSV = (
-    'import csv,sys;[print(*(" ".join(cell.split())for cell in row),sep="\\t")'
-    'for row in csv.reader(open(sys.argv[1],newline="",encoding="utf-8-sig"))]'
+    "import csv, sys; "
+    r'[print("\t".join(" ".join(cell.split()) for cell in row)) '
+    'for row in csv.reader(open(sys.argv[1], newline="", encoding="utf-8-sig"))]'
 )
 TSV_OF_XML_TOPICS = (
-    "import sys,xml.etree.ElementTree as E;"
-    '[print(t.get("number")or t.findtext("number").strip(),'
-    '" ".join((t.findtext("query")or t.findtext("title")or t.text).split()),sep="\\t")'
-    'for t in E.parse(sys.argv[1]).iter("topic")]'
+    "import sys, xml.etree.ElementTree as xml; "
+    '[print(topic.get("number") or topic.findtext("number").strip(), '
+    '" ".join((topic.findtext("query") or topic.findtext("title") or topic.text).split()), '
+    r'sep="\t") '
+    'for topic in xml.parse(sys.argv[1]).iter("topic")]'
 )
 TSV_OF_SGML_TOPICS = (
-    'import re,sys;[print(n," ".join(t.split()),sep="\\t")for n,t in re.findall('
-    r'r"(?is)<num>\s*(?:Number:)?\s*([^\s<]+).*?<title>\s*(?:Topic:)?\s*([^<]*)",'
-    'open(sys.argv[1],encoding="utf-8",errors="replace").read())]'
+    "import re, sys; "
+    r'[print(number, " ".join(title.split()), sep="\t") '
+    "for number, title in re.findall("
+    r'r"(?is)<num>\s*(?:Number:)?\s*([^\s<]+).*?<title>\s*(?:Topic:)?\s*([^<]*)", '
+    'open(sys.argv[1], encoding="utf-8", errors="replace").read())]'
 )
 TSV_OF_LINES = (
-    'import sys;[print(n," ".join(line.split()),sep="\\t")'
-    'for n,line in enumerate(open(sys.argv[1],encoding="utf-8"),1)if line.strip()]'
+    "import sys; "
+    r'[print(number, " ".join(line.split()), sep="\t") '
+    'for number, line in enumerate(open(sys.argv[1], encoding="utf-8"), 1) if line.strip()]'
+)
+JSON_OF_CSV = (
+    "import csv, json, sys; "
+    "[print(json.dumps(RECORD)) "
+    'for row in csv.DictReader(open(sys.argv[1], newline="", encoding="utf-8-sig"))]'
 )
 JSON_OF_TREC_DOCUMENTS = (
-    'import json,re,sys;[print(json.dumps({"_id":n,'
-    '"text":" ".join(re.sub("<[^>]+>"," ",t).split())}))'
-    r'for n,t in re.findall(r"(?is)<DOCNO>\s*(\S+?)\s*</DOCNO>(.*?)</DOC>",'
-    'open(sys.argv[1],encoding="utf-8",errors="replace").read())]'
+    "import json, re, sys; "
+    '[print(json.dumps({"_id": docno, "text": " ".join(re.sub("<[^>]+>", " ", text).split())})) '
+    r'for docno, text in re.findall(r"(?is)<DOCNO>\s*(\S+?)\s*</DOCNO>(.*?)</DOC>", '
+    'open(sys.argv[1], encoding="utf-8", errors="replace").read())]'
 )
 JSON_OF_PAGES = (
-    'import json,sys;[print(json.dumps({"_id":str(n),"text":" ".join(page.split())}))'
-    'for n,page in enumerate(sys.stdin.read().split("\\f"),1)if page.strip()]'
+    "import json, sys; "
+    '[print(json.dumps({"_id": str(number), "text": " ".join(page.split())})) '
+    r'for number, page in enumerate(sys.stdin.read().split("\f"), 1) if page.strip()]'
 )
+PLAIN_TEXT = 'path.read_text(encoding="utf-8", errors="replace")'
 HTML_TEXT = (
-    r'" ".join(html.unescape(re.sub(r"(?is)<(script|style)\b.*?</\1>|<[^>]+>"," ",'
-    'p.read_text(encoding="utf-8",errors="replace"))).split())'
+    r'" ".join(html.unescape(re.sub(r"(?is)<(script|style)\b.*?</\1>|<[^>]+>", " ", '
+    f"{PLAIN_TEXT})).split())"
 )
-PLAIN_TEXT = 'p.read_text(encoding="utf-8",errors="replace")'
-JSON_OF_FILES = (
-    "import html,json,pathlib,re,sys;d=pathlib.Path(sys.argv[1]);"
-    '[print(json.dumps({{"_id":str(p.relative_to(d if d.is_dir()else d.parent))'
-    '.replace(" ","%20").replace("#","%23"),"text":{text}}}))'
-    "for p in{paths}]"
+JSON_OF_HTML_PAGE = (
+    "import html, json, pathlib, re, sys; "
+    "path = pathlib.Path(sys.argv[1]); "
+    'name = path.name.replace(" ", "%20").replace("#", "%23"); '
+    f'print(json.dumps({{"_id": name, "text": {HTML_TEXT}}}))'
 )
-EXPECTED_TYPES = {
+JSON_OF_FOLDER = (
+    "import html, json, pathlib, re, sys; "
+    "folder = pathlib.Path(sys.argv[1]); "
+    '[print(json.dumps({"_id": str(path.relative_to(folder))'
+    '.replace(" ", "%20").replace("#", "%23"), "text": TEXT})) '
+    'for path in sorted(folder.rglob("*ENDING"))]'
+)
+EXPECTED_FORMATS = {
     Table.RUN: "lines of qid Q0 docid rank score tag",
     Table.QRELS: "lines of qid iter docid relevance",
     Table.QUERIES: "lines of id, tab, text; or JSON lines",
@@ -495,7 +527,7 @@ EXPECTED_TYPES = {
     Table.TRAINING: "JSON lines, or columns between tabs",
     Table.SENTENCES: "JSON lines, or columns between tabs",
 }
-OUTPUTS = {
+CONVERTED_NAMES = {
     Table.RUN: "converted.trec",
     Table.QRELS: "converted.qrels",
     Table.CORPUS: "converted.jsonl",
@@ -508,83 +540,90 @@ LISTED_ROWS = 20  # of a file, by which the column with its texts is chosen
 def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:
     """Return what a file is that begins with these bytes, if it is of a format that is not read.
 
-    Asked where a reader has found no format of its own.
+    For readers that did not recognise a format of their own.
     """
     start = head.lstrip()[:2000].lower()
     if head.startswith(PDF):
-        page = f"pdftotext -q {_shell_path(path)} - | python3 -c {shlex.quote(JSON_OF_PAGES)}"
-        return UnreadFile("a PDF", f"convert its pages: {page} > converted.jsonl")
+        to_json = f"python3 -c {shlex.quote(JSON_OF_PAGES)} > converted.jsonl"
+        command = f"pdftotext -q {_shell_path(path)} - | {to_json}"
+        return UnreadFile("a PDF", f"convert its pages: {command}")
     if head.startswith(GZIP):
         name = _shell_path(path)
         return UnreadFile("a gzip file without .gz in its name", f"rename it: mv {name} {name}.gz")
     if head.startswith(ZIP):
         return UnreadFile("a zip archive or an office document", "unpack it, or save it as text")
     if start.startswith((b"<!doctype html", b"<html")):
-        code = JSON_OF_FILES.format(text=HTML_TEXT, paths="[d]")
-        return UnreadFile("an HTML page", _python(code, path, Table.CORPUS))
+        return UnreadFile("an HTML page", _conversion_hint(JSON_OF_HTML_PAGE, path, Table.CORPUS))
     if start.startswith(b"<"):
         return _unread_markup(start, path, table)
     if OBJECT_OF_SCORES.match(head) and table in (Table.RUN, Table.QRELS):
-        code = RUN_OF_OBJECT if table is Table.RUN else QRELS_OF_OBJECT
+        program = RUN_OF_OBJECT if table is Table.RUN else QRELS_OF_OBJECT
         description = f"one JSON object of {table} by query"
-        return UnreadFile(description, _python(code, path, table))
+        return UnreadFile(description, _conversion_hint(program, path, table))
     if files.is_json(start):
         return None
-    return _unread_text(head, path, table)
+    return _unread_csv(head, path, table)
+
+
+def unread_file_error(
+    head: bytes, path: str | Path, table: Table, expected: str, line: int | None = None
+) -> InputError | None:
+    """Return the error of an `unread_file`; None for other files."""
+    unread = unread_file(head, path, table)
+    return None if unread is None else unread.error(path, line, expected)
 
 
 def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
     """Raise an InputError for a file that is no text, by its first bytes."""
-    if not head.startswith(SIGNATURES):
+    if not head.startswith((PDF, GZIP, ZIP)):
         return
-    unread = unread_file(head, path, table)
-    if unread is not None:
-        raise InputError(path, None, unread.found, EXPECTED_TYPES[table], unread.hint)
+    error = unread_file_error(head, path, table, EXPECTED_FORMATS[table])
+    if error is not None:
+        raise error
 
 
 def _unread_markup(start: bytes, path: str | Path, table: Table) -> UnreadFile:
     """Return what a file is that begins with a tag."""
     if b"<topic" in start:
-        hint = _python(TSV_OF_XML_TOPICS, path, Table.QUERIES)
+        hint = _conversion_hint(TSV_OF_XML_TOPICS, path, Table.QUERIES)
         return UnreadFile("TREC topics in XML", hint)
     if b"<top>" in start:
-        hint = _python(TSV_OF_SGML_TOPICS, path, Table.QUERIES)
+        hint = _conversion_hint(TSV_OF_SGML_TOPICS, path, Table.QUERIES)
         return UnreadFile("TREC topics with tags", hint)
     if b"<doc>" in start and b"<docno>" in start:
-        hint = _python(JSON_OF_TREC_DOCUMENTS, path, Table.CORPUS)
+        hint = _conversion_hint(JSON_OF_TREC_DOCUMENTS, path, Table.CORPUS)
         return UnreadFile("TREC documents with tags", hint)
-    return UnreadFile("XML", f"write {EXPECTED_TYPES[table]}")
+    return UnreadFile("XML", f"write {EXPECTED_FORMATS[table]}")
 
 
-def _unread_text(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:
-    """Return what a file is whose first line has no tab and is neither JSON nor a tag."""
+def _unread_csv(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:
+    """Return what text is whose first line has no tab and several columns between commas."""
     line = files.first_line(head[: 1 << 16]).decode("utf-8", "replace")
     if "\t" in line:
         return None
     rows = _comma_rows(head)
-    name = Path(path).name.lower().removesuffix(".gz")
-    is_known = rows and any(column_of(cell, table) for cell in rows[0])
-    if len(rows) > 1 and len(rows[0]) > 1 and (name.endswith(".csv") or is_known):
-        if table is not Table.CORPUS:
-            return UnreadFile("columns between commas (CSV)", _python(TSV_OF_CSV, path, table))
-        records = [dict(zip(rows[0], row, strict=False)) for row in rows[1:]]
+    if len(rows) < 2 or len(rows[0]) < 2:
+        return None
+    header = rows[0]
+    is_named_csv = Path(path).name.lower().removesuffix(".gz").endswith(".csv")
+    if not is_named_csv and not any(column_of(name, table) for name in header):
+        return None
+    program = TSV_OF_CSV
+    if table is Table.CORPUS:
+        records = [dict(zip(header, row, strict=False)) for row in rows[1:]]
         keys = choose_keys(records, Table.CORPUS)
         if keys is None:
             return None
-        pairs = [f"{json.dumps(key)}:row[{json.dumps(name)}]" for key, name in keys.items()]
-        code = (
-            f"import csv,json,sys;[print(json.dumps({{{','.join(pairs)}}}))"
-            'for row in csv.DictReader(open(sys.argv[1],newline="",encoding="utf-8-sig"))]'
-        )
-        return UnreadFile("columns between commas (CSV)", _python(code, path, table))
-    return None
+        fields = [f"{json.dumps(key)}: row[{json.dumps(name)}]" for key, name in keys.items()]
+        program = JSON_OF_CSV.replace("RECORD", f"{{{', '.join(fields)}}}")
+    return UnreadFile("columns between commas (CSV)", _conversion_hint(program, path, table))
 
 
 def numbering_hint(path: str | Path, table: Table) -> str:
     """Return a command that makes a corpus or queries of plain text: each line gets a number."""
     unit = "passage" if table is Table.CORPUS else "query"
-    before = f"if each line is a {unit}, number them: "
-    return _python(TSV_OF_LINES, path, Table.QUERIES, before)
+    purpose = f"if each line is a {unit}, number them"
+    return _conversion_hint(TSV_OF_LINES, path, Table.QUERIES, purpose)
 
 
 def _comma_rows(head: bytes) -> list[list[str]]:
@@ -597,16 +636,20 @@ def _comma_rows(head: bytes) -> list[list[str]]:
 
 
 def _shell_path(path: str | Path) -> str:
+    """Return a path as a shell reads it; FILE stands for what came through standard input."""
     return "FILE" if str(path) == files.STREAM else shlex.quote(str(path))
 
 
-def _python(code: str, path: str | Path, table: Table, before: str = "convert it: ") -> str:
-    """Return a command that converts a file by a line of Python."""
+def _conversion_hint(
+    program: str, path: str | Path, table: Table, purpose: str = "convert it"
+) -> str:
+    """Return a command that converts a file by a program of one line."""
     name = _shell_path(path)
-    output = OUTPUTS.get(table, "converted.tsv")
+    output = CONVERTED_NAMES.get(table, "converted.tsv")
+    python = f"python3 -c {shlex.quote(program)}"
     if str(path).endswith(".gz"):
-        return f"{before}zcat {name} | python3 -c {shlex.quote(code)} /dev/stdin > {output}"
-    return f"{before}python3 -c {shlex.quote(code)} {name} > {output}"
+        return f"{purpose}: zcat {name} | {python} /dev/stdin > {output}"
+    return f"{purpose}: {python} {name} > {output}"
 
 
 def unread_folder(folder: Path) -> UnreadFile | None:
@@ -615,8 +658,8 @@ def unread_folder(folder: Path) -> UnreadFile | None:
     for ending in sorted(endings):
         if ending in (*TEXT_FILES, *HTML_FILES):
             text = PLAIN_TEXT if ending in TEXT_FILES else HTML_TEXT
-            code = JSON_OF_FILES.format(text=text, paths=f' sorted(d.rglob("*{ending}"))')
-            return UnreadFile(f"*{ending} files", _python(code, folder, Table.CORPUS))
+            program = JSON_OF_FOLDER.replace("TEXT", text).replace("ENDING", ending)
+            return UnreadFile(f"*{ending} files", _conversion_hint(program, folder, Table.CORPUS))
     if ".pdf" in endings:
         name = shlex.quote(str(folder))
         hint = f'convert them to text: for f in {name}/*.pdf; do pdftotext -q "$f"; done'
@@ -634,31 +677,40 @@ def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str,
     >>> choose_keys([{"doc_key": "a1", "headline": "Moon", "body_text": "a b"}], Table.CORPUS)
     {'_id': 'doc_key', 'title': 'headline', 'text': 'body_text'}
     """
-    first = records[0]
-    by_meaning = columns_by_meaning(first, table)
-    id_column = Column.PASSAGE_ID if table is Table.CORPUS else Column.QUERY_ID
-    id_key = by_meaning.get(id_column) or next(filter(_is_id_name, first), None)
-    lengths: dict[str, int] = {}
-    for record in records:
-        for key, value in record.items():
-            if isinstance(value, str) and key != id_key:
-                lengths[key] = lengths.get(key, 0) + len(value)
+    is_corpus = table is Table.CORPUS
+    by_meaning = columns_by_meaning(records[0], table)
+    id_key = by_meaning.get(Column.PASSAGE_ID if is_corpus else Column.QUERY_ID)
+    if id_key is None:
+        id_key = next(filter(_is_id_name, records[0]), None)
+    lengths = _text_lengths(records)
+    if id_key is not None:
+        lengths.pop(id_key, None)
     if not lengths:
         return None
     title_key = by_meaning.get(Column.TITLE)
-    text_column = Column.TEXT if table is Table.CORPUS else Column.QUERY
-    text_key = by_meaning.get(text_column)
+    text_key = by_meaning.get(Column.TEXT if is_corpus else Column.QUERY)
     if text_key not in lengths:
-        longest = sorted(lengths, key=lambda key: lengths[key], reverse=True)
-        text_key = next((key for key in longest if key != title_key), longest[0])
+        longest_first = sorted(lengths, key=lambda key: lengths[key], reverse=True)
+        text_key = next((key for key in longest_first if key != title_key), longest_first[0])
     keys = {}
     if id_key is not None:
         keys["_id"] = id_key
-    if title_key in lengths and title_key is not None and title_key != text_key:
+    if title_key is not None and title_key in lengths and title_key != text_key:
         keys["title"] = title_key
-    has_id = id_key is not None
-    keys["text" if has_id or table is Table.CORPUS else "question"] = text_key
+    # queries without ids are questions, which denserk numbers
+    text_name = "text" if is_corpus or id_key is not None else "question"
+    keys[text_name] = text_key
     return keys
+
+
+def _text_lengths(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the number of characters under each key with texts, over all records."""
+    lengths: dict[str, int] = {}
+    for record in records:
+        for key, value in record.items():
+            if isinstance(value, str):
+                lengths[key] = lengths.get(key, 0) + len(value)
+    return lengths
 
 
 def _is_id_name(name: str) -> bool:
@@ -677,7 +729,9 @@ def renaming_hint(record: Mapping[str, Any], path: str | Path, table: Table) -> 
     with files.open_ahead(path, 1 << 10) as (head, _):
         is_array = head.lstrip().startswith(b"[")
     pairs = [f"{key}: {_jq_path(name)}" for key, name in keys.items()]
-    program = f"{'.[] | ' * is_array}{{{', '.join(pairs)}}}"
+    program = f"{{{', '.join(pairs)}}}"
+    if is_array:
+        program = f".[] | {program}"
     name = shlex.quote(str(path))
     if str(path).endswith(".gz"):
         command = f"zcat {name} | jq -c {shlex.quote(program)}"
@@ -687,5 +741,6 @@ def renaming_hint(record: Mapping[str, Any], path: str | Path, table: Table) -> 
 
 
 def _jq_path(key: str) -> str:
+    """Return a key as a program of jq names it."""
     is_plain = re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key) is not None
     return f".{key}" if is_plain else f".[{json.dumps(key)}]"

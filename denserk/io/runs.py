@@ -427,10 +427,9 @@ class _RunFile:
 
     def _unread(self, block: bytes) -> InputError | None:
         """Return an error for a file of a format that is not read yet."""
-        unread = detection.unread_file(block[: 1 << 16], self.path, Table.RUN)
-        if unread is None:
-            return None
-        return InputError(self.path, None, unread.found, COLUMNS[RunFormat.TREC], unread.hint)
+        head = block[: 1 << 16]
+        expected = COLUMNS[RunFormat.TREC]
+        return detection.unread_file_error(head, self.path, Table.RUN, expected)
 
     def _wrong_columns(self, line: int, parts: list[str]) -> InputError:
         expected = COLUMNS[self.format] if self.format else " or ".join(COLUMNS.values())

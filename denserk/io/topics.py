@@ -202,8 +202,9 @@ def _detect_columns(line: str, path: str | Path, head: bytes, textless: bool) ->
     parts = line.split("\t")
     if len(parts) == 1:
         expected = "id and text, or question and answers"
-        if unread := detection.unread_file(head, path, Table.QUERIES):
-            raise InputError(path, 1, unread.found, expected, unread.hint)
+        error = detection.unread_file_error(head, path, Table.QUERIES, expected, line=1)
+        if error is not None:
+            raise error
         hint = detection.numbering_hint(path, Table.QUERIES)
         raise InputError(path, 1, f"a line without a tab: {line[:60]!r}", expected, hint)
     with_answers = len(parts) == 2 and (textless or is_answer_list(parts[1]))
@@ -485,10 +486,8 @@ def _qrels_columns(
 
 def _unread_qrels(head: bytes, path: str | Path) -> InputError | None:
     """Return an error for a file of a format that is not read yet."""
-    unread = detection.unread_file(head, path, Table.QRELS)
-    if unread is None:
-        return None
-    return InputError(path, None, unread.found, QREL_COLUMNS[QrelsFormat.TREC], unread.hint)
+    expected = QREL_COLUMNS[QrelsFormat.TREC]
+    return detection.unread_file_error(head, path, Table.QRELS, expected)
 
 
 def _qrels_format(
