@@ -7,7 +7,7 @@ import io
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -49,14 +49,23 @@ ORDERS = {
     RunFormat.MSMARCO: (Column.QUERY_ID, Column.PASSAGE_ID, Column.RANK),
     RunFormat.TEVATRON: (Column.QUERY_ID, Column.PASSAGE_ID, Column.SCORE),
 }
-JSON_KEYS = {Column.QUERY_ID: "qid", Column.PASSAGE_ID: "docid", Column.SCORE: "score"}
-JSON_NAMES = set(JSON_KEYS.values())
-QRELS_HINT = "these are the names of qrels: exchange run and qrels; a run may also have a rank"
+# The keys that denserk writes; records with all of them are read without looking at others.
+WRITTEN_KEYS = {
+    Column.QUERY_ID: "qid",
+    Column.PASSAGE_ID: "docid",
+    Column.RANK: "rank",
+    Column.SCORE: "score",
+}
+NEEDED_KEYS = {"qid", "docid", "score"}
 PREDICTIONS = re.compile(rb'\s*\{\s*"mteb_model_meta"')  # how mteb's begin
-QRELS_HINT = (
+QRELS_NAMES_HINT = (
+    "these are the names of qrels: exchange run and qrels; a run may also have a rank"
+)
+QRELS_COLUMNS_HINT = (
     "four columns are qrels, and a run is expected: exchange run and qrels if both are given"
 )
 SCORE_HINT = "--set order=score reads the scores"
+TEVATRON_HINT = "if the third column is a score, name the format: tevatron"
 LINES = {  # of query, passage, rank, score and tag; SCORE stands for the format of a score
     RunFormat.TREC: "{} Q0 {} {} {:SCORE} {}\n",
     RunFormat.MSMARCO: "{}\t{}\t{}\n",
@@ -110,13 +119,26 @@ class RawHit(NamedTuple):
 
 def read_raw_hits(path: str | Path, qid: str) -> Iterator[RawHit]:
     """Yield the lines of a query in the order of the file, repeated passages included."""
-    scored, ranked = (_RunFile(path, None, by_rank).parts() for by_rank in (False, True))
-    hits = [hit for part in scored if part.qid == qid for hit in zip(*part[1:3], strict=True)]
-    ranks: list[int | None] = [None] * len(hits)
+    docids: list[str] = []
+    scores: list[float] = []
+    for part in _RunFile(path).parts():
+        if part.qid == qid:
+            docids += part.docids
+            scores += part.scores
+    ranks: Sequence[int | None] = [None] * len(docids)
     with suppress(InputError):  # a format without ranks
-        ranks = [int(-score) for part in ranked if part.qid == qid for score in part.scores]
-    for (docid, score), rank in zip(hits, ranks, strict=True):
+        ranks = _ranks_of_query(path, qid)
+    for docid, score, rank in zip(docids, scores, ranks, strict=True):
         yield RawHit(docid, score, rank)
+
+
+def _ranks_of_query(path: str | Path, qid: str) -> list[int]:
+    """Return the ranks of a query's lines, in the order of the file."""
+    ranks: list[int] = []
+    for part in _RunFile(path, by_rank=True).parts():
+        if part.qid == qid:
+            ranks += [int(-score) for score in part.scores]
+    return ranks
 
 
 def read_run_tag(path: str | Path) -> str | None:
@@ -124,20 +146,20 @@ def read_run_tag(path: str | Path) -> str | None:
     if not Path(path).is_file():
         return None
     tag = None
-    place = 5
-    width = 6
-    is_first = True
+    order = ORDERS[RunFormat.TREC]
+    is_first_line = True
     for _, line in files.read_text_lines(path):
-        parts = line.split(None, width)
+        parts = line.split(None, len(order))
         if not parts or _is_comment(parts) or line.startswith("{"):
             continue
-        header = detection.recognise_header(parts, Table.RUN) if is_first else None
-        is_first = False
+        header = detection.recognise_header(parts, Table.RUN) if is_first_line else None
+        is_first_line = False
         if header is not None:
-            width = len(header.columns)
-            place = header.columns.index(Column.TAG) if Column.TAG in header.columns else width
-        elif len(parts) > place:
-            tag = parts[place]
+            order = header.columns
+            if Column.TAG not in order:
+                return None
+        elif len(parts) > order.index(Column.TAG):
+            tag = parts[order.index(Column.TAG)]
     return tag
 
 
@@ -151,8 +173,10 @@ class RunLookup:
     def __init__(
         self, path: str | Path, copy: files.ScratchRecords, format: RunFormat | None = None
     ) -> None:
-        self.path, self._copy, run = path, copy, _RunFile(path, format)
-        self._numbers: dict[str, int] = {}
+        self.path = path
+        self._copy = copy
+        self._numbers: dict[str, int] = {}  # query -> number of its record
+        run = _RunFile(path, format)
         with (
             files.write_errors(copy.path),
             track(f"reading {files.display_name(path)}", None, "queries") as progress,
@@ -166,7 +190,9 @@ class RunLookup:
     def hits(self, qid: str) -> tuple[list[str], list[float]]:
         """Return passages and scores of a query, in the order of the file."""
         number = self._numbers.get(qid)
-        docids, scores = ([], []) if number is None else orjson.loads(self._copy[number])
+        if number is None:
+            return [], []
+        docids, scores = orjson.loads(self._copy[number])
         return docids, scores
 
 
@@ -186,7 +212,8 @@ class _RunFile:
         for hits in self.queries():
             if hits.qid in seen:
                 found = f"query {hits.qid} again after query {next(reversed(seen))}"
-                expected, hint = "the lines of a query together", "sort -s -k1,1 puts them together"
+                expected = "the lines of a query together"
+                hint = "sort -s -k1,1 puts them together"
                 raise InputError(self.path, hits.lines[0], found, expected, hint)
             seen[hits.qid] = None
             yield hits
@@ -194,25 +221,27 @@ class _RunFile:
     def queries(self) -> Iterator[RankedList]:
         """Yield consecutive lines of one query, each passage once."""
         for _, group in groupby(self.parts(), attrgetter("qid")):
-            hits, *more = group
-            for part in more:
-                docids, scores = hits.docids + part.docids, hits.scores + part.scores
-                hits = RankedList(hits.qid, docids, scores, [*hits.lines, *part.lines])
+            hits = _joined(list(group))
             if len(set(hits.docids)) < len(hits.docids):
-                place = next(n for n, docid in enumerate(hits.docids) if docid in hits.docids[:n])
-                raise _twice(hits.qid, hits.docids[place], self.path, hits.lines[place])
+                row = _first_repeated_row(hits.docids)
+                raise _twice(hits.qid, hits.docids[row], self.path, hits.lines[row])
             if self.by_rank and len(set(hits.scores)) < len(hits.scores):
-                found, expected = f"a rank of query {hits.qid} twice", "each rank once a query"
+                found = f"a rank of query {hits.qid} twice"
+                expected = "each rank once a query"
                 raise InputError(self.path, hits.lines[0], found, expected, SCORE_HINT)
             yield hits
 
     def parts(self) -> Iterator[RankedList]:
         """Yield consecutive lines of one query; one that crosses blocks comes in several parts."""
-        number, mark = 1, files.BOM  # of the first line of a block; before the first block
+        number = 1  # of the first line of a block
+        is_first_block = True
         has_begun = False
         with files.open_binary(self.path) as handle, files.read_errors(self.path):
             while block := handle.read(BLOCK) + handle.readline():
-                block, mark = block.removeprefix(mark).replace(b"\r\n", b"\n"), b""
+                if is_first_block:
+                    block = block.removeprefix(files.BOM)
+                    is_first_block = False
+                block = block.replace(b"\r\n", b"\n")
                 if not has_begun:
                     has_begun, header_lines = self._begin(block, number)
                     block = _without_lines(block, header_lines)
@@ -226,41 +255,52 @@ class _RunFile:
     def _begin(self, block: bytes, number: int) -> tuple[bool, int]:
         """Decide format and order of the columns by the first block that is not blank.
 
-        Returns whether the block has a line at all, and how many lines its header ends; 0 without.
+        Returns whether the block has a line at all, and the number of lines to the end of its
+        header, 0 without one. `number` is that of the first line of the block.
         """
-        place, text = _first_line(block)
+        lines_above, text = _first_line(block)
         if not text:
             return False, 0
         if not text.startswith("{") and self.format not in (RunFormat.JSONL, RunFormat.MTEB):
-            cells = detection.split_columns(text)
-            header = detection.recognise_header(cells, Table.RUN)
+            header = self._read_header(text, number + lines_above)
             if header is not None:
-                detection.log_header(header, self.path, number + place)
-                self._follow(header, number + place)
-                return True, place + 1
-            hint = detection.header_hint(cells, Table.RUN)
-            if hint and not any(map(files.is_number, cells[1:])):
-                found = f"the columns {detection.show_cells(cells)}"
-                raise InputError(self.path, number + place, found, COLUMNS[RunFormat.TREC], hint)
+                self._follow(header, number + lines_above)
+                return True, lines_above + 1
         self.format = self.format or self._detect(block, number)
         self.order = ORDERS.get(self.format, ()) if self.format else ()
         return True, 0
+
+    def _read_header(self, text: str, line: int) -> detection.Header | None:
+        """Return the header that a line is; None if it is a hit."""
+        cells = detection.split_columns(text)
+        header = detection.recognise_header(cells, Table.RUN)
+        if header is not None:
+            detection.log_header(header, self.path, line)
+            return header
+        hint = detection.header_hint(cells, Table.RUN)
+        if hint and not any(map(files.is_number, cells[1:])):
+            found = f"the columns {detection.show_cells(cells)}"
+            raise InputError(self.path, line, found, COLUMNS[RunFormat.TREC], hint)
+        return None
 
     def _follow(self, header: detection.Header, line: int) -> None:
         """Take the order of the columns from a header, and from its names the format."""
         names = f"the columns {', '.join(header.names)}"
         if detection.run_or_qrels(header.names) is Table.QRELS:
-            raise InputError(self.path, line, names, COLUMNS[RunFormat.TREC], QRELS_HINT)
+            raise InputError(self.path, line, names, COLUMNS[RunFormat.TREC], QRELS_NAMES_HINT)
         has_score = Column.SCORE in header.columns
         has_rank = Column.RANK in header.columns
         if self.format is None:
-            if not has_score:
-                self.format = RunFormat.MSMARCO
+            if has_score and has_rank:
+                self.format = RunFormat.TREC
+            elif has_score:
+                self.format = RunFormat.TEVATRON
             else:
-                self.format = RunFormat.TREC if has_rank else RunFormat.TEVATRON
+                self.format = RunFormat.MSMARCO
             logger.info(f"{files.display_name(self.path)}: {self.format} run")
         needs_rank = self.by_rank or self.format is RunFormat.MSMARCO
-        if not (has_rank if needs_rank else has_score):
+        has_number = has_rank if needs_rank else has_score
+        if not has_number:
             raise InputError(self.path, line, names, COLUMNS[self.format])
         self.order = header.columns
         self.is_quoted = header.is_quoted
@@ -268,12 +308,13 @@ class _RunFile:
     def _detect(self, block: bytes, number: int) -> RunFormat | None:
         """Return the format by the first lines; None if they are blank."""
         lines = block.decode("utf-8", "replace").split("\n")
+        rows: Iterable[tuple[int, list[str]]]
         rows = ((line, text.split()) for line, text in enumerate(lines, number))
         # in a file with three columns the first 2000 lines decide between ranks and scores
-        first = list(islice((row for row in rows if row[1]), 2000))
-        if not first:
+        rows = list(islice((row for row in rows if row[1]), 2000))
+        if not rows:
             return None
-        hits = [row for row in first if not _is_comment(row[1])] or first
+        hits = [row for row in rows if not _is_comment(row[1])] or rows
         line, parts = hits[0]
         if PREDICTIONS.match(block):
             format = RunFormat.MTEB
@@ -347,9 +388,12 @@ class _RunFile:
 
     def _columns(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of lines that are neither blank nor comments."""
-        query_place = self.order.index(Column.QUERY_ID)
-        passage_place = self.order.index(Column.PASSAGE_ID)
-        rank_place, score_place = self._places_of_numbers()
+        columns = {column: position for position, column in enumerate(self.order)}
+        query_column = columns[Column.QUERY_ID]
+        passage_column = columns[Column.PASSAGE_ID]
+        # where rank or score is missing, `_score` reads the one that is there
+        rank_column = columns.get(Column.RANK, columns.get(Column.SCORE, -1))
+        score_column = columns.get(Column.SCORE, rank_column)
         width = len(self.order)
         has_comments = self.format is RunFormat.TREC
         ends_with_tag = self.order == ORDERS[RunFormat.TREC]
@@ -362,30 +406,31 @@ class _RunFile:
                 fits = parts[3].removeprefix("-").isdecimal() and not files.is_number(parts[5])
             if not fits:
                 raise self._wrong_columns(line, parts)
-            score = self._score(line, parts[rank_place], parts[score_place])
-            yield line, parts[query_place], parts[passage_place], score
-
-    def _places_of_numbers(self) -> tuple[int, int]:
-        """Return the places of rank and score; where one is missing, that of the other."""
-        places = {column: place for place, column in enumerate(self.order)}
-        rank_place = places.get(Column.RANK, places.get(Column.SCORE, -1))
-        return rank_place, places.get(Column.SCORE, rank_place)
+            score = self._score(line, parts[rank_column], parts[score_column])
+            yield line, parts[query_column], parts[passage_column], score
 
     def _records(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of JSON lines."""
         for line, record in parse_objects(lines, self.path):
-            keys = JSON_KEYS
-            if not record.keys() >= JSON_NAMES:
-                keys = detection.columns_by_meaning(record, Table.RUN)
-                is_qrels = detection.run_or_qrels(record) is Table.QRELS
-                if is_qrels or not JSON_KEYS.keys() <= keys.keys():
-                    found, expected = f"the keys {list_keys(record)}", COLUMNS[RunFormat.JSONL]
-                    hint = QRELS_HINT if is_qrels else None
-                    raise InputError(self.path, line, found, expected, hint)
+            keys: Mapping[Column, str] = WRITTEN_KEYS
+            if not record.keys() >= NEEDED_KEYS:
+                keys = self._keys_of(record, line)
             qid = identifier(record[keys[Column.QUERY_ID]], self.path, line, "query")
             docid = identifier(record[keys[Column.PASSAGE_ID]], self.path, line, "passage")
-            rank, score = record.get("rank"), record[keys[Column.SCORE]]
+            rank = record.get(keys.get(Column.RANK, "rank"))
+            score = record[keys[Column.SCORE]]
             yield line, qid, docid, self._score(line, str(rank), str(score))
+
+    def _keys_of(self, record: Mapping[str, object], line: int) -> Mapping[Column, str]:
+        """Return which keys of a record hold the query, the passage, rank and score."""
+        keys = detection.columns_by_meaning(record, Table.RUN)
+        is_qrels = detection.run_or_qrels(record) is Table.QRELS
+        needed = {Column.QUERY_ID, Column.PASSAGE_ID, Column.SCORE}
+        if is_qrels or not needed <= keys.keys():
+            found = f"the keys {list_keys(record)}"
+            hint = QRELS_NAMES_HINT if is_qrels else None
+            raise InputError(self.path, line, found, COLUMNS[RunFormat.JSONL], hint)
+        return keys
 
     def _predictions(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of all subsets and splits, which may share no query."""
@@ -403,26 +448,25 @@ class _RunFile:
             qid = identifier(name, self.path, 1, "query")
             for passage, score in hits:
                 docid = identifier(passage, self.path, 1, "passage")
-                place = f" of query {qid}, passage {docid}"
-                yield 1, qid, docid, self._score(1, "", str(score), place)
+                hit = f" of query {qid}, passage {docid}"
+                yield 1, qid, docid, self._score(1, "", str(score), hit)
 
-    def _score(self, line: int, rank: str, score: str, place: str = "") -> float:
+    def _score(self, line: int, rank: str, score: str, hit: str = "") -> float:
         """Return the score of a hit, or its negative rank where ranks count.
 
-        `place` names the hit in a message where the line does not.
+        `hit` names the hit in a message where the line does not.
         """
         if self.by_rank or self.format is RunFormat.MSMARCO:
             if re.fullmatch("[0-9]{1,18}", rank):
                 return -float(rank)
-            three = "if the third column is a score, name the format: tevatron"
-            hint = SCORE_HINT if self.by_rank else three
+            hint = SCORE_HINT if self.by_rank else TEVATRON_HINT
             raise InputError(self.path, line, f"rank {rank[:40]!r}", "a whole number", hint)
         try:
             value = float(score)
         except ValueError:
             value = nan
         if not isfinite(value):
-            raise InputError(self.path, line, f"score {score[:40]!r}{place}", "a finite number")
+            raise InputError(self.path, line, f"score {score[:40]!r}{hit}", "a finite number")
         return value
 
     def _unread(self, block: bytes) -> InputError | None:
@@ -437,10 +481,29 @@ class _RunFile:
             expected = f"{files.columns(len(self.order))}: {', '.join(self.order)}"
         hint = detection.header_hint(parts, Table.RUN)
         if hint is None and len(parts) == 4:
-            hint = QRELS_HINT
+            hint = QRELS_COLUMNS_HINT
         if hint is None and len(parts) > 6:
             hint = "does an id have a blank? only text after the tag may"
         return InputError(self.path, line, files.columns(len(parts)), expected, hint)
+
+
+def _joined(parts: Sequence[RankedList]) -> RankedList:
+    """Return the hits of a query that crosses blocks as one list."""
+    if len(parts) == 1:
+        return parts[0]
+    docids: list[str] = []
+    scores: list[float] = []
+    lines: list[int] = []
+    for part in parts:
+        docids += part.docids
+        scores += part.scores
+        lines += part.lines
+    return RankedList(parts[0].qid, docids, scores, lines)
+
+
+def _first_repeated_row(docids: Sequence[str]) -> int:
+    """Return the row of the first passage that stands above, too."""
+    return next(row for row, docid in enumerate(docids) if docid in docids[:row])
 
 
 def _without_lines(block: bytes, count: int) -> bytes:
@@ -455,12 +518,14 @@ def _first_line(block: bytes) -> tuple[int, str]:
     In a block of comments alone it is the first comment; in a blank one it is empty.
     """
     first_comment = (0, "")
-    for place, line in enumerate(io.BytesIO(block)):
+    for lines_above, line in enumerate(io.BytesIO(block)):
         text = line.decode("utf-8", "replace").rstrip("\n")
-        if text.strip() and not _is_comment(text.split()):
-            return place, text
-        if text.strip() and not first_comment[1]:
-            first_comment = place, text
+        if not text.strip():
+            continue
+        if not _is_comment(text.split()):
+            return lines_above, text
+        if first_comment == (0, ""):
+            first_comment = lines_above, text
     return first_comment
 
 
@@ -500,10 +565,11 @@ def write_run(
     """
     depth = 1000 if format is RunFormat.MSMARCO else None
     line = LINES[format].replace("SCORE", score_format)
-    count, keyed = 0, format is RunFormat.MTEB
+    is_one_object = format is RunFormat.MTEB
+    count = 0
     cut_hits = 0
     with files.whole_binary(path) as out:
-        if keyed:
+        if is_one_object:
             model = orjson.dumps({"model_name": tag, "revision": None})
             out.write(b'{"mteb_model_meta":%b,"default":{"test":{' % model)
         for number, (qid, hits) in enumerate(results):
@@ -512,17 +578,20 @@ def write_run(
             for docid, score in written:
                 if not isfinite(score):
                     raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
-            if format is RunFormat.JSONL or keyed:
+            if format is RunFormat.JSONL or is_one_object:
                 qid = orjson.dumps(qid).decode()
                 written = [(orjson.dumps(docid).decode(), score) for docid, score in written]
-            ranked = enumerate(written, 1)
-            lines = [line.format(qid, docid, n, score, tag) for n, (docid, score) in ranked]
+            lines = [
+                line.format(qid, docid, rank, score, tag)
+                for rank, (docid, score) in enumerate(written, start=1)
+            ]
             text = "".join(lines)
-            if keyed:
-                text = f"{',' * (number > 0)}{qid}:{{{text[1:]}}}"
+            if is_one_object:
+                separator = "," if number > 0 else ""
+                text = f"{separator}{qid}:{{{text.removeprefix(',')}}}"
             out.write(text.encode())
             count += len(lines)
-        if keyed:
+        if is_one_object:
             out.write(b"}}}\n")
     if cut_hits:
         logger.warning(f"left out: {cut_hits:,} hits below rank 1000, the last one of {format}")

@@ -201,6 +201,23 @@ def test_json_runs_have_known_names(folder, capsys):
     assert measured("run.jsonl", "plain.qrels", capsys) == expected_measures(folder)
 
 
+def test_json_runs_have_a_rank_of_any_known_spelling(folder, capsys):
+    records = [{"Score": 1, "Rank": rank, "doc_id": d, "query_id": q} for q, d, rank, _ in HITS]
+    (folder / "run.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    command = ["eval", "run.jsonl", "plain.qrels", "-m", "nDCG@10 RR@10 AP", "--set", "order=rank"]
+    assert run([*command, "--quiet"]) == 0
+    assert capsys.readouterr().out.split()[1::2] == expected_measures(folder)
+
+
+@pytest.mark.parametrize("text", ["query-id\tcorpus-id\tscore\nQ0\tD0\t1\n", "Q0 0 D0 1\n"])
+def test_the_hint_for_qrels_fits_their_columns(text, folder, capsys):
+    (folder / "file").write_text(text)
+    assert run(["eval", "--run", "file", "--qrels", "plain.qrels"]) == 1
+    error = capsys.readouterr().err
+    assert "exchange run and qrels" in error
+    assert ("four columns" in error) == (text == "Q0 0 D0 1\n")
+
+
 @pytest.mark.parametrize("record", [{"qid": "", "docid": "d"}, {"qid": "q", "docid": "a b"}])
 def test_json_qrels_have_whole_ids(record, folder, capsys):
     (folder / "qrels.jsonl").write_text(json.dumps({**record, "relevance": 1}))
