@@ -78,25 +78,28 @@ def read_texts(value: Any, kind: TextKind) -> list[Text]:
     """
     texts = []
     for position, (key, item) in enumerate(_items(value, kind)):
-        place = f"item {position}" if key is None else f"{key!r}"
         if isinstance(item, str):
             fields: Mapping[str, Any] = {"text": item}
         elif isinstance(item, Mapping):
             fields = {str(name): field for name, field in item.items()}
         else:
-            raise kind.error(f"{_described(item)} as {place}")
+            name = f"item {position}" if key is None else repr(key)
+            raise kind.error(f"{_described(item)} as {name}")
         if key is None:
             key = next((fields[name] for name in kind.id_columns if name in fields), None)
-        texts.append(Text(None if key is None else _id(key, kind.name, kind.record), fields))
+        id = None if key is None else _id(key, kind.name, kind.record)
+        texts.append(Text(id, fields))
     return texts
 
 
 def _items(value: Any, kind: TextKind) -> Iterable[tuple[Any, Any]]:
-    """Yield (id or None, text or record) of what a user gave."""
+    """Return (id or None, text or record) of what a user gave."""
     if isinstance(value, str):
         return [(None, value)]
+    if isinstance(value, Mapping) and _is_record(value, kind):
+        return [(None, value)]
     if isinstance(value, Mapping):
-        return [(None, value)] if _is_record(value, kind) else value.items()
+        return value.items()
     if _is_frame(value):
         columns = [str(name) for name in value.columns]
         if not set(columns) & set(kind.text_columns):
@@ -108,20 +111,41 @@ def _items(value: Any, kind: TextKind) -> Iterable[tuple[Any, Any]]:
         if value.dtype.kind not in "UTO" or value.ndim > 1:
             raise kind.error(_described(value))
         return [(None, item) for item in np.atleast_1d(value).tolist()]
-    # a set has no order
-    if isinstance(value, bytes | bytearray | memoryview | set | frozenset):
-        raise kind.error(_described(value))
-    if is_vectors(value) or not isinstance(value, Iterable) or hasattr(value, "__fspath__"):
+    is_path = hasattr(value, "__fspath__")
+    is_bytes = isinstance(value, bytes | bytearray | memoryview)
+    has_no_order = isinstance(value, set | frozenset)
+    if is_path or is_bytes or has_no_order or is_vectors(value) or not isinstance(value, Iterable):
         raise kind.error(_described(value))
     return [(None, item) for item in value]
 
 
 def _is_record(value: Mapping[Any, Any], kind: TextKind) -> bool:
-    """Return whether a dict is one record with a text, and no dict of texts by id."""
+    """Return whether a dict is one record with a text; reject one that may as well be texts by id.
+
+    >>> _is_record({"qid": "q1", "query": "moon", "language": "en"}, QUERIES)
+    True
+    >>> _is_record({"q1": "moon"}, QUERIES)
+    False
+    """
     if not any(isinstance(value.get(name), str) for name in kind.text_columns):
         return False
-    known = {*kind.id_columns, *kind.text_columns, "title"}
-    return kind is PASSAGES or known.issuperset(value)
+    if not {*kind.id_columns, "title"}.isdisjoint(value):
+        return True
+    further = {name: field for name, field in value.items() if name not in kind.text_columns}
+    if not further or not all(_may_be_text(field, kind) for field in further.values()):
+        return True
+    names = _shown(", ".join(map(str, value)))
+    raise UsageError(
+        f"{kind.name}: a dict with the keys {names} may be one {kind.record} or several by id",
+        f"give one {kind.record} an id, {kind.id_columns[0]}, or give several as a list of dicts",
+    )
+
+
+def _may_be_text(value: Any, kind: TextKind) -> bool:
+    """Return whether a value may be a text, or a record with one."""
+    if isinstance(value, Mapping):
+        return not value.keys().isdisjoint(kind.text_columns)
+    return isinstance(value, str)
 
 
 def read_queries_of(value: Any) -> list[Query]:
@@ -153,17 +177,24 @@ def is_single(value: Any, kind: TextKind) -> bool:
 
 def _with_ids(texts: Sequence[Text], kind: TextKind) -> list[Text]:
     """Number texts without ids; reject records without them, and ids that occur twice."""
-    named, seen = [], set()
+    numbered = []
     for position, text in enumerate(texts):
         if text.id is None and text.fields.keys() != {"text"}:
             columns = ", ".join(text.fields)
             raise kind.error(f"no id among {_shown(columns)} of item {position}")
-        name = str(position) if text.id is None else text.id
-        if name in seen:
-            raise UsageError(f"{kind.name}: the id {name} occurs twice", "give each id once")
-        seen.add(name)
-        named.append(Text(name, text.fields))
-    return named
+        id = str(position) if text.id is None else text.id
+        numbered.append(Text(id, text.fields))
+    _reject_repeated_ids([str(text.id) for text in numbered], kind.name)
+    return numbered
+
+
+def _reject_repeated_ids(ids: Iterable[str], what: str) -> None:
+    """Raise a UsageError for an id that occurs twice; `what` names the argument."""
+    seen = set()
+    for id in ids:
+        if id in seen:
+            raise UsageError(f"{what}: the id {id} occurs twice", "give each id once")
+        seen.add(id)
 
 
 def _text(text: Text, kind: TextKind) -> str:
@@ -175,8 +206,10 @@ def _text(text: Text, kind: TextKind) -> str:
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        of_text = "" if text.id is None else f" of {text.id}"
-        raise kind.error(f"{_described(value)} as {name}{of_text}")
+        found = f"{_described(value)} as {name}"
+        if text.id is not None:
+            found += f" of {text.id}"
+        raise kind.error(found)
     return value
 
 
@@ -185,13 +218,15 @@ def _passage(text: Text, docid: str) -> Passage:
     known = {"text", "title", *DOCID}
     extra = {name: value for name, value in text.fields.items() if name not in known}
     title = text.fields.get("title")
-    title = title if isinstance(title, str) else ""
+    if not isinstance(title, str):
+        title = ""
     return Passage(docid, _text(text, PASSAGES), title, extra)
 
 
 def _id(value: Any, what: str, record: str) -> str:
     """Return the id of a record, which is a string without white space, or a whole number."""
-    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        value = value.item()
     try:
         return identifier(value, what, None, record)
     except DenserkError as error:
@@ -215,19 +250,9 @@ def read_records(value: Any, what: str) -> list[dict[str, Any]]:
 
 def read_scores(value: Any, what: str) -> dict[str, dict[str, float]]:
     """Return a run or qrels as {query id: {passage id: finite score}}."""
-    scores: dict[str, dict[str, float]] = {}
     if isinstance(value, Mapping):
-        for qid, hits in value.items():
-            if not isinstance(hits, Mapping):
-                found = f"{_described(hits)} as the hits of {qid!r}"
-                expected = "a dict of scores by passage id"
-                raise UsageError(f"{what}: found {found}; expected {expected}")
-            name = _id(qid, what, "query")
-            scores[name] = {
-                _id(docid, what, "passage"): _score(score, name, str(docid), what)
-                for docid, score in hits.items()
-            }
-        return scores
+        return _scores_of_mapping(value, what)
+    scores: dict[str, dict[str, float]] = {}
     for row in read_records(value, what):
         qid = _id(_column(row, QID, what), what, "query")
         docid = _id(_column(row, DOCID, what), what, "passage")
@@ -235,6 +260,26 @@ def read_scores(value: Any, what: str) -> dict[str, dict[str, float]]:
         if docid in hits:
             raise UsageError(f"{what}: passage {docid} occurs twice for query {qid}")
         hits[docid] = _score(_column(row, SCORE, what), qid, docid, what)
+    return scores
+
+
+def _scores_of_mapping(value: Mapping[Any, Any], what: str) -> dict[str, dict[str, float]]:
+    """Return the scores of a dict of dicts, with ids that are strings."""
+    scores: dict[str, dict[str, float]] = {}
+    for query_key, hits in value.items():
+        if not isinstance(hits, Mapping):
+            found = f"{_described(hits)} as the hits of {query_key!r}"
+            expected = "a dict of scores by passage id"
+            raise UsageError(f"{what}: found {found}; expected {expected}")
+        qid = _id(query_key, what, "query")
+        if qid in scores:
+            raise UsageError(f"{what}: the query id {qid} occurs twice", "give each id once")
+        scores[qid] = {}
+        for passage_key, score in hits.items():
+            docid = _id(passage_key, what, "passage")
+            if docid in scores[qid]:
+                raise UsageError(f"{what}: passage {docid} occurs twice for query {qid}")
+            scores[qid][docid] = _score(score, qid, str(passage_key), what)
     return scores
 
 
@@ -249,7 +294,8 @@ def _column(row: Mapping[str, Any], names: Sequence[str], what: str) -> Any:
 
 def _score(value: Any, qid: str, docid: str, what: str) -> float:
     """Return a finite score; a whole number stays whole."""
-    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        value = value.item()
     if not _is_finite(value):
         found = f"the score {_shown(repr(value))} of query {qid}, passage {docid}"
         raise UsageError(f"{what}: found {found}; expected a finite number")
@@ -282,8 +328,9 @@ def read_vectors(value: Any, what: str) -> NDArray[np.float32]:
     """Return (N, D) float32 vectors of a torch tensor or of a NumPy array; (D,) is one vector."""
     if _is_tensor(value):
         value = value.detach().cpu()
-        # NumPy has no bfloat16
-        value = (value.float() if value.is_floating_point() else value).numpy()
+        if value.is_floating_point():
+            value = value.float()  # NumPy has no bfloat16
+        value = value.numpy()
     expected = "vectors of shape (N, D)"
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
         raise UsageError(f"{what}: found {_described(value)}; expected {expected}")
@@ -304,11 +351,7 @@ def read_ids(ids: Any, vectors: NDArray[np.float32]) -> list[str]:
         names = [_id(value, "ids", "passage") for value in ids]
     if len(names) != len(vectors):
         raise UsageError(f"{len(names):,} ids for {len(vectors):,} vectors", "give one id a vector")
-    seen = set()
-    for name in names:
-        if name in seen:
-            raise UsageError(f"ids: the id {name} occurs twice", "give each id once")
-        seen.add(name)
+    _reject_repeated_ids(names, "ids")
     if len(vectors):
         refuse_non_finite("vectors", names, vectors)
     return names

@@ -282,3 +282,27 @@ def test_a_saved_run_keeps_the_order_of_equal_scores(tmp_path):
     ids = [line.split()[2] for line in (tmp_path / "run.trec").read_text().splitlines()]
     assert ids == ["a", "c", "b", "c", "b", "a"]
     assert denserk.Run.load(tmp_path / "run.trec") == run
+
+
+def test_a_record_with_further_fields_is_one_query(model):
+    record = {"qid": "q1", "query": TEXTS[0], "language": "en"}
+    np.testing.assert_allclose(model.encode_queries(record), model.encode_queries(TEXTS[0]))
+
+
+def test_a_passage_with_further_fields_is_one_passage(model):
+    expected = model.encode_passages(BODIES[0])
+    for fields in ({"docid": "d1", "language": "en"}, {"year": 1969}, {"metadata": {}}):
+        np.testing.assert_allclose(model.encode_passages({"text": BODIES[0], **fields}), expected)
+
+
+def test_texts_by_id_of_which_one_is_named_like_a_field_are_rejected(model):
+    with pytest.raises(DenserkError, match="one passage or several"):
+        model.encode_passages({"d1": BODIES[0], "text": BODIES[1]})
+    with pytest.raises(DenserkError, match="one query or several"):
+        model.encode_queries({"q1": {"query": TEXTS[0]}, "text": TEXTS[1]})
+
+
+@pytest.mark.parametrize("run", [{1: {"d": 1.0}, "1": {"e": 2.0}}, {"1": {1: 1.0, "1": 2.0}}])
+def test_ids_that_are_equal_as_strings_are_rejected(run):
+    with pytest.raises(DenserkError, match="1 occurs twice"):
+        denserk.evaluate(run, {"1": {"d": 1}}, "RR@10")
