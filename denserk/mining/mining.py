@@ -264,7 +264,8 @@ class _Mining:
         self._paths, self._settings = paths, settings
         self._examples, self._texts = examples, texts
         self.result = MiningResult()
-        self._relevant: dict[str, list[str]] = {}  # by the qrels
+        # by the qrels: query -> passage -> grade; a judgment may be there for several sub-topics
+        self._relevant: dict[str, dict[str, int]] = {}
         self._queries: dict[str, int] = {}  # query -> record of its example
         self._without_ids = self._answered = False  # whether any positive, any query is
         self._read_queries()
@@ -288,7 +289,7 @@ class _Mining:
         judged = read_qrels(paths.qrels, paths.qrels_format) if paths.qrels is not None else ()
         for qrel in judged:
             if qrel.relevance >= least:
-                self._relevant.setdefault(qrel.qid, []).append(qrel.docid)
+                self._relevant.setdefault(qrel.qid, {})[qrel.docid] = qrel.relevance
         answers = {q.qid: q.answers for q in read_questions(paths.answers)} if paths.answers else {}
         for example in self._read_examples():
             if not example.positives:

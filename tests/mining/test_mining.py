@@ -44,6 +44,14 @@ def test_from_topics_and_judgments(mine):
     assert result.dropped["positives"] == 4
 
 
+def test_a_judgment_that_is_repeated_is_one_positive(mine, toy):
+    _, once = mine()
+    lines = (toy / "qrels.txt").read_text().splitlines(keepends=True)
+    (toy / "qrels.txt").write_text("".join(line for line in lines for _ in range(2)))
+    _, twice = mine()
+    assert twice == once
+
+
 def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine):
     heard = Heard()
     mine(MiningSettings(num_negatives=2, max_score=7.5))
