@@ -8,7 +8,7 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -48,18 +48,17 @@ QREL_COLUMNS = {
     QrelsFormat.TREC: "4 columns: query, iteration, passage, relevance",
     QrelsFormat.BEIR: "3 columns: query, passage, relevance",
 }
-ORDERS = {
+QREL_ORDERS = {
     QrelsFormat.TREC: (Column.QUERY_ID, Column.ITERATION, Column.PASSAGE_ID, Column.GRADE),
     QrelsFormat.BEIR: (Column.QUERY_ID, Column.PASSAGE_ID, Column.GRADE),
 }
-WIDTHS = {4: QrelsFormat.TREC, 3: QrelsFormat.BEIR}
+FORMAT_BY_WIDTH = {4: QrelsFormat.TREC, 3: QrelsFormat.BEIR}
 RUN_HINT = "six columns are a run, and qrels are expected: exchange run and qrels if both are given"
 SUBTOPIC_HINT = (
     "the second column names sub-topics; only measures of sub-topics, such as alpha_nDCG@10, take "
     "a passage that is judged for several"
 )
-QREL_KEYS = "query-id|query_id|qid with corpus-id|corpus_id|docid with score|relevance"
-NEEDED = (Column.QUERY_ID, Column.PASSAGE_ID, Column.GRADE)
+JSON_QRELS = "query-id|query_id|qid with corpus-id|corpus_id|docid with score|relevance"
 GRADE = re.compile(r"([+-]?[0-9]{1,18})(\.0*)?")  # trec_eval reads 1.0 as 1
 
 
@@ -73,63 +72,81 @@ def read_queries(
     `hf:NAME`. Only queries that `qrels` judge are kept: BEIR's queries.jsonl holds all splits.
     """
     judged = None if qrels is None else read_qrels_map(qrels)
-    first, count, kept = "", 0, 0
+    first_qid = ""
+    query_count = judged_count = 0
     for query in _queries(source, form):
-        first, count = first or query.qid, count + 1
-        if judged is None or query.qid in judged:
-            kept += 1
+        first_qid = first_qid or query.qid
+        query_count += 1
+        if judged is None:
             yield query
-    if not count:
+        elif query.qid in judged:
+            judged_count += 1
+            yield query
+    if not query_count:
         raise InputError(source, None, "no queries", "at least one")
-    if judged is not None and not kept:
-        others = f"none of the {count:,} queries of {source}, such as {first}"
-        found = f"{qrels} judges queries such as {next(iter(judged))}, and {others}"
-        raise MismatchError(found, "name the qrels of these queries")
-    if judged is not None:
-        more = f", which judges {len(judged) - kept:,} more" if len(judged) > kept else ""
-        name = files.display_name(source)
-        logger.info(f"{name}: {kept:,} of {count:,} queries are judged in {qrels}{more}")
+    if judged is None:
+        return
+    if not judged_count:
+        message = (
+            f"{qrels} judges queries such as {next(iter(judged))}, and none of the "
+            f"{query_count:,} queries of {source}, such as {first_qid}"
+        )
+        raise MismatchError(message, "name the qrels of these queries")
+    name = files.display_name(source)
+    message = f"{name}: {judged_count:,} of {query_count:,} queries are judged in {qrels}"
+    if len(judged) > judged_count:
+        message += f", which judges {len(judged) - judged_count:,} more"
+    logger.info(message)
 
 
 def read_questions(source: str) -> Iterator[Query]:
     """Yield questions with their answers; the text is empty if a file has ids and answers alone."""
-    found = False
+    has_answers = False
     for query in _queries(source, None, textless=True):
-        found = found or bool(query.answers)
+        has_answers = has_answers or bool(query.answers)
         yield query
-    if not found:
+    if not has_answers:
         raise InputError(source, None, "no answers", "questions with `answers`")
 
 
 def _queries(source: str, form: TopicsFormat | None, *, textless: bool = False) -> Iterator[Query]:
     """Yield the queries of a source; reject an id that occurs twice."""
-    judged: Container[str] | None = None
-    found: Iterable[Query]
-    if is_table(source, "queries"):
-        found = read_topics_file(source, form, textless=textless)
-    elif (place := data_sets.locate(source)).irds is not None:
-        found = data_sets.irds_queries(place.irds)
-    elif not place.path.is_dir():
-        found = read_topics_file(place.path, form, textless=textless)
-    elif (own := data_sets.plain_or_packed(place.path, "queries.jsonl")) is not None:
-        judged = read_qrels_map(split_file(place.path, place.split)) if place.split else None
-        found = read_topics_file(own, form)
-    else:
-        parts = sorted(item for item in place.path.iterdir() if is_relation_file(item))
-        if not parts:
-            hint = "queries.jsonl, or P17.test.json and its like"
-            raise UsageError(f"{place.path} holds no queries", hint)
-        logger.info(f"{place.path.name}: entity-questions queries ({len(parts)} relations)")
-        relation = TopicsFormat.ENTITY_QUESTIONS
-        found = chain.from_iterable(read_topics_file(item, relation) for item in parts)
     seen: set[str] = set()
-    for query in found:
-        if judged is not None and query.qid not in judged:
-            continue
+    for query in _queries_of_source(source, form, textless):
         if query.qid in seen:
             raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
         seen.add(query.qid)
         yield query
+
+
+def _queries_of_source(source: str, form: TopicsFormat | None, textless: bool) -> Iterator[Query]:
+    """Return the queries of a table, a dataset's name, a file or a folder."""
+    if is_table(source, "queries"):
+        return read_topics_file(source, form, textless=textless)
+    dataset = data_sets.locate(source)
+    if dataset.irds is not None:
+        return iter(data_sets.irds_queries(dataset.irds))
+    if not dataset.path.is_dir():
+        return read_topics_file(dataset.path, form, textless=textless)
+    beir_file = data_sets.plain_or_packed(dataset.path, "queries.jsonl")
+    if beir_file is None:
+        return _queries_of_relations(dataset.path)
+    queries = read_topics_file(beir_file, form)
+    if not dataset.split:
+        return queries
+    judged = read_qrels_map(split_file(dataset.path, dataset.split))
+    return (query for query in queries if query.qid in judged)
+
+
+def _queries_of_relations(folder: Path) -> Iterator[Query]:
+    """Return the queries of a folder of EntityQuestions, which has a file for each relation."""
+    paths = sorted(path for path in folder.iterdir() if is_relation_file(path))
+    if not paths:
+        hint = "queries.jsonl, or P17.test.json and its like"
+        raise UsageError(f"{folder} holds no queries", hint)
+    logger.info(f"{folder.name}: entity-questions queries ({len(paths)} relations)")
+    form = TopicsFormat.ENTITY_QUESTIONS
+    return chain.from_iterable(read_topics_file(path, form) for path in paths)
 
 
 def read_topics_file(
@@ -141,35 +158,62 @@ def read_topics_file(
     question and answers.
     """
     with files.open_ahead(path, part="queries") as (head, handle):
-        start, record = files.first_line(head).strip(), json_records.first_record(head)
-        if not start:
+        if not files.first_line(head).strip():
             return
-        # a record for each query id, perhaps on several lines
-        keyed = start.startswith(b"{") and all(isinstance(v, dict) for v in (record or {}).values())
-        guess = None
+        first_record = json_records.first_record(head)
+        has_columns = first_record is None if form is None else form in COLUMNS
+        detected: TopicsFormat | None
         rows: Iterable[Row]
-        if record is None if form is None else form in COLUMNS:
-            guess, rows = _read_columns(path, handle, head, form, textless)
-        elif keyed and form in (None, TopicsFormat.QA):
-            guess, rows = TopicsFormat.QA, _keyed_rows(files.read_all(handle, path), path)
+        if has_columns:
+            detected, rows = _read_columns(path, handle, head, form, textless)
         else:
-            rows = json_records.read_json(handle, start, path)
-            if form is None and start.startswith(b"[") and is_relation_file(path):
-                guess = TopicsFormat.ENTITY_QUESTIONS
-        formats = {guess: KEYS[guess]} if guess else KEYS
-        if textless and guess is not TopicsFormat.TSV:
+            detected, rows = _read_json(path, handle, head, form, first_record)
+        formats = KEYS if detected is None else {detected: KEYS[detected]}
+        if textless and detected is not TopicsFormat.TSV:
             rows = ((line, {"question": "", **record}) for line, record in rows)
         form, records = json_records.read_records(rows, formats, form, path, "queries")
         relation = Path(path).name.partition(".")[0]
         for line, qid, text, _, extra in records:
-            key = "answers" if "answers" in extra else "answer"
-            answers = extra.pop(key, [])
-            answers = [answers] if isinstance(answers, str) else answers
-            if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers):
-                raise InputError(path, line, f"{key} {str(answers)[:60]}", "a list of strings")
+            answers = _take_answers(extra, path, line)
             if form is TopicsFormat.ENTITY_QUESTIONS:
-                qid, extra = f"{relation}-{qid}", {**extra, "relation": relation}
-            yield Query(qid, text, tuple(answers), extra or NO_FIELDS)
+                qid = f"{relation}-{qid}"
+                extra = {**extra, "relation": relation}
+            yield Query(qid, text, answers, extra or NO_FIELDS)
+
+
+def _read_json(
+    path: str | Path,
+    handle: BinaryIO,
+    head: bytes,
+    form: TopicsFormat | None,
+    first_record: dict[str, Any] | None,
+) -> tuple[TopicsFormat | None, Iterable[Row]]:
+    """Return the records of JSON, and their format where more than their keys decides it."""
+    start = files.first_line(head).strip()
+    # one object with a record for each query id, perhaps on several lines
+    values = {} if first_record is None else first_record
+    is_by_id = start.startswith(b"{") and all(isinstance(value, dict) for value in values.values())
+    if is_by_id and form in (None, TopicsFormat.QA):
+        return TopicsFormat.QA, _keyed_rows(files.read_all(handle, path), path)
+    rows = json_records.read_json(handle, start, path)
+    if form is None and start.startswith(b"[") and is_relation_file(path):
+        return TopicsFormat.ENTITY_QUESTIONS, rows
+    return None, rows
+
+
+def _take_answers(fields: dict[str, Any], path: str | Path, line: int | None) -> tuple[str, ...]:
+    """Remove the answers from the fields of a record and return them."""
+    key = "answers" if "answers" in fields else "answer"
+    answers = fields.pop(key, [])
+    if isinstance(answers, str):
+        answers = [answers]
+    if not _is_list_of_strings(answers):
+        raise InputError(path, line, f"{key} {str(answers)[:60]}", "a list of strings")
+    return tuple(answers)
+
+
+def _is_list_of_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _read_columns(
@@ -178,7 +222,7 @@ def _read_columns(
     """Return the format and the records of lines with columns, by their header if there is one."""
     detection.reject_binary(head, path, Table.QUERIES)
     numbered = files.read_text_lines(path, handle)
-    first_line, lines = files.peek(each for each in numbered if each[1].strip())
+    first_line, lines = files.peek((line, text) for line, text in numbered if text.strip())
     if first_line is None:
         return TopicsFormat.TSV, iter(())
     line, text = first_line
@@ -191,7 +235,9 @@ def _read_columns(
         has_ids = Column.QUERY_ID in header.columns
         form = TopicsFormat.TSV if has_ids else TopicsFormat.DPR
     first_column = Column.ANSWERS if form is TopicsFormat.DPR else Column.QUERY_ID
-    needed = {first_column} if textless else {first_column, Column.QUERY}
+    needed = {first_column}
+    if not textless:
+        needed.add(Column.QUERY)
     if not needed <= set(header.columns):
         found = f"the columns {', '.join(header.names)}"
         raise InputError(path, line, found, f"columns of {' and '.join(sorted(needed))}")
@@ -199,6 +245,7 @@ def _read_columns(
 
 
 def _detect_columns(line: str, path: str | Path, head: bytes, textless: bool) -> TopicsFormat:
+    """Return the format of columns without a header, by their first line."""
     parts = line.split("\t")
     if len(parts) == 1:
         expected = "id and text, or question and answers"
@@ -207,8 +254,9 @@ def _detect_columns(line: str, path: str | Path, head: bytes, textless: bool) ->
             raise error
         hint = detection.numbering_hint(path, Table.QUERIES)
         raise InputError(path, 1, f"a line without a tab: {line[:60]!r}", expected, hint)
-    with_answers = len(parts) == 2 and (textless or is_answer_list(parts[1]))
-    return TopicsFormat.DPR if with_answers else TopicsFormat.TSV
+    if len(parts) == 2 and (textless or is_answer_list(parts[1])):
+        return TopicsFormat.DPR
+    return TopicsFormat.TSV
 
 
 def _header_rows(
@@ -273,11 +321,13 @@ def _dpr_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Num
 def _parse_answers(column: str, path: str | Path, line: int) -> list[str]:
     """Return the answers of a column that is a list as a Python literal."""
     answers: Any = None
-    broken = ValueError, SyntaxError, MemoryError, RecursionError, TypeError
-    with warnings.catch_warnings(), suppress(*broken):
+    no_literal = (ValueError, SyntaxError, MemoryError, RecursionError, TypeError)
+    with warnings.catch_warnings(), suppress(*no_literal):
         warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
         answers = ast.literal_eval(files.unquote(column.strip()))
-    if not isinstance(answers, list | tuple) or not all(isinstance(a, str) for a in answers):
+    if isinstance(answers, tuple):
+        answers = list(answers)
+    if not _is_list_of_strings(answers):
         expected = "a list of strings, ['...', '...']"
         raise InputError(path, line, f"answers {column[:60]!r}", expected)
     return list(answers)
@@ -309,8 +359,10 @@ def write_queries(path: str | Path, queries: Iterable[Query], form: TopicsFormat
 
     def records() -> Iterator[dict[str, Any]]:
         for qid, text, answers, extra in queries:
-            own = {id_key: qid, text_key: text, **({"answers": answers} if answers else {})}
-            yield own | {key: value for key, value in extra.items() if key not in own}
+            record: dict[str, Any] = {id_key: qid, text_key: text}
+            if answers:
+                record["answers"] = answers
+            yield {**record, **{key: extra[key] for key in extra if key not in record}}
 
     return json_records.write_objects(path, records())
 
@@ -326,7 +378,8 @@ def _query_lines(
             losses["answers"] += len(answers)
             yield f"{qid}\t{text}\n"
         else:
-            losses["ids, which become positions"] += qid != str(number)
+            if qid != str(number):
+                losses["ids, which become positions"] += 1
             yield f"{files.quote(text)}\t{list(answers)!r}\n"
 
 
@@ -340,27 +393,37 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
 
     DPR's format is an array with `ctxs`; Pyserini's is an object by query id with `contexts`.
     """
+    opening, closing = (b"{", b"}") if pyserini else (b"[", b"]")
+    list_key = "contexts" if pyserini else "ctxs"
     with files.whole_binary(path) as out:
-        before = b"{\n" if pyserini else b"[\n"
+        out.write(opening)
+        is_first = True
 
         def write(query: Query, contexts: Iterable[tuple[Passage, float, bool]]) -> None:
-            nonlocal before
-            entries: list[dict[str, Any]] = []
-            for (docid, text, title, _), value, has_answer in contexts:
-                entry = {"id": docid, "title": title, "text": text}
-                if pyserini:  # one line end after the title
-                    both = f"{files.one_line(title)}\n{files.one_line(text)}"
-                    entry = {"docid": docid, "text": both}
-                entries.append({**entry, "score": f"{value:.9g}", "has_answer": has_answer})
-            name = "contexts" if pyserini else "ctxs"
-            record = {"question": query.text, "answers": query.answers, name: entries}
-            key = orjson.dumps(query.qid) + b":" if pyserini else b""
-            out.write(before + key + orjson.dumps(record))
-            before = b",\n"
+            nonlocal is_first
+            entries = []
+            for passage, score, has_answer in contexts:
+                entry = _pyserini_entry(passage) if pyserini else _dpr_entry(passage)
+                entries.append({**entry, "score": f"{score:.9g}", "has_answer": has_answer})
+            record = {"question": query.text, "answers": query.answers, list_key: entries}
+            out.write(b"\n" if is_first else b",\n")
+            is_first = False
+            if pyserini:
+                out.write(orjson.dumps(query.qid) + b":")
+            out.write(orjson.dumps(record))
 
         yield write
-        end = b"\n}\n" if pyserini else b"\n]\n"
-        out.write(end if before == b",\n" else before.strip() + end)
+        out.write(b"\n" + closing + b"\n")
+
+
+def _dpr_entry(passage: Passage) -> dict[str, Any]:
+    return {"id": passage.docid, "title": passage.title, "text": passage.text}
+
+
+def _pyserini_entry(passage: Passage) -> dict[str, Any]:
+    """Return a passage whose text has one line end, after the title."""
+    text = f"{files.one_line(passage.title)}\n{files.one_line(passage.text)}"
+    return {"docid": passage.docid, "text": text}
 
 
 def read_qrels(
@@ -390,16 +453,24 @@ Judgment = tuple[str | Path, int | None, Qrel]  # file, line
 
 
 def _judgments(source: str | Path, form: QrelsFormat | None) -> Iterator[Judgment]:
+    """Return the judgments of a table, a dataset's name, a file or a folder."""
     if is_table(source, "qrels"):
-        yield from _read_qrels_file(source, form)
-    elif (place := data_sets.locate(str(source))).irds is not None:
-        for record in data_sets.irds_records(place.irds, "qrels"):
-            subtopic = getattr(record, "subtopic_id", getattr(record, "iteration", NO_SUBTOPIC))
-            qrel = _qrel(record.query_id, record.doc_id, int(record.relevance), str(subtopic))
-            yield source, None, qrel
-    else:
-        path = split_file(place.path, place.split) if place.path.is_dir() else place.path
-        yield from _read_qrels_file(path, form)
+        return _read_qrels_file(source, form)
+    dataset = data_sets.locate(str(source))
+    if dataset.irds is not None:
+        return _irds_judgments(source, dataset.irds)
+    path = dataset.path
+    if path.is_dir():
+        path = split_file(path, dataset.split)
+    return _read_qrels_file(path, form)
+
+
+def _irds_judgments(source: str | Path, name: str) -> Iterator[Judgment]:
+    """Yield the judgments of a dataset of ir_datasets, which names sub-topics in two ways."""
+    for record in data_sets.irds_records(name, "qrels"):
+        subtopic = getattr(record, "subtopic_id", getattr(record, "iteration", NO_SUBTOPIC))
+        qrel = _qrel(record.query_id, record.doc_id, int(record.relevance), str(subtopic))
+        yield source, None, qrel
 
 
 def _qrel(qid: str, docid: str, relevance: int, subtopic: str) -> Qrel:
@@ -408,6 +479,7 @@ def _qrel(qid: str, docid: str, relevance: int, subtopic: str) -> Qrel:
 
 
 def _read_qrels_file(path: str | Path, form: QrelsFormat | None) -> Iterator[Judgment]:
+    """Yield the judgments of one file, whose grades are integers."""
     is_empty = True
     for row in _qrels_rows(path, form):
         grade = GRADE.fullmatch(row.grade)
@@ -430,11 +502,12 @@ class QrelRow(NamedTuple):
 
 
 def _qrels_rows(path: str | Path, form: QrelsFormat | None) -> Iterator[QrelRow]:
+    """Yield the judgments of one file, of columns or of JSON."""
     with files.open_ahead(path, part="qrels") as (head, handle):
         if json_records.first_record(head) is None:
             yield from _qrels_columns(files.read_text_lines(path, handle), path, form, head)
         elif detection.OBJECT_OF_SCORES.match(head):
-            raise _unread_qrels(head, path) or InputError(path, None, "JSON", QREL_KEYS)
+            raise _unread_qrels(head, path) or InputError(path, None, "JSON", JSON_QRELS)
         else:
             rows = json_records.read_json(handle, files.first_line(head), path)
             yield from _qrels_records(rows, path, form)
@@ -448,24 +521,12 @@ def _qrels_columns(
     is_quoted = False
     for line, text in lines:
         parts = text.split()
-        # a line that begins with `#` may be a judgment, or a comment of trec_eval 10
-        fits = len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0"))
-        if not parts or (parts[0][0] == "#" and not (fits and GRADE.fullmatch(parts[-1]))):
+        if not parts or _is_qrels_comment(parts):
             continue
         if not order:
-            cells = detection.split_columns(text)
-            header = detection.recognise_header(cells, Table.QRELS)
-            width = len(header.columns) if header else len(parts)
-            if width not in WIDTHS and (error := _unread_qrels(head, path)):
-                raise error
-            form = _qrels_format(width, form, path, line, parts)
-            order = header.columns if header else ORDERS[form]
-            hint = detection.header_hint(cells, Table.QRELS)
-            if header is None and hint and not GRADE.fullmatch(parts[-1]):
-                found = f"the columns {detection.show_cells(cells)}"
-                raise InputError(path, line, found, QREL_COLUMNS[form], hint)
+            form, header = _first_qrels_line(line, text, path, form, head)
+            order = header.columns if header else QREL_ORDERS[form]
             if header is not None:
-                detection.log_header(header, path, line)
                 is_quoted = header.is_quoted
                 continue
         if len(parts) != len(order):
@@ -484,6 +545,37 @@ def _qrels_columns(
         )
 
 
+def _is_qrels_comment(parts: list[str]) -> bool:
+    """Return whether a line is a comment of trec_eval 10, no judgment of a query named `#...`."""
+    if not parts[0].startswith("#"):
+        return False
+    has_width = len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0"))
+    return not (has_width and GRADE.fullmatch(parts[-1]))
+
+
+def _first_qrels_line(
+    line: int, text: str, path: str | Path, form: QrelsFormat | None, head: bytes
+) -> tuple[QrelsFormat, Header | None]:
+    """Return the format of qrels by their first line, and the header if the line is one."""
+    parts = text.split()
+    cells = detection.split_columns(text)
+    header = detection.recognise_header(cells, Table.QRELS)
+    width = len(header.columns) if header else len(parts)
+    if width not in FORMAT_BY_WIDTH:
+        error = _unread_qrels(head, path)
+        if error is not None:
+            raise error
+    form = _qrels_format(width, form, path, line, parts)
+    if header is not None:
+        detection.log_header(header, path, line)
+        return form, header
+    hint = detection.header_hint(cells, Table.QRELS)
+    if hint and not GRADE.fullmatch(parts[-1]):
+        found = f"the columns {detection.show_cells(cells)}"
+        raise InputError(path, line, found, QREL_COLUMNS[form], hint)
+    return form, None
+
+
 def _unread_qrels(head: bytes, path: str | Path) -> InputError | None:
     """Return an error for a file of a format that is not read yet."""
     expected = QREL_COLUMNS[QrelsFormat.TREC]
@@ -494,12 +586,10 @@ def _qrels_format(
     width: int, form: QrelsFormat | None, path: str | Path, line: int, parts: list[str]
 ) -> QrelsFormat:
     """Return the format of qrels by the number of columns of their first line."""
-    detected = WIDTHS.get(width)
+    detected = FORMAT_BY_WIDTH.get(width)
     if detected is None or form not in (None, detected):
         expected = QREL_COLUMNS[form] if form else " or ".join(QREL_COLUMNS.values())
-        hint = detection.header_hint(parts, Table.QRELS)
-        if width == 6:
-            hint = RUN_HINT
+        hint = RUN_HINT if width == 6 else detection.header_hint(parts, Table.QRELS)
         raise InputError(path, line, files.columns(len(parts)), expected, hint)
     if form is None:
         logger.info(f"{files.display_name(path)}: {detected} qrels ({files.columns(width)})")
@@ -514,8 +604,8 @@ def _qrels_records(
         fields = Fields(record, path, line)
         names = filter(fields.__contains__, record)
         keys = detection.columns_by_meaning(names, Table.QRELS)
-        if not keys.keys() >= set(NEEDED):
-            raise fields.error(f"the columns {list_keys(record)}", QREL_KEYS)
+        if not detection.has_required_columns(keys.keys(), Table.QRELS):
+            raise fields.error(f"the columns {list_keys(record)}", JSON_QRELS)
         value = record[keys[Column.GRADE]]
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -546,16 +636,19 @@ def grades_by_query(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
 
 def split_file(folder: Path, split: str | None) -> Path:
     """Return the qrels of one split of a BEIR folder; without a split, of its only one."""
-    where = folder / "qrels"
-    names = {item.name.partition(".")[0]: item for item in sorted(where.glob("*.tsv*"))}
-    if split in names or (split is None and len(names) == 1):
-        return names[split or min(names)]
-    usual = [name for name in ("test", "dev", "train") if name in names]  # published first
-    there = usual + sorted(names.keys() - usual)
-    asked = f"no split {split}" if split else "several splits"
-    found = f"{asked if names else 'no qrels'} (there: {', '.join(there) or 'none'})"
-    hint = f"name one: {where / (there[0] + '.tsv')}" if names else None
-    raise UsageError(f"{where}: {found}", hint)
+    qrels_folder = folder / "qrels"
+    paths = {path.name.partition(".")[0]: path for path in sorted(qrels_folder.glob("*.tsv*"))}
+    if split is None and len(paths) == 1:
+        return next(iter(paths.values()))
+    if split is not None and split in paths:
+        return paths[split]
+    if not paths:
+        raise UsageError(f"{qrels_folder}: no qrels (there: none)")
+    published = [name for name in ("test", "dev", "train") if name in paths]
+    names = published + sorted(paths.keys() - published)
+    problem = f"no split {split}" if split else "several splits"
+    message = f"{qrels_folder}: {problem} (there: {', '.join(names)})"
+    raise UsageError(message, f"name one: {qrels_folder / names[0]}.tsv")
 
 
 def write_qrels(path: str | Path, qrels: Iterable[Qrel], form: QrelsFormat) -> int:
