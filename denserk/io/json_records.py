@@ -29,12 +29,13 @@ Format = TypeVar("Format", bound=StrEnum)
 Numbered = tuple[int, dict[str, Any]]  # the line on which an object starts, and the object
 Record = tuple[int | None, str, str, str, dict[str, Any]]  # line, id, text, title, other keys
 
-NAMES: dict[type, str] = {str: "strings", dict: "objects"}
-ONE_A_LINE, ONE_ARRAY = "one JSON object a line", "one JSON array of objects"
+NAMES_OF_TYPES: dict[type, str] = {str: "strings", dict: "objects"}
+ONE_A_LINE = "one JSON object a line"
+ONE_ARRAY = "one JSON array of objects"
 LONGEST = 1 << 26  # characters of an object, past which a quote or bracket was never closed
 # what stands before the first and the next object of an array, or ends it
-FIRST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?:\]|(?=\{))")
-NEXT = re.compile(r"[ \t\r\n]*(?:\]|,[ \t\r\n]*(?=\{))")
+BEFORE_FIRST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?:\]|(?=\{))")
+BEFORE_NEXT = re.compile(r"[ \t\r\n]*(?:\]|,[ \t\r\n]*(?=\{))")
 
 
 def dump_json(value: Any) -> bytes:
@@ -71,7 +72,11 @@ def parse_objects(numbered: Iterable[tuple[int, bytes]], path: str | Path) -> It
 def write_objects(path: str | Path, objects: Iterable[Mapping[str, Any]]) -> int:
     """Write one object a line; return how many. "-" is standard output."""
     with files.whole_binary(path) as handle:
-        return sum(1 for _ in map(handle.write, map(dump_json, objects)))
+        count = 0
+        for value in objects:
+            handle.write(dump_json(value))
+            count += 1
+        return count
 
 
 def read_json(handle: BinaryIO, start: bytes, path: str | Path) -> Iterator[Numbered]:
@@ -83,12 +88,15 @@ def read_json(handle: BinaryIO, start: bytes, path: str | Path) -> Iterator[Numb
 
 def first_record(head: bytes) -> dict[str, Any] | None:
     """Return a file's first object; {} if `head` does not hold all of it, None if it is no JSON."""
-    if not files.is_json(start := files.first_line(head)):
+    start = files.first_line(head)
+    if not files.is_json(start):
         return None
     try:
-        return next(read_json(io.BytesIO(head), start, ""), (0, {}))[1]
+        for _, record in read_json(io.BytesIO(head), start, ""):
+            return record
     except InputError:
-        return {}
+        pass  # cut short; who reads the whole file reports what is broken
+    return {}
 
 
 def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
@@ -96,36 +104,44 @@ def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
     # only finds the end of an object, which orjson then parses: Python limits a number's digits
     decode = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
     chunks = _characters(handle, path)
-    text, at, line, before = "", 0, 1, FIRST
+    text = ""
+    offset = 0  # of what was not yet read, in the text
+    line = 1
+    separator = BEFORE_FIRST
     while True:
         try:
-            place = before.match(text, at)
-            if place is None:
-                raise json.JSONDecodeError("no object, or end of the array", text, at)
-            start = end = place.end()
+            match = separator.match(text, offset)
+            if match is None:
+                raise json.JSONDecodeError("no object, or end of the array", text, offset)
+            start = end = match.end()
             if text[end - 1] != "]":
                 _, end = decode(text, start)
                 value = orjson.loads(text[start:end])  # rejects NaN and lone surrogates
         except (json.JSONDecodeError, RecursionError) as error:
             # the text ends too early, or is broken
-            if len(text) - at <= LONGEST and (more := next(chunks, "")):
-                text, at = text[at:] + more, 0
+            next_text = next(chunks, "") if len(text) - offset <= LONGEST else ""
+            if next_text:
+                text = text[offset:] + next_text
+                offset = 0
                 continue
-            rest = text[at:].lstrip(" \t\r\n,[")
-            line += text.count("\n", at, len(text) - len(rest))
+            rest = text[offset:].lstrip(" \t\r\n,[")
+            line += text.count("\n", offset, len(text) - len(rest))
             reason = getattr(error, "msg", "nested too deeply")
             raise InputError(path, line, f"{rest[:20]!r} ({reason})", ONE_ARRAY) from None
-        line += text.count("\n", at, start)
-        if start == end:
+        line += text.count("\n", offset, start)
+        is_end_of_array = start == end
+        if is_end_of_array:
             break
         yield line, value
         line += text.count("\n", start, end)
-        at, before = end, NEXT
-    if text[end:].strip() or any(more.strip() for more in chunks):
+        offset = end
+        separator = BEFORE_NEXT
+    if text[end:].strip() or any(chunk.strip() for chunk in chunks):
         raise InputError(path, line, "more after the array's end", ONE_ARRAY)
 
 
 def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
+    """Yield the text of a file in pieces."""
     chunks = iter(partial(files.read_all, handle, path, 1 << 20), b"")
     try:
         yield from codecs.iterdecode(chunks, "utf-8-sig")
@@ -160,47 +176,64 @@ def read_records(
     The first record decides which of the format's keys the file uses; others must have them.
     Without a `format`, `formats` are tried in their order. `what` is "corpus" or "queries".
     """
-    first, objects = files.peek(iter(objects))
-    if first is None:
+    first_object, objects = files.peek(iter(objects))
+    if first_object is None:
         return None, iter(())
-    line, record = first
-    wanted = [format] if format else list(formats)
-    for name in wanted:
+    line, record = first_object
+    candidates = [format] if format else list(formats)
+    for name in candidates:
         keys = formats[name]
-        ids, texts = ([key for key in each if key in record] for each in (keys.ids, keys.texts))
-        if texts and (ids or not keys.must_have_id):
+        id_key = next((key for key in keys.ids if key in record), None)
+        text_key = next((key for key in keys.texts if key in record), None)
+        if text_key is not None and (id_key is not None or not keys.must_have_id):
             break
     else:
-        expected = " or ".join(dict.fromkeys(str(formats[name]) for name in wanted))
+        expected = " or ".join(dict.fromkeys(str(formats[name]) for name in candidates))
         table = Table.CORPUS if what == "corpus" else Table.QUERIES
         hint = renaming_hint(record, path, table)
         raise InputError(path, line, f"the keys {list_keys(record)}", expected, hint)
-    id_key, text_key, title_key = next(iter(ids), None), texts[0], keys.title
     if format is None:
-        used = ", ".join(key for key in (id_key, text_key, title_key) if key in record)
-        counted = "" if ids else "; ids count from 0"
-        logger.info(f"{files.display_name(path)}: {name} {what} ({used}{counted})")
+        used_keys = ", ".join(key for key in (id_key, text_key, keys.title) if key in record)
+        if id_key is None:
+            used_keys += "; ids count from 0"
+        logger.info(f"{files.display_name(path)}: {name} {what} ({used_keys})")
     unit = "passage" if what == "corpus" else "query"
+    return name, _records_of_keys(objects, id_key, text_key, keys.title, path, unit)
 
-    def records() -> Iterator[Record]:
-        for number, (line, record) in enumerate(objects):
-            for key in (id_key, text_key):
-                if key is not None and key not in record:
-                    lacks = f"no {key} (keys: {list_keys(record)})"
-                    raise InputError(path, line, lacks, f"a record with {key}")
-            id = str(number) if id_key is None else identifier(record.pop(id_key), path, line, unit)
-            text = as_text(record.pop(text_key), text_key, path, line)
-            title = as_text(record.pop(title_key, None), title_key, path, line) if title_key else ""
-            yield line, id, text, title, record
 
-    return name, records()
+def _records_of_keys(
+    objects: Iterable[tuple[int | None, dict[str, Any]]],
+    id_key: str | None,
+    text_key: str,
+    title_key: str | None,
+    path: str | Path,
+    unit: str,
+) -> Iterator[Record]:
+    """Yield the records of objects; without an id key the ids count from 0."""
+    for number, (line, record) in enumerate(objects):
+        for key in (id_key, text_key):
+            if key is not None and key not in record:
+                found = f"no {key} (keys: {list_keys(record)})"
+                raise InputError(path, line, found, f"a record with {key}")
+        id = str(number)
+        if id_key is not None:
+            id = identifier(record.pop(id_key), path, line, unit)
+        text = as_text(record.pop(text_key), text_key, path, line)
+        title = ""
+        if title_key is not None:
+            title = as_text(record.pop(title_key, None), title_key, path, line)
+        yield line, id, text, title, record
 
 
 def list_keys(record: Iterable[str]) -> str:
     """Return the first keys of a record for a message, on one line."""
-    keys = list(record)
-    shown = [key if key.isprintable() else repr(key) for key in (key[:40] for key in keys[:8])]
-    return ", ".join([*shown, *["..."] * (len(keys) > 8)]) or "of an empty object"
+    keys = [key[:40] for key in record]
+    if not keys:
+        return "of an empty object"
+    shown = [key if key.isprintable() else repr(key) for key in keys[:8]]
+    if len(keys) > 8:
+        shown.append("...")
+    return ", ".join(shown)
 
 
 def as_text(value: Any, key: str, path: str | Path, line: int | None) -> str:
@@ -217,11 +250,11 @@ def identifier(value: Any, path: str | Path, line: int | None, what: str) -> str
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
-        kind = "null" if value is None else type(value).__name__
-        raise InputError(path, line, f"a {what} id that is {kind}", "a string")
-    parts = value.split()
-    if parts != [value]:
-        found = f"the {what} id {value[:80]!r}" if parts else f"an empty {what} id"
+        type_name = "null" if value is None else type(value).__name__
+        raise InputError(path, line, f"a {what} id that is {type_name}", "a string")
+    terms = value.split()
+    if terms != [value]:
+        found = f"the {what} id {value[:80]!r}" if terms else f"an empty {what} id"
         raise InputError(path, line, found, "an id without white space")
     return value
 
@@ -230,7 +263,9 @@ class Fields:
     """One JSON object, with the file and line that errors name."""
 
     def __init__(self, record: Mapping[str, Any], path: str | Path, line: int | None) -> None:
-        self.record, self.path, self.line = record, path, line
+        self.record = record
+        self.path = path
+        self.line = line
 
     def error(self, found: str, expected: str) -> InputError:
         """Return an error that names the file and line."""
@@ -255,7 +290,7 @@ class Fields:
         return self.as_number(self.record.get(key), key)
 
     def as_number(self, value: Any, key: str) -> float | None:
-        """Check a value found under `key` that must be a finite number or null."""
+        """Return the finite number that stands under `key`; None of null."""
         if value is None:
             return None
         try:
@@ -275,7 +310,9 @@ class Fields:
             raise self.error(f"{type(values).__name__} as {key}", "a list")
         for value in values:
             if not isinstance(value, kind):
-                raise self.error(f"{type(value).__name__} in {key}", f"a list of {NAMES[kind]}")
+                raise self.error(
+                    f"{type(value).__name__} in {key}", f"a list of {NAMES_OF_TYPES[kind]}"
+                )
         return values
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -288,4 +325,5 @@ class Fields:
 
     def rest(self, known: Collection[str]) -> Mapping[str, Any]:
         """Return the fields that are not among the known ones."""
-        return {key: value for key, value in self.record.items() if key not in known} or NO_FIELDS
+        fields = {key: value for key, value in self.record.items() if key not in known}
+        return fields or NO_FIELDS
