@@ -42,7 +42,7 @@ COLUMNS = {
 FORMATS = JSON_FORMATS | dict.fromkeys(COLUMNS, RecordKeys(("id",), ("text",), "title"))
 WRITTEN = tuple(form for form in CorpusFormat if form is not CorpusFormat.FLAG)
 
-Found = TypeVar("Found", Passage, Query)
+Record = TypeVar("Record", Passage, Query)
 
 
 def read_passages(
@@ -54,46 +54,59 @@ def read_passages(
     .jsonl and .tsv files, sorted by name); "-"; `irds:NAME`; `beir:NAME`; `hf:NAME`. Anserini's
     `contents` are split into `fields`.
     """
-    if is_table(source, "corpus"):
-        passages = read_corpus_file(source, settings, fields)
-    elif (place := data_sets.locate(source)).irds is not None:
-        passages = data_sets.irds_passages(place.irds)
-    else:
-        paths = corpus_files(place.path) if place.path.is_dir() else [place.path]
-        passages = chain.from_iterable(read_corpus_file(path, settings, fields) for path in paths)
-    count = empty = 0
-    for passage in passages:
-        count += 1
-        empty += not (passage.text.strip() or passage.title.strip())
+    passage_count = empty_count = 0
+    for passage in _passages_of_source(source, settings, fields):
+        passage_count += 1
+        if not passage.text.strip() and not passage.title.strip():
+            empty_count += 1
         yield passage
-    if not count:
+    if not passage_count:
         raise InputError(source, None, "no passages", "at least one")
-    if empty:
-        logger.info(f"{files.display_name(source)}: {empty:,} of {count:,} passages are empty")
+    if empty_count:
+        name = files.display_name(source)
+        logger.info(f"{name}: {empty_count:,} of {passage_count:,} passages are empty")
+
+
+def _passages_of_source(
+    source: str, settings: CorpusSettings, fields: Sequence[str] | None
+) -> Iterator[Passage]:
+    """Return the passages of a table, a dataset's name, a file or a folder."""
+    if is_table(source, "corpus"):
+        return read_corpus_file(source, settings, fields)
+    dataset = data_sets.locate(source)
+    if dataset.irds is not None:
+        return iter(data_sets.irds_passages(dataset.irds))
+    paths = corpus_files(dataset.path) if dataset.path.is_dir() else [dataset.path]
+    return chain.from_iterable(read_corpus_file(path, settings, fields) for path in paths)
 
 
 def find_records(
-    records: Iterable[Found], wanted: Collection[str], source: str, unit: str = "passages"
-) -> dict[str, Found]:
-    """Return the wanted passages or queries by id, in the order of `source`, read no further."""
-    found: dict[str, Found] = {}
+    records: Iterable[Record], ids: Collection[str], source: str, unit: str = "passages"
+) -> dict[str, Record]:
+    """Return the passages or queries of some ids, in the order of `source`, read no further."""
+    record_by_id: dict[str, Record] = {}
     with track(f"reading {source}", None, unit) as progress:
-        for record in records if wanted else ():
+        for record in records if ids else ():
             progress.advance()
-            if record[0] in wanted:
-                found[record[0]] = record
-                if len(found) == len(wanted):
+            id = record[0]
+            if id in ids:
+                record_by_id[id] = record
+                if len(record_by_id) == len(ids):
                     break
-    return found
+    return record_by_id
 
 
 def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
     """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name."""
-    if own := data_sets.plain_or_packed(folder, "corpus.jsonl"):
-        return [own]
-    names = sorted(item.name for item in folder.iterdir() if item.name != MANIFEST)
-    named = (folder / name for name in names if name.removesuffix(".gz").endswith(endings))
-    paths = [path for path in named if not path.name.startswith(".") and path.is_file()]
+    beir_file = data_sets.plain_or_packed(folder, "corpus.jsonl")
+    if beir_file is not None:
+        return [beir_file]
+    paths = []
+    for name in sorted(item.name for item in folder.iterdir()):
+        has_ending = name.removesuffix(".gz").endswith(endings)
+        is_hidden = name.startswith(".")
+        if has_ending and not is_hidden and name != MANIFEST and (folder / name).is_file():
+            paths.append(folder / name)
     if paths:
         return paths
     expected = f"{', '.join(f'*{ending}' for ending in endings)} files, perhaps with .gz"
@@ -108,17 +121,24 @@ def read_corpus_file(
 ) -> Iterator[Passage]:
     """Yield the passages of one file ("-" is standard input); see `read_passages`."""
     with files.open_ahead(path, part="corpus") as (head, handle):
-        start, form = files.first_line(head), settings.corpus_format
+        start = files.first_line(head)
         if not start:
             return
-        formats = FORMATS if form else JSON_FORMATS
-        if files.is_json(start) if form is None else form in JSON_FORMATS:
+        form = settings.corpus_format
+        is_json = files.is_json(start) if form is None else form in JSON_FORMATS
+        rows: Iterator[Numbered]
+        if is_json:
+            formats = JSON_FORMATS if form is None else FORMATS
             rows = json_records.read_json(handle, start, path)
         else:
-            table, rows = _read_columns(path, handle, head, settings)
-            formats = {table: FORMATS[table]}
-        if (key := settings.docid_field) is not None:
-            formats = {name: RecordKeys((key,), *keys[1:3]) for name, keys in formats.items()}
+            table_format, rows = _read_columns(path, handle, head, settings)
+            formats = {table_format: FORMATS[table_format]}
+        docid_field = settings.docid_field
+        if docid_field is not None:
+            formats = {
+                name: RecordKeys((docid_field,), keys.texts, keys.title)
+                for name, keys in formats.items()
+            }
         form, records = json_records.read_records(rows, formats, form, path, "corpus")
         delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
         for line, docid, text, title, extra in records:
@@ -135,7 +155,7 @@ def _read_columns(
     detection.reject_binary(head, path, Table.CORPUS)
     numbered = files.read_text_lines(path, handle)
     # a blank line further on may stand inside a quoted column
-    first_line, lines = files.peek(dropwhile(lambda each: not each[1].strip(), numbered))
+    first_line, lines = files.peek(dropwhile(_is_blank, numbered))
     form = settings.corpus_format
     if first_line is None:
         return form or CorpusFormat.MARCO, iter(())
@@ -154,6 +174,11 @@ def _read_columns(
     return form, _table_rows(lines, names, form, path, is_quoted=header.is_quoted)
 
 
+def _is_blank(numbered_line: tuple[int, str]) -> bool:
+    _, text = numbered_line
+    return not text.strip()
+
+
 def _record_keys(header: Header, docid_field: str | None) -> list[str]:
     """Return the keys of a table's records: those of `COLUMNS`, and other columns by name."""
     keys = {Column.PASSAGE_ID: "id", Column.TEXT: "text", Column.TITLE: "title"}
@@ -164,6 +189,7 @@ def _record_keys(header: Header, docid_field: str | None) -> list[str]:
 
 
 def _detect_columns(line: str, path: str | Path, head: bytes) -> CorpusFormat:
+    """Return the format of columns without a header, by their first line."""
     width = line.count("\t") + 1
     if width not in (2, 3):
         expected = "JSON lines, or 2 columns (id, text) or 3 (id, title, text) between tabs"
@@ -254,23 +280,30 @@ class IdLedger:
         self._hashes.extend(map(hash, docids))
 
     def refuse_repeat(
-        self, again: Callable[[], Iterable[str]] | None = None, unit: str = "passages"
+        self, read_ids: Callable[[], Iterable[str]] | None = None, unit: str = "passages"
     ) -> None:
-        """Raise an InputError if an id repeats; `again` returns all ids, to name it."""
+        """Raise an InputError if an id repeats; `read_ids` returns all ids again, to name it."""
         hashes = np.array(self._hashes, np.int64)
         ordered = np.sort(hashes)
         if (ordered[1:] != ordered[:-1]).all():
             return
-        _, firsts = np.unique(hashes, return_index=True)
-        second = int(np.delete(np.arange(len(hashes)), firsts)[0])
+        _, first_positions = np.unique(hashes, return_index=True)
+        second = int(np.delete(np.arange(len(hashes)), first_positions)[0])
         first = int((hashes == hashes[second]).argmax())
-        starts, names = zip(*self._sources, strict=True)
-        one, other = (names[bisect(starts, position) - 1] for position in (first, second))
-        name = "an id" if again is None else f"the id {next(islice(again(), second, None))}"
+        name = "an id"
+        if read_ids is not None:
+            name = f"the id {next(islice(read_ids(), second, None))}"
         found = f"{name} twice: {unit} {first + 1:,} and {second + 1:,}"
-        if one != other:
-            found += f", the first in {one}"
-        raise InputError(other, None, found, "each id once", "remove or rename one of them")
+        source = self._source_of(second)
+        if self._source_of(first) != source:
+            found += f", the first in {self._source_of(first)}"
+        raise InputError(source, None, found, "each id once", "remove or rename one of them")
+
+    def _source_of(self, position: int) -> str:
+        """Return the source of the id at a position."""
+        starts = [start for start, _ in self._sources]
+        _, name = self._sources[bisect(starts, position) - 1]
+        return name
 
 
 class PassageTexts:
@@ -287,7 +320,7 @@ class PassageTexts:
         self.close = self._records.close
 
     def refer(self, docids: Iterable[str]) -> None:
-        """Note passages that will be asked for."""
+        """Note passages that `get` will return."""
         self._rows.update(dict.fromkeys(docids))
 
     @property
@@ -298,14 +331,18 @@ class PassageTexts:
     def find(self, passages: Iterable[Passage], source: str, *, everything: bool = False) -> None:
         """Copy what was noted, or all, of a corpus, read to its end; `source` is for errors."""
         with track(f"reading {files.display_name(source)}", None, "records") as progress:
-            for docid, text, title, more in passages if self._rows or everything else ():
+            for passage in passages if self._rows or everything else ():
                 progress.advance()
-                if everything or docid in self._rows:
-                    if self._rows.get(docid) is not None:
-                        raise InputError(source, None, f"the id {docid} twice", "each id once")
-                    extra = {key: more[key] for key in self._fields if key in more}
-                    record = orjson.dumps([docid, text, title, extra])
-                    self._rows[docid] = self._records.append(record)
+                if everything or passage.docid in self._rows:
+                    self._copy(passage, source)
+
+    def _copy(self, passage: Passage, source: str) -> None:
+        """Write a passage to the file; reject one whose id was written."""
+        docid, text, title, all_fields = passage
+        if self._rows.get(docid) is not None:
+            raise InputError(source, None, f"the id {docid} twice", "each id once")
+        extra = {key: all_fields[key] for key in self._fields if key in all_fields}
+        self._rows[docid] = self._records.append(orjson.dumps([docid, text, title, extra]))
 
     def get(self, docids: Sequence[str]) -> list[Passage | None]:
         """Return the passages of ids that were noted; None where the corpus has none."""
@@ -314,10 +351,13 @@ class PassageTexts:
 
     def require_all(self, source: str, named_by: str, hint: str) -> None:
         """Raise an InputError if the corpus lacks noted passages."""
-        if missing := self.missing:
-            lacking = f"no passages with {len(missing):,} of the ids that {named_by} name"
-            expected = "the corpus that was searched"
-            raise InputError(source, None, f"{lacking} ({files.some(missing)})", expected, hint)
+        missing = self.missing
+        if missing:
+            found = (
+                f"no passages with {len(missing):,} of the ids that {named_by} name "
+                f"({files.some(missing)})"
+            )
+            raise InputError(source, None, found, "the corpus that was searched", hint)
 
 
 def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFormat) -> int:
@@ -348,9 +388,12 @@ def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFo
 
 
 def _record(passage: Passage, form: CorpusFormat) -> dict[str, Any]:
-    own = {JSON_FORMATS[form].ids[0]: passage.docid}
+    """Return a passage as a record of a JSON format; its further fields come last."""
+    record = {JSON_FORMATS[form].ids[0]: passage.docid}
     if form is CorpusFormat.ANSERINI:
-        own["contents"] = f"{passage.title}\n{passage.text}" if passage.title else passage.text
+        has_title = bool(passage.title)
+        record["contents"] = f"{passage.title}\n{passage.text}" if has_title else passage.text
     else:
-        own |= {"title": passage.title, "text": passage.text}
-    return own | {key: value for key, value in passage.extra.items() if key not in own}
+        record["title"] = passage.title
+        record["text"] = passage.text
+    return {**record, **{key: passage.extra[key] for key in passage.extra if key not in record}}
