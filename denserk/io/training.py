@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -30,6 +30,7 @@ from denserk.records import Candidate, SentenceExample, TrainingExample
 
 logger = logging.getLogger(__name__)
 
+PASSAGE_ID_KEYS = ("docid", "passage_id", "psg_id")
 RANDOM_NEGATIVES = "negative_ctxs"  # DPR's key of negatives that it does not train with
 LABELS = ("label", "score", "similarity_score")
 ST_NAMES = {"anchor"}  # a key that training data alone has
@@ -42,39 +43,58 @@ Row = tuple[int, Mapping[Any, Any]]  # line number, columns by name or number
 
 
 def _passages(fields: Fields, key: str) -> Candidates:
-    ids, found = ("docid", "passage_id", "psg_id"), []
+    """Return the passages of a list of objects with id, text, title and score."""
+    candidates = []
     for value in fields.items(key, dict):
-        each = Fields(value, fields.path, fields.line)
-        docid = each.identifier(next((name for name in ids if name in each), ids[0]))
-        texts, score = (each.text("text"), each.text("title")), each.number("score")
-        found.append(Candidate(docid, *texts, score, each.rest((*ids, "text", "title", "score"))))
-    return tuple(found)
+        passage = Fields(value, fields.path, fields.line)
+        id_key = next((name for name in PASSAGE_ID_KEYS if name in passage), PASSAGE_ID_KEYS[0])
+        candidate = Candidate(
+            docid=passage.identifier(id_key),
+            text=passage.text("text"),
+            title=passage.text("title"),
+            score=passage.number("score"),
+            extra=passage.rest((*PASSAGE_ID_KEYS, "text", "title", "score")),
+        )
+        candidates.append(candidate)
+    return tuple(candidates)
 
 
 def _texts(fields: Fields, key: str) -> Candidates:
-    texts, name = fields.texts(key), f"{key}_scores"
-    scores = fields.items(name) or [None] * len(texts)
+    """Return the passages of a list of texts, whose scores may stand in a list beside it."""
+    texts = fields.texts(key)
+    scores_key = f"{key}_scores"
+    scores = fields.items(scores_key) or [None] * len(texts)
     if len(scores) != len(texts):
-        found = f"{len(scores)} {name} for {len(texts)} {key}"
+        found = f"{len(scores)} {scores_key} for {len(texts)} {key}"
         raise fields.error(found, "one score for each text")
-    pairs = zip(texts, scores, strict=True)
-    return tuple(Candidate(text=text, score=fields.as_number(s, name)) for text, s in pairs)
+    return tuple(
+        Candidate(text=text, score=fields.as_number(score, scores_key))
+        for text, score in zip(texts, scores, strict=True)
+    )
 
 
 def _ids(fields: Fields, key: str) -> Candidates:
-    """Ids in a list, or in lists by the system that retrieved them; there each id once."""
+    """Return the ids of a list, or of lists by the system that retrieved them, there each once."""
     value = fields.record.get(key)
     if not isinstance(value, dict):
         return tuple(map(Candidate, fields.identifiers(key)))
-    systems = Fields(value, fields.path, fields.line)
-    ids = dict.fromkeys(docid for name in value for docid in systems.identifiers(name))
+    ids_by_system = Fields(value, fields.path, fields.line)
+    ids: dict[str, None] = {}
+    for system in value:
+        ids.update(dict.fromkeys(ids_by_system.identifiers(system)))
     return tuple(map(Candidate, ids))
 
 
 def _to_passage(candidate: Candidate, id_key: str = "docid") -> dict[str, Any]:
-    score = {} if candidate.score is None else {"score": candidate.score}
-    texts = {"title": candidate.title, "text": candidate.text}
-    return {id_key: candidate.docid, **texts, **score, **candidate.extra}
+    """Return a passage as the object that `_passages` reads."""
+    passage: dict[str, Any] = {
+        id_key: candidate.docid,
+        "title": candidate.title,
+        "text": candidate.text,
+    }
+    if candidate.score is not None:
+        passage["score"] = candidate.score
+    return {**passage, **candidate.extra}
 
 
 class Keys(NamedTuple):
@@ -89,15 +109,19 @@ class Keys(NamedTuple):
 
     def example(self, fields: Fields, qid: str = "") -> TrainingExample:
         """Return the example of a record; `qid` is the query's id if the record has none."""
-        known = [*self[:4], "answers"]
+        read_keys = [self.qid, self.query, self.positives, self.negatives, "answers"]
         if self.read is _texts:
-            known += [f"{key}_scores" for key in (self.positives, self.negatives)]
+            read_keys += [f"{self.positives}_scores", f"{self.negatives}_scores"]
         if self.read is _passages and not fields.record.get(RANDOM_NEGATIVES):
-            known.append(RANDOM_NEGATIVES)
-        qid, query = fields.identifier(self.qid, qid), fields.text(self.query)
-        positives, negatives = self.read(fields, self.positives), self.read(fields, self.negatives)
-        answers, extra = fields.texts("answers"), fields.rest(known)
-        return TrainingExample(qid, query, positives, negatives, answers, extra)
+            read_keys.append(RANDOM_NEGATIVES)
+        return TrainingExample(
+            fields.identifier(self.qid, qid),
+            fields.text(self.query),
+            self.read(fields, self.positives),
+            self.read(fields, self.negatives),
+            fields.texts("answers"),
+            fields.rest(read_keys),
+        )
 
 
 class Columns(NamedTuple):
@@ -131,25 +155,28 @@ class Columns(NamedTuple):
             if grade not in (0, 1):
                 raise fields.error(f"the label {grade}", "1 of a positive or 0 of a negative")
             texts = positives + negatives
-            positives, negatives = (texts, []) if grade else ([], texts)
+            positives = texts if grade else []
+            negatives = [] if grade else texts
         if self.is_listed:
             ids = fields.text(passages[0]).split(",")
             positives = []
             negatives = [docid.strip() for docid in ids if docid.strip()]
         qid = "" if columns.query_id is None else fields.identifier(columns.query_id)
-        sides = {self.keys.positives: positives, self.keys.negatives: negatives}
-        renamed = {self.keys.qid or self.keys.query: record[columns.query], **sides}
+        renamed = {
+            self.keys.qid or self.keys.query: record[columns.query],
+            self.keys.positives: positives,
+            self.keys.negatives: negatives,
+        }
         return self.keys.example(Fields(renamed, fields.path, fields.line), qid)
 
     def _check(self, fields: Fields, columns: TrainingColumns, width: int) -> None:
         """Raise an error for a line with another number of columns, or a label of no use."""
-        count = len(fields.record)
-        label = columns.label
-        is_pair = label is not None and str(label).lower() == "label" and width == 2
-        if label is not None and not is_pair:
-            raise fields.error(f"the column {label}", self.expected)
+        if columns.label is not None:
+            is_label = str(columns.label).lower() == "label"  # not a score
+            if not is_label or width != 2:
+                raise fields.error(f"the column {columns.label}", self.expected)
         if columns.query is None or width not in self.widths:
-            raise fields.error(files.columns(count), self.expected)
+            raise fields.error(files.columns(len(fields.record)), self.expected)
 
 
 def _values(record: Mapping[Any, Any], names: Iterable[Any]) -> list[Any]:
@@ -202,14 +229,25 @@ def all_candidates(example: TrainingExample) -> Candidates:
 
 def packed(example: TrainingExample) -> bytes:
     """Return an example as JSON for a temporary file, which `unpacked` reads."""
-    return orjson.dumps(example, default=lambda it: dict(it) if isinstance(it, Mapping) else [*it])
+    return orjson.dumps(example, default=_as_json)
+
+
+def _as_json(value: Any) -> Any:
+    """Return a named tuple as a list and a read-only mapping as a dict."""
+    return dict(value) if isinstance(value, Mapping) else list(value)
 
 
 def unpacked(record: bytes) -> TrainingExample:
     """Return the example of a `packed` record."""
     qid, query, positives, negatives, answers, extra = orjson.loads(record)
-    of, against = (tuple(Candidate(*each) for each in side) for side in (positives, negatives))
-    return TrainingExample(qid, query, of, against, tuple(answers), extra)
+    return TrainingExample(
+        qid,
+        query,
+        tuple(Candidate(*fields) for fields in positives),
+        tuple(Candidate(*fields) for fields in negatives),
+        tuple(answers),
+        extra,
+    )
 
 
 def read_training(
@@ -224,18 +262,7 @@ def read_training(
         if form is None:
             form = detect_training(head)
             if form is None:
-                expected = f"one of {', '.join(TrainingFormat)}"
-                found = "no training data of a known format"
-                if record := json_records.first_record(head):
-                    sides = dict.fromkeys(f"{k.query} with {k.positives}" for k in KEYS.values())
-                    own = "anchor|query|question with positive|answer|label"
-                    expected = " or ".join([*sides, own])
-                    found += f": the columns {list_keys(record)}"
-                hint = (
-                    "name its format: --from of convert, --train-format elsewhere; "
-                    "denserk mine-negatives makes training data of topics, qrels and runs"
-                )
-                raise InputError(source, None, found, expected, hint)
+                raise _unknown_format(head, source)
             logger.info(f"{source}: training data in the format {form}")
         if form in KEYS:
             records = json_records.read_json(handle, head.lstrip()[:1], source)
@@ -246,11 +273,35 @@ def read_training(
         examples = _column_examples(handle, head, source, form)
         groups = groupby(examples, key=lambda example: (example.qid, example.query))
         for number, ((qid, query), group) in enumerate(groups):
-            joined = list(group)
-            positives = {(c.docid, c.text): c for each in joined for c in each.positives}
-            negatives = {(c.docid, c.text): c for each in joined for c in each.negatives}
-            unique = tuple(positives.values()), tuple(negatives.values())
-            yield TrainingExample(qid or str(number), query, *unique)
+            lines = list(group)
+            positives = _distinct_candidates(line.positives for line in lines)
+            negatives = _distinct_candidates(line.negatives for line in lines)
+            yield TrainingExample(qid or str(number), query, positives, negatives)
+
+
+def _unknown_format(head: bytes, source: str | Path) -> InputError:
+    """Return the error of training data that begins like no known format."""
+    found = "no training data of a known format"
+    expected = f"one of {', '.join(TrainingFormat)}"
+    record = json_records.first_record(head)
+    if record:
+        found += f": the columns {list_keys(record)}"
+        known_keys = dict.fromkeys(f"{keys.query} with {keys.positives}" for keys in KEYS.values())
+        columns = "anchor|query|question with positive|answer|label"
+        expected = " or ".join([*known_keys, columns])
+    hint = (
+        "name its format: --from of convert, --train-format elsewhere; "
+        "denserk mine-negatives makes training data of topics, qrels and runs"
+    )
+    return InputError(source, None, found, expected, hint)
+
+
+def _distinct_candidates(lists: Iterable[Candidates]) -> Candidates:
+    """Join lists of passages, each passage once; the last one with an id and text counts."""
+    candidates: dict[tuple[str, str], Candidate] = {}
+    for candidate in chain.from_iterable(lists):
+        candidates[candidate.docid, candidate.text] = candidate
+    return tuple(candidates.values())
 
 
 def _column_examples(
@@ -286,7 +337,7 @@ def _log_columns(columns: TrainingColumns, source: str | Path, line: int) -> Non
 def _tab_rows(handle: BinaryIO, source: str | Path) -> Iterator[Row]:
     """Yield lines between tabs as records with numbers as keys, or with the names of a header."""
     numbered = files.read_text_lines(source, handle)
-    first_line, lines = files.peek(each for each in numbered if each[1].strip("\t"))
+    first_line, lines = files.peek((line, text) for line, text in numbered if text.strip("\t"))
     if first_line is None:
         return
     line, text = first_line
@@ -323,14 +374,9 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 def detect_training(head: bytes) -> TrainingFormat | None:
     """Return the format of training data that begins with these bytes; None if it is unknown."""
-    if (record := json_records.first_record(head)) is not None:
-        keys = record.keys()
-        if isinstance(record.get("neg"), dict) or {"qid", "pos"} <= keys:
-            return TrainingFormat.ST_IDS
-        own = (form for form, own in KEYS.items() if keys & {own.positives, own.negatives})
-        if form := next(own, None):
-            return form
-        return _detect_keys(record)
+    record = json_records.first_record(head)
+    if record is not None:
+        return _detect_record(record)
     lines = [line for line in head.splitlines()[:100] if line.strip()]
     if len(lines) > 1 and not head.endswith((b"\n", b"\r")):
         lines.pop()  # it may be cut short
@@ -340,9 +386,20 @@ def detect_training(head: bytes) -> TrainingFormat | None:
     return _detect_tabs([[cell.strip() for cell in text.split("\t")] for text in texts])
 
 
+def _detect_record(record: Mapping[str, Any]) -> TrainingFormat | None:
+    """Return the format of JSON that begins with this record; None if it is unknown."""
+    if isinstance(record.get("neg"), dict) or {"qid", "pos"} <= record.keys():
+        return TrainingFormat.ST_IDS
+    for form, keys in KEYS.items():
+        if keys.positives in record or keys.negatives in record:
+            return form
+    return _detect_keys(record)
+
+
 def _detect_tabs(rows: Sequence[Sequence[str]]) -> TrainingFormat | None:
     """Return the format of lines with columns between tabs; None if it is unknown."""
-    if len({*map(len, rows)}) != 1:
+    widths = {len(row) for row in rows}
+    if len(widths) != 1:
         return None
     width = len(rows[0])
     header = detection.recognise_header(rows[0], Table.TRAINING)
@@ -350,10 +407,10 @@ def _detect_tabs(rows: Sequence[Sequence[str]]) -> TrainingFormat | None:
         return _detect_header(header, rows[1:])
     if _names_pairs(rows[0]):
         return TrainingFormat.ST_TRIPLET
-    is_bare = not any(" " in cell for row in rows for cell in row)
+    are_ids = not any(" " in cell for row in rows for cell in row)
     if width == 3:
-        return TrainingFormat.TRIPLES if is_bare else TrainingFormat.TEXT_TRIPLES
-    return TrainingFormat.NEGATIVES if width == 2 and is_bare else None
+        return TrainingFormat.TRIPLES if are_ids else TrainingFormat.TEXT_TRIPLES
+    return TrainingFormat.NEGATIVES if width == 2 and are_ids else None
 
 
 def _detect_header(header: Header, rows: Sequence[Sequence[str]]) -> TrainingFormat:
@@ -373,24 +430,28 @@ def _detect_keys(record: Mapping[str, Any]) -> TrainingFormat | None:
     """Return the format of JSON records whose keys are columns; None if it is unknown."""
     keys = record.keys()
     meanings = {detection.column_of(key, Table.TRAINING) for key in keys}
-    names_passages = not meanings.isdisjoint((Column.POSITIVE, Column.NEGATIVE))
-    texts = names_passages or ("label" in keys and not QUERY_NAMES.isdisjoint(keys))
-    ids = {Column.POSITIVE_ID, Column.NEGATIVE_ID} <= meanings
-    ids = ids or all(type(value) is int for value in record.values())
-    if len(keys) == 3 and ids and (texts or Column.QUERY_ID in meanings):
+    has_passages = not meanings.isdisjoint((Column.POSITIVE, Column.NEGATIVE))
+    has_labelled_pair = "label" in keys and not QUERY_NAMES.isdisjoint(keys)
+    has_texts = has_passages or has_labelled_pair
+    names_ids = {Column.POSITIVE_ID, Column.NEGATIVE_ID} <= meanings
+    has_ids = names_ids or all(type(value) is int for value in record.values())
+    if len(keys) == 3 and has_ids and (has_texts or Column.QUERY_ID in meanings):
         return TrainingFormat.TRIPLES
-    return TrainingFormat.ST_TRIPLET if texts or keys & ST_NAMES else None
+    return TrainingFormat.ST_TRIPLET if has_texts or keys & ST_NAMES else None
 
 
 def _detect_commas(lines: Sequence[str]) -> TrainingFormat | None:
     """Return the format of lines without tabs: columns between commas under a header, or none."""
     try:
-        row = next(files.read_rows(enumerate(lines, 1), "", ",", ""), None)
+        first_row = next(files.read_rows(enumerate(lines, 1), "", ",", ""), None)
     except InputError:
         return None
-    if row is None or len(row[1]) < 2:
+    if first_row is None:
         return None
-    is_header = detection.recognise_header(row[1], Table.TRAINING) or _names_pairs(row[1])
+    _, cells = first_row
+    if len(cells) < 2:
+        return None
+    is_header = detection.recognise_header(cells, Table.TRAINING) or _names_pairs(cells)
     return TrainingFormat.ST_TRIPLET if is_header else None
 
 
@@ -402,33 +463,46 @@ def _names_pairs(cells: Sequence[str]) -> bool:
 
 def _check(example: TrainingExample, form: TrainingFormat) -> None:
     """Raise an error for an example without the texts, or the ids, that a format needs."""
-    passages, query = all_candidates(example), f"query {example.qid}"
+    passages = all_candidates(example)
+    query = f"query {example.qid}"
+    has_ids = any(passage.docid for passage in passages)
+    has_texts = any(passage.text or passage.title for passage in passages)
     if form in WITHOUT_TEXTS:
-        if not all(passage.docid for passage in passages):
-            hint = "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples"
-            raise DenserkError(f"a passage of {query} has no id, and {form} holds ids alone", hint)
-        if form is TrainingFormat.NEGATIVES and any("," in passage.docid for passage in passages):
-            found = f"a passage id of {query} has a comma, which separates ids in {form}"
-            raise DenserkError(found, "write tevatron-ids or triples")
+        _check_ids(passages, query, form)
     elif not example.query:
         raise DenserkError(f"{query} has no text, and {form} holds texts", "add --queries")
-    elif any(each.docid for each in passages) and not any(c.text or c.title for c in passages):
-        found = f"the passages of {query} have ids and no texts, and {form} holds texts"
-        raise DenserkError(found, "add --corpus")
+    elif has_ids and not has_texts:
+        message = f"the passages of {query} have ids and no texts, and {form} holds texts"
+        raise DenserkError(message, "add --corpus")
+
+
+def _check_ids(passages: Candidates, query: str, form: TrainingFormat) -> None:
+    """Raise an error for passages whose ids a format of ids alone cannot hold."""
+    if not all(passage.docid for passage in passages):
+        message = f"a passage of {query} has no id, and {form} holds ids alone"
+        hint = "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples"
+        raise DenserkError(message, hint)
+    if form is TrainingFormat.NEGATIVES and any("," in passage.docid for passage in passages):
+        message = f"a passage id of {query} has a comma, which separates ids in {form}"
+        raise DenserkError(message, "write tevatron-ids or triples")
 
 
 def _contents(example: TrainingExample) -> Counter[str]:
     """Count what an example consists of."""
     passages = all_candidates(example)
-    counted = Counter({"examples": 1, "positives": len(example.positives)})
-    counted["passage ids"] = sum(bool(each.docid) for each in passages)
-    counted["texts"] = sum(bool(each.text) for each in passages)
-    counted["titles"] = sum(bool(each.title) for each in passages)
-    counted["scores"] = sum(each.score is not None for each in passages)
-    counted["query texts"] = int(bool(example.query))
-    counted["answers"] = len(example.answers)
-    counted.update(key for extra in (example.extra, *(c.extra for c in passages)) for key in extra)
-    return counted
+    counts: Counter[str] = Counter()
+    counts["examples"] = 1
+    counts["positives"] = len(example.positives)
+    counts["passage ids"] = sum(bool(passage.docid) for passage in passages)
+    counts["texts"] = sum(bool(passage.text) for passage in passages)
+    counts["titles"] = sum(bool(passage.title) for passage in passages)
+    counts["scores"] = sum(passage.score is not None for passage in passages)
+    counts["query texts"] = int(bool(example.query))
+    counts["answers"] = len(example.answers)
+    counts.update(example.extra.keys())
+    for passage in passages:
+        counts.update(passage.extra.keys())
+    return counts
 
 
 def write_training(
@@ -442,20 +516,21 @@ def write_training(
     losses: Counter[str] = Counter()
     count = pair_count = 0
     unwritten: list[str] = []
-    array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
+    is_array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
     with files.whole_binary(path) as out:
-        out.write(b"[\n" * array)
+        if is_array:
+            out.write(b"[\n")
         for example in examples:
             _check(example, form)
             lost = _contents(example)
             records = _records(example, count, form)
             for record in records:
-                read_back = (KEYS | COLUMNS)[form].example(Fields(record, path, None))
-                if form in KEYS or form is TrainingFormat.ST_TRIPLET:
-                    line = dump_json(record)
+                if is_array:
+                    separator = b",\n" if count > 0 else b""
+                    out.write(separator + dump_json(record).rstrip(b"\n"))
                 else:
-                    line = ("\t".join(map(files.one_line, record.values())) + "\n").encode()
-                out.write(b",\n" * (count > 0) + line.rstrip(b"\n") if array else line)
+                    out.write(_as_line(record, form))
+                read_back = (KEYS | COLUMNS)[form].example(Fields(record, path, None))
                 lost -= _contents(read_back)
             losses += lost
             if records:
@@ -465,7 +540,8 @@ def write_training(
                 unwritten.append(example.qid)
         if unwritten and not count:
             raise _nothing_written(unwritten, form)
-        out.write(b"\n]\n" * array)
+        if is_array:
+            out.write(b"\n]\n")
     files.log_losses(losses, form)
     if unwritten:
         total = count + len(unwritten)
@@ -481,7 +557,16 @@ def write_training(
     return count
 
 
+def _as_line(record: Mapping[Any, Any], form: TrainingFormat) -> bytes:
+    """Return a record as a line of JSON, or of columns."""
+    if form in KEYS or form is TrainingFormat.ST_TRIPLET:
+        return dump_json(record)
+    columns = "\t".join(map(files.one_line, record.values()))
+    return f"{columns}\n".encode()
+
+
 def _nothing_written(qids: Sequence[str], form: TrainingFormat) -> DenserkError:
+    """Return the error of a format that has no place for any of the examples."""
     needed = "a positive" if form is TrainingFormat.ST_TRIPLET else "a positive and a negative"
     message = (
         f"none of the {len(qids):,} examples can be written: {form} needs {needed} for each query "
@@ -494,35 +579,60 @@ def _nothing_written(qids: Sequence[str], form: TrainingFormat) -> DenserkError:
 def _records(example: TrainingExample, number: int, form: TrainingFormat) -> list[dict[Any, Any]]:
     """Return the lines of an example, written after `number` others, as keys or columns."""
     if form is TrainingFormat.NEGATIVES:
-        return [{0: example.qid, 1: ",".join(each.docid for each in example.negatives)}]
-    if form in COLUMNS:
-        names = TRIPLETS[0] if form is TrainingFormat.ST_TRIPLET else range(3)
-        if form is TrainingFormat.ST_TRIPLET and not example.negatives:
-            anchor, positive, _ = TRIPLETS[0]
-            return [{anchor: example.query, positive: _text(each)} for each in example.positives]
-        value = _docid if form is TrainingFormat.TRIPLES else _text
-        query = example.qid if form is TrainingFormat.TRIPLES else example.query
-        pairs = product(map(value, example.positives), map(value, example.negatives))
-        return [dict(zip(names, (query, *pair), strict=True)) for pair in pairs]
-    keys, dpr = KEYS[form], form is TrainingFormat.DPR
-    sides = {keys.positives: example.positives, keys.negatives: example.negatives}
-    lists: dict[str, Any] = {key: [keys.write(c) for c in side] for key, side in sides.items()}
+        return [{0: example.qid, 1: ",".join(map(_docid, example.negatives))}]
+    if form is TrainingFormat.TRIPLES:
+        return _triples(example.qid, example, _docid, range(3))
+    if form is TrainingFormat.TEXT_TRIPLES:
+        return _triples(example.query, example, _text, range(3))
+    if form is TrainingFormat.ST_TRIPLET and example.negatives:
+        return _triples(example.query, example, _text, TRIPLETS[0])
+    if form is TrainingFormat.ST_TRIPLET:
+        anchor, positive, _ = TRIPLETS[0]
+        return [{anchor: example.query, positive: _text(passage)} for passage in example.positives]
+    return [_json_record(example, number, form)]
+
+
+def _triples(
+    query: str, example: TrainingExample, value_of: Callable[[Candidate], str], names: Iterable[Any]
+) -> list[dict[Any, Any]]:
+    """Return every positive with every negative, as columns of some names."""
+    positives = map(value_of, example.positives)
+    negatives = map(value_of, example.negatives)
+    columns = list(names)
+    return [
+        dict(zip(columns, (query, positive, negative), strict=True))
+        for positive, negative in product(positives, negatives)
+    ]
+
+
+def _json_record(example: TrainingExample, number: int, form: TrainingFormat) -> dict[str, Any]:
+    """Return an example, written after `number` others, as the record of a JSON format."""
+    keys = KEYS[form]
+    is_dpr = form is TrainingFormat.DPR
+    positives = [keys.write(passage) for passage in example.positives]
+    negatives = [keys.write(passage) for passage in example.negatives]
     if form is TrainingFormat.ST_IDS:
-        ids = {"denserk": lists[keys.negatives]}
-        return [{keys.qid: example.qid, **lists, keys.negatives: ids}]
-    has_id = keys.qid and not (dpr and example.qid == str(number))
-    record: dict[str, Any] = {keys.qid: example.qid} if has_id else {}
+        ids_by_system = {"denserk": negatives}
+        return {keys.qid: example.qid, keys.positives: positives, keys.negatives: ids_by_system}
+    record: dict[str, Any] = {}
+    is_numbered = is_dpr and example.qid == str(number)  # as a reader does without an id
+    if keys.qid and not is_numbered:
+        record[keys.qid] = example.qid
     record[keys.query] = example.query
-    if example.answers or dpr:
+    if example.answers or is_dpr:
         record["answers"] = list(example.answers)
-    record |= lists
-    scored = all(each.score is not None for each in all_candidates(example))
-    if form is TrainingFormat.FLAG and scored:
-        record |= {f"{key}_scores": [c.score for c in side] for key, side in sides.items()}
-    if dpr:
+    record[keys.positives] = positives
+    record[keys.negatives] = negatives
+    has_scores = all(passage.score is not None for passage in all_candidates(example))
+    if form is TrainingFormat.FLAG and has_scores:
+        record[f"{keys.positives}_scores"] = [passage.score for passage in example.positives]
+        record[f"{keys.negatives}_scores"] = [passage.score for passage in example.negatives]
+    if is_dpr:
         record[RANDOM_NEGATIVES] = []
-    left_out = () if keys.read is _passages else (RANDOM_NEGATIVES,)
-    return [record | {key: value for key, value in example.extra.items() if key not in left_out}]
+    extra = dict(example.extra)
+    if keys.read is not _passages:
+        extra.pop(RANDOM_NEGATIVES, None)
+    return {**record, **extra}
 
 
 PAIR = ("sentence1", "sentence2")
@@ -548,28 +658,37 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
             return BENCHMARK
         if len(row) != 3:
             return ()
-        labelled = size == 2 or (size is None and files.is_number(row[2]))
-        return (*PAIR, "label") if labelled else TRIPLETS[0]
+        is_labelled = size == 2 or (size is None and files.is_number(row[2]))
+        return (*PAIR, "label") if is_labelled else TRIPLETS[0]
 
+    known_names = [names for names in (*TRIPLETS, PAIR) if size in (None, len(names))]
     names: Sequence[str] = ()
-    kinds = [names for names in (*TRIPLETS, PAIR) if size in (None, len(names))]
     with files.open_ahead(source, part="train") as (head, handle):
-        for line, row in _named_rows(handle, head, source, EXPECTED[size], order):
-            row = _with_standard_names(row)
-            names = names or next((names for names in kinds if row.keys() >= set(names)), ())
+        for line, record in _named_rows(handle, head, source, EXPECTED[size], order):
+            row = _with_standard_names(record)
+            if not names:
+                names = next((names for names in known_names if row.keys() >= set(names)), ())
             if not names:
                 raise InputError(source, line, f"the columns {list_keys(row)}", EXPECTED[size])
-            fields = Fields(row, source, line)
-            texts = tuple(map(fields.text, names))
-            if blank := [n for n, text in zip(names, texts, strict=True) if not text.strip()]:
-                raise fields.error(f"no {blank[0]}", "a sentence")
-            label = next((fields.number(name) for name in LABELS if name in fields), None)
-            if label is None and len(names) == 2:
-                found = f"no label among the columns {list_keys(row)}"
-                raise fields.error(found, "a number as label or score")
-            yield SentenceExample(texts, label if len(names) == 2 else None)
+            yield _sentence_example(Fields(row, source, line), names)
     if not names:
         raise InputError(source, None, "no rows", EXPECTED[size])
+
+
+def _sentence_example(fields: Fields, names: Sequence[str]) -> SentenceExample:
+    """Return a pair with its label, or a triplet, of the columns of these names."""
+    texts = tuple(map(fields.text, names))
+    for name, text in zip(names, texts, strict=True):
+        if not text.strip():
+            raise fields.error(f"no {name}", "a sentence")
+    label = next((fields.number(name) for name in LABELS if name in fields), None)
+    is_pair = len(names) == 2
+    if not is_pair:
+        return SentenceExample(texts, None)
+    if label is None:
+        found = f"no label among the columns {list_keys(fields.record)}"
+        raise fields.error(found, "a number as label or score")
+    return SentenceExample(texts, label)
 
 
 def _with_standard_names(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -612,15 +731,16 @@ def _named_rows(
             header = order(row)
             if not header:
                 raise InputError(source, line, f"{width} without a header", expected)
-        known = row[: len(BENCHMARK)] if header is BENCHMARK else row
-        if len(known) != len(header):
+        cells = row[: len(BENCHMARK)] if header is BENCHMARK else row
+        if len(cells) != len(header):
             raise InputError(source, line, width, f"{len(header)}: {', '.join(header)}")
         if is_quoted:
-            known = [files.unquote(cell) for cell in known]
-        yield line, dict(zip(header, known, strict=True))
+            cells = [files.unquote(cell) for cell in cells]
+        yield line, dict(zip(header, cells, strict=True))
 
 
 def _header_names(cells: Sequence[str]) -> list[str]:
+    """Return the names of a header's columns, in lower case and without quotes."""
     return _distinct([cell.strip().strip('"').lower() for cell in cells])
 
 
