@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HOW = "e.g. denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
+EXAMPLES = "e.g. denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
 
 
 @command(
@@ -66,7 +65,8 @@ def evaluate(
     denserk eval bm25.trec dense.trec qrels.txt --baseline bm25.trec
     """
     settings: EvalSettings = inputs
-    runs, qrels = [*(files or []), *inputs.run], inputs.qrels
+    runs = [*(files or []), *inputs.run]
+    qrels = inputs.qrels
     if inputs.corpus is None and inputs.report is None:
         reject_given(corpus, why="only for --corpus or --report")
     if inputs.answers is None:
@@ -74,23 +74,11 @@ def evaluate(
         if not settings.measures and format_of(settings) is config.OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=config.TREC_EVAL_MEASURES)
     if inputs.explain is not None:
-        from denserk.evaluation.explain import explain
-
-        for run in runs:
-            views = explain(run, qrels or "", inputs.explain, settings)
-            measures = list(dict.fromkeys(name for view in views for name in view.values))
-            rows = []
-            for view in views:
-                values = [view.values.get(name, "-") for name in measures]
-                cells = (v if isinstance(v, str) else f"{v:.{settings.places}f}" for v in values)
-                order, moved_by = " ".join(view.order) or "-", ", ".join(view.moved_by)
-                rows.append((view.name, *cells, order, moved_by))
-            first = f"{Path(run).name}: query {inputs.explain}"
-            print_table((first, *measures, "first passages (grade)", "moved by"), rows)
+        _print_explanations(runs, qrels or "", inputs.explain, settings)
         return
     if not settings.seeds:
         settings, runs = with_baseline(settings, runs)
-    check_page(settings, [*runs, *filter(None, [qrels])])
+    check_page(settings, [*runs, qrels] if qrels else runs)
     if inputs.answers is not None and inputs.corpus is not None:
         from denserk.evaluation.answers import evaluate_answers
 
@@ -100,10 +88,32 @@ def evaluate(
 
         assert qrels is not None  # found by sort_inputs
         result = task(runs, qrels, settings)
-    by = qrels or inputs.answers or ""
-    title = f"Runs on {Path(by).name if Path(by).exists() else by}"
+    judgments = qrels or inputs.answers or ""
+    if Path(judgments).exists():
+        judgments = Path(judgments).name
+    title = f"Runs on {judgments}"
     sources = ReportSources(title, qrels, settings.topics, inputs.corpus, corpus)
     finish(result, runs, settings, sources)
+
+
+def _print_explanations(runs: Sequence[str], qrels: str, qid: str, settings: EvalSettings) -> None:
+    """Print what each run retrieved for a query, in the order of each measure."""
+    from denserk.evaluation.explain import explain
+
+    for run in runs:
+        views = explain(run, qrels, qid, settings)
+        measures = list(dict.fromkeys(name for view in views for name in view.values))
+        rows = []
+        for view in views:
+            cells = [view.name]
+            for name in measures:
+                value = view.values.get(name, "-")
+                cells.append(value if isinstance(value, str) else f"{value:.{settings.places}f}")
+            cells.append(" ".join(view.order) or "-")
+            cells.append(", ".join(view.moved_by))
+            rows.append(cells)
+        query_header = f"{Path(run).name}: query {qid}"
+        print_table((query_header, *measures, "first passages (grade)", "moved by"), rows)
 
 
 @command(
@@ -131,29 +141,29 @@ def benchmark(
         return
     if not names:
         raise UsageError("no benchmark given", "denserk benchmark --list shows all")
-    asked = benchmarks.find_benchmarks(names)
-    runs = [*paths.runs, *filter(None, [paths.output])]
+    requested = benchmarks.find_benchmarks(names)
+    runs = list(paths.runs)
+    if paths.output:
+        runs.append(paths.output)
     if not runs:
         raise UsageError("no runs given", "add --runs run.trec, or --model MODEL --output DIR")
-    if not any(each.answers for each in asked):
+    if not any(benchmark.answers for benchmark in requested):
         why = f"for benchmarks with answers; {' and '.join(names)} has qrels"
         reject_given(settings, among=" ".join(fields_of(config.AnswerSettings)), why=why)
-    several = len(asked) > 1 or paths.output is not None or any(Path(run).is_dir() for run in runs)
-    if several:
-        of_one = "baseline plot min per_query topics write_dpr_json write_pyserini_json"
-        reject_given(settings, among=of_one, why="only for run files of one benchmark")
+    has_folders = paths.output is not None or any(Path(run).is_dir() for run in runs)
+    is_one_benchmark = len(requested) == 1 and not has_folders
+    if not is_one_benchmark:
+        options_of_one = "baseline plot min per_query topics write_dpr_json write_pyserini_json"
+        reject_given(settings, among=options_of_one, why="only for run files of one benchmark")
     check_page(settings, runs)
     if paths.model is not None:
         from denserk.commands.benchmark_runs import RunMaker
 
-        RunMaker(paths, make, options, corpus).make(asked)
+        RunMaker(paths, make, options, corpus).make(requested)
     else:
-        why, hint = "only with --model", "add --model and --output"
-        reject_given(replace(make, overwrite=False), corpus, options.compute, why=why, hint=hint)
-        for name in (*options.representation, *options.text):
-            raise UsageError(f"{name.replace('_', '-')}: {why}", hint)
-    if not several:
-        _evaluate_one(paths, asked[0], settings)
+        _reject_model_options(make, options, corpus)
+    if is_one_benchmark:
+        _evaluate_one(paths, requested[0], settings)
         return
     from denserk.evaluation.benchmarks import evaluate_benchmarks
 
@@ -165,9 +175,21 @@ def benchmark(
         logger.info(f"{write_benchmarks_report(results, settings)}: report")
 
 
+def _reject_model_options(
+    make: benchmarks.MakeSettings, options: ModelOptions, corpus: CorpusSettings
+) -> None:
+    """Raise a UsageError for an option that has an effect only with --model."""
+    why = "only with --model"
+    hint = "add --model and --output"
+    reject_given(replace(make, overwrite=False), corpus, options.compute, why=why, hint=hint)
+    for name in (*options.representation, *options.text):
+        raise UsageError(f"{name.replace('_', '-')}: {why}", hint)
+
+
 def _evaluate_one(
     paths: benchmarks.BenchmarkPaths, benchmark: benchmarks.Benchmark, settings: EvalSettings
 ) -> None:
+    """Evaluate run files on one benchmark, with a report of its queries."""
     from denserk.evaluation.benchmarks import evaluate_benchmark
 
     settings, runs = with_baseline(settings, [*paths.runs])
@@ -194,10 +216,7 @@ def content_of(name: str) -> Literal["run", "qrels"] | None:
     with open_ahead(name) as (head, _):
         if is_json(first_line(head)):
             return _content_of_json(name, head)
-    rows = ((number, text) for number, text in read_text_lines(name) if text.strip())
-    first = next(rows, (None, ""))  # ids may begin like a comment
-    is_hit = (row for row in chain([first], rows) if row[1].lstrip()[:1] != "#")
-    number, text = next(is_hit, first)
+    number, text = _first_record_line(name)
     names = split_columns(text)
     if recognise_header(names, Table.RUN) or recognise_header(names, Table.QRELS):
         return "qrels" if run_or_qrels(names) is Table.QRELS else "run"
@@ -215,6 +234,22 @@ def content_of(name: str) -> Literal["run", "qrels"] | None:
     raise InputError(name, number, found, expected)
 
 
+def _first_record_line(name: str) -> tuple[int | None, str]:
+    """Return the number and text of the first line that is neither blank nor a comment.
+
+    Ids may begin like a comment: of comments alone it is the first one, and of nothing (None, "").
+    """
+    first_line: tuple[int | None, str] = (None, "")
+    for number, text in read_text_lines(name):
+        if not text.strip():
+            continue
+        if not text.lstrip().startswith("#"):
+            return number, text
+        if first_line == (None, ""):
+            first_line = number, text
+    return first_line
+
+
 def _content_of_json(name: str, head: bytes) -> Literal["run", "qrels"]:
     """Return what JSON lines or an object hold, by the keys of the first record."""
     if OBJECT_OF_SCORES.match(head):
@@ -229,19 +264,26 @@ def _content_of_json(name: str, head: bytes) -> Literal["run", "qrels"]:
 
 def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tuple[list[str], str]:
     """Return the runs and the qrels among `files`, given in any order, `--run` and `--qrels`."""
-    named = [*files, *runs, *([qrels] if qrels else [])]
-    if twice := sorted({name for name in named if named.count(name) > 1}):
-        raise UsageError(f"{', '.join(twice)}: given twice", HOW)
+    inputs = [*files, *runs]
+    if qrels:
+        inputs.append(qrels)
+    repeated = sorted({name for name in inputs if inputs.count(name) > 1})
+    if repeated:
+        raise UsageError(f"{', '.join(repeated)}: given twice", EXAMPLES)
     contents = {name: content_of(name) for name in files}
-    found = [name for name in files if contents[name] == "qrels"] + ([qrels] if qrels else [])
-    if not found and len(named) > 1:
-        found = [name for name in files if contents[name] is None]
-    if len(found) != 1:
-        raise UsageError(_wrong_number_of_qrels(found, contents), HOW)
-    found_runs = [name for name in (*files, *runs) if name != found[0]]
-    if not found_runs:
-        raise UsageError(f"no run given beside the qrels {found[0]}", HOW)
-    return found_runs, found[0]
+    qrels_files = [name for name in files if contents[name] == "qrels"]
+    if qrels:
+        qrels_files.append(qrels)
+    if not qrels_files and len(inputs) > 1:
+        # what is read only once is not looked into: it is the qrels if nothing else is
+        qrels_files = [name for name in files if contents[name] is None]
+    if len(qrels_files) != 1:
+        raise UsageError(_wrong_number_of_qrels(qrels_files, contents), EXAMPLES)
+    qrels_file = qrels_files[0]
+    run_files = [name for name in (*files, *runs) if name != qrels_file]
+    if not run_files:
+        raise UsageError(f"no run given beside the qrels {qrels_file}", EXAMPLES)
+    return run_files, qrels_file
 
 
 def _wrong_number_of_qrels(
@@ -270,19 +312,27 @@ def _taken_for(name: str, content: Literal["run", "qrels"] | None) -> str:
 def with_baseline(settings: EvalSettings, runs: list[str]) -> tuple[EvalSettings, list[str]]:
     """Put the run that --baseline names, a file or a run's name in tables, among the runs."""
     name = settings.baseline
-    if name is None or name in runs or (name == config.PREVIOUS and not Path(name).is_file()):
+    if name is None or name in runs:
         return settings, runs
-    if name == STREAM or (Path(name).exists() and not Path(name).is_dir()):
+    if name == config.PREVIOUS and not Path(name).is_file():
+        return settings, runs
+    is_file = Path(name).exists() and not Path(name).is_dir()
+    if name == STREAM or is_file:
         return settings, [name, *runs]
     from denserk.evaluation.evaluator import short_names
 
-    shown = short_names(runs) if runs else []
-    names = zip(runs, shown, strict=True)
-    called = [run for run, short in names if name in (short, Path(run).name)]
-    if len(called) != 1:
-        said = f"--baseline {name}: no such file, and {len(called) or 'no'} runs are called so"
-        raise UsageError(said, f"the runs are called {', '.join(shown) or 'nothing: name one'}")
-    return replace(settings, baseline=called[0]), runs
+    shown_names = short_names(runs) if runs else []
+    matches = [
+        run
+        for run, shown_name in zip(runs, shown_names, strict=True)
+        if name in (shown_name, Path(run).name)
+    ]
+    if len(matches) != 1:
+        count = len(matches) or "no"
+        message = f"--baseline {name}: no such file, and {count} runs are called so"
+        names = ", ".join(shown_names) or "nothing: name one"
+        raise UsageError(message, f"the runs are called {names}")
+    return replace(settings, baseline=matches[0]), runs
 
 
 def check_page(settings: config.PageSettings, inputs: Sequence[str]) -> None:
@@ -304,16 +354,18 @@ def finish(
     if settings.baseline is not None:
         from denserk.evaluation.significance import compare
 
-        systems = {run.name: run for run in result.runs} if settings.seeds else None
         baseline = settings.baseline
-        if systems is None:
-            names = zip(runs, (run.name for run in result.runs), strict=True)
-            baseline = dict(names).get(baseline, baseline)
-        elif baseline not in {config.PREVIOUS, *systems}:
-            raise UsageError(f"--baseline {baseline}: the systems are {', '.join(systems)}")
+        systems = None
+        if settings.seeds:
+            systems = {run.name: run for run in result.runs}
+            if baseline not in {config.PREVIOUS, *systems}:
+                raise UsageError(f"--baseline {baseline}: the systems are {', '.join(systems)}")
+        else:
+            name_of_file = dict(zip(runs, (run.name for run in result.runs), strict=True))
+            baseline = name_of_file.get(baseline, baseline)
         values = {run.name: run.per_query for run in result.runs}
-        found = compare(values, result.measures, baseline, settings, systems)
-        result = replace(result, comparison=found)
+        comparison = compare(values, result.measures, baseline, settings, systems)
+        result = replace(result, comparison=comparison)
     show(result, settings)
     if settings.plot is not None:
         from denserk.evaluation.report import draw
@@ -338,8 +390,8 @@ def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportS
     """Print a result; control characters are escaped on a terminal."""
     from denserk.evaluation.tables import as_rich, render, tables
 
-    chosen, on_terminal = format_of(settings), sys.stdout.isatty()
-    if chosen is config.OutputFormat.TABLE:
+    output_format = format_of(settings)
+    if output_format is config.OutputFormat.TABLE:
         from rich.console import Console
 
         # rich would cut rows at the terminal's width
@@ -351,8 +403,8 @@ def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportS
             for note in table.legend("*"):
                 out.print(note)
     else:
-        text = render(result, settings, chosen)
-        if on_terminal:
-            text = "".join(c if c in "\n\t" else printable(c) for c in text)
+        text = render(result, settings, output_format)
+        if sys.stdout.isatty():
+            text = "".join(char if char in "\n\t" else printable(char) for char in text)
         sys.stdout.write(text)
     sys.stdout.flush()
