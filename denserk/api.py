@@ -114,7 +114,8 @@ class Encoder:
 
     def __init__(self, encoder: "TextEncoder") -> None:
         self._encoder = encoder
-        self.name, self.dimension = encoder.name, encoder.dimension
+        self.name = encoder.name
+        self.dimension = encoder.dimension
         self.metric = encoder.metric.value
 
     @classmethod
@@ -124,8 +125,10 @@ class Encoder:
 
         classes = (RepresentationSettings, TextSettings, ComputeSettings)
         typed = typed_values("Encoder.load", options, *classes)
-        representation, text, compute = (select(typed, each) for each in classes)
-        return cls(TextEncoder(str(name), representation, text, ComputeSettings(**compute)))
+        representation = select(typed, RepresentationSettings)
+        text = select(typed, TextSettings)
+        compute = ComputeSettings(**select(typed, ComputeSettings))
+        return cls(TextEncoder(str(name), representation, text, compute))
 
     def encode_queries(self, queries: "TextsLike") -> Vectors:
         """Encode one query to (D,), or N queries to (N, D), float32.
@@ -133,9 +136,9 @@ class Encoder:
         Queries are a text, a list, a dict of texts by id, a list of dicts with `query` or `text`,
         or a DataFrame; the vectors are in their order.
         """
-        rows = self._encoder.encode_queries(read_query_texts(queries))
-        self._refuse_non_finite(rows, "query")
-        return np.asarray(rows[0]) if is_single(queries, QUERIES) else rows
+        vectors = self._encoder.encode_queries(read_query_texts(queries))
+        self._refuse_non_finite(vectors, "query")
+        return np.asarray(vectors[0]) if is_single(queries, QUERIES) else vectors
 
     def encode_passages(self, passages: "TextsLike | Mapping[str, Any]") -> Vectors:
         """Encode one passage to (D,), or N to (N, D), float32; (N, S, D) for multi-vector models.
@@ -144,10 +147,11 @@ class Encoder:
         by id, or a DataFrame; the vectors are in their order.
         """
         records = read_passage_texts(passages)
-        rows = self._encoder.encode_passages(records)
-        self._refuse_non_finite(rows, "passage")
-        vectors_each = self._encoder.vectors_per_passage
-        vectors = rows if vectors_each == 1 else rows.reshape(len(records), vectors_each, -1)
+        vectors = self._encoder.encode_passages(records)
+        self._refuse_non_finite(vectors, "passage")
+        vectors_per_passage = self._encoder.vectors_per_passage
+        if vectors_per_passage > 1:
+            vectors = vectors.reshape(len(records), vectors_per_passage, -1)
         return np.asarray(vectors[0]) if is_single(passages, PASSAGES) else vectors
 
     def _refuse_non_finite(self, rows: Vectors, what: str) -> None:
@@ -159,7 +163,7 @@ class Encoder:
             raise ModelError(message, "check its weights, or encode with dtype='float32'")
 
 
-class _OwnFolder:
+class _ScratchFolder:
     """A temporary folder that is removed together with this object."""
 
     def __init__(self) -> None:
@@ -172,8 +176,8 @@ class Index:
 
     def __init__(self, opened: "OpenedIndex") -> None:
         self._opened = opened
-        self._own: TextEncoder | None = None
-        self._scratch: _OwnFolder | None = None
+        self._passage_model: TextEncoder | None = None  # loaded by the first search that needs it
+        self._scratch: _ScratchFolder | None = None
 
     @classmethod
     def build(
@@ -193,7 +197,7 @@ class Index:
         from denserk.config.encoding import VectorFormat
         from denserk.io.vector_formats import VectorBlock, write_vectors
 
-        scratch = _OwnFolder()
+        scratch = _ScratchFolder()
         if isinstance(vectors, str | PathLike):
             if ids is not None:
                 raise UsageError("ids are for vectors in memory", "a file of vectors has its own")
@@ -207,7 +211,7 @@ class Index:
         return cls._build(scratch, output, input=source, type=type, **options)
 
     @classmethod
-    def _build(cls, scratch: _OwnFolder, output: PathName | None, **options: Any) -> Self:
+    def _build(cls, scratch: _ScratchFolder, output: PathName | None, **options: Any) -> Self:
         """Run `denserk index` and open its folder, by default in `scratch`."""
         from denserk.commands.retrieve import index
 
@@ -225,7 +229,7 @@ class Index:
 
         paths = [path] if isinstance(path, str | PathLike) else path
         compute = from_json(ComputeSettings, options)
-        return cls(open_index([str(each) for each in paths], SearchSettings(), compute))
+        return cls(open_index([str(path) for path in paths], SearchSettings(), compute))
 
     def __len__(self) -> int:
         return len(self._opened.index) // self._opened.vectors_per_passage
@@ -247,10 +251,12 @@ class Index:
         searcher = self._opened.searcher(settings)
         records: list[Query] = []
         if is_vectors(queries):
-            qids, encoded = self._given_vectors(queries)
+            encoded = self._query_vectors(queries)
+            qids = [str(row) for row in range(len(encoded))]
         else:
             records = _queries(queries)
-            qids, encoded = [query.qid for query in records], self._encoded(records, model)
+            encoded = self._encoded(records, model)
+            qids = [query.qid for query in records]
         with _without_names_of(self._scratch.path if self._scratch else None):
             run = Run((qid, dict(hits)) for qid, hits in searcher.search(qids, encoded))
         searcher.report()
@@ -259,15 +265,15 @@ class Index:
             self._opened.warn_without_hits({qid: texts[qid] for qid in run if not run[qid]})
         return run
 
-    def _given_vectors(self, queries: Any) -> tuple[list[str], Vectors]:
-        """Return row numbers as query ids, and the vectors, which must fit the index."""
+    def _query_vectors(self, queries: Any) -> Vectors:
+        """Return the vectors of queries, which must fit the index."""
         from denserk.index.search import refuse_other_queries
 
         if self._opened.bm25:
             raise UsageError("a BM25 index is searched with texts, not with vectors")
         vectors = read_vectors(queries, "queries")
         refuse_other_queries(self._opened, vectors.shape[1], None, "the array of queries")
-        return [str(number) for number in range(len(vectors))], vectors
+        return vectors
 
     def _encoded(
         self, queries: Sequence[Query], model: "Encoder | PathName | None"
@@ -285,12 +291,12 @@ class Index:
             return model._encoder.encode_queries(queries)
         if model is not None:
             return load_query_encoder(self._opened, str(model)).encode_queries(queries)
-        if self._own is None:  # the index's own model is loaded once
+        if self._passage_model is None:
             if self._opened.model is None:
                 hint = "give model=, an Encoder or its name, or search with vectors"
                 raise UsageError("the index names no model that encodes texts", hint)
-            self._own = load_query_encoder(self._opened)
-        return self._own.encode_queries(queries)
+            self._passage_model = load_query_encoder(self._opened)
+        return self._passage_model.encode_queries(queries)
 
 
 class BM25(Index):
@@ -301,7 +307,7 @@ class BM25(Index):
         cls, corpus: "TextsLike", *, output: PathName | None = None, **options: Any
     ) -> Self:
         """Index the terms of a corpus; options as in `denserk index`: k1, b, stemmer, ..."""
-        scratch = _OwnFolder()
+        scratch = _ScratchFolder()
         stored = _stored("corpus", corpus, scratch.path / "corpus.jsonl")
         return cls._build(scratch, output, corpus=stored, type="bm25", **options)
 
@@ -313,9 +319,10 @@ def _without_names_of(folder: Path | None) -> Iterator[None]:
         yield
     except DenserkError as error:
         if folder is not None:
-            name = re.compile(rf"{re.escape(str(folder))}/([\w-]+)[^\s:,;)]*")
-            error.message = name.sub(r"\1", error.message)
-            error.hint = error.hint and name.sub(r"\1", error.hint)
+            temporary_file = re.compile(rf"{re.escape(str(folder))}/([\w-]+)[^\s:,;)]*")
+            error.message = temporary_file.sub(r"\1", error.message)
+            if error.hint is not None:
+                error.hint = temporary_file.sub(r"\1", error.hint)
         raise
 
 
@@ -325,11 +332,12 @@ def _files(**values: Any) -> Iterator[tuple[dict[str, Any], Path]]:
 
     Objects in memory are written to the folder; None is left out.
     """
-    given_values = {key: value for key, value in values.items() if value is not None}
     with TemporaryDirectory(prefix="denserk-") as name, _without_names_of(Path(name)):
         folder = Path(name)
         files = {
-            key: _stored(key, value, folder / f"{key}.jsonl") for key, value in given_values.items()
+            option: _stored(option, value, folder / f"{option}.jsonl")
+            for option, value in values.items()
+            if value is not None
         }
         yield files, folder
 
@@ -366,21 +374,23 @@ def evaluate(
     from denserk.evaluation.significance import compare
 
     settings = from_json(EvaluationSettings, {"measures": measures, **options})
-    several = isinstance(run, Mapping) and any(not _is_hits(each) for each in run.values())
-    named: Mapping[str, Any] = run if several else {"run": run}  # type: ignore[assignment]
-    names = None if isinstance(run, str | PathLike) else [str(name) for name in named]
-    source = None if isinstance(qrels, str | PathLike) else "the qrels in memory"
-    with _files(runs=list(named.values()), qrels=qrels) as (files, _):
-        result = measure(files["runs"], str(files["qrels"]), settings, names, source)
-    found = {name: dict(each.summary) for name, each in zip(named, result.runs, strict=True)}
+    is_single_run = not isinstance(run, Mapping) or all(map(_is_hits, run.values()))
+    runs: Mapping[str, Any] = {"run": run} if is_single_run else run  # type: ignore[dict-item, assignment]
+    names = None if isinstance(run, str | PathLike) else [str(name) for name in runs]
+    qrels_name = None if isinstance(qrels, str | PathLike) else "the qrels in memory"
+    with _files(runs=list(runs.values()), qrels=qrels) as (files, _):
+        result = measure(files["runs"], str(files["qrels"]), settings, names, qrels_name)
+    result_by_name = dict(zip(runs, result.runs, strict=True))
+    values = {name: dict(run_result.summary) for name, run_result in result_by_name.items()}
     if baseline is not None:
-        if baseline not in named:
-            raise UsageError(f"baseline {baseline!r}: the runs are called {', '.join(named)}")
-        values = {name: each.per_query for name, each in zip(named, result.runs, strict=True)}
-        tested = compare(values, result.measures, baseline, ComparisonSettings()).differences
-        for name, row in tested.items():
-            found[name] |= {f"{measure} p": each.corrected for measure, each in row.items()}
-    return found if several else found["run"]
+        if baseline not in runs:
+            raise UsageError(f"baseline {baseline!r}: the runs are called {', '.join(runs)}")
+        per_query = {name: run_result.per_query for name, run_result in result_by_name.items()}
+        comparison = compare(per_query, result.measures, baseline, ComparisonSettings())
+        for name, differences in comparison.differences.items():
+            for measure_name, difference in differences.items():
+                values[name][f"{measure_name} p"] = difference.corrected
+    return values["run"] if is_single_run else values
 
 
 def mine_negatives(
@@ -400,10 +410,11 @@ def mine_negatives(
     from denserk.commands.train import mine_negatives as command
 
     runs = run if isinstance(run, list | tuple) else [run]
-    with _files(runs=runs, topics=topics, qrels=qrels, train=train, corpus=corpus) as (files, tmp):
-        kept = Path(output or tmp / "mined.jsonl")
-        command(run=files.pop("runs"), output=kept, **files, **options)
-        return [json.loads(line) for line in kept.read_text("utf-8").splitlines()]
+    inputs = {"runs": runs, "topics": topics, "qrels": qrels, "train": train, "corpus": corpus}
+    with _files(**inputs) as (files, folder):
+        path = Path(output or folder / "mined.jsonl")
+        command(run=files.pop("runs"), output=path, **files, **options)
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def finetune(
@@ -447,9 +458,9 @@ def pretrain(
 
 def _is_hits(value: Any) -> bool:
     """Tell {passage id: score} from a run."""
-    return isinstance(value, Mapping) and not any(
-        isinstance(each, Mapping | str | PathLike) for each in value.values()
-    )
+    if not isinstance(value, Mapping):
+        return False
+    return not any(isinstance(score, Mapping | str | PathLike) for score in value.values())
 
 
 def _run_lines(run: Any, tag: str = "denserk") -> Iterator[str]:
@@ -479,8 +490,10 @@ def _stored(option: str, value: Any, path: Path) -> Any:
         case "runs":
             if not isinstance(value, list | tuple):
                 raise UsageError("runs: expected a list of runs", "fuse([run, run])")
-            files = [path.with_name(f"run{number}.trec") for number in range(len(value))]
-            return [_stored("run", run, file) for run, file in zip(value, files, strict=True)]
+            return [
+                _stored("run", run, path.with_name(f"run{number}.trec"))
+                for number, run in enumerate(value)
+            ]
         case "run":
             write_lines(path, _run_lines(value))
         case "qrels" | "tune":
