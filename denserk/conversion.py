@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
@@ -120,36 +120,43 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
 
     The training data is read twice. In memory are the texts that it needs, not the corpus.
     """
-    source, passages, queries = job.source, job.settings.corpus, job.settings.queries
+    corpus_source = job.settings.corpus
+    queries_source = job.settings.queries
+    if not corpus_source and not queries_source:
+        yield from training.read_training(job.source, job.from_format)
+        return
+    if STREAM in (job.source, corpus_source, queries_source):
+        message = "--corpus and --queries need the training data twice, and - comes once"
+        raise UsageError(message, "write it to a file first")
+    before = checksum(job.source)
     qids: set[str] = set()
     docids: set[str] = set()
-    before = None
-    if passages or queries:
-        if STREAM in (source, passages, queries):
-            message = "--corpus and --queries need the training data twice, and - comes once"
-            raise UsageError(message, "write it to a file first")
-        before = checksum(source)
-        for example in training.read_training(source, job.from_format):
-            qids.update([] if example.query else [example.qid])
-            docids.update(c.docid for c in training.all_candidates(example) if not c.text)
-    asked = _gathered(topics.read_queries, queries, qids, "queries")
-    found = _gathered(corpus.read_passages, passages, docids, "passages")
-
-    def filled(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        return tuple(
-            each._replace(title=each.title or passage.title, text=passage.text)
-            if not each.text and (passage := found.get(each.docid))
-            else each
-            for each in candidates
+    for example in training.read_training(job.source, job.from_format):
+        if not example.query:
+            qids.add(example.qid)
+        for candidate in training.all_candidates(example):
+            if not candidate.text:
+                docids.add(candidate.docid)
+    queries = _gathered(topics.read_queries, queries_source, qids, "queries")
+    passages = _gathered(corpus.read_passages, corpus_source, docids, "passages")
+    for example in training.read_training(job.source, job.from_format):
+        query = example.query
+        if not query and example.qid in queries:
+            query = queries[example.qid].text
+        yield example._replace(
+            query=query,
+            positives=tuple(_with_text(candidate, passages) for candidate in example.positives),
+            negatives=tuple(_with_text(candidate, passages) for candidate in example.negatives),
         )
+    refuse_change(job.source, before)
 
-    for example in training.read_training(source, job.from_format):
-        query = asked.get(example.qid)
-        text = example.query or (query.text if query else "")
-        positives, negatives = filled(example.positives), filled(example.negatives)
-        yield example._replace(query=text, positives=positives, negatives=negatives)
-    if before is not None:
-        refuse_change(source, before)
+
+def _with_text(candidate: Candidate, passages: Mapping[str, Passage]) -> Candidate:
+    """Return a passage with the text that the corpus has for its id, if it has none."""
+    passage = passages.get(candidate.docid)
+    if candidate.text or passage is None:
+        return candidate
+    return candidate._replace(title=candidate.title or passage.title, text=passage.text)
 
 
 def _gathered(
@@ -158,16 +165,21 @@ def _gathered(
     """Return the records of some ids; raise an InputError if the source lacks one."""
     if not source:
         return {}
-    found = corpus.find_records(read(source), ids, source, unit)
-    if missing := sorted(ids - found.keys()):
-        lacking = f"no {unit} with {len(missing):,} of the ids that the training data names"
-        raise InputError(source, None, f"{lacking} ({some(missing)})", f"all its {unit}")
-    return found
+    records = corpus.find_records(read(source), ids, source, unit)
+    missing = sorted(ids - records.keys())
+    if missing:
+        found = (
+            f"no {unit} with {len(missing):,} of the ids that the training data names "
+            f"({some(missing)})"
+        )
+        raise InputError(source, None, found, f"all its {unit}")
+    return records
 
 
 def _vectors(job: _Job) -> int:
     source = read_vector_blocks(job.source, allow_pickle=job.settings.allow_pickle)
-    rows, made, overwrite = source.vectors_per_passage, source.manifest, job.settings.overwrite
+    rows = source.vectors_per_passage
+    overwrite = job.settings.overwrite
 
     def single_vectors() -> Iterator[VectorBlock]:
         for block in source.blocks():
@@ -178,20 +190,24 @@ def _vectors(job: _Job) -> int:
             job.progress.advance(len(block.ids))
 
     blocks = single_vectors()
-    known = made if made is not None and made.kind is manifests.Kind.VECTORS else None
+    source_manifest = source.manifest
+    known = None  # how the vectors were encoded
+    if source_manifest is not None and source_manifest.kind is manifests.Kind.VECTORS:
+        known = source_manifest
     if job.to_format is not VectorFormat.NPY:
         return write_vectors(job.target, job.to_format, blocks, overwrite=overwrite, manifest=known)
     # denserk's own folder; the manifest keeps what encoded the vectors
-    made_from = {**(made.made_from if made else {}), "converted_from": job.source}
-    first = next(blocks)
-    dtype = "float16" if first.vectors.dtype == np.float16 else "float32"
+    made_from = dict(source_manifest.made_from) if source_manifest else {}
+    made_from["converted_from"] = job.source
+    first_block = next(blocks)
+    dtype = "float16" if first_block.vectors.dtype == np.float16 else "float32"
     settings = known.settings if known else {}
     manifest = manifests.Manifest(manifests.Kind.VECTORS, False, settings, made_from)
     with whole_folder(job.target, overwrite=overwrite) as folder:
         writer = VectorFolderWriter(folder, manifest, dtype)
-        for number, block in enumerate(chain([first], blocks)):
+        for number, block in enumerate(chain([first_block], blocks)):
             writer.write(Block(number, len(block.ids), ""), block.ids, block.vectors)
-        contents = {"dimension": first.vectors.shape[1], "vectors_per_passage": 1}
+        contents = {"dimension": first_block.vectors.shape[1], "vectors_per_passage": 1}
         return int(writer.finish(contents).contents["count"])
 
 
@@ -269,6 +285,13 @@ def _named(name: str, formats: Iterable[Form], flag: str) -> Form:
     return known[name]
 
 
+KINDS = {
+    Table.RUN: Kind.RUN,
+    Table.QRELS: Kind.QRELS,
+    Table.QUERIES: Kind.QUERIES,
+    Table.CORPUS: Kind.CORPUS,
+    Table.TRAINING: Kind.TRAINING,
+}
 COLLECTION = {Kind.CORPUS, Kind.QUERIES, Kind.QRELS}
 BINARY = (b"PAR1", b"\x93NUMPY", b"\x80")  # of vectors: Parquet, NumPy, pickle
 MODEL_FILES = {"config.json", "denserk.json", "modules.json", "pooler.pt", "TermWeightTrans.pt"}
@@ -321,59 +344,69 @@ def _folder_kinds(folder: Path) -> Set[Kind]:
 
 
 def _file_kinds(path: Path) -> Set[Kind]:
+    """Return what a file may hold, by its first bytes."""
     with open_ahead(path, part="train") as (head, _):
-        record, form = first_record(head), training.detect_training(head)
+        record = first_record(head)
     if head.startswith(BINARY) or path.suffix in (".pkl", ".pickle"):
         return {Kind.VECTORS}
     if runs.PREDICTIONS.match(head):
         return {Kind.RUN}
-    rules: Sequence[tuple[Any, Set[Kind]]]  # the first that holds decides
     if record is not None:
-        keys = record.keys()
-        judged = run_or_qrels(keys)
-        rules = (
-            ("vector" in keys, {Kind.VECTORS}),
-            (form is not None, {Kind.TRAINING}),
-            (OBJECT_OF_SCORES.match(head), {Kind.RUN, Kind.QRELS}),
-            (judged is not None, {KINDS[judged or Table.RUN]}),
-            ({"query-id", "corpus-id"} <= keys, {Kind.QRELS}),
-            ({"qid", "docid"} <= keys, {Kind.RUN}),
-            (keys & {"question", "query", "query_id", "query_text", "qid"}, {Kind.QUERIES}),
-            (all(isinstance(value, dict) for value in record.values()), {Kind.QUERIES}),
-            (keys & {"contents", "docid"} or {"title", "text"} <= keys, {Kind.CORPUS}),
-            ("title" in keys, {Kind.QUERIES}),
-            ("text" in keys, {Kind.CORPUS, Kind.QUERIES}),
-        )
-    else:
-        line = first_line(head).decode("utf-8", "replace")
-        if kinds := _header_kinds(head):
-            return kinds
-        tabs, terms = line.split("\t"), line.split()
-        two, three = len(tabs) == 2, len(tabs) == 3
-        run = len(terms) == 6 or (len(terms) > 6 and terms[1] == "Q0")  # text may follow the tag
-        numbered = three and form is TrainingFormat.TRIPLES and is_number(tabs[2])
-        rules = (
-            (run and is_number(terms[3]) and is_number(terms[4]), {Kind.RUN}),
-            (len(terms) == 4 and is_number(terms[3]), {Kind.QRELS}),
-            (two and topics.is_answer_list(tabs[1]), {Kind.QUERIES}),
-            (form is TrainingFormat.ST_TRIPLET, {Kind.TRAINING}),
-            (two and form is TrainingFormat.NEGATIVES and "," in tabs[1], {Kind.TRAINING}),
-            (two, {Kind.CORPUS, Kind.QUERIES}),
-            (numbered and "." in tabs[-1], {Kind.RUN}),
-            (numbered, {Kind.QRELS, Kind.RUN, Kind.TRAINING}),
-            (form is TrainingFormat.TRIPLES, {Kind.TRAINING}),
-            (three, {Kind.CORPUS, Kind.TRAINING}),
-        )
+        return _json_kinds(record, head)
+    return _header_kinds(head) or _column_kinds(head)
+
+
+def _json_kinds(record: Mapping[str, Any], head: bytes) -> Set[Kind]:
+    """Return what JSON may hold, by its first record."""
+    keys = record.keys()
+    run_or_qrels_table = run_or_qrels(keys)
+    if "vector" in keys:
+        return {Kind.VECTORS}
+    if training.detect_training(head) is not None:
+        return {Kind.TRAINING}
+    if OBJECT_OF_SCORES.match(head):
+        return {Kind.RUN, Kind.QRELS}
+    if run_or_qrels_table is not None:
+        return {KINDS[run_or_qrels_table]}
+    # the first of these that holds decides
+    has_records = all(isinstance(value, dict) for value in record.values())
+    rules: Sequence[tuple[object, Set[Kind]]] = (
+        ({"query-id", "corpus-id"} <= keys, {Kind.QRELS}),
+        ({"qid", "docid"} <= keys, {Kind.RUN}),
+        (keys & {"question", "query", "query_id", "query_text", "qid"}, {Kind.QUERIES}),
+        (has_records, {Kind.QUERIES}),
+        (keys & {"contents", "docid"} or {"title", "text"} <= keys, {Kind.CORPUS}),
+        ("title" in keys, {Kind.QUERIES}),
+        ("text" in keys, {Kind.CORPUS, Kind.QUERIES}),
+    )
     return next((kinds for holds, kinds in rules if holds), set())
 
 
-KINDS = {
-    Table.RUN: Kind.RUN,
-    Table.QRELS: Kind.QRELS,
-    Table.QUERIES: Kind.QUERIES,
-    Table.CORPUS: Kind.CORPUS,
-    Table.TRAINING: Kind.TRAINING,
-}
+def _column_kinds(head: bytes) -> Set[Kind]:
+    """Return what lines of columns without a header may hold, by the first of them."""
+    line = first_line(head).decode("utf-8", "replace")
+    form = training.detect_training(head)
+    tabs = line.split("\t")
+    terms = line.split()
+    has_two = len(tabs) == 2
+    has_three = len(tabs) == 3
+    # text may follow the tag
+    has_run_columns = len(terms) == 6 or (len(terms) > 6 and terms[1] == "Q0")
+    ends_with_number = has_three and form is TrainingFormat.TRIPLES and is_number(tabs[2])
+    is_id_list = has_two and form is TrainingFormat.NEGATIVES and "," in tabs[1]
+    rules: Sequence[tuple[bool, Set[Kind]]] = (  # the first that holds decides
+        (has_run_columns and is_number(terms[3]) and is_number(terms[4]), {Kind.RUN}),
+        (len(terms) == 4 and is_number(terms[3]), {Kind.QRELS}),
+        (has_two and topics.is_answer_list(tabs[1]), {Kind.QUERIES}),
+        (form is TrainingFormat.ST_TRIPLET, {Kind.TRAINING}),
+        (is_id_list, {Kind.TRAINING}),
+        (has_two, {Kind.CORPUS, Kind.QUERIES}),
+        (ends_with_number and "." in tabs[-1], {Kind.RUN}),
+        (ends_with_number, {Kind.QRELS, Kind.RUN, Kind.TRAINING}),
+        (form is TrainingFormat.TRIPLES, {Kind.TRAINING}),
+        (has_three, {Kind.CORPUS, Kind.TRAINING}),
+    )
+    return next((kinds for holds, kinds in rules if holds), set())
 
 
 def _header_kinds(head: bytes) -> Set[Kind]:
@@ -391,7 +424,8 @@ def _header_kinds(head: bytes) -> Set[Kind]:
     kinds = {KINDS[table] for table in tables if recognise_header(cells, table)}
     if kinds == {Kind.QUERIES, Kind.TRAINING}:  # question and answer: DPR's answers are lists
         first_row = lines[1].split("\t") if len(lines) > 1 else []
-        return {Kind.QUERIES} if any(map(topics.is_answer_list, first_row)) else {Kind.TRAINING}
+        has_answer_list = any(topics.is_answer_list(cell) for cell in first_row)
+        return {Kind.QUERIES} if has_answer_list else {Kind.TRAINING}
     return kinds
 
 
