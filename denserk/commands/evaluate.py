@@ -24,6 +24,7 @@ from denserk.io.detection import (
     OBJECT_OF_SCORES,
     Table,
     recognise_header,
+    reject_binary,
     run_or_qrels,
     split_columns,
     unread_file_error,
@@ -214,6 +215,7 @@ def content_of(name: str) -> Literal["run", "qrels"] | None:
     if not path.exists() and (name.startswith((IRDS, BEIR, HUB)) or knows_irds(name)):
         return "qrels"
     with open_ahead(name) as (head, _):
+        reject_binary(head, name, Table.RUN)
         if is_json(first_line(head)):
             return _content_of_json(name, head)
     number, text = _first_record_line(name)

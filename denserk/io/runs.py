@@ -148,6 +148,7 @@ def read_run_tag(path: str | Path) -> str | None:
     tag = None
     order = ORDERS[RunFormat.TREC]
     is_first_line = True
+    is_quoted = False
     for _, line in files.read_text_lines(path):
         parts = line.split(None, len(order))
         if not parts or _is_comment(parts) or line.startswith("{"):
@@ -156,11 +157,12 @@ def read_run_tag(path: str | Path) -> str | None:
         is_first_line = False
         if header is not None:
             order = header.columns
+            is_quoted = header.is_quoted
             if Column.TAG not in order:
                 return None
         elif len(parts) > order.index(Column.TAG):
             tag = parts[order.index(Column.TAG)]
-    return tag
+    return files.unquote(tag) if tag is not None and is_quoted else tag
 
 
 class RunLookup:

@@ -504,6 +504,7 @@ class QrelRow(NamedTuple):
 def _qrels_rows(path: str | Path, form: QrelsFormat | None) -> Iterator[QrelRow]:
     """Yield the judgments of one file, of columns or of JSON."""
     with files.open_ahead(path, part="qrels") as (head, handle):
+        detection.reject_binary(head, path, Table.QRELS)
         if json_records.first_record(head) is None:
             yield from _qrels_columns(files.read_text_lines(path, handle), path, form, head)
         elif detection.OBJECT_OF_SCORES.match(head):

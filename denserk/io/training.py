@@ -259,6 +259,7 @@ def read_training(
     `datasets` saved; `hf:NAME`.
     """
     with files.open_ahead(source, part="train") as (head, handle):
+        detection.reject_binary(head, source, Table.TRAINING)
         if form is None:
             form = detect_training(head)
             if form is None:

@@ -229,3 +229,27 @@ def test_a_run_between_commas(folder, capsys):
     written = follow_hint(["eval", "run.csv", "qrels.txt"], capsys)
     assert run(["eval", written, "qrels.txt", "-m", "RR@10"]) == 0
     assert "RR@10\t1.0000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("start", "name"), [(b"\x1f\x8b\x08", "gzip"), (b"PK\x03\x04", "zip"), (b"%PDF-1", "PDF")]
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "eval file qrels",
+        "eval run file",
+        "eval --run file --qrels qrels",
+        "eval --run run --qrels file",
+        "convert file out --kind training --to flag",
+        "convert file out --kind training --from triples --to flag",
+        "convert file out --kind queries --to tsv",
+        "convert file out --kind corpus --to beir",
+    ],
+)
+def test_a_file_that_is_no_text_is_named(command, start, name, folder, capsys):
+    (folder / "run").write_text("q Q0 d 1 1.0 a\n")
+    (folder / "qrels").write_text("q 0 d 1\n")
+    (folder / "file").write_bytes(start + b"\x00\xff\n")
+    assert run(command.split()) == 1
+    assert f"file: found a {name}" in capsys.readouterr().err

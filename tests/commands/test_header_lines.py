@@ -106,6 +106,14 @@ def test_rows_that_are_quoted_as_their_header_is(folder, capsys):
     assert measured("run", "qrels", capsys) == expected_measures(folder)
 
 
+def test_the_tag_of_a_quoted_run_has_no_quotes(folder, capsys):
+    rows = ["qid", "Q0", "docid", "rank", "score", "tag"], ["Q0", "Q0", "D1", "1", "2.5", "mine"]
+    lines = ["\t".join(f'"{cell}"' for cell in row) for row in rows]
+    (folder / "run").write_text("\n".join(lines) + "\n")
+    assert run(["eval", "run", "plain.qrels", "-m", "runid map", "--format", "trec_eval"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["runid", "all", "mine"]
+
+
 def test_a_long_run_with_a_header_is_the_run_without(folder, capsys):
     lines = [f"q{q} Q0 d{d} {d + 1} {1000 - d} tag\n" for q in range(100) for d in range(600)]
     (folder / "long.trec").write_text("".join(lines))
