@@ -36,7 +36,7 @@ from denserk.io.corpus import find_records, read_passages
 from denserk.io.files import some, write_rows
 from denserk.io.plots import draw_lines, new_axes, save_if_installed
 from denserk.io.runs import read_run
-from denserk.io.topics import read_qrels, read_queries
+from denserk.io.topics import grades_by_query, read_qrels, read_queries
 from denserk.io.training import read_sentences
 from denserk.models.backbone import Backbone
 from denserk.models.representation import MultiVector, PassageVectors
@@ -344,10 +344,9 @@ def choose_pairs(
     """Return queries, passages, and the rows of `positive` and `retrieved` pairs: (N, 2)."""
     named: dict[str, dict[str, list[str]]] = {}
     if settings.qrels is not None:
-        positive = named.setdefault("positive", {})
-        for qrel in read_qrels(settings.qrels):
-            if qrel.relevance >= settings.relevance_level:
-                positive.setdefault(qrel.qid, []).append(qrel.docid)
+        level = settings.relevance_level
+        relevant = grades_by_query(q for q in read_qrels(settings.qrels) if q.relevance >= level)
+        named["positive"] = {qid: list(grades) for qid, grades in relevant.items()}
     if settings.run is not None:
         retrieved = named.setdefault("retrieved", {})
         for hits in read_run(settings.run):

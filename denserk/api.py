@@ -375,7 +375,7 @@ def evaluate(
 
     settings = from_json(EvaluationSettings, {"measures": measures, **options})
     is_single_run = not isinstance(run, Mapping) or all(map(_is_hits, run.values()))
-    runs: Mapping[str, Any] = {"run": run} if is_single_run else run  # type: ignore[dict-item, assignment]
+    runs: Mapping[str, Any] = {"run": run} if is_single_run else run  # type: ignore[assignment]
     names = None if isinstance(run, str | PathLike) else [str(name) for name in runs]
     qrels_name = None if isinstance(qrels, str | PathLike) else "the qrels in memory"
     with _files(runs=list(runs.values()), qrels=qrels) as (files, _):

@@ -37,7 +37,7 @@ from denserk.io.known_positives import KnownPositives
 from denserk.io.manifest import Kind, Manifest, describe_file, forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import RunLookup
-from denserk.io.topics import read_qrels, read_queries, read_questions
+from denserk.io.topics import grades_by_query, read_qrels, read_queries, read_questions
 from denserk.io.training import RANDOM_NEGATIVES
 from denserk.io.unchanged import checksum, refuse_change
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
@@ -264,8 +264,7 @@ class _Mining:
         self._paths, self._settings = paths, settings
         self._examples, self._texts = examples, texts
         self.result = MiningResult()
-        # by the qrels: query -> passage -> grade; a judgment may be there for several sub-topics
-        self._relevant: dict[str, dict[str, int]] = {}
+        self._relevant: dict[str, dict[str, int]] = {}  # by the qrels: query -> passage -> grade
         self._queries: dict[str, int] = {}  # query -> record of its example
         self._without_ids = self._answered = False  # whether any positive, any query is
         self._read_queries()
@@ -286,10 +285,9 @@ class _Mining:
         """Keep the queries with their positives, each query once; count what is left out."""
         paths, left_out = self._paths, self.result.left_out
         least = self._settings.min_relevance
-        judged = read_qrels(paths.qrels, paths.qrels_format) if paths.qrels is not None else ()
-        for qrel in judged:
-            if qrel.relevance >= least:
-                self._relevant.setdefault(qrel.qid, {})[qrel.docid] = qrel.relevance
+        if paths.qrels is not None:
+            qrels = read_qrels(paths.qrels, paths.qrels_format)
+            self._relevant = grades_by_query(qrel for qrel in qrels if qrel.relevance >= least)
         answers = {q.qid: q.answers for q in read_questions(paths.answers)} if paths.answers else {}
         for example in self._read_examples():
             if not example.positives:

@@ -255,6 +255,11 @@ def test_pairs_from_a_grade_on_and_the_best_of_a_run(toy, options, expected):
     assert chosen(toy, **options) == expected
 
 
+def test_a_judgment_that_is_repeated_is_one_pair(toy):
+    (toy / "more.txt").write_text("q1 0 d3 1\nq1 0 d3 1\n")
+    assert chosen(toy, qrels="more.txt") == {"positive": "q1 d3"}
+
+
 def test_passages_that_the_corpus_lacks(toy):
     heard = Heard()
     (toy / "more.txt").write_text("q1 0 d3 1\nq1 0 x1 1\nq2 0 x2 1\n")
