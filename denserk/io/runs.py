@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise
 from math import isfinite, nan
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -49,14 +49,6 @@ ORDERS = {
     RunFormat.MSMARCO: (Column.QUERY_ID, Column.PASSAGE_ID, Column.RANK),
     RunFormat.TEVATRON: (Column.QUERY_ID, Column.PASSAGE_ID, Column.SCORE),
 }
-# The keys that denserk writes; records with all of them are read without looking at others.
-WRITTEN_KEYS = {
-    Column.QUERY_ID: "qid",
-    Column.PASSAGE_ID: "docid",
-    Column.RANK: "rank",
-    Column.SCORE: "score",
-}
-NEEDED_KEYS = {"qid", "docid", "score"}
 PREDICTIONS = re.compile(rb'\s*\{\s*"mteb_model_meta"')  # how mteb's begin
 QRELS_NAMES_HINT = (
     "these are the names of qrels: exchange run and qrels; a run may also have a rank"
@@ -76,6 +68,19 @@ LINES = {  # of query, passage, rank, score and tag; SCORE stands for the format
 Results = Iterable[tuple[str, Sequence[tuple[str, float]]]]  # qid, [(docid, score), ...]
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
 RawLines = Iterable[tuple[int, bytes]]  # numbered from 1
+
+
+class JsonKeys(NamedTuple):
+    """The keys of a hit in JSON lines, by default those that denserk writes."""
+
+    qid: str = "qid"
+    docid: str = "docid"
+    rank: str = "rank"
+    score: str = "score"
+
+
+WRITTEN_KEYS = JsonKeys()
+NEEDED_KEYS = {WRITTEN_KEYS.qid, WRITTEN_KEYS.docid, WRITTEN_KEYS.score}
 
 
 class RankedList(NamedTuple):
@@ -351,32 +356,38 @@ class _RunFile:
         import pyarrow as pa
         from pyarrow import compute, csv
 
-        ranked = self.format is RunFormat.MSMARCO
-        value = Column.RANK if ranked else Column.SCORE
+        has_ranks = self.format is RunFormat.MSMARCO
+        value_column = Column.RANK if has_ranks else Column.SCORE
         types = {
             str(Column.QUERY_ID): pa.string(),
             str(Column.PASSAGE_ID): pa.string(),
-            str(value): pa.int64() if ranked else pa.float64(),
+            str(value_column): pa.int64() if has_ranks else pa.float64(),
         }
         names = [str(column) for column in self.order]
-        whole = csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names)
-        plain = csv.ParseOptions(delimiter=" ", quote_char=False)
-        typed = csv.ConvertOptions(check_utf8=False, column_types=types, null_values=[])
-        typed.include_columns = list(types)
+        in_one_block = csv.ReadOptions(
+            use_threads=False, block_size=len(text) + 1, column_names=names
+        )
+        unquoted = csv.ParseOptions(delimiter=" ", quote_char=False)
+        needed_columns = csv.ConvertOptions(
+            check_utf8=False, column_types=types, null_values=[], include_columns=list(types)
+        )
         try:
-            table = csv.read_csv(pa.BufferReader(text), whole, plain, typed)
+            table = csv.read_csv(pa.BufferReader(text), in_one_block, unquoted, needed_columns)
         except pa.ArrowInvalid:  # another number of columns, or a score that may be none
             return None
-        scores = np.from_dlpack(table[value].chunk(0))  # to_numpy would import pandas
+        scores = np.from_dlpack(table[value_column].chunk(0))  # to_numpy would import pandas
         queries = compute.run_end_encode(table[Column.QUERY_ID].chunk(0))
-        qids, ends = queries.values.to_pylist(), queries.run_ends.to_pylist()
+        qids = queries.values.to_pylist()
+        starts = [0, *queries.run_ends.to_pylist()]
         if any(qid.startswith("#") for qid in qids) or not np.isfinite(scores).all():
             return None
         docids = table[Column.PASSAGE_ID].to_pylist()
-        values = (-scores.astype(float) if ranked else scores).tolist()
+        values = (-scores.astype(float) if has_ranks else scores).tolist()
         return (
-            RankedList(qid, docids[i:j], values[i:j], range(number + i, number + j))
-            for qid, i, j in zip(qids, [0, *ends[:-1]], ends, strict=True)
+            RankedList(
+                qid, docids[start:end], values[start:end], range(number + start, number + end)
+            )
+            for qid, (start, end) in zip(qids, pairwise(starts), strict=True)
         )
 
     def _parse(self, block: bytes, number: int) -> Iterator[RankedList]:
@@ -414,17 +425,14 @@ class _RunFile:
     def _records(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of JSON lines."""
         for line, record in parse_objects(lines, self.path):
-            keys: Mapping[Column, str] = WRITTEN_KEYS
-            if not record.keys() >= NEEDED_KEYS:
-                keys = self._keys_of(record, line)
-            qid = identifier(record[keys[Column.QUERY_ID]], self.path, line, "query")
-            docid = identifier(record[keys[Column.PASSAGE_ID]], self.path, line, "passage")
-            rank = record.get(keys.get(Column.RANK, "rank"))
-            score = record[keys[Column.SCORE]]
-            yield line, qid, docid, self._score(line, str(rank), str(score))
+            keys = WRITTEN_KEYS if record.keys() >= NEEDED_KEYS else self._keys_of(record, line)
+            qid = identifier(record[keys.qid], self.path, line, "query")
+            docid = identifier(record[keys.docid], self.path, line, "passage")
+            score = self._score(line, str(record.get(keys.rank)), str(record[keys.score]))
+            yield line, qid, docid, score
 
-    def _keys_of(self, record: Mapping[str, object], line: int) -> Mapping[Column, str]:
-        """Return which keys of a record hold the query, the passage, rank and score."""
+    def _keys_of(self, record: Mapping[str, object], line: int) -> JsonKeys:
+        """Return the keys of a record that has other names than denserk writes."""
         keys = detection.columns_by_meaning(record, Table.RUN)
         is_qrels = detection.run_or_qrels(record) is Table.QRELS
         needed = {Column.QUERY_ID, Column.PASSAGE_ID, Column.SCORE}
@@ -432,7 +440,12 @@ class _RunFile:
             found = f"the keys {list_keys(record)}"
             hint = QRELS_NAMES_HINT if is_qrels else None
             raise InputError(self.path, line, found, COLUMNS[RunFormat.JSONL], hint)
-        return keys
+        return JsonKeys(
+            keys[Column.QUERY_ID],
+            keys[Column.PASSAGE_ID],
+            keys.get(Column.RANK, WRITTEN_KEYS.rank),
+            keys[Column.SCORE],
+        )
 
     def _predictions(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of all subsets and splits, which may share no query."""
