@@ -77,6 +77,7 @@ class _Job(NamedTuple):
 
 
 def _corpus(job: _Job) -> int:
+    """Convert a corpus, perhaps with generated queries appended to its passages."""
     settings = CorpusSettings(corpus_format=job.from_format)
     passages = corpus.read_passages(job.source, settings, job.options.text.get("fields"))
     if job.settings.expansions is not None:
@@ -85,6 +86,7 @@ def _corpus(job: _Job) -> int:
 
 
 def _records(read: Callable[..., Any], write: Callable[..., int], job: _Job) -> int:
+    """Convert queries or qrels."""
     return write(job.target, job.counted(read(job.source, job.from_format)), job.to_format)
 
 
@@ -93,6 +95,8 @@ _qrels = partial(_records, topics.read_qrels, topics.write_qrels)
 
 
 def _run(job: _Job) -> int:
+    """Convert a run, whose hits are ranked by score."""
+
     def ranked() -> Iterator[tuple[str, list[tuple[str, float]]]]:
         for hits in runs.read_run(job.source, job.from_format):
             yield hits.qid, best_first(zip(hits.docids, hits.scores, strict=True))
@@ -102,7 +106,9 @@ def _run(job: _Job) -> int:
 
 
 def _training(job: _Job) -> int:
-    settings, examples = job.settings, without_known_positives(_with_texts(job))
+    """Convert training data, perhaps with texts and a teacher's scores."""
+    settings = job.settings
+    examples = without_known_positives(_with_texts(job))
     if settings.teacher is not None:
         if job.to_format not in WITH_SCORES:
             message = f"--teacher gives scores, for which {job.to_format} has no place"
@@ -177,6 +183,7 @@ def _gathered(
 
 
 def _vectors(job: _Job) -> int:
+    """Convert vectors, one row a record."""
     source = read_vector_blocks(job.source, allow_pickle=job.settings.allow_pickle)
     rows = source.vectors_per_passage
     overwrite = job.settings.overwrite
@@ -212,6 +219,7 @@ def _vectors(job: _Job) -> int:
 
 
 def _model(job: _Job) -> int:
+    """Convert a model folder."""
     from denserk.models.model_folder import convert_model  # torch is for models alone
 
     if job.target == STREAM:
@@ -248,12 +256,11 @@ def convert(
     kind = settings.kind or detect_kind(source, target)
     if settings.kind is None:
         logger.info(f"{source}: {kind}")
-    if unused := unused_options(kind, settings):
+    unused = unused_options(kind, settings)
+    if unused:
         raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
     written, unit, convert_kind = CONVERSIONS[kind]
-    lower, names = Path(target).name.lower().removesuffix(".gz"), TARGET_NAMES.get(kind, {})
-    patterns = ((one, form) for several, form in names.items() for one in several.split())
-    to_format = next((form for pattern, form in patterns if fnmatch(lower, pattern)), None)
+    to_format = _format_of_name(target, kind)
     if settings.to_format is not None:
         to_format = _named(settings.to_format, written, "--to")
     if to_format is None:
@@ -278,7 +285,17 @@ def _writes_file(kind: Kind, to_format: StrEnum) -> bool:
     return kind is not Kind.MODEL
 
 
+def _format_of_name(target: str, kind: Kind) -> StrEnum | None:
+    """Return the format that the name of a target leaves no choice of."""
+    name = Path(target).name.lower().removesuffix(".gz")
+    for patterns, form in TARGET_NAMES.get(kind, {}).items():
+        if any(fnmatch(name, pattern) for pattern in patterns.split()):
+            return form
+    return None
+
+
 def _named(name: str, formats: Iterable[Form], flag: str) -> Form:
+    """Return the format that an option names."""
     known = {form.value: form for form in formats}
     if name not in known:
         raise UsageError(f"{flag} {name}: no such format", f"one of {', '.join(known)}")
@@ -312,23 +329,31 @@ def detect_kind(source: str, target: str) -> Kind:
         hint = f"add --kind with one of {', '.join(Kind)}"
         raise UsageError("what standard input holds is not guessed", hint)
     path = Path(source)
-    if ":" in source and not path.exists():
-        possible: Set[Kind] = COLLECTION | ({Kind.TRAINING} if source.startswith(HUB) else set())
+    is_dataset_name = ":" in source and not path.exists()
+    if is_dataset_name and source.startswith(HUB):
+        possible: Set[Kind] = COLLECTION | {Kind.TRAINING}
+    elif is_dataset_name:
+        possible = COLLECTION
+    elif path.is_dir():
+        possible = _folder_kinds(path)
     else:
-        possible = _folder_kinds(path) if path.is_dir() else _file_kinds(path)
+        possible = _file_kinds(path)
     if len(possible) == 1:
         return next(iter(possible))
     for name in (source, target):
-        terms = set(re.findall("[a-z]+", Path(name).name.lower()))
-        named = {kind for kind, own in TERMS.items() if own & terms}
+        name_terms = set(re.findall("[a-z]+", Path(name).name.lower()))
+        named = {kind for kind, terms in TERMS.items() if terms & name_terms}
         if len(named) == 1 and (named <= possible or not possible):
             return named.pop()
     choices = [kind for kind in Kind if kind in possible] or list(Kind)
-    found = f"could hold {' or '.join(choices)}" if possible else "is of no known kind"
-    raise UsageError(f"{source} {found}", f"add --kind with one of {', '.join(choices)}")
+    message = f"{source} is of no known kind"
+    if possible:
+        message = f"{source} could hold {' or '.join(choices)}"
+    raise UsageError(message, f"add --kind with one of {', '.join(choices)}")
 
 
 def _folder_kinds(folder: Path) -> Set[Kind]:
+    """Return what a folder may hold, by the names in it or else by its first file."""
     names = {item.name for item in folder.iterdir()}
     if names & MODEL_FILES:
         return {Kind.MODEL}
@@ -338,9 +363,9 @@ def _folder_kinds(folder: Path) -> Set[Kind]:
         return COLLECTION
     if any(topics.is_relation_file(name) for name in names):
         return {Kind.QUERIES}
-    files = (folder / name for name in sorted(names) if not name.startswith("."))
-    first = next((file for file in files if file.is_file()), None)
-    return _file_kinds(first) if first else set()
+    paths = (folder / name for name in sorted(names) if not name.startswith("."))
+    first_file = next((path for path in paths if path.is_file()), None)
+    return set() if first_file is None else _file_kinds(first_file)
 
 
 def _file_kinds(path: Path) -> Set[Kind]:

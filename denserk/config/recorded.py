@@ -131,7 +131,7 @@ def _change(value: Any, change: Change, field: str) -> Any:
 
 def same_place(name: str) -> str:
     """Return a name in the spelling in which all names of one file are equal."""
-    return _changed_path(name, lambda path: _real(path) if _is_path(path) else path)
+    return _changed_path(name, lambda path: os.path.realpath(path) if _is_path(path) else path)
 
 
 def _is_plain(name: str) -> bool:
