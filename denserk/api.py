@@ -144,7 +144,8 @@ class Encoder:
         """Encode one passage to (D,), or N to (N, D), float32; (N, S, D) for multi-vector models.
 
         Passages are texts, or mappings with `text`, `title` and other fields: one, a list, a dict
-        by id, or a DataFrame; the vectors are in their order.
+        by id, or a DataFrame; the vectors are in their order. One mapping with other fields than
+        `text` has an id or a title, too: without, it might be texts by id.
         """
         records = read_passage_texts(passages)
         vectors = self._encoder.encode_passages(records)
