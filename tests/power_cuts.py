@@ -23,6 +23,7 @@ import random
 import shutil
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -351,8 +352,10 @@ def run_forked(arguments: list[str]) -> tuple[int, str]:
                 os.dup2(messages.fileno(), 2)
                 sys.argv = ["denserk", *arguments]
                 status = run(arguments)
-                sys.stderr.flush()
+            except BaseException:  # noqa: BLE001 - the fork ends here
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         messages.seek(0)

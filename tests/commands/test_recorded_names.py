@@ -195,6 +195,8 @@ def test_another_spelling_of_an_input_is_the_same_input(tree, relative, caplog):
     again = source if relative else source.resolve()
     index(corpus=again, output=str(Path("terms").resolve()), type="bm25", resume=True)
     assert "nothing to do" in caplog.text
+    Path("linked.jsonl").symlink_to(source.resolve())
+    index(corpus="linked.jsonl", output="terms", type="bm25", resume=True)
     shutil.copy(source, "corpus.jsonl")
     with pytest.raises(MismatchError, match="texts was"):
         index(corpus="corpus.jsonl", output="terms", type="bm25", resume=True)
