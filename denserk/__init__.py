@@ -6,7 +6,7 @@ The names below are loaded when they are first used: `import denserk` imports no
 import os
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from denserk.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from denserk.api import BM25 as BM25

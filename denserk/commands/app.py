@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from denserk import __version__
 from denserk.errors import DenserkError, Interrupted, OutputError, UsageError, lack_of_memory
 from denserk.reporting import ConsoleSettings, configure, show_error
+from denserk.version import __version__
 
 # All commands in workflow order, by section of the help, with their help lines. Only the command
 # that runs is imported; the help needs none.

@@ -14,7 +14,6 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from denserk import __version__
 from denserk.commands.app import app
 from denserk.commands.options import command
 from denserk.config import analysis
@@ -24,6 +23,7 @@ from denserk.errors import GateError, MissingExtraError
 from denserk.extras import installed
 from denserk.io.outputs import scratch_folder
 from denserk.reporting import print_table
+from denserk.version import __version__
 
 MoreModels = Annotated[
     list[str] | None, typer.Argument(metavar="[LABEL=]MODEL", help="More models, like --model.")

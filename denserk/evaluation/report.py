@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from denserk import __version__
 from denserk.config.benchmarks import Benchmark
 from denserk.config.evaluation import EvalSettings, PageSettings, ReportSettings, ReportSources
 from denserk.errors import UsageError
@@ -37,6 +36,7 @@ from denserk.io.manifest import (
 )
 from denserk.io.plots import INKS, TEXT, as_image, draw_lines, new_axes, style
 from denserk.io.topics import read_qrels_map, read_queries
+from denserk.version import __version__
 
 ACROSS, LONGEST = 3, 30  # panels of a plot in a row; characters in a line of a run's name
 FEW = 4  # curves in a plot of one column

@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from denserk import __version__
 from denserk.config import recorded
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, from_json, select
@@ -44,6 +43,7 @@ from denserk.io.files import (
     write_errors,
 )
 from denserk.io.locks import refuse_being_written
+from denserk.version import __version__
 
 NAME = "manifest.json"
 TRAINING_RECORD = "training.json"  # in the folder of a model that denserk trained

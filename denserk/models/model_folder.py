@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForTextEncoding, PretrainedConfig
 from transformers.models.auto import modeling_auto
 
-from denserk import __version__
 from denserk.config import encoding
 from denserk.config.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.config.options import NOTHING, as_json, as_type, from_json
@@ -49,6 +48,7 @@ from denserk.models.sentence_transformers_folder import (
     is_sentence_transformers,
     read_sentence_transformers,
 )
+from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S")

@@ -29,7 +29,6 @@ from huggingface_hub import EvalResult, ModelCard
 from transformers import TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.integrations import integration_utils as trackers
 
-from denserk import __version__
 from denserk.config import recorded
 from denserk.config.pretraining import PretrainRun, PretrainSettings
 from denserk.config.training import FinetuneRun, FinetuneSettings, ValidationSettings
@@ -42,6 +41,7 @@ from denserk.io.tables import HUB
 from denserk.models import devices
 from denserk.models.model_folder import CARD_FILE, card_template
 from denserk.training.trainer import BEST, CHECKPOINTS, Trainer, Training
+from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
 
