@@ -36,8 +36,7 @@ from denserk.io.tables import HUB
 from denserk.reporting import print_table, printable
 
 if TYPE_CHECKING:
-    from denserk.evaluation.benchmarks import BenchmarksResult
-    from denserk.evaluation.evaluator import EvaluationResult
+    from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 
 logger = logging.getLogger(__name__)
 

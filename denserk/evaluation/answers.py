@@ -33,6 +33,7 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation import evaluator
 from denserk.evaluation.measures import parse_measures
+from denserk.evaluation.results import EvaluationResult, Run
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import display_name, some
 from denserk.io.outputs import scratch_folder
@@ -131,7 +132,7 @@ def evaluate_answers(
     corpus: str,
     settings: evaluation.EvalSettings | None = None,
     format: CorpusSettings = DETECTED,
-) -> evaluator.EvaluationResult:
+) -> EvaluationResult:
     """Evaluate runs by the answers that their passages hold; titles are ignored.
 
     `answers` are questions with the ids of the runs; `settings.topics` gives their texts where
@@ -193,7 +194,7 @@ def _read_questions(answers: str, settings: evaluation.EvalSettings) -> list[Que
 
 def _judge(
     questions: Sequence[Query],
-    found: Sequence[evaluator.Run],
+    found: Sequence[Run],
     corpus: str,
     format: CorpusSettings,
     settings: evaluation.AnswerSettings,

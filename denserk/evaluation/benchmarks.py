@@ -7,9 +7,8 @@ and row, system, setting, dataset and measure as the paper calls them.
 
 import csv
 import logging
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from denserk.config import benchmarks as config
 from denserk.config.evaluation import EvalSettings
 from denserk.config.options import FOLDER
 from denserk.errors import MismatchError, UsageError
-from denserk.evaluation.evaluator import EvaluationResult, Values, evaluate, short_names
+from denserk.evaluation.evaluator import evaluate, short_names
+from denserk.evaluation.results import BenchmarksResult, EvaluationResult, PublishedRow
 from denserk.io.data_sets import find_parts
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, beside, read_manifest
@@ -25,40 +25,6 @@ from denserk.io.manifest import Kind, beside, read_manifest
 logger = logging.getLogger(__name__)
 
 ENDINGS = ("", ".trec", ".txt", ".tsv", ".run", ".jsonl")  # of runs in a folder, .gz or not
-
-
-@dataclass(frozen=True)
-class PublishedRow:
-    """The published results of one system on one benchmark."""
-
-    paper: config.Paper
-    benchmark: str  # the benchmark, or the group whose mean it is
-    table: str  # table and row
-    system: str  # the model, as the paper calls it
-    setting: str  # how it was trained or run
-    values: Mapping[str, str] = field(default_factory=dict)  # measure -> value as printed
-
-
-@dataclass(frozen=True)
-class BenchmarksResult:
-    """Runs, named by their folders, on benchmarks; a run that a folder lacks is not in a result."""
-
-    runs: tuple[str, ...]
-    results: Mapping[str, EvaluationResult]
-    published: tuple[PublishedRow, ...] = ()
-
-    def values(self, name: str, run: str) -> Values | None:
-        """Return a run's values on a benchmark or means over a group; None if it lacks one."""
-        entry = config.find_benchmark(name)
-        if isinstance(entry, config.Benchmark):
-            runs = self.results[entry.name].runs if entry.name in self.results else ()
-            return next((one.summary for one in runs if one.name == run), None)
-        members = [self.values(member, run) for member in entry.members]
-        present = [values for values in members if values is not None]
-        if len(present) < len(members):
-            return None
-        shared = [m for m in present[0] if all(m in values for values in present)]
-        return {m: math.fsum(values[m] for values in present) / len(present) for m in shared}
 
 
 def evaluate_benchmark(

@@ -11,12 +11,11 @@ import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,55 +31,20 @@ from denserk.evaluation.measures import (
     underlying,
 )
 from denserk.evaluation.providers import Judgments, measure_groups
+from denserk.evaluation.results import EvaluationResult, Grades, Run, RunResult
 from denserk.io.files import STREAM, some
 from denserk.io.runs import RankedList, read_run, read_run_scores, read_run_tag
 from denserk.io.topics import grades_by_query, read_qrels, read_qrels_map
 from denserk.records import Qrel
 
-if TYPE_CHECKING:
-    from denserk.evaluation.benchmarks import PublishedRow
-    from denserk.evaluation.significance import Comparison
-
 logger = logging.getLogger(__name__)
 
-Run = Mapping[str, Mapping[str, float]]  # query id -> passage id -> score
-Grades = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
-Values = Mapping[str, float]  # measure -> value
 Keep = Callable[[RankedList], dict[str, float]]  # chooses among the hits of a query
 
 # measures of pytrec_eval and msmarco that depend on the ranks of judged hits alone
 RANKED = {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"}
 SEED = re.compile(r"[-_.](seed)?[-_.]?\d+$")  # at the end of a run's name
 ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl))+$")  # of runs
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """The measures of one run."""
-
-    name: str
-    summary: Values
-    per_query: Mapping[str, Values]  # measure -> query id -> value, in the order of the qrels
-    missing: tuple[str, ...]  # judged queries that the run lacks
-    unjudged: tuple[str, ...]  # queries of the run without judgments
-    ties: Mapping[str, int]  # query id -> hits with the score of an earlier one, as float32
-    over_relations: Values = field(default_factory=dict)  # means of EntityQuestions' relations
-    run_id: str | None = None  # the tag of the run, where asked for
-    seeds: "tuple[RunResult, ...]" = ()  # the runs of a system
-    spread: Values = field(default_factory=dict)  # their standard deviation by measure
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    """Several runs against the same judgments."""
-
-    measures: tuple[Measure, ...]  # in the order asked for; their `str` is the key of mappings
-    relevance_level: int  # the lowest grade that counted as relevant, where a measure named none
-    queries: tuple[str, ...]  # all that are judged, in the order of the qrels
-    runs: tuple[RunResult, ...]
-    providers: Mapping[str, tuple[str, ...]]  # provider of ir-measures -> measures it computed
-    comparison: "Comparison | None" = None
-    published: "tuple[PublishedRow, ...]" = ()
 
 
 def evaluate(

@@ -17,9 +17,9 @@ import numpy as np
 from denserk.config.benchmarks import Benchmark
 from denserk.config.evaluation import EvalSettings, PageSettings, ReportSettings, ReportSources
 from denserk.errors import UsageError
-from denserk.evaluation.benchmarks import BenchmarksResult
-from denserk.evaluation.evaluator import EvaluationResult, Evaluator, first_hits, read_hits, remarks
+from denserk.evaluation.evaluator import Evaluator, first_hits, read_hits, remarks
 from denserk.evaluation.measures import is_count, parse_measures
+from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.significance import interval
 from denserk.evaluation.tables import DAGGER, Result, difference_note, number, tables
 from denserk.extras import require

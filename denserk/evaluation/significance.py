@@ -8,9 +8,8 @@ correction is from "A Simple Sequentially Rejective Multiple Test Procedure" (19
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,7 @@ from numpy.typing import NDArray
 from denserk.config.evaluation import PREVIOUS, ComparisonSettings, Correction, PairedTest
 from denserk.errors import UsageError
 from denserk.evaluation.measures import Measure, is_mean
-
-if TYPE_CHECKING:
-    from denserk.evaluation.evaluator import RunResult
+from denserk.evaluation.results import Comparison, Difference, RunResult
 
 Differences = NDArray[np.float64]  # (N,) run minus baseline, one for each query
 PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value
@@ -30,48 +27,12 @@ MOST_RUNS = 12  # of two systems over seeds; they are divided in at most 924 way
 DIGITS = 12  # of a difference; smaller ones come from the order of a sum
 
 
-@dataclass(frozen=True)
-class Difference:
-    """How a run differs from a baseline in one measure: run minus baseline over the queries."""
-
-    mean: float
-    low: float  # of the confidence interval of the mean (Student's t), corrected like `corrected`
-    high: float
-    effect: float  # Cohen's d of paired samples: mean over standard deviation of the differences
-    p: float  # two-sided p-value of the test, before any correction
-    wins: int  # queries on which the run is better
-    ties: int
-    losses: int
-    corrected: float  # the p-value after the correction
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The differences of runs from a baseline: run -> measure; counts are not compared."""
-
-    baseline: str
-    settings: ComparisonSettings
-    differences: Mapping[str, Mapping[str, Difference]]
-    spread: Mapping[tuple[str, str], float] = field(default_factory=dict)  # of (run, measure)
-
-    def significant(self, run: str, measure: str) -> bool:
-        """Return whether a difference has a corrected p-value below alpha.
-
-        Of systems over seeds, it is also larger than their spread: the root mean square of the
-        standard deviations of both.
-        """
-        found = self.differences.get(run, {}).get(measure)
-        if found is None or found.corrected >= self.settings.alpha:
-            return False
-        return abs(found.mean) > self.spread.get((run, measure), 0.0)
-
-
 def compare(
     runs: Mapping[str, PerQuery],
     measures: Sequence[Measure],
     baseline: str,
     settings: ComparisonSettings,
-    systems: Mapping[str, "RunResult"] | None = None,
+    systems: Mapping[str, RunResult] | None = None,
 ) -> Comparison:
     """Test every other run against the baseline, and correct all tests together.
 
@@ -104,7 +65,7 @@ def compare(
 
 
 def seeds_p_value(
-    one: "RunResult", other: "RunResult", measure: str, settings: ComparisonSettings
+    one: RunResult, other: RunResult, measure: str, settings: ComparisonSettings
 ) -> float:
     """Return the two-sided p-value of two systems, each with runs over seeds.
 
@@ -141,7 +102,7 @@ def t_test(differences: Differences) -> Any:
         return ttest_1samp(differences, 0.0)
 
 
-def interval(run: "RunResult", measure: Measure, alpha: float) -> tuple[float, float]:
+def interval(run: RunResult, measure: Measure, alpha: float) -> tuple[float, float]:
     """Return Student's t interval of a mean over queries; NaN for other summaries."""
     values = np.array([*run.per_query[str(measure)].values()])
     if not is_mean(measure) or len(values) < 2:

@@ -13,14 +13,11 @@ import orjson
 from denserk.config.benchmarks import groups_within
 from denserk.config.evaluation import Correction, OutputFormat, ReportSettings
 from denserk.errors import UsageError
-from denserk.evaluation.benchmarks import BenchmarksResult
-from denserk.evaluation.evaluator import EvaluationResult, Values
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
+from denserk.evaluation.results import BenchmarksResult, Comparison, EvaluationResult, Values
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
-
-    from denserk.evaluation.significance import Comparison
 
 Result = EvaluationResult | BenchmarksResult
 
@@ -210,7 +207,7 @@ def _measures_table(result: Result, measures: Sequence[Measure], report: ReportS
     return Table(header, len(labels), tuple(rows), tuple(notes))
 
 
-def difference_note(comparison: "Comparison") -> str:
+def difference_note(comparison: Comparison) -> str:
     """Return what a dagger means."""
     settings, correction = comparison.settings, ""
     tests = sum(map(len, comparison.differences.values()))

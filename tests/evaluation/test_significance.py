@@ -18,8 +18,9 @@ from denserk.config.evaluation import (
     ReportSettings,
 )
 from denserk.errors import UsageError
-from denserk.evaluation.evaluator import EvaluationResult, Evaluator
+from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
+from denserk.evaluation.results import EvaluationResult
 from denserk.evaluation.significance import compare, correction_factors, p_value
 from denserk.evaluation.tables import render
 

@@ -6,9 +6,9 @@ import pytest
 from denserk.commands.evaluate import show
 from denserk.config.evaluation import OutputFormat, ReportSettings
 from denserk.errors import UsageError
-from denserk.evaluation.benchmarks import BenchmarksResult
-from denserk.evaluation.evaluator import EvaluationResult, Evaluator
+from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
+from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.tables import render, tables
 
 JUDGED = {"q1": {"a": 1, "b": 1}, "q2": {"a": 1}}

@@ -1,0 +1,112 @@
+"""Results of an evaluation: measures of runs, comparisons with a baseline, published rows."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from denserk.config import benchmarks as config
+from denserk.config.evaluation import ComparisonSettings
+from denserk.evaluation.measures import Measure
+
+Run = Mapping[str, Mapping[str, float]]  # query id -> passage id -> score
+Grades = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
+Values = Mapping[str, float]  # measure -> value
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a run differs from a baseline in one measure: run minus baseline over the queries."""
+
+    mean: float
+    low: float  # of the confidence interval of the mean (Student's t), corrected like `corrected`
+    high: float
+    effect: float  # Cohen's d of paired samples: mean over standard deviation of the differences
+    p: float  # two-sided p-value of the test, before any correction
+    wins: int  # queries on which the run is better
+    ties: int
+    losses: int
+    corrected: float  # the p-value after the correction
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences of runs from a baseline: run -> measure; counts are not compared."""
+
+    baseline: str
+    settings: ComparisonSettings
+    differences: Mapping[str, Mapping[str, Difference]]
+    spread: Mapping[tuple[str, str], float] = field(default_factory=dict)  # of (run, measure)
+
+    def significant(self, run: str, measure: str) -> bool:
+        """Return whether a difference has a corrected p-value below alpha.
+
+        Of systems over seeds, it is also larger than their spread: the root mean square of the
+        standard deviations of both.
+        """
+        found = self.differences.get(run, {}).get(measure)
+        if found is None or found.corrected >= self.settings.alpha:
+            return False
+        return abs(found.mean) > self.spread.get((run, measure), 0.0)
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """The published results of one system on one benchmark."""
+
+    paper: config.Paper
+    benchmark: str  # the benchmark, or the group whose mean it is
+    table: str  # table and row
+    system: str  # the model, as the paper calls it
+    setting: str  # how it was trained or run
+    values: Mapping[str, str] = field(default_factory=dict)  # measure -> value as printed
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The measures of one run."""
+
+    name: str
+    summary: Values
+    per_query: Mapping[str, Values]  # measure -> query id -> value, in the order of the qrels
+    missing: tuple[str, ...]  # judged queries that the run lacks
+    unjudged: tuple[str, ...]  # queries of the run without judgments
+    ties: Mapping[str, int]  # query id -> hits with the score of an earlier one, as float32
+    over_relations: Values = field(default_factory=dict)  # means of EntityQuestions' relations
+    run_id: str | None = None  # the tag of the run, where asked for
+    seeds: "tuple[RunResult, ...]" = ()  # the runs of a system
+    spread: Values = field(default_factory=dict)  # their standard deviation by measure
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Several runs against the same judgments."""
+
+    measures: tuple[Measure, ...]  # in the order asked for; their `str` is the key of mappings
+    relevance_level: int  # the lowest grade that counted as relevant, where a measure named none
+    queries: tuple[str, ...]  # all that are judged, in the order of the qrels
+    runs: tuple[RunResult, ...]
+    providers: Mapping[str, tuple[str, ...]]  # provider of ir-measures -> measures it computed
+    comparison: Comparison | None = None
+    published: tuple[PublishedRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class BenchmarksResult:
+    """Runs, named by their folders, on benchmarks; a run that a folder lacks is not in a result."""
+
+    runs: tuple[str, ...]
+    results: Mapping[str, EvaluationResult]
+    published: tuple[PublishedRow, ...] = ()
+
+    def values(self, name: str, run: str) -> Values | None:
+        """Return a run's values on a benchmark or means over a group; None if it lacks one."""
+        entry = config.find_benchmark(name)
+        if isinstance(entry, config.Benchmark):
+            runs = self.results[entry.name].runs if entry.name in self.results else ()
+            return next((one.summary for one in runs if one.name == run), None)
+        members = [self.values(member, run) for member in entry.members]
+        present = [values for values in members if values is not None]
+        if len(present) < len(members):
+            return None
+        shared = [m for m in present[0] if all(m in values for values in present)]
+        return {m: math.fsum(values[m] for values in present) / len(present) for m in shared}
