@@ -7,7 +7,6 @@ folder beside it, NAME.unfinished.
 
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
@@ -26,7 +25,12 @@ from denserk.io.durability import make_folder
 from denserk.io.files import STREAM, flush_written, read_file, whole_binary, write_errors
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Manifest, differences, file_sha256, write_manifest
-from denserk.io.outputs import discard_replaced, unfinished_folder
+from denserk.io.outputs import (
+    discard_replaced,
+    refuse_occupied,
+    remove_own_files,
+    unfinished_folder,
+)
 from denserk.io.unchanged import changed
 from denserk.reporting import track
 
@@ -291,8 +295,9 @@ class ResumableLines(BlockFolder):
         self._output = Path(output)
         folder = unfinished_folder(output)
         with write_errors(output):
-            if overwrite:
-                shutil.rmtree(folder, ignore_errors=True)
+            if overwrite and folder.exists():
+                refuse_occupied(folder, overwrite=True)
+                remove_own_files(folder)
             make_folder(folder)
         super().__init__(folder, manifest)
 
@@ -303,4 +308,4 @@ class ResumableLines(BlockFolder):
                 out.write(read_file(self._folder / f"{block.name}.jsonl"))
         write_manifest(self._output, replace(self._manifest, complete=True, contents=contents))
         with write_errors(self._folder):
-            shutil.rmtree(self._folder)
+            remove_own_files(self._folder)

@@ -43,7 +43,8 @@ MODEL_FILES = """
     config_sentence_transformers.json sentence_bert_config.json adapter_config.json
 """
 MANIFEST_FILES = """
-    manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid block-[0-9]*.hash tokens.jsonl
+    manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid block-[0-9]*.hash
+    block-[0-9]*.jsonl tokens.jsonl
     word-frequencies.json index index.ivfdata docid vectors *.index.npy *.index.json
     segments_* _*.* write.lock int8.xml int8.bin
 """
@@ -172,6 +173,20 @@ def _is_failed_start(folder: Path, items: Sequence[Path]) -> bool:
 def unfinished_folder(output: str | Path) -> Path:
     """Return the folder of a file that is written block by block, until it is complete."""
     return Path(f"{output}.unfinished")
+
+
+def remove_own_files(folder: Path) -> None:
+    """Remove what denserk wrote in a folder, and the folder if it holds nothing else."""
+    foreign = set(foreign_items(folder))
+    for item in list(folder.iterdir()):
+        if item in foreign:
+            continue
+        if item.is_dir() and not item.is_symlink():
+            shutil.rmtree(item)
+        else:
+            item.unlink()
+    if not foreign:
+        folder.rmdir()
 
 
 def prepare_folder(

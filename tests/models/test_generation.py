@@ -18,7 +18,7 @@ from denserk.io.pretraining_text import read_expansions
 from denserk.models.generation import CONTINUATIONS, MODELS, QUERIES, TextGenerator, generate
 from tests.conftest import WORDS
 from tests.data.conftest import jsonl
-from tests.faults import NAMING, Stopped, contents, stopped_at
+from tests.faults import NAMING, Stopped, contents, denserk, stopped_at
 from tests.tiny_models import POSITIONS
 
 OPTIONS = {"t5": QUERIES, "mt5": QUERIES, "gpt2": CONTINUATIONS}
@@ -244,3 +244,20 @@ def test_one_model_alone_with_a_prompt_and_a_join(stand_in, corpus, tmp_path):
     assert all(own.next == () for own in made)
     assert made[0].queries[0].partition(" ")[2].startswith("ask: ")
     assert made[4].queries == ()
+
+
+def test_a_file_of_the_user_beside_unfinished_blocks_stays(writer, tmp_path):
+    passages = [{"_id": "d1", "text": "the river"}, {"_id": "d2", "text": "a boat"}]
+    corpus = jsonl(tmp_path / "corpus.jsonl", passages)
+    out = tmp_path / "expansions.jsonl"
+    notes = tmp_path / "expansions.jsonl.unfinished" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    models = ["--queries-model", writer("t5"), "--device", "cpu"]
+    command = ["generate", "--corpus", corpus, "--output", out, *models]
+    rejected = denserk(*command, "--overwrite")
+    assert rejected.returncode == 2
+    assert "notes.txt" in rejected.stderr
+    assert denserk(*command, "--resume").returncode == 0
+    assert len(out.read_text().splitlines()) == 2
+    assert [path.name for path in notes.parent.iterdir()] == ["notes.txt"]
