@@ -101,9 +101,9 @@ class Names:
 def public_name(name: str, folder: str | Path) -> str:
     """Return a name for readers elsewhere: relative to a folder, or else the last part of a path.
 
-    >>> public_name("/home/ada/work/corpus.jsonl", "/home/ada/work/runs")
+    >>> public_name("/data/corpus.jsonl", "/data/runs")
     '../corpus.jsonl'
-    >>> public_name("/data/corpus.jsonl", "/home/ada/work/runs"), public_name("minilm", "/home")
+    >>> public_name("/other/corpus.jsonl", "/data/runs"), public_name("minilm", "/data")
     ('corpus.jsonl', 'minilm')
     """
     return _changed_path(name, lambda path: _public_path(path, folder))

@@ -104,7 +104,7 @@ WITH_LEVEL = {name for name, level in _LEVELS.items() if level and level.default
 
 
 def other_accuracy(measure: Measure) -> str:
-    """Return what a user of sentence-transformers, whose accuracy is another measure, is told."""
+    """Return a message for users of sentence-transformers, whose accuracy is another measure."""
     cutoff = measure.params.get("cutoff")
     return _other_accuracy("" if cutoff is None else f"@{cutoff}")
 

@@ -104,14 +104,14 @@ def _build(
 
     An index is built in one go, beside its place: until it is complete, an old one stays there.
     """
-    chosen, made_from, fill = plan
-    begun = manifest.Manifest(manifest.Kind.INDEX, False, chosen, made_from)
+    recorded_settings, made_from, fill = plan
+    planned = manifest.Manifest(manifest.Kind.INDEX, False, recorded_settings, made_from)
     output = Path(paths.output)
     starts_over = paths.overwrite
     if paths.resume and (output / manifest.NAME).exists():
         present = manifest.read_manifest(output, manifest.Kind.INDEX, unfinished=True)
         if present.complete:
-            return resumed(output, present, begun).contents
+            return resumed(output, present, planned).contents
         starts_over = True
     with whole_folder(output, overwrite=starts_over) as folder:
         contents = fill(folder)
@@ -121,7 +121,7 @@ def _build(
         files = [item for item in sorted(folder.iterdir()) if item.is_file()]
         contents["sha256"] = {item.name: manifest.file_sha256(item) for item in files}
         contents["bytes"] = {item.name: item.stat().st_size for item in files}
-        manifest.write_manifest(folder, replace(begun, complete=True, contents=contents))
+        manifest.write_manifest(folder, replace(planned, complete=True, contents=contents))
         versions.require_unchanged()
     return contents
 
@@ -133,25 +133,29 @@ def is_approximate(name: str) -> bool:
 
 
 def resumed(
-    where: str | Path, found: manifest.Manifest, begun: manifest.Manifest
+    where: str | Path, present: manifest.Manifest, planned: manifest.Manifest
 ) -> manifest.Manifest:
-    """Return the manifest `found` there; a MismatchError if it is one of other settings."""
-    one, other = (
-        {k: v for k, v in m.settings.items() if k not in UNCOMPARED} for m in (found, begun)
-    )
-    compare = manifest.differences
-    made_from, now = dict(found.made_from), dict(begun.made_from)
-    checksums, checksums_now = (part.pop(VECTORS_SHA256, None) for part in (made_from, now))
+    """Return the manifest that is present; a MismatchError if the planned one differs from it."""
     hint = "choose another output, or replace it with --overwrite"
-    if changed := compare(one, other) + compare(made_from, now):
-        raise MismatchError(f"{where} was made with other settings: {'; '.join(changed)}", hint)
-    # None in an index of an older version; an unfinished one starts over
-    if found.complete and checksums is not None and checksums != checksums_now:
-        names = ", ".join(begun.made_from["vectors"])
+    made_from, planned_from = dict(present.made_from), dict(planned.made_from)
+    checksums = made_from.pop(VECTORS_SHA256, None)
+    planned_checksums = planned_from.pop(VECTORS_SHA256, None)
+    changes = manifest.differences(_compared_settings(present), _compared_settings(planned))
+    changes += manifest.differences(made_from, planned_from)
+    if changes:
+        raise MismatchError(f"{where} was made with other settings: {'; '.join(changes)}", hint)
+    # an index of an older version has no checksums; an unfinished one starts over
+    if present.complete and checksums is not None and checksums != planned_checksums:
+        names = ", ".join(planned.made_from["vectors"])
         raise MismatchError(f"{where} was built before {names} was encoded again", hint)
-    if found.complete:
+    if present.complete:
         logger.info(f"{where} is finished: nothing to do")
-    return found
+    return present
+
+
+def _compared_settings(index: manifest.Manifest) -> dict[str, Any]:
+    """Return the settings of an index that decide what is in it."""
+    return {name: value for name, value in index.settings.items() if name not in UNCOMPARED}
 
 
 def with_engine(settings: IndexSettings) -> IndexSettings:

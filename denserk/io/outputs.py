@@ -475,7 +475,7 @@ def claim(
 
 
 def _refuse_existing_file(target: Path) -> None:
-    """Raise a UsageError for a file that exists, or that a killed command has begun."""
+    """Raise a UsageError for a file that exists, or that a killed command has started."""
     if target.is_dir():  # judged by the command, which knows what may be in it
         return
     unfinished = unfinished_folder(target)
