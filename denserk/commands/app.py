@@ -117,21 +117,21 @@ def register(command: str | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; errors are reported in one line."""
-    given = _with_help_option(sys.argv[1:] if arguments is None else arguments)
-    arguments = given
-    configure(ConsoleSettings(log_json="--log-json" in given))  # for errors of the command line
+    words = _with_help_option(sys.argv[1:] if arguments is None else arguments)
+    configure(ConsoleSettings(log_json="--log-json" in words))  # for errors of the command line
     try:
-        " ".join(given).encode()
+        " ".join(words).encode()
     except UnicodeEncodeError:
         why = f"an argument is not valid {sys.getfilesystemencoding()}"
         return _report(UsageError(why, "use a UTF-8 locale and names: export LC_ALL=C.UTF-8"))
+    typed_words = words
     if "_DENSERK_COMPLETE" in os.environ:  # bash gives the line in the first, others in the second
         line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-        given = line.split()[1:]
-    if command := next((word.replace("_", "-") for word in given if word[:1] != "-"), None):
+        typed_words = line.split()[1:]
+    if command := next((word.replace("_", "-") for word in typed_words if word[:1] != "-"), None):
         register(command)
     try:
-        status = app(args=arguments, prog_name="denserk", standalone_mode=False)
+        status = app(args=words, prog_name="denserk", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except typer.TyperException as raised:

@@ -281,24 +281,37 @@ def _recorded(runs: Mapping[str, str], sources: ReportSources) -> tuple[ReportSo
     """Complete the sources from the manifests of runs, and return the costs that these record."""
     topics: list[str | None] = []
     corpora: list[str | None] = []
-    sizes, times = {}, {}
+    sizes: dict[str, float] = {}
+    times: dict[str, float] = {}
     for run, path in runs.items():
-        if beside(path).is_file():
-            made = read_manifest(path, Kind.RUN)
-            indexes = list(indexes_of(made.made_from))
-            topics.append((made.made_from.get("topics") or {}).get("name"))
-            for index in indexes:
-                if (where := beside(index["name"])).is_file():
-                    corpora += [source.name for source in corpora_of(read_any_manifest(where))]
-            sizes[run] = sum(index.get("bytes") or 0 for index in indexes)
-            seconds, queries = made.contents.get("seconds"), made.contents.get("queries")
-            times[run] = sum(seconds.values()) / queries if seconds and queries else 0
-    topic, corpus = (
-        next((name for name in names if name and name != STREAM and Path(name).exists()), None)
-        for names in (topics, corpora)
+        if not beside(path).is_file():
+            continue
+        manifest = read_manifest(path, Kind.RUN)
+        topics.append((manifest.made_from.get("topics") or {}).get("name"))
+        indexes = list(indexes_of(manifest.made_from))
+        for index in indexes:
+            index_manifest = beside(index["name"])
+            if index_manifest.is_file():
+                sources_of_index = corpora_of(read_any_manifest(index_manifest))
+                corpora += [source.name for source in sources_of_index]
+        sizes[run] = sum(index.get("bytes") or 0 for index in indexes)
+        seconds = manifest.contents.get("seconds")
+        queries = manifest.contents.get("queries")
+        times[run] = sum(seconds.values()) / queries if seconds and queries else 0
+    completed = replace(
+        sources,
+        topics=sources.topics or _first_existing(topics),
+        corpus=sources.corpus or _first_existing(corpora),
     )
-    sources = replace(sources, topics=sources.topics or topic, corpus=sources.corpus or corpus)
-    return sources, {("index size", "B"): sizes, ("latency of a query", "s"): times}
+    return completed, {("index size", "B"): sizes, ("latency of a query", "s"): times}
+
+
+def _first_existing(names: Sequence[str | None]) -> str | None:
+    """Return the first name of a file or folder that is there."""
+    for name in names:
+        if name and name != STREAM and Path(name).exists():
+            return name
+    return None
 
 
 def _recall(profiles: Sequence[Mapping[str, Any]], level: int) -> Figure:

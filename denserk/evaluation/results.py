@@ -102,11 +102,25 @@ class BenchmarksResult:
         """Return a run's values on a benchmark or means over a group; None if it lacks one."""
         entry = config.find_benchmark(name)
         if isinstance(entry, config.Benchmark):
-            runs = self.results[entry.name].runs if entry.name in self.results else ()
-            return next((one.summary for one in runs if one.name == run), None)
-        members = [self.values(member, run) for member in entry.members]
-        present = [values for values in members if values is not None]
-        if len(present) < len(members):
+            return self._values_on_benchmark(entry.name, run)
+        values_of_members = []
+        for member in entry.members:
+            values = self.values(member, run)
+            if values is None:
+                return None
+            values_of_members.append(values)
+        means = {}
+        for measure in values_of_members[0]:
+            if all(measure in values for values in values_of_members):
+                total = math.fsum(values[measure] for values in values_of_members)
+                means[measure] = total / len(values_of_members)
+        return means
+
+    def _values_on_benchmark(self, benchmark: str, run: str) -> Values | None:
+        """Return a run's values on one benchmark; None if it lacks it."""
+        if benchmark not in self.results:
             return None
-        shared = [m for m in present[0] if all(m in values for values in present)]
-        return {m: math.fsum(values[m] for values in present) / len(present) for m in shared}
+        for result in self.results[benchmark].runs:
+            if result.name == run:
+                return result.summary
+        return None

@@ -252,9 +252,9 @@ def _mean(vectors: Tensor, rows: Rows) -> Tensor:
     mean = vectors.mean(0)
     if bool(torch.isfinite(mean).all()):
         return mean
-    damaged = (~torch.isfinite(vectors)).any(1).nonzero()
-    if len(damaged):
-        raise NotFiniteError(int(rows[int(damaged[0])]))
+    damaged = _first_not_finite(vectors)
+    if damaged is not None:
+        raise NotFiniteError(int(rows[damaged]))
     return torch.zeros_like(mean)
 
 
@@ -263,9 +263,15 @@ def _refuse_non_finite(products: Tensor, first: int) -> None:
     # NaN and infinity survive a sum, which takes a fraction of the time of the comparison
     if bool(torch.isfinite(products.sum())):
         return
-    rows = (~torch.isfinite(products)).any(1).nonzero()
-    if len(rows):
-        raise NotFiniteError(first + int(rows[0]))
+    row = _first_not_finite(products)
+    if row is not None:
+        raise NotFiniteError(first + row)
+
+
+def _first_not_finite(values: Tensor) -> int | None:
+    """Return the first row of (n, D) values in which one is not finite; None if all are."""
+    rows = (~torch.isfinite(values)).any(1).nonzero()
+    return int(rows[0]) if len(rows) else None
 
 
 def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -351,8 +351,10 @@ class TrainingColumns(NamedTuple):
         parts = [f"query: {self.query}"]
         parts += [f"positive: {name}" for name in self.positives]
         parts += [f"negative: {name}" for name in self.negatives]
-        parts += [f"query id: {self.query_id}"] if self.query_id is not None else []
-        parts += [f"label: {self.label}"] if self.label is not None else []
+        if self.query_id is not None:
+            parts.append(f"query id: {self.query_id}")
+        if self.label is not None:
+            parts.append(f"label: {self.label}")
         parts += [f"not used: {name}" for name in self.ignored]
         return ", ".join(parts)
 

@@ -165,12 +165,16 @@ def is_resumable(output: Path) -> bool:
 
 def refuse_changes(output: Path, record: Mapping[str, Any]) -> None:
     """Raise a MismatchError where a run to resume was started with other settings."""
-    before, now = training_record(output) or {}, orjson.loads(orjson.dumps(record))
-    if changes := differences(_compared(before), _compared(now)):
-        why = f"{output} was started with other settings: {'; '.join(changes)}"
-        raise MismatchError(why, "resume with those settings, or start again with --overwrite")
-    old, new = ({"versions": each.get("versions")} for each in (before, now))
-    if changes := differences(old, new):
+    before = training_record(output) or {}
+    now = orjson.loads(orjson.dumps(record))
+    changes = differences(_compared(before), _compared(now))
+    if changes:
+        message = f"{output} was started with other settings: {'; '.join(changes)}"
+        raise MismatchError(message, "resume with those settings, or start again with --overwrite")
+    versions_before = {"versions": before.get("versions")}
+    versions_now = {"versions": now.get("versions")}
+    changes = differences(versions_before, versions_now)
+    if changes:
         logger.warning(f"resuming, the last bits may differ: {'; '.join(changes)}")
 
 

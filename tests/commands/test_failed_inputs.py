@@ -40,13 +40,6 @@ def made(tiny, tmp_path_factory):
     return work
 
 
-@pytest.fixture
-def at(tmp_path, made, monkeypatch):
-    shutil.copytree(made, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
-    return tmp_path / "work"
-
-
 def write(name, lines):
     Path(name).write_text("".join(f"{line}\n" for line in lines))
 

@@ -41,13 +41,6 @@ def made(tmp_path_factory, tiny, tiny_reranker):
     return work
 
 
-@pytest.fixture
-def at(tmp_path, made, monkeypatch):
-    shutil.copytree(made, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
-    return tmp_path / "work"
-
-
 ENCODE = ["encode", "--model", "model", "--corpus", "corpus.jsonl"]
 TRAIN = ["finetune", "--model", "model", "--train-data", "train.jsonl", "--group-size", "2", *FAST]
 MINE = ["mine-negatives", "--topics", "queries.tsv", "--qrels", "qrels.txt", "--run", "a.trec"]

@@ -48,13 +48,6 @@ def made(tmp_path_factory):
     return work
 
 
-@pytest.fixture
-def at(tmp_path, made, monkeypatch):
-    shutil.copytree(made, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
-    return tmp_path / "work"
-
-
 def opened(kind):
     return (denserk.BM25 if kind == "bm25" else denserk.Index).open("folder")
 
