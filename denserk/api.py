@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from denserk.index.search import OpenedIndex
+    from denserk.index.opening import OpenedIndex
     from denserk.models.text_encoder import TextEncoder
 
     RunLike: TypeAlias = PathName | Scores | pd.DataFrame
@@ -226,7 +226,7 @@ class Index:
     @classmethod
     def open(cls, path: PathName | Sequence[PathName], **options: Any) -> Self:
         """Open an index or a folder of vectors, or several as one; options: device, threads."""
-        from denserk.index.search import open_index
+        from denserk.index.opening import open_index
 
         paths = [path] if isinstance(path, str | PathLike) else path
         compute = from_json(ComputeSettings, options)
@@ -268,7 +268,7 @@ class Index:
 
     def _query_vectors(self, queries: Any) -> Vectors:
         """Return the vectors of queries, which must fit the index."""
-        from denserk.index.search import refuse_other_queries
+        from denserk.index.query_encoder import refuse_other_queries
 
         if self._opened.bm25:
             raise UsageError("a BM25 index is searched with texts, not with vectors")
@@ -280,7 +280,7 @@ class Index:
         self, queries: Sequence[Query], model: "Encoder | PathName | None"
     ) -> NDArray[Any]:
         """Return the vectors of queries, or their texts for a BM25 index."""
-        from denserk.index.search import load_query_encoder, refuse_other_queries
+        from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
 
         if self._opened.bm25:
             if model is not None:
@@ -371,8 +371,8 @@ def evaluate(
     `denserk eval`. With `baseline`, one of the names, the other runs also have "nDCG@10 p" and so
     on: the p-value of the difference by a paired t-test, corrected by Holm.
     """
-    from denserk.evaluation.evaluator import evaluate as measure
     from denserk.evaluation.significance import compare
+    from denserk.tasks.evaluate import evaluate as measure
 
     settings = from_json(EvaluationSettings, {"measures": measures, **options})
     is_single_run = not isinstance(run, Mapping) or all(map(_is_hits, run.values()))

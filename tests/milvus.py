@@ -14,9 +14,9 @@ from denserk.config.retrieval import (
     IndexSettings,
     MilvusIndexSettings,
 )
-from denserk.index.build import IndexResult
-from denserk.index.milvus import build_collection
 from denserk.io import vector_formats
+from denserk.tasks.build_collection import build_collection
+from denserk.tasks.build_index import IndexResult
 
 MILVUS = IndexSettings(engine=Engine.MILVUS)
 

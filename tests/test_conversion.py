@@ -9,7 +9,6 @@ from safetensors.torch import load_file, save_file
 
 from denserk.config.encoding import VectorFormat
 from denserk.config.formats import ConversionSettings, Kind, RunFormat, TrainingFormat
-from denserk.conversion import CONVERSIONS, convert, detect_kind
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind as ManifestKind
@@ -21,6 +20,7 @@ from denserk.io.vectors import open_vectors
 from denserk.models.checkpoints import read_weights
 from denserk.models.model_folder import WEIGHTS_FILE, read_model_folder
 from denserk.records import Candidate
+from denserk.tasks.convert import CONVERSIONS, convert, detect_kind
 from tests.conftest import PASSAGES, QUERIES
 from tests.data.conftest import write_expansions
 

@@ -9,7 +9,7 @@ import torch
 from denserk.config.encoding import AggKind, AggLayout, ComputeSettings, TermWeight
 from denserk.config.retrieval import SearchSettings
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
-from denserk.index.search import open_index
+from denserk.index.opening import open_index
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models.lexical import (
     WEIGHT_RULES,

@@ -80,8 +80,9 @@ def test_old_vectors_are_indexed_again_with_equal_bytes(old):
 
 def test_an_update_copies_old_vectors(old):
     encode(model="model", corpus="corpus.jsonl", update="vectors", output="updated", **CPU)
-    search(index="updated", encoded_queries="encoded", hits=10, output="again.trec")
-    assert Path("again.trec").read_bytes() == Path("vectors.trec").read_bytes()
+    for name in ("vectors", "updated"):
+        search(index=name, encoded_queries="encoded", hits=10, output=f"{name}-now.trec")
+    assert Path("updated-now.trec").read_bytes() == Path("vectors-now.trec").read_bytes()
 
 
 def test_an_interrupted_old_training_is_resumed(old):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from denserk.config.evaluation import PREVIOUS, ComparisonSettings, EvaluationSettings
-from denserk.evaluation.evaluator import evaluate
 from denserk.evaluation.significance import compare
+from denserk.tasks.evaluate import evaluate
 from tests.training.finetuning import log_of
 
 DEMO = Path(__file__).parents[1] / "demo"

@@ -36,9 +36,16 @@ fi
 
 # Modules that the commands of recipes import when they run.
 WORK = (
-    *("conversion", "models.encode", "models.generation", "index.rerank"),
-    *("index.build", "index.fusion", "index.search", "mining.mining"),
-    *("training.finetune", "training.pretrain"),
+    "build_index",
+    "convert",
+    "encode",
+    "finetune",
+    "fuse",
+    "generate",
+    "mine_negatives",
+    "pretrain",
+    "rerank",
+    "search",
 )
 
 
@@ -78,7 +85,7 @@ def idle(monkeypatch):
         raise Reached
 
     for name in WORK:
-        module = ModuleType(f"denserk.{name}")
+        module = ModuleType(f"denserk.tasks.{name}")
         vars(module)["__getattr__"] = lambda _: reached
         monkeypatch.setitem(sys.modules, module.__name__, module)
     # models that earlier commands of a recipe train are not there

@@ -28,7 +28,7 @@ def convert(
     denserk convert run.trec run.tsv --to msmarco
     denserk convert checkpoint/ model/ --kind model --representation cls
     """
-    from denserk.conversion import convert as task
+    from denserk.tasks.convert import convert as task
 
     result = task(source, target, conversion, options)
     logger.info(f"{target}: {result.count:,} {result.unit} in format {result.format}")
@@ -46,7 +46,7 @@ def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: Comput
     denserk generate --corpus corpus.jsonl --output out.jsonl --queries-model T5/
     denserk generate --corpus corpus.jsonl --output out.jsonl --continuation-model gpt2
     """
-    from denserk.models.generation import generate as task
+    from denserk.tasks.generate import generate as task
 
     result = task(settings, corpus, compute)
     made = f"{result.queries:,} queries, {result.continuations:,} continuations"

@@ -80,11 +80,11 @@ def evaluate(
         settings, runs = with_baseline(settings, runs)
     check_page(settings, [*runs, qrels] if qrels else runs)
     if inputs.answers is not None and inputs.corpus is not None:
-        from denserk.evaluation.answers import evaluate_answers
+        from denserk.tasks.evaluate_answers import evaluate_answers
 
         result = evaluate_answers(runs, inputs.answers, inputs.corpus, settings, corpus)
     else:
-        from denserk.evaluation.evaluator import evaluate as task
+        from denserk.tasks.evaluate import evaluate as task
 
         assert qrels is not None  # found by sort_inputs
         result = task(runs, qrels, settings)
@@ -157,7 +157,7 @@ def benchmark(
         reject_given(settings, among=options_of_one, why="only for run files of one benchmark")
     check_page(settings, runs)
     if paths.model is not None:
-        from denserk.commands.benchmark_runs import RunMaker
+        from denserk.tasks.benchmark import RunMaker
 
         RunMaker(paths, make, options, corpus).make(requested)
     else:
@@ -165,7 +165,7 @@ def benchmark(
     if is_one_benchmark:
         _evaluate_one(paths, requested[0], settings)
         return
-    from denserk.evaluation.benchmarks import evaluate_benchmarks
+    from denserk.tasks.benchmark import evaluate_benchmarks
 
     results = evaluate_benchmarks(runs, names, settings, paths.against)
     show(results, settings)
@@ -190,7 +190,7 @@ def _evaluate_one(
     paths: benchmarks.BenchmarkPaths, benchmark: benchmarks.Benchmark, settings: EvalSettings
 ) -> None:
     """Evaluate run files on one benchmark, with a report of its queries."""
-    from denserk.evaluation.benchmarks import evaluate_benchmark
+    from denserk.tasks.benchmark import evaluate_benchmark
 
     settings, runs = with_baseline(settings, [*paths.runs])
     result = evaluate_benchmark(runs, benchmark, settings, paths.against)

@@ -59,7 +59,7 @@ def sentence_similarity(
     denserk analyze sentence-similarity --model minilm --data sts.tsv
     denserk analyze sentence-similarity --model model/ --data nli.jsonl --output out.csv
     """
-    from denserk import analysis as tasks
+    from denserk.tasks import analyze as tasks
 
     found = tasks.sentence_similarity(settings, options)
     _print(settings.output, tasks.as_table(found, digits=4))
@@ -81,7 +81,7 @@ def attention_entropy(
     denserk analyze attention-entropy --model bert-base-uncased --corpus corpus.jsonl
     denserk analyze attention-entropy --model a/ --model b/ --corpus corpus.jsonl
     """
-    from denserk import analysis as tasks
+    from denserk.tasks import analyze as tasks
 
     found = tasks.attention_entropy(_with(settings, more), corpus, compute)
     _print(settings.output, tasks.layer_table(found))
@@ -101,7 +101,7 @@ def query_latency(
     denserk analyze query-latency --model minilm --topics queries.tsv
     denserk analyze query-latency --model minilm --topics queries.tsv --threads 4
     """
-    from denserk import analysis as tasks
+    from denserk.tasks import analyze as tasks
 
     found = tasks.query_latency(_with(settings, more), options)
     columns = ("label", "device", "threads", "p1_ms", "p50_ms", "p99_ms")
@@ -125,7 +125,7 @@ def winning_vectors(
     denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --qrels qrels.txt
     denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --run run.trec
     """
-    from denserk import analysis as tasks
+    from denserk.tasks import analyze as tasks
 
     found = tasks.winning_vectors(_with(settings, more), options, corpus)
     columns = ("label", "passages", "pairs", "kind", "vector", "wins", "share")
@@ -258,7 +258,7 @@ def reproduce(
     denserk reproduce run.trec
     denserk reproduce run.trec --from-step vectors --output again/
     """
-    from denserk.commands.reproduction import reproduce as task
+    from denserk.tasks.reproduce import reproduce as task
 
     place: AbstractContextManager[Path] = scratch_folder("reproduce")
     if settings.output is not None:

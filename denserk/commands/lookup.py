@@ -11,7 +11,7 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.retrieval import SearchPaths
 from denserk.errors import UsageError
 from denserk.index.bm25 import STOP_WORDS, TERM
-from denserk.index.search import OpenedIndex
+from denserk.index.opening import OpenedIndex
 from denserk.index.searcher import Hits
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import STREAM, one_line, read_text_lines

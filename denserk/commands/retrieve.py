@@ -35,7 +35,7 @@ def encode(
     from denserk.models.sentence_transformers_folder import look_for_encoder
 
     look_for_encoder(settings.model)  # before torch is imported and the corpus is read
-    from denserk.models.encode import encode as task
+    from denserk.tasks.encode import encode as task
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the number of threads is --workers
     result = task(settings, corpus, options)
@@ -68,13 +68,13 @@ def index(
     """
     result: Any
     if settings.engine is retrieval.Engine.MILVUS:
-        from denserk.index.milvus import build_collection
+        from denserk.tasks.build_collection import build_collection
 
         result = build_collection(paths, settings, milvus)
         made = f"{milvus.place}: {result.count:,} passages"
     else:
         reject_given(milvus, why="only for Milvus", hint="add --engine milvus")
-        from denserk.index.build import build_index
+        from denserk.tasks.build_index import build_index
 
         result = build_index(paths, settings, bm25, corpus)
         size = f"{result.bytes / result.count:,.0f} bytes each"
@@ -113,7 +113,7 @@ def search(
 
         reject_given(searching, among="output_format tag", why="only for --output")
         use = partial(print_hits, paths)
-    from denserk.index.search import search as task
+    from denserk.tasks.search import search as task
 
     asked = (paths, searching, representation, text, compute, milvus)
     result = task(*asked, own_precision=own_precision, use=use)
@@ -144,7 +144,7 @@ def rerank(
     from denserk.io.model_files import look_for_model
 
     look_for_model(paths.model)  # before torch is imported
-    from denserk.index.rerank import rerank as task
+    from denserk.tasks.rerank import rerank as task
 
     result = task(paths, settings, text, compute, corpus)
     speed = f"{result.pairs / result.scoring_seconds:,.1f} pairs per second"
@@ -170,7 +170,7 @@ def fuse(
     denserk fuse bm25-train.trec dense-train.trec --tune train-qrels.txt
     denserk fuse bm25.trec dense.trec --method linear --weights 0.3,0.7 --output fused.trec
     """
-    from denserk.index.fusion import fuse as task
+    from denserk.tasks.fuse import fuse as task
 
     if not (paths.output or fusion.tune):
         raise UsageError("give --output, or --tune")

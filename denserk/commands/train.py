@@ -31,7 +31,7 @@ def pretrain(
     denserk pretrain --objective mlm --architecture tiny --corpus t.txt --output m/
     """
     run = config.resolve_run(pretraining, corpus, given)
-    from denserk.training.pretrain import pretrain as task
+    from denserk.tasks.pretrain import pretrain as task
 
     return _report(task(run), pretraining.output)
 
@@ -56,7 +56,7 @@ def finetune(
         print_table(training.COLUMNS, training.list_presets())
         return None
     run = training.resolve_run(presets.preset, corpus, given)
-    from denserk.training.finetune import finetune as task
+    from denserk.tasks.finetune import finetune as task
 
     result = task(run)
     best = "" if result.best is None else f", best {run.validation.best_by} {result.best:.4f}"
@@ -87,7 +87,7 @@ def mine_negatives(
     denserk mine-negatives --train t.jsonl --run r.trec --corpus c.jsonl --output mined.jsonl
     denserk mine-negatives --topics q.tsv --qrels qrels.txt --run r.trec --output out.jsonl
     """
-    from denserk.mining.mining import mine_negatives as task
+    from denserk.tasks.mine_negatives import mine_negatives as task
 
     result = task(paths, training.resolve_mining(paths.preset, given), corpus, text, compute)
     logger.info(f"{paths.output}: {result.queries:,} queries, {result.negatives:,} negatives")

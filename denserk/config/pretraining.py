@@ -17,6 +17,7 @@ from denserk.config.options import (
     build,
     option,
     paper_sections,
+    select,
     setting,
     typed_values,
     unused_options,
@@ -240,6 +241,13 @@ class PretrainRun(ResolvedRun):
     masking: MaskingSettings = field(default_factory=MaskingSettings)
     objective: PretrainingObjectiveSettings = field(default_factory=PretrainingObjectiveSettings)
     optimizer: PretrainOptimizerSettings = field(default_factory=PretrainOptimizerSettings)
+
+
+def run_of_options(options: Given) -> PretrainRun:
+    """Resolve a run from the options of `denserk pretrain` by name, as they are given."""
+    typed = typed_values("denserk pretrain", options, PretrainSettings, CorpusSettings, *CLASSES)
+    pretraining = build(PretrainSettings, typed)
+    return resolve_run(pretraining, build(CorpusSettings, typed), select(typed, *CLASSES))
 
 
 def resolve_run(pretrain: PretrainSettings, corpus: CorpusSettings, given: Given) -> PretrainRun:

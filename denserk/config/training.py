@@ -441,6 +441,15 @@ class FinetuneRun(ResolvedRun):
         return find_preset(self.preset).settings.get("warmup_steps") == self.optimizer.warmup_steps
 
 
+def run_of_options(options: Given) -> FinetuneRun:
+    """Resolve a run from the options of `denserk finetune` by name, as they are given."""
+    typed = typed_values(
+        "denserk finetune", options, PresetSettings, formats.CorpusSettings, *CLASSES
+    )
+    preset_name = build(PresetSettings, typed).preset
+    return resolve_run(preset_name, build(formats.CorpusSettings, typed), select(typed, *CLASSES))
+
+
 def resolve_run(
     preset_name: str | None, corpus: formats.CorpusSettings, given: Given
 ) -> FinetuneRun:

@@ -8,95 +8,17 @@ and row, system, setting, dataset and measure as the paper calls them.
 import csv
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from denserk.config import benchmarks as config
-from denserk.config.evaluation import EvalSettings
 from denserk.config.options import FOLDER
-from denserk.errors import MismatchError, UsageError
-from denserk.evaluation.evaluator import evaluate, short_names
-from denserk.evaluation.results import BenchmarksResult, EvaluationResult, PublishedRow
-from denserk.io.data_sets import find_parts
-from denserk.io.files import STREAM
-from denserk.io.manifest import Kind, beside, read_manifest
+from denserk.errors import UsageError
+from denserk.evaluation.results import PublishedRow
 
 logger = logging.getLogger(__name__)
 
 ENDINGS = ("", ".trec", ".txt", ".tsv", ".run", ".jsonl")  # of runs in a folder, .gz or not
-
-
-def evaluate_benchmark(
-    runs: Sequence[str],
-    benchmark: config.Benchmark,
-    settings: EvalSettings | None = None,
-    against: Sequence[config.Paper] = (),
-) -> EvaluationResult:
-    """Evaluate runs on one benchmark, whose measures hold unless `settings` name some.
-
-    The measures that the papers in `against` report are computed too.
-    """
-    settings = settings or EvalSettings()
-    corpus = benchmark.corpus.name
-    own = f"{benchmark.name} (corpus {corpus})"
-    for path in runs:
-        recorded = path != STREAM and beside(path).is_file()
-        made = read_manifest(path, Kind.RUN).made_from.get("suite") if recorded else None
-        if made is not None and (other := f"{made['name']} (corpus {made['corpus']})") != own:
-            hint = f"denserk benchmark {made['name']} --runs {path}"
-            raise MismatchError(f"{path} was made for {other}, not for {own}", hint)
-        if made is None and corpus == "msmarco-passage-titled":
-            logger.info(f"{path} has no manifest: assumed to be a run on the titled corpus")
-    rows = _published(against, [benchmark.name])
-    reported = (measure for row in rows for measure in row.values)
-    measures = settings.measures or (*benchmark.measures, *reported)
-    remove = settings.remove_query or benchmark.remove_query
-    regex = settings.regex or benchmark.regex
-    settings = replace(settings, measures=measures, remove_query=remove, regex=regex)
-    if benchmark.answers is None:
-        qrels = find_parts([benchmark], ["qrels"])[benchmark.name]["qrels"]
-        result = evaluate(runs, qrels, settings)
-    else:
-        from denserk.evaluation.answers import evaluate_answers
-
-        parts = find_parts([benchmark], ["answers", "corpus"])[benchmark.name]
-        result = evaluate_answers(runs, parts["answers"], parts["corpus"], settings)
-    names = set(map(str, result.measures))
-    cut = (replace(row, values={m: v for m, v in row.values.items() if m in names}) for row in rows)
-    return replace(result, published=tuple(row for row in cut if row.values))
-
-
-def evaluate_benchmarks(
-    folders: Sequence[str],
-    names: Sequence[str],
-    settings: EvalSettings | None = None,
-    against: Sequence[config.Paper] = (),
-) -> BenchmarksResult:
-    """Evaluate folders of runs, such as scifact.trec, on several benchmarks and groups."""
-    asked, called = config.find_benchmarks(names), short_names(folders)
-    paths: dict[str, dict[str, str]] = {benchmark.name: {} for benchmark in asked}
-    for folder, name in zip(folders, called, strict=True):
-        found = {each.name: run_in_folder(folder, each) for each in asked}
-        for title, path in found.items():
-            if path is not None:
-                paths[title][name] = str(path)
-        missing = [title for title, path in found.items() if path is None]
-        if len(missing) == len(asked):
-            hint = f"runs are named by benchmark, for example {asked[0].short}.trec"
-            raise UsageError(f"{folder} holds no run of {', '.join(names)}", hint)
-        if missing:
-            logger.warning(f"{folder} has no run of {', '.join(missing)}: no mean that needs them")
-    asked = tuple(benchmark for benchmark in asked if paths[benchmark.name])
-    find_parts(asked, ["qrels", "answers"])  # reports all missing parts at once
-    results = {}
-    for benchmark in asked:
-        runs = paths[benchmark.name]
-        result = evaluate_benchmark(list(runs.values()), benchmark, settings)
-        named = (replace(run, name=name) for name, run in zip(runs, result.runs, strict=True))
-        results[benchmark.name] = replace(result, runs=tuple(named))
-    shown = [*results, *(group.name for group in config.groups_within(results))]
-    return BenchmarksResult(tuple(called), results, _published(against, shown))
 
 
 def run_in_folder(folder: str | Path, benchmark: config.Benchmark) -> Path | None:
@@ -114,7 +36,7 @@ def run_in_folder(folder: str | Path, benchmark: config.Benchmark) -> Path | Non
     return found[0] if found else None
 
 
-def _published(against: Sequence[config.Paper], names: Sequence[str]) -> tuple[PublishedRow, ...]:
+def published_by(against: Sequence[config.Paper], names: Sequence[str]) -> tuple[PublishedRow, ...]:
     """Return what papers report on benchmarks and groups; log where they report nothing."""
     found: list[PublishedRow] = []
     for paper in dict.fromkeys(against):

@@ -12,14 +12,13 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, stdev
 
 import numpy as np
 
-from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunOrder, parse_bound
+from denserk.config.evaluation import EvaluationSettings, RunOrder, parse_bound
 from denserk.errors import GateError, InputError, MismatchError
 from denserk.evaluation.measures import (
     Measure,
@@ -33,7 +32,7 @@ from denserk.evaluation.measures import (
 from denserk.evaluation.providers import Judgments, measure_groups
 from denserk.evaluation.results import EvaluationResult, Grades, Run, RunResult
 from denserk.io.files import STREAM, some
-from denserk.io.runs import RankedList, read_run, read_run_scores, read_run_tag
+from denserk.io.runs import RankedList, read_run, read_run_scores
 from denserk.io.topics import grades_by_query, read_qrels, read_qrels_map
 from denserk.records import Qrel
 
@@ -45,42 +44,6 @@ Keep = Callable[[RankedList], dict[str, float]]  # chooses among the hits of a q
 RANKED = {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"}
 SEED = re.compile(r"[-_.](seed)?[-_.]?\d+$")  # at the end of a run's name
 ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl))+$")  # of runs
-
-
-def evaluate(
-    runs: Sequence[str],
-    qrels: str,
-    settings: EvaluationSettings | None = None,
-    names: Sequence[str] | None = None,
-    source: str | None = None,
-) -> EvaluationResult:
-    """Evaluate run files ("-" is standard input) by a qrels file, or by those of a collection.
-
-    The result has the measures asked for, the default ones if there are none, and those of the
-    minimum values; `check_minimums` checks it. Messages call the runs `names` and the qrels
-    `source`, or by their files.
-    """
-    settings = settings or EvaluationSettings()
-    choice = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
-    measures = (*choice.measures, *(measure for measure, _ in minimums(settings)))
-    judgments, subtopic_qrels = read_judgments(qrels, measures)
-    evaluator = Evaluator(
-        measures,
-        judgments,
-        complete=settings.complete,
-        qrels=subtopic_qrels,
-        source=source or qrels,
-    )
-    depth = needed_depth(measures)
-    keep = None
-    if depth is not None:
-        keep = partial(_prune_by_judgments, depth=depth, judgments=judgments)
-    results = []
-    for name, path in zip(names or short_names(runs), runs, strict=True):
-        hits = read_hits(path, settings, keep)
-        run_id = (read_run_tag(path) or name) if choice.run_id else None
-        results.append(replace(evaluator.evaluate(name, hits), run_id=run_id))
-    return evaluator.result(results, settings.relevance_level)
 
 
 def read_judgments(

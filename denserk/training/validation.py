@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denserk.analysis import figure_of, score_examples
 from denserk.config import training
 from denserk.data.batches import PairJoiner, TokenBatch, by_length, pad, to_device
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches, assemble
 from denserk.data.training_data import SentenceStore, TrainingStore
 from denserk.errors import InputError
+from denserk.evaluation.sentences import figure_of, score_examples
 from denserk.io.corpus import read_passages
 from denserk.io.topics import read_qrels_map, read_queries
 from denserk.losses.retrieval import sentence_loss

@@ -7,12 +7,12 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from denserk.analysis import query_latency, sentence_similarity
 from denserk.config.analysis import QueryLatencySettings, SentenceSimilaritySettings
 from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.errors import InputError
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage
+from denserk.tasks.analyze import query_latency, sentence_similarity
 from tests.conftest import QUERIES
 from tests.data.conftest import jsonl
 

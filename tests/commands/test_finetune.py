@@ -1,7 +1,7 @@
 import pytest
 
 from denserk.commands.app import run
-from denserk.training import finetune, pretrain
+from denserk.tasks import finetune, pretrain
 from denserk.training.run_folder import TrainingResult
 
 BASIC = ("finetune", "--model", "m", "--train-data", "t.jsonl", "--output", "o")

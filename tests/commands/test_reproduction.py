@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from denserk.commands.inspect import reproduce as command
-from denserk.commands.reproduction import SAME, reproduce
 from denserk.commands.retrieve import encode, fuse, index, rerank, search
 from denserk.commands.train import finetune
 from denserk.config.analysis import Step
 from denserk.errors import GateError, MismatchError, UsageError
 from denserk.io.manifest import file_sha256
+from denserk.tasks.reproduce import SAME, reproduce
 from tests.conftest import PASSAGES, QRELS, QUERIES, write_toy
 from tests.faults import Stopped, stopped_at
 

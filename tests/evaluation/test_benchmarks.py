@@ -8,14 +8,9 @@ from denserk.commands.app import run as command
 from denserk.config.benchmarks import Paper, benchmarks, find_benchmark, groups
 from denserk.config.evaluation import EvalSettings
 from denserk.errors import MismatchError, UsageError
-from denserk.evaluation.benchmarks import (
-    evaluate_benchmark,
-    evaluate_benchmarks,
-    figures,
-    published_rows,
-    run_in_folder,
-)
+from denserk.evaluation.benchmarks import figures, published_rows, run_in_folder
 from denserk.io.manifest import Kind, Manifest, write_manifest
+from denserk.tasks.benchmark import evaluate_benchmark, evaluate_benchmarks
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from denserk.config.evaluation import EvaluationSettings
 from denserk.errors import MismatchError
-from denserk.evaluation.evaluator import Evaluator, evaluate
+from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_qrels_map
+from denserk.tasks.evaluate import evaluate
 
 Scores = dict[str, dict[str, float]]
 Grades = dict[str, dict[str, int]]

@@ -19,11 +19,11 @@ from denserk.config.evaluation import (
 )
 from denserk.errors import UsageError
 from denserk.evaluation.benchmarks import published_rows
-from denserk.evaluation.evaluator import evaluate
 from denserk.evaluation.report import page_in, write_benchmarks_report, write_report
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.significance import compare
 from denserk.io.manifest import Kind, Manifest, write_manifest
+from denserk.tasks.evaluate import evaluate
 from tests.conftest import PASSAGES, QUERIES
 
 pytest.importorskip("matplotlib")

@@ -2,9 +2,9 @@ import gzip
 from pathlib import Path
 
 from denserk.config.evaluation import EvaluationSettings, OutputFormat, ReportSettings
-from denserk.evaluation.evaluator import evaluate
 from denserk.evaluation.measures import TREC_NAMES
 from denserk.evaluation.tables import render
+from denserk.tasks.evaluate import evaluate
 
 Numbers = dict[tuple[str, str], str]
 KNOWN = {"runid", *TREC_NAMES}

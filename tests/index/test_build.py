@@ -20,9 +20,9 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index import faiss_index
-from denserk.index.build import build_index
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.vectors import VectorFolder
+from denserk.tasks.build_index import build_index
 from tests.faults import Stopped, contents, denserk, limit_file_size, stopped_at
 from tests.index.folders import MODEL, index, vector_folder
 from tests.milvus import write_vectors

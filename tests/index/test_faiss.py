@@ -7,8 +7,8 @@ import pytest
 from denserk.config.retrieval import IndexSettings, IndexType, Metric, SearchSettings
 from denserk.errors import UsageError
 from denserk.index import faiss_index
-from denserk.index.build import measure_recall
 from denserk.index.faiss_index import FaissIndex, available_bytes, build, empty_index
+from denserk.tasks.build_index import measure_recall
 
 faiss = pytest.importorskip("faiss")
 VECTORS = np.random.default_rng(0).normal(size=(700, 16)).astype(np.float32)

@@ -5,7 +5,7 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.options import from_json
 from denserk.config.retrieval import Metric, SearchSettings
 from denserk.errors import UsageError
-from denserk.index.search import open_index
+from denserk.index.opening import open_index
 from tests.index.folders import best, flat_folder, found, index, vector_folder
 
 IDS = [f"d{n}" for n in range(40)]

@@ -19,12 +19,13 @@ from denserk.config.retrieval import (
     Ties,
 )
 from denserk.errors import InputError, UsageError
-from denserk.evaluation.evaluator import evaluate
-from denserk.index.fusion import fuse, score_parts, weight_grid, weighted
+from denserk.index.fusion import score_parts, weighted
 from denserk.index.searcher import Ranking
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.runs import read_run_scores, write_run
 from denserk.records import best_first
+from denserk.tasks.evaluate import evaluate
+from denserk.tasks.fuse import fuse, weight_grid
 from tests.peers import run_pyserini
 from tests.reporters import Heard
 

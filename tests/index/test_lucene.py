@@ -18,13 +18,13 @@ from denserk.config.retrieval import (
     SearchSettings,
     StopWords,
 )
-from denserk.conversion import convert
 from denserk.errors import InputError, MissingExtraError
 from denserk.index import bm25
 from denserk.index.bm25 import LuceneIndex, build_lucene
-from denserk.index.build import build_index
-from denserk.index.search import search
 from denserk.io.runs import read_run_scores
+from denserk.tasks.build_index import build_index
+from denserk.tasks.convert import convert
+from denserk.tasks.search import search
 from tests.conftest import PASSAGES
 from tests.index.test_bm25 import TEXTS, by_hand
 from tests.peers import java_home, run_anserini, run_pyserini

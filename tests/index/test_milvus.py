@@ -25,10 +25,11 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import InputError, MismatchError, MissingExtraError, ServerError, UsageError
 from denserk.index import milvus
-from denserk.index.milvus import Collection, MilvusIndex, build_collection
+from denserk.index.milvus import Collection, MilvusIndex
 from denserk.index.searcher import Searcher
 from denserk.io.runs import read_run_scores
-from denserk.models.encode import encode
+from denserk.tasks.build_collection import build_collection
+from denserk.tasks.encode import encode
 from tests.faults import Stopped, stopped_at
 from tests.index.folders import best, found, vector_folder, whole_numbers
 from tests.milvus import MILVUS, collection, load, require_milvus, write_vectors

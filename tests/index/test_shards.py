@@ -6,7 +6,7 @@ import pytest
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import Metric, SearchSettings, Ties
 from denserk.errors import MismatchError, UsageError
-from denserk.index.search import open_index
+from denserk.index.opening import open_index
 from tests.index import folders
 from tests.index.folders import best, flat_folder, index, vector_folder, whole_numbers
 from tests.reporters import Heard

@@ -9,7 +9,7 @@ from denserk.config.retrieval import Engine, IndexSettings, IndexType, Metric, S
 from denserk.errors import UsageError
 from denserk.index import tuning
 from denserk.index.exact import ExactIndex
-from denserk.index.search import open_index
+from denserk.index.opening import open_index
 from denserk.index.tuning import mean_recall
 from denserk.io.manifest import Kind, read_manifest
 from tests.index.folders import index, vector_folder

@@ -6,7 +6,7 @@ import pytest
 
 from denserk.config.training import MiningPaths, MiningSettings
 from denserk.io.training import read_training
-from denserk.mining.mining import mine_negatives
+from denserk.tasks.mine_negatives import mine_negatives
 
 RUN = {
     "q1": {"d3": 9.0, "d10": 8.0, "d1": 7.0, "d2": 6.0},

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.training import MiningSettings
-from denserk.mining.mining import Drops, guard_hits, text_guard
 from denserk.records import best_first
+from denserk.tasks.mine_negatives import Drops, guard_hits, text_guard
 
 RUN = st.dictionaries(
     st.sampled_from([f"d{number}" for number in range(12)]), st.integers(-3, 6).map(float)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.formats import ConversionSettings, TrainingFormat
 from denserk.config.training import AnswerBearing, MiningPaths, MiningSettings
-from denserk.conversion import convert
 from denserk.errors import InputError, MismatchError
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.io.training import read_training
-from denserk.mining.mining import mine_negatives, scored
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
+from denserk.tasks.convert import convert
+from denserk.tasks.mine_negatives import mine_negatives, scored
 from tests.conftest import PASSAGES, QRELS, QUERIES
 from tests.data.conftest import inline, jsonl
 from tests.mining.conftest import RUN, ids, negatives, run_text

@@ -27,8 +27,8 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.blocks import read_journal
 from denserk.io.corpus import read_passages
 from denserk.io.vectors import open_vectors
-from denserk.models import encode as encode_module
-from denserk.models.encode import encode
+from denserk.tasks import encode as encode_module
+from denserk.tasks.encode import encode
 from tests.data.conftest import jsonl
 from tests.faults import Stopped, contents, ranks, stopped_at
 from tests.index.folders import vector_folder

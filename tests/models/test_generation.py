@@ -15,7 +15,8 @@ from denserk.config.formats import CorpusSettings, GenerateSettings, Sampling
 from denserk.errors import MismatchError, ModelError, UsageError
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.pretraining_text import read_expansions
-from denserk.models.generation import CONTINUATIONS, MODELS, QUERIES, TextGenerator, generate
+from denserk.models.generation import CONTINUATIONS, MODELS, QUERIES, TextGenerator
+from denserk.tasks.generate import generate
 from tests.conftest import WORDS
 from tests.data.conftest import jsonl
 from tests.faults import NAMING, Stopped, contents, denserk, stopped_at
@@ -135,7 +136,7 @@ class StandIn(TextGenerator):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    monkeypatch.setattr("denserk.models.generation.TextGenerator", StandIn)
+    monkeypatch.setattr("denserk.tasks.generate.TextGenerator", StandIn)
     monkeypatch.setattr(StandIn, "asked", 0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from denserk.config.encoding import Representation
 from denserk.config.formats import CorpusSettings
 from denserk.config.training import FinetuneRun, resolve_run
-from denserk.training.finetune import finetune
+from denserk.tasks.finetune import finetune
 from denserk.training.run_folder import TrainingResult
 from tests.data.conftest import inline, jsonl
 

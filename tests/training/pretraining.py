@@ -12,7 +12,7 @@ from denserk.config.pretraining import (
     PretrainSettings,
     resolve_run,
 )
-from denserk.training.pretrain import pretrain
+from denserk.tasks.pretrain import pretrain
 from denserk.training.run_folder import TrainingResult
 from tests.data.conftest import jsonl, words
 

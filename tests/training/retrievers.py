@@ -24,7 +24,7 @@ from denserk.data.batches import TokenBatch, TrainingBatch, pad
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models.model_folder import read_model_folder
 from denserk.models.representation import Retriever
-from denserk.training.finetune import objective_of
+from denserk.tasks.finetune import objective_of
 
 GROUP = 2
 _AGG = partial(RepresentationSettings, Representation.AGG, agg_dim=20, cls_dim=6)

@@ -29,9 +29,9 @@ from denserk.config.formats import CorpusSettings
 from denserk.io.runs import read_run
 from denserk.io.vectors import open_vectors
 from denserk.models.cross_encoder import read_reranker
-from denserk.models.encode import encode
 from denserk.models.model_folder import convert_model, read_model_folder
-from denserk.training.finetune import what_is_trained
+from denserk.tasks.encode import encode
+from denserk.tasks.finetune import what_is_trained
 from tests.conftest import QUERIES
 from tests.reporters import Heard
 from tests.training.finetuning import AGG, log_of, run_of, tune

@@ -2,11 +2,11 @@ from typing import Any
 
 import pytest
 
-from denserk.analysis import sentence_similarity
 from denserk.config.analysis import SentenceSimilaritySettings
 from denserk.config.training import Objective
 from denserk.errors import UsageError
-from denserk.training.finetune import finetune
+from denserk.tasks.analyze import sentence_similarity
+from denserk.tasks.finetune import finetune
 from tests.data.conftest import words
 from tests.training.finetuning import AGG, log_of, run_of, write_examples
 

@@ -5,10 +5,8 @@ search in torch. Approximate indexes beside them are searched by faiss, and the 
 """
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,17 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import Backend, ComputeSettings, Dtype
-from denserk.config.options import NOTHING, from_json
-from denserk.config.retrieval import (
-    BM25_ENGINES,
-    Bm25Settings,
-    CollectionSettings,
-    Engine,
-    Metric,
-    SearchPaths,
-    SearchSettings,
-)
+from denserk.config.encoding import ComputeSettings
+from denserk.config.options import from_json
+from denserk.config.retrieval import BM25_ENGINES, Bm25Settings, Engine, Metric, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index import folder
 from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex, language_hint
@@ -34,7 +24,6 @@ from denserk.index.faiss_index import FaissIndex, require_memory
 from denserk.index.milvus import MilvusIndex
 from denserk.index.searcher import (
     TAIL,
-    Hits,
     PassageNames,
     Rows,
     Scores,
@@ -43,34 +32,23 @@ from denserk.index.searcher import (
     ShardedIndex,
 )
 from denserk.io import vectors
-from denserk.io.blocks import texts_sha256
 from denserk.io.files import some
 from denserk.io.manifest import (
     Description,
     Manifest,
     common_model,
-    describe_run,
-    forget_file,
     metric_of,
-    metric_of_model,
     model_of,
-    refuse_other_model,
     vectors_per_passage,
 )
-from denserk.io.model_files import can_be_on_hub
-from denserk.io.runs import write_run
-from denserk.io.topics import read_queries
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.versions import Version, read_whole
-from denserk.records import Query
-from denserk.reporting import Progress, track
 
 if TYPE_CHECKING:
-    from denserk.models.text_encoder import TextEncoder
+    pass
 
 logger = logging.getLogger(__name__)
 
-ENCODED_AT_ONCE = 4096  # queries encoded together, sorted by length
 MAKER = "search with the model and settings that made the index"
 
 
@@ -383,295 +361,3 @@ def _reject_options(settings: SearchSettings, reason: str) -> None:
     """Raise a UsageError if an option of approximate indexes is given."""
     for option, value in settings.index_options.items():
         raise UsageError(f"{option} {value}: {reason}", f"leave out {option}")
-
-
-# answers queries that are printed, from the index that is open
-Use = Callable[[OpenedIndex, Callable[[Sequence[Query]], list[tuple[str, Hits]]]], None]
-
-
-@dataclass(frozen=True)
-class PreparedQueries:
-    """Queries, what makes vectors of them, or texts (BM25), and the model that encodes them."""
-
-    queries: Sequence[Query]
-    encode: Callable[[Sequence[Query]], NDArray[Any]]
-    model: Description | None = None
-
-
-@dataclass
-class SearchResult:
-    """Counts of queries and hits, queries without hits, seconds of encoding and of search."""
-
-    queries: int = 0
-    hits: int = 0
-    without_hits: list[str] = field(default_factory=list)
-    encoding_seconds: float = 0.0
-    searching_seconds: float = 0.0
-
-
-def search(
-    paths: SearchPaths,
-    settings: SearchSettings = SearchSettings(),  # noqa: B008  (frozen)
-    representation: Mapping[str, Any] = NOTHING,
-    text: Mapping[str, Any] = NOTHING,
-    compute: ComputeSettings = ComputeSettings(),  # noqa: B008
-    milvus: CollectionSettings = CollectionSettings(),  # noqa: B008
-    *,
-    own_precision: bool = False,
-    use: Use | None = None,
-) -> SearchResult:
-    """Search an index, or else the `milvus` collection, and write the run in the queries' order.
-
-    `use` is called instead, if given, with the open index and a function that answers queries.
-    `representation` and `text` hold fields that replace those of the model's settings. `compute` is
-    also for the search, unless `settings` has a device. With `own_precision`, queries are encoded
-    in its precision even if that is the default; otherwise the default is replaced by the precision
-    that the index was encoded in.
-    """
-    own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)
-    if paths.verify:
-        encoded = filter(None, [paths.encoded_queries])
-        vectors.verify_folders([*folder.expanded(paths.index, "--index"), *encoded])
-    topics: list[Query] = []
-    with ExitStack() as stack:
-        if paths.engine is Engine.MILVUS:
-            index = stack.enter_context(closing(MilvusIndex(milvus, settings)))
-            opened = OpenedIndex(
-                (index.place,),
-                index,
-                index.names,
-                (index.manifest,),
-                vectors_per_passage=index.size,
-            )
-        else:
-            opened = open_index(paths.index, settings, compute)
-        searcher = opened.searcher(settings)
-        if paths.topics is not None:
-            topics = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
-        topics += [Query(f"q{number}", text) for number, text in enumerate(paths.query, 1)]
-        if opened.bm25:
-            prepared = _texts(paths, opened, topics)
-        elif paths.encoded_queries is not None:
-            prepared = _loaded(paths, opened, paths.encoded_queries, topics)
-        else:
-            encoder = load_query_encoder(
-                opened,
-                paths.model,
-                (representation, text),
-                compute,
-                own_precision=own_precision,
-                force=paths.force,
-            )
-            prepared = PreparedQueries(topics, encoder.encode_queries, encoder.description())
-        if use is not None:
-
-            def answer(queries: Sequence[Query]) -> list[tuple[str, Hits]]:
-                qids = [query.qid for query in queries]
-                return list(searcher.search(qids, prepared.encode(queries)))
-
-            use(opened, answer)
-            searcher.warn_of_short_lists()
-            return SearchResult()
-        result = _write_run(paths, opened, searcher, prepared)
-        indexes = opened.described()
-    topics_sha256 = texts_sha256(query[:2] for query in topics)
-    made_from = {
-        "index": indexes[0] if len(indexes) == 1 else indexes,
-        "model": prepared.model,
-        "encoded_queries": paths.encoded_queries,
-        "topics": {"name": paths.topics, "sha256": topics_sha256} if topics else None,
-        **({"qrels": paths.qrels} if paths.qrels else {}),
-    }
-    contents = {
-        "queries": result.queries,
-        "hits": result.hits,
-        "ties": searcher.ranking.tied_hits,
-        "without_hits": len(result.without_hits),
-        "seconds": {"encoding": result.encoding_seconds, "searching": result.searching_seconds},
-    }
-    ties = searcher.ranking.ties.value
-    describe_run(paths.output, settings, made_from, contents, ties=ties)
-    return result
-
-
-def _write_run(
-    paths: SearchPaths, opened: OpenedIndex, searcher: Searcher, prepared: PreparedQueries
-) -> SearchResult:
-    """Search for batches of queries, which are encoded when they are needed."""
-    result = SearchResult()
-    settings = searcher.settings
-    queries = prepared.queries
-    step = settings.query_batch * max(1, ENCODED_AT_ONCE // settings.query_batch)
-
-    def answers(progress: Progress) -> Iterator[tuple[str, Hits]]:
-        for first in range(0, len(queries), step):
-            batch = queries[first : first + step]
-            start = time.perf_counter()
-            encoded = prepared.encode(batch)
-            result.encoding_seconds += time.perf_counter() - start
-            for qid, hits in searcher.search([query.qid for query in batch], encoded):
-                yield qid, hits
-                result.queries += 1
-                if not hits:
-                    result.without_hits.append(qid)
-                progress.advance()
-
-    forget_file(paths.output)
-    start = time.perf_counter()
-    with track("searching", len(queries), "queries") as progress:
-        result.hits = write_run(
-            paths.output,
-            answers(progress),
-            settings.output_format,
-            settings.tag,
-            searcher.score_format,
-        )
-    result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
-    searcher.report()
-    texts = {query.qid: query.text for query in queries}
-    without_hits = {qid: texts[qid] for qid in result.without_hits}
-    opened.warn_without_hits(without_hits, missing=" and are missing from the run")
-    return result
-
-
-def _texts(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> PreparedQueries:
-    """Return the texts of the queries, for a BM25 index."""
-    for option, value in (("--model", paths.model), ("--encoded-queries", paths.encoded_queries)):
-        if value is not None:
-            raise UsageError(f"{option} {value}: {opened.name} is a BM25 index")
-    return PreparedQueries(
-        topics, lambda batch: np.array([query.text for query in batch], dtype=object)
-    )
-
-
-def _loaded(
-    paths: SearchPaths, opened: OpenedIndex, name: str, topics: Sequence[Query]
-) -> PreparedQueries:
-    """Read the vectors of --encoded-queries: all, or those of --topics in its order."""
-    source = vectors.read_vector_blocks(name, allow_pickle=paths.allow_pickle)
-    blocks = list(source.blocks())
-    encoded = np.concatenate([block.vectors.astype(np.float32) for block in blocks])
-    rows: dict[str, int] = {}
-    for position, qid in enumerate(qid for block in blocks for qid in block.ids):
-        if rows.setdefault(qid, position) != position:
-            raise InputError(name, None, f"the query id {qid} twice", "each id once")
-    queries = [Query(qid, "") for qid in rows] if paths.topics is None else topics
-    missing = [query.qid for query in queries if query.qid not in rows]
-    if missing:
-        found = (
-            f"no vector for {len(missing):,} of {len(queries):,} queries, the first {missing[0]}"
-        )
-        raise InputError(name, None, found, f"one for each query of {paths.topics}")
-    model = model_of(source.manifest)
-    refuse_other_queries(opened, encoded.shape[1], model, name, force=paths.force)
-    if source.manifest is not None and source.manifest.settings.get("side") == "passage":
-        logger.warning(f"{name} was encoded as passages, not as queries")
-    return PreparedQueries(
-        queries, lambda batch: encoded[[rows[query.qid] for query in batch]], model
-    )
-
-
-def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
-    """Return `compute` in the precision that the index was encoded in."""
-    made = opened.model or {}
-    if made.get("dtype") not in list(Dtype):
-        return compute
-    dtype, head = Dtype(made["dtype"]), Dtype(made.get("head_dtype") or made["dtype"])
-    from denserk.models.devices import choose_device
-
-    on_cpu = choose_device(compute.device).type == "cpu"
-    if on_cpu and dtype is Dtype.FLOAT16:
-        logger.info(f"queries are encoded in {compute.precision}, as a CPU computes no float16")
-        return compute
-    own_head = head if on_cpu and head is not dtype else None
-    wanted = replace(compute, dtype=dtype, head_dtype=own_head, fp16=False, bf16=False)
-    if wanted.precision != compute.precision:
-        why = f"as {opened.name} was; --dtype chooses another precision"
-        logger.info(f"queries are encoded in {wanted.precision}, {why}")
-    return wanted
-
-
-def load_query_encoder(
-    opened: OpenedIndex,
-    name: str | None = None,
-    overrides: tuple[Mapping[str, Any], Mapping[str, Any]] = (NOTHING, NOTHING),
-    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
-    *,
-    own_precision: bool = False,
-    force: bool = False,
-) -> "TextEncoder":
-    """Load a query encoder: by default the index's own model, with the index's settings."""
-    index_model = opened.model
-    model = name or (index_model or {}).get("name")
-    if model is None:
-        hint = "give --model, or --encoded-queries"
-        raise UsageError(f"the manifest of {opened.name} names no model", hint)
-    if name is None:
-        _require_model(opened, model)
-    if compute.backend is Backend.AUTO and (index_model or {}).get("backend") == Backend.TORCH:
-        compute = replace(compute, backend=Backend.TORCH)
-    if not own_precision:
-        compute = _in_precision_of(opened, compute)
-    if name is None:
-        logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
-    from denserk.models.text_encoder import TextEncoder
-
-    like = None if force else index_model
-    encoder = TextEncoder(model, *overrides, compute, like=like)
-    int8 = like.get("int8") if like and like["fingerprint"] == encoder.fingerprint else None
-    if int8 and encoder.backend is Backend.OPENVINO:
-        _use_int8(opened, encoder, int8)
-    described = encoder.description()
-    refuse_other_queries(opened, encoder.dimension, described, encoder.name, force=force)
-    return encoder
-
-
-def _use_int8(opened: OpenedIndex, encoder: "TextEncoder", recorded: Mapping[str, Any]) -> None:
-    """Encode queries in int8 as the passages were, if the index has the weights of that model."""
-    weights = Path(opened.names[0]) / vectors.INT8_WEIGHTS
-    # a collection of a server has no folder and no version
-    with opened.versions[0].reading() if opened.versions else nullcontext():
-        if weights.exists():
-            encoder.use_int8("passage", weights.parent, recorded)
-            return
-    logger.info(f"queries are encoded in float32: {weights.parent} has no {weights.name}")
-
-
-def _require_model(opened: OpenedIndex, model: str) -> None:
-    """Raise a UsageError if the model that manifests name is a folder that is not there."""
-    for manifest in opened.manifests:
-        absent = None if manifest is None else manifest.absent.get(model)
-        if absent is not None and not can_be_on_hub(model):
-            raise UsageError(f"{opened.name}: {absent}", "give --model and the folder of the model")
-
-
-def refuse_other_queries(
-    opened: OpenedIndex,
-    dimension: int,
-    model: Description | None,
-    name: str,
-    *,
-    force: bool = False,
-) -> None:
-    """Reject queries of another dimension, or, unless `force`, of another model or settings."""
-    index_dimension = opened.index.dimension
-    if index_dimension != dimension:
-        hint = MAKER
-        if index_dimension < dimension:
-            hint = f"{MAKER} (--truncate-dim {index_dimension}, if its vectors were cut)"
-        raise MismatchError(
-            f"{opened.name} holds vectors of {index_dimension} dimensions, {name} makes "
-            f"{dimension}",
-            hint,
-        )
-    if metric_of_model(model) is Metric.L2 and opened.metric is not Metric.L2:
-        logger.warning(
-            f"{name} compares by Euclidean distance, and {opened.name} by inner product: the "
-            "ranking is another one; build the index again with --metric l2"
-        )
-    if not force:
-        teacher = (model or {}).get("queries_of")
-        if teacher:  # whose index it is for, with any texts
-            model = {**(opened.model or {}), **teacher}
-        what = f"{opened.name} and the queries of {name}"
-        refuse_other_model(opened.model, model, what, f"{MAKER}, or add --force")

@@ -17,21 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from denserk.config import encoding, recorded, retrieval
+from denserk.config import encoding, pretraining, recorded, retrieval, training
 from denserk.config.analysis import Step
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, read_yaml, select
 from denserk.errors import DenserkError, MismatchError, UsageError
-from denserk.index.build import VECTORS_SHA256, bm25_texts, build_index
 from denserk.io import manifest as manifests
 from denserk.io.blocks import JOURNAL, refuse_other_run, texts_sha256
 from denserk.io.corpus import read_passages
 from denserk.io.files import is_temporary, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
-from denserk.io.outputs import refuse_occupied
+from denserk.io.outputs import claim, refuse_occupied
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries
 from denserk.io.vectors import open_vectors, read_vector_blocks, verify_folders
+from denserk.tasks.build_index import VECTORS_SHA256, bm25_texts, build_index
 
 ORDER = list(Step)
 SAME = "equal bytes"
@@ -203,7 +203,7 @@ class Reproduction:
                     raise MismatchError(f"{made['texts']} has changed: {where}")
 
         def encode(output: str, resume: bool) -> None:
-            from denserk.models.encode import encode as task
+            from denserk.tasks.encode import encode as task
 
             source = "corpus" if settings["side"] == "passage" else "topics"
             asked = {"model": model, "output": output, "qrels": settings.get("qrels")}
@@ -246,13 +246,11 @@ class Reproduction:
             self.take_model(start)
 
         def train(output: str, resume: bool) -> None:
-            from denserk.commands import train as commands
-
             options = resolved_options(Path(name) / "config.yaml")
             options |= {"output": output, "resume": resume}
             if start:
                 options["model"] = self.places[start]
-            getattr(commands, command)(**options)
+            train_again(command, options)
 
         self.take(Step.MODEL, name, changed, train)
 
@@ -367,13 +365,25 @@ def resolved_options(config: Path) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in options.items()}
 
 
+def train_again(command: str, options: Mapping[str, Any]) -> None:
+    """Train a model by the options of `denserk finetune` or `denserk pretrain`."""
+    from denserk.tasks.finetune import finetune
+    from denserk.tasks.pretrain import pretrain
+
+    with claim([options["output"]], resume=options["resume"]):
+        if command == "finetune":
+            finetune(training.run_of_options(options))
+        else:
+            pretrain(pretraining.run_of_options(options))
+
+
 def fuse(
     manifest: Manifest, model: str, places: Mapping[str, str], output: str, resume: bool
 ) -> None:
     """Fuse the runs of a manifest again."""
     if resume and is_whole_run(output):
         return
-    from denserk.index.fusion import fuse as task
+    from denserk.tasks.fuse import fuse as task
 
     settings = manifest.settings
     runs = [places[each["name"]] for each in manifest.made_from["runs"]]
@@ -388,7 +398,7 @@ def rerank(
     """Rerank the run of a manifest again."""
     if resume and is_whole_run(output):
         return
-    from denserk.index.rerank import rerank as task
+    from denserk.tasks.rerank import rerank as task
 
     made = manifest.made_from
     corpus, run = made["corpus"], places[made["run"]["name"]]
@@ -405,7 +415,7 @@ def search(
     """Search the indexes of a manifest again."""
     if resume and is_whole_run(output):
         return
-    from denserk.index.search import search as task
+    from denserk.tasks.search import search as task
 
     made = manifest.made_from
     encoded = made.get("encoded_queries")

@@ -113,8 +113,8 @@ def _training(job: _Job) -> int:
         if job.to_format not in WITH_SCORES:
             message = f"--teacher gives scores, for which {job.to_format} has no place"
             raise UsageError(message, f"add --to with one of {', '.join(WITH_SCORES)}")
-        from denserk.mining.mining import scored
         from denserk.models.cross_encoder import PairScorer  # torch is for models alone
+        from denserk.tasks.mine_negatives import scored
 
         teacher = PairScorer(settings.teacher, job.options.text, None, job.options.compute)
         examples = scored(examples, teacher.score, job.source)

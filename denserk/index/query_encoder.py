@@ -1,0 +1,129 @@
+"""The encoder of queries that fits an index."""
+
+import logging
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from denserk.config.encoding import Backend, ComputeSettings, Dtype
+from denserk.config.options import NOTHING
+from denserk.config.retrieval import Metric
+from denserk.errors import MismatchError, UsageError
+from denserk.index.opening import MAKER, OpenedIndex
+from denserk.io import vectors
+from denserk.io.manifest import Description, metric_of_model, refuse_other_model
+from denserk.io.model_files import can_be_on_hub
+
+if TYPE_CHECKING:
+    from denserk.models.text_encoder import TextEncoder
+
+
+logger = logging.getLogger(__name__)
+
+
+def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
+    """Return `compute` in the precision that the index was encoded in."""
+    made = opened.model or {}
+    if made.get("dtype") not in list(Dtype):
+        return compute
+    dtype, head = Dtype(made["dtype"]), Dtype(made.get("head_dtype") or made["dtype"])
+    from denserk.models.devices import choose_device
+
+    on_cpu = choose_device(compute.device).type == "cpu"
+    if on_cpu and dtype is Dtype.FLOAT16:
+        logger.info(f"queries are encoded in {compute.precision}, as a CPU computes no float16")
+        return compute
+    own_head = head if on_cpu and head is not dtype else None
+    wanted = replace(compute, dtype=dtype, head_dtype=own_head, fp16=False, bf16=False)
+    if wanted.precision != compute.precision:
+        why = f"as {opened.name} was; --dtype chooses another precision"
+        logger.info(f"queries are encoded in {wanted.precision}, {why}")
+    return wanted
+
+
+def load_query_encoder(
+    opened: OpenedIndex,
+    name: str | None = None,
+    overrides: tuple[Mapping[str, Any], Mapping[str, Any]] = (NOTHING, NOTHING),
+    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    *,
+    own_precision: bool = False,
+    force: bool = False,
+) -> "TextEncoder":
+    """Load a query encoder: by default the index's own model, with the index's settings."""
+    index_model = opened.model
+    model = name or (index_model or {}).get("name")
+    if model is None:
+        hint = "give --model, or --encoded-queries"
+        raise UsageError(f"the manifest of {opened.name} names no model", hint)
+    if name is None:
+        _require_model(opened, model)
+    if compute.backend is Backend.AUTO and (index_model or {}).get("backend") == Backend.TORCH:
+        compute = replace(compute, backend=Backend.TORCH)
+    if not own_precision:
+        compute = _in_precision_of(opened, compute)
+    if name is None:
+        logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
+    from denserk.models.text_encoder import TextEncoder
+
+    like = None if force else index_model
+    encoder = TextEncoder(model, *overrides, compute, like=like)
+    int8 = like.get("int8") if like and like["fingerprint"] == encoder.fingerprint else None
+    if int8 and encoder.backend is Backend.OPENVINO:
+        _use_int8(opened, encoder, int8)
+    described = encoder.description()
+    refuse_other_queries(opened, encoder.dimension, described, encoder.name, force=force)
+    return encoder
+
+
+def _use_int8(opened: OpenedIndex, encoder: "TextEncoder", recorded: Mapping[str, Any]) -> None:
+    """Encode queries in int8 as the passages were, if the index has the weights of that model."""
+    weights = Path(opened.names[0]) / vectors.INT8_WEIGHTS
+    # a collection of a server has no folder and no version
+    with opened.versions[0].reading() if opened.versions else nullcontext():
+        if weights.exists():
+            encoder.use_int8("passage", weights.parent, recorded)
+            return
+    logger.info(f"queries are encoded in float32: {weights.parent} has no {weights.name}")
+
+
+def _require_model(opened: OpenedIndex, model: str) -> None:
+    """Raise a UsageError if the model that manifests name is a folder that is not there."""
+    for manifest in opened.manifests:
+        absent = None if manifest is None else manifest.absent.get(model)
+        if absent is not None and not can_be_on_hub(model):
+            raise UsageError(f"{opened.name}: {absent}", "give --model and the folder of the model")
+
+
+def refuse_other_queries(
+    opened: OpenedIndex,
+    dimension: int,
+    model: Description | None,
+    name: str,
+    *,
+    force: bool = False,
+) -> None:
+    """Reject queries of another dimension, or, unless `force`, of another model or settings."""
+    index_dimension = opened.index.dimension
+    if index_dimension != dimension:
+        hint = MAKER
+        if index_dimension < dimension:
+            hint = f"{MAKER} (--truncate-dim {index_dimension}, if its vectors were cut)"
+        raise MismatchError(
+            f"{opened.name} holds vectors of {index_dimension} dimensions, {name} makes "
+            f"{dimension}",
+            hint,
+        )
+    if metric_of_model(model) is Metric.L2 and opened.metric is not Metric.L2:
+        logger.warning(
+            f"{name} compares by Euclidean distance, and {opened.name} by inner product: the "
+            "ranking is another one; build the index again with --metric l2"
+        )
+    if not force:
+        teacher = (model or {}).get("queries_of")
+        if teacher:  # whose index it is for, with any texts
+            model = {**(opened.model or {}), **teacher}
+        what = f"{opened.name} and the queries of {name}"
+        refuse_other_model(opened.model, model, what, f"{MAKER}, or add --force")
