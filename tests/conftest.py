@@ -4,9 +4,7 @@ The variables of the user's shell are removed before any library is imported, he
 subprocess: no test may depend on thread counts, locale, colours or caches that are set there.
 """
 
-import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,19 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.reporters import forget
+from tests.support.environment import KEPT, SET
+from tests.support.reporters import forget
+from tests.support.toy import VOCABULARY, write_toy
 
-KEPT = re.compile(
-    r"HOME|PATH|USER|LOGNAME|TMPDIR|VIRTUAL_ENV|PYTHONPATH|LD_LIBRARY_PATH|JAVA_HOME|CI"
-    r"|\w+_proxy|\w+_CA_BUNDLE|(PIP|PYTEST|SSL_CERT|CUDA|NVIDIA)_\w+",
-    re.IGNORECASE,
-)
-SET = {
-    "HF_HUB_OFFLINE": "1",
-    "LANG": "C.UTF-8",
-    "OMP_NUM_THREADS": "1",  # two test processes share the cores
-    "TOKENIZERS_PARALLELISM": "false",
-}
 if os.environ.get("PYTEST_CLEAN") != "1":  # the pytest that a test starts gets what the test sets
     for _name in [name for name in os.environ if not KEPT.fullmatch(name)]:
         del os.environ[_name]
@@ -39,29 +28,6 @@ sys.modules["openvino"] = None  # type: ignore[assignment]
 
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 settings.load_profile("house")
-
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = (  # noqa: SIM905  (a list of quoted words reads worse)
-    "the a of in on is was and to river bank money water fish boat tree house cat dog sun moon "
-    "star night day red blue green old new big small runs sleeps eats sings falls rises north south"
-).split()
-PIECES = [
-    *"abcdefghijklmnopqrstuvwxyz0123456789",
-    *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789"),
-]
-PUNCTUATION = [".", ",", "?", "!", "'", '"', "-", "(", ")"]
-VOCABULARY = [*SPECIALS, *WORDS, *PIECES, *PUNCTUATION]
-
-PASSAGES = {
-    "d1": ("River", "the old river runs to the south"),
-    "d2": ("Bank", "money in the bank"),
-    "d3": ("", "the cat sleeps in the house"),
-    "d4": ("Moon", "the moon rises in the night and the star falls"),
-    "d5": ("Boat", "a red boat on blue water"),
-    "d10": ("Dog", "the big dog eats fish"),
-}
-QUERIES = {"q1": "cat in a house", "q2": "river boat", "q3": "moon and star"}
-QRELS = {"q1": {"d3": 1}, "q2": {"d1": 2, "d5": 1}, "q3": {"d4": 1}}
 
 
 @pytest.fixture(autouse=True)
@@ -96,19 +62,6 @@ def specs() -> Path:
     return where
 
 
-def write_toy(folder: Path) -> Path:
-    """Write corpus.jsonl (BEIR), queries.tsv and qrels.txt (TREC) into a new folder."""
-    folder.mkdir()
-    with (folder / "corpus.jsonl").open("w") as out:
-        for docid, (title, text) in PASSAGES.items():
-            out.write(json.dumps({"_id": docid, "title": title, "text": text}) + "\n")
-    (folder / "queries.tsv").write_text("".join(f"{q}\t{t}\n" for q, t in QUERIES.items()))
-    (folder / "qrels.txt").write_text(
-        "".join(f"{q} 0 {d} {r}\n" for q, judged in QRELS.items() for d, r in judged.items())
-    )
-    return folder
-
-
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
     """A folder with corpus.jsonl (BEIR), queries.tsv and qrels.txt (TREC)."""
@@ -126,7 +79,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`tiny("bert", head=True)`: a folder with a tiny random model, made once, never changed."""
-    from tests.tiny_models import write_tiny
+    from tests.support.tiny_models import write_tiny
 
     root = tmp_path_factory.mktemp("models")
 
@@ -140,7 +93,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def tiny_reranker(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`tiny_reranker("bert")`: a sequence classifier of transformers with one label."""
-    from tests.tiny_models import write_tiny_classifier
+    from tests.support.tiny_models import write_tiny_classifier
 
     root = tmp_path_factory.mktemp("rerankers")
 
@@ -156,7 +109,7 @@ def tiny_reranker(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
 @pytest.fixture(scope="session")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`writer("t5")`, "mt5" or "gpt2": a folder with a tiny random model that writes text."""
-    from tests.tiny_models import write_writer
+    from tests.support.tiny_models import write_writer
 
     root = tmp_path_factory.mktemp("writers")
 
@@ -173,7 +126,7 @@ def tiny_agg(
 ) -> Callable[..., Path]:
     """`tiny_agg("bert", agg_dim=20)`: an Aggretriever folder of denserk's, its heads random."""
     from denserk.config.encoding import Representation, RepresentationSettings
-    from tests.tiny_models import write_tiny_aggretriever
+    from tests.support.tiny_models import write_tiny_aggretriever
 
     def folder(kind: str = "bert", **settings: Any) -> Path:
         chosen = {"agg_dim": 20, "cls_dim": 6, **settings}
@@ -187,7 +140,7 @@ def tiny_agg(
 @pytest.fixture(scope="session")
 def bert_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`bert_vocabulary("bert")`: a tiny model with BERT's 30,522 entries, all Pyserini knows."""
-    from tests.tiny_models import write_tiny
+    from tests.support.tiny_models import write_tiny
 
     filler = [f"filler{i}" for i in range(30522 - len(set(VOCABULARY)))]
     root = tmp_path_factory.mktemp("bert-vocabulary")

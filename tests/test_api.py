@@ -6,7 +6,7 @@ import pytest
 
 import denserk
 from denserk.errors import MismatchError, UsageError
-from tests.conftest import PASSAGES, QRELS, QUERIES
+from tests.support.toy import PASSAGES, QRELS, QUERIES
 
 CORPUS = [{"id": docid, "title": title, "text": text} for docid, (title, text) in PASSAGES.items()]
 FAST = {"batch_size": 2, "max_steps": 2, "device": "cpu"}

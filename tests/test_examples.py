@@ -19,7 +19,7 @@ from denserk.models.lexical import (
     aggregate_tokens,
 )
 from denserk.models.representation import PassageVectors
-from tests.index.folders import found, vector_folder
+from tests.support.index_folders import found, vector_folder
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from tests import faults
+from tests.support import faults
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 

@@ -11,7 +11,7 @@ from denserk.commands.inspect import reproduce
 from denserk.commands.retrieve import encode, index, search
 from denserk.commands.train import finetune
 from tests.old_folders.make import INDEXES
-from tests.peers import java_home
+from tests.support.peers import java_home
 
 OLD = Path(__file__).parent / "old_folders" / "0.1.0"
 CPU = {"device": "cpu", "backend": "torch"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from denserk.commands.app import run
-from tests import power_cuts
-from tests.file_operations import record, why_not
+from tests.support import power_cuts
+from tests.support.file_operations import record, why_not
 
 REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -135,7 +135,13 @@ def test_a_disk_that_fails_to_flush_is_an_error(failing_flush, capfd, folders):
 
 @pytest.mark.slow
 def test_the_tool_reports_its_states(tmp_path):
-    command = [sys.executable, "-m", "tests.power_cuts", str(tmp_path / "work"), "convert corpus"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.power_cuts",
+        str(tmp_path / "work"),
+        "convert corpus",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 wrong, 0 lost" in done.stdout

@@ -5,7 +5,7 @@ import pytest
 
 import denserk
 from denserk.errors import DenserkError, MismatchError
-from tests.conftest import PASSAGES, QRELS, QUERIES
+from tests.support.toy import PASSAGES, QRELS, QUERIES
 
 pd = pytest.importorskip("pandas")
 TEXTS = list(QUERIES.values())

@@ -5,8 +5,8 @@ import pytest
 
 import denserk
 from denserk.commands.app import run
-from tests.conftest import WORDS
-from tests.data.conftest import jsonl
+from tests.support.toy import WORDS
+from tests.support.training_examples import jsonl
 
 MEASURES = "nDCG@10 AP@100 R@20 P@5"
 HITS, QUERIES, TEXTS = 100, 30, 120

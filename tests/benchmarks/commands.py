@@ -32,7 +32,7 @@ from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind, Manifest
 from denserk.io.vectors import VectorFolderWriter
 from tests.benchmarks.timing import DENSERK, Goals, cpu_seconds, watch
-from tests.peers import run_pyserini
+from tests.support.peers import run_pyserini
 
 MEASURES = ("nDCG@10", "RR@10", "R@1000")
 TREC_NAMES = {"nDCG@10": "ndcg_cut_10", "R@1000": "recall_1000"}  # RR has no cutoff there

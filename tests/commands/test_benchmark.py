@@ -6,8 +6,8 @@ from denserk.commands.evaluate import benchmark
 from denserk.errors import MismatchError, UsageError
 from denserk.io.manifest import Kind, read_manifest
 from denserk.tasks.benchmark import evaluate_benchmarks
-from tests.reporters import Heard
-from tests.suite_copies import write_beir, write_marco
+from tests.support.benchmark_copies import write_beir, write_marco
+from tests.support.reporters import Heard
 
 
 def search(tiny, *names, model="bert", **settings):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from denserk.commands.app import run
-from tests.reporters import Terminal
+from tests.support.reporters import Terminal
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from denserk.commands.app import run
-from tests.conftest import VOCABULARY, write_toy
-from tests.faults import contents
-from tests.suite_copies import write_beir
-from tests.tiny_models import write_writer
-from tests.training.finetuning import write_examples
+from tests.support.benchmark_copies import write_beir
+from tests.support.faults import contents
+from tests.support.finetuning import write_examples
+from tests.support.tiny_models import write_writer
+from tests.support.toy import VOCABULARY, write_toy
 
 GOOD = [json.dumps({"id": f"d{n}", "vector": [n, 1.0]}) for n in range(4)]
 BROKEN_VECTORS = {

@@ -7,7 +7,7 @@ import ir_measures
 import pytest
 
 from denserk.commands.app import run
-from tests.reporters import Heard
+from tests.support.reporters import Heard
 
 HITS = [
     ("Q0", "D0", 1, 1.25),

@@ -8,7 +8,7 @@ import pytest
 
 from denserk.commands.app import run
 from tests.benchmarks.size import commands
-from tests.test_readme import parse
+from tests.docs.test_readme import parse
 
 FOUND = dict(commands())
 

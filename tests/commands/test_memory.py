@@ -8,7 +8,7 @@ import torch
 import denserk
 from denserk.commands.app import run
 from denserk.errors import DenserkError
-from tests.training.finetuning import write_examples
+from tests.support.finetuning import write_examples
 
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
 CPU = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"

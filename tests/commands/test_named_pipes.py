@@ -11,9 +11,9 @@ from threading import Thread
 import pytest
 
 from denserk.commands.app import run
-from tests.conftest import VOCABULARY
-from tests.tiny_models import write_tiny_classifier
-from tests.training.finetuning import write_examples
+from tests.support.finetuning import write_examples
+from tests.support.tiny_models import write_tiny_classifier
+from tests.support.toy import VOCABULARY
 
 SMALL = "--max-steps 1 --batch-size 2 --device cpu"
 # commands, whose inputs in braces are pipes, and a file that they write; None: they print
@@ -75,7 +75,7 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def inputs(tiny, writer, tmp_path_factory):
     """A folder with all that the commands read."""
-    from tests.conftest import write_toy
+    from tests.support.toy import write_toy
 
     folder = write_toy(tmp_path_factory.mktemp("inputs") / "toy")
     (folder / "bert").symlink_to(tiny("bert"))

@@ -16,9 +16,9 @@ import pytest
 
 from denserk.commands.app import run
 from denserk.io.outputs import scratch_folder
-from tests.conftest import write_toy
-from tests.faults import contents
-from tests.training.finetuning import write_examples
+from tests.support.faults import contents
+from tests.support.finetuning import write_examples
+from tests.support.toy import write_toy
 
 DENSERK = [sys.executable, "-m", "denserk"]
 FAST = ["--device", "cpu", "--batch-size", "4", "--max-steps", "2", "--save-steps", "1"]

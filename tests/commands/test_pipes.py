@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from denserk.commands.app import run
-from tests.conftest import PASSAGES
+from tests.support.toy import PASSAGES
 
 RUN = "q1 Q0 d3 1 9 t\nq1 Q0 d10 2 8 t\nq2 Q0 d2 1 5 t\nq3 Q0 d1 1 3 t\n"
 OTHER = "q1 Q0 d2 1 9 b\nq1 Q0 d3 2 8 b\n"

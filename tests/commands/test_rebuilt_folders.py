@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 import denserk
 from denserk.commands.app import run
 from denserk.errors import DenserkError
-from tests.rebuilding import STATES, write_inputs
+from tests.support.rebuilding import STATES, write_inputs
 
 INDEX = ["index", "--output", "folder", "--overwrite", "--quiet"]
 ENCODE = ["encode", "--model", "model-one", "--device", "cpu", "--quiet"]
@@ -224,7 +224,7 @@ with claim(["folder"], overwrite=True):
 
 @pytest.mark.slow
 def test_ten_readers_beside_ten_rebuilds_never_mix_two_states(tmp_path):
-    command = [sys.executable, "-m", "tests.rebuilding", str(tmp_path / "work"), "5"]
+    command = [sys.executable, "-m", "tests.support.rebuilding", str(tmp_path / "work"), "5"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     for state in STATES:

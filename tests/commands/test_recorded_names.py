@@ -14,8 +14,8 @@ from denserk.commands.retrieve import encode, fuse, index, rerank, search
 from denserk.commands.train import finetune, mine_negatives, pretrain
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.io.runs import read_run_scores
-from tests.conftest import PASSAGES, QRELS, QUERIES, VOCABULARY, write_toy
-from tests.tiny_models import write_tiny
+from tests.support.tiny_models import write_tiny
+from tests.support.toy import PASSAGES, QRELS, QUERIES, VOCABULARY, write_toy
 
 TRAINED = {"batch_size": 3, "group_size": 2, "max_steps": 2, "lr": 1e-3, "device": "cpu"}
 

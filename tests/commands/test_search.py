@@ -6,9 +6,9 @@ import pytest
 
 from denserk.commands.app import run
 from denserk.io.runs import read_run_scores
-from tests.conftest import PASSAGES
-from tests.milvus import require_milvus
-from tests.suite_copies import write_beir
+from tests.support.benchmark_copies import write_beir
+from tests.support.milvus import require_milvus
+from tests.support.toy import PASSAGES
 
 
 @pytest.fixture

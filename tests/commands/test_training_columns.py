@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 
 from denserk.commands.app import run
-from tests.reporters import Heard
+from tests.support.reporters import Heard
 
 
 @pytest.fixture(autouse=True)

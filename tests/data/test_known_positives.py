@@ -9,9 +9,9 @@ import pytest
 
 from denserk.commands.app import run
 from denserk.config.formats import TrainingFormat
-from tests.data.conftest import jsonl, words
-from tests.tiny_models import without_dropout
-from tests.training.finetuning import log_of
+from tests.support.finetuning import log_of
+from tests.support.tiny_models import without_dropout
+from tests.support.training_examples import jsonl, words
 
 POSITIVE = "Paris is the capital of France."
 CORPUS = {

@@ -21,7 +21,7 @@ from denserk.data.masking import (
 )
 from denserk.data.pretraining_batches import Crops
 from denserk.errors import InputError
-from tests.data.prepared_texts import ENTRIES, NAMES, TOKENIZER, ids_of, store_of, words_from
+from tests.support.prepared_texts import ENTRIES, NAMES, TOKENIZER, ids_of, store_of, words_from
 
 TEXTS = st.lists(st.integers(0, len(NAMES) - 1), max_size=40).map(
     lambda ids: np.array(ids, dtype=np.int64)

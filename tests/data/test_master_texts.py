@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from denserk.config.pretraining import KeywordWeight, MaskingSettings, MasterTask, NprKind
 from denserk.data.pretraining_data import prepare
-from tests.data.conftest import jsonl
-from tests.data.prepared_texts import (
+from tests.support.prepared_texts import (
     ENTRIES,
     MASTER,
     NAMES,
@@ -26,6 +25,7 @@ from tests.data.prepared_texts import (
     store_of,
     words_from,
 )
+from tests.support.training_examples import jsonl
 
 PAPER = MaskingSettings(mlm_probability=0.3)
 RELEASED = MaskingSettings(

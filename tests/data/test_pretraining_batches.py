@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from denserk.config.pretraining import Masking, MaskingSettings, MasterTask, NprKind
 from denserk.data.masking import IGNORED, words_of
 from denserk.data.pretraining_batches import Draws, visible_tokens
-from tests.data.prepared_texts import (
+from tests.support.prepared_texts import (
     COCONDENSER,
     CONDENSER,
     DUPMAE,
@@ -26,7 +26,7 @@ from tests.data.prepared_texts import (
     readings,
     store_of,
 )
-from tests.reporters import Heard
+from tests.support.reporters import Heard
 
 WORDS = [name for name in NAMES if name.isalpha() and len(name) > 1] + ["fran ##ce", "guitar ##ist"]
 RELEASED = MaskingSettings(npr=NprKind.HALF, cmp_pass=True, cmp_encoder_rate=0.5)

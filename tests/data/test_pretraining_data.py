@@ -13,9 +13,8 @@ from denserk.data.masking import SubwordTokens, words_of
 from denserk.data.pretraining_data import FREQUENCIES, prepare, split_sentences, write_tokens
 from denserk.errors import InputError
 from denserk.io.pretraining_text import TOKENS, Expansion
-from tests.conftest import VOCABULARY
-from tests.data.conftest import jsonl, write_expansions
-from tests.data.prepared_texts import (
+from tests.support.faults import contents
+from tests.support.prepared_texts import (
     COCONDENSER,
     CONDENSER,
     MASTER,
@@ -25,10 +24,11 @@ from tests.data.prepared_texts import (
     run_of,
     store_of,
 )
-from tests.data.prepared_texts import TOKENIZER as MASTER_TOKENIZER
-from tests.faults import contents
-from tests.reporters import Heard
-from tests.tiny_models import tiny_tokenizer
+from tests.support.prepared_texts import TOKENIZER as MASTER_TOKENIZER
+from tests.support.reporters import Heard
+from tests.support.tiny_models import tiny_tokenizer
+from tests.support.toy import VOCABULARY
+from tests.support.training_examples import jsonl, write_expansions
 
 TOKENIZER = tiny_tokenizer("bert", VOCABULARY)
 OTHER = tiny_tokenizer("bert", VOCABULARY[:-3])

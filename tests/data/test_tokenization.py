@@ -6,8 +6,8 @@ from denserk.config.encoding import TextSettings
 from denserk.data.tokenization import TextTokenizer, load_tokenizer, query_input
 from denserk.errors import ModelError
 from denserk.records import Passage, Query
-from tests.conftest import VOCABULARY
-from tests.tiny_models import tiny_tokenizer
+from tests.support.tiny_models import tiny_tokenizer
+from tests.support.toy import VOCABULARY
 
 RIVER = Passage("d1", "runs south", "River")
 

@@ -24,10 +24,10 @@ from denserk.data.training_data import prepare, tokenize_sentences
 from denserk.errors import InputError, UsageError
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.records import Passage, Query
-from tests.conftest import VOCABULARY, WORDS
-from tests.data.conftest import inline, jsonl, pairs, run_on, triplets
-from tests.reporters import Heard
-from tests.tiny_models import RERANKERS, tiny_tokenizer
+from tests.support.reporters import Heard
+from tests.support.tiny_models import RERANKERS, tiny_tokenizer
+from tests.support.toy import VOCABULARY, WORDS
+from tests.support.training_examples import inline, jsonl, pairs, run_on, triplets
 
 QUERIES = 23
 

@@ -10,11 +10,11 @@ from denserk.data.training_data import SentenceStore, prepare, tokenize_sentence
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.training import read_training
 from denserk.records import Passage, Query
-from tests.conftest import PASSAGES, QUERIES, VOCABULARY
-from tests.data.conftest import inline, pairs, run_on
-from tests.faults import contents
-from tests.reporters import Heard
-from tests.tiny_models import tiny_tokenizer
+from tests.support.faults import contents
+from tests.support.reporters import Heard
+from tests.support.tiny_models import tiny_tokenizer
+from tests.support.toy import PASSAGES, QUERIES, VOCABULARY
+from tests.support.training_examples import inline, pairs, run_on
 
 
 def texts(store):

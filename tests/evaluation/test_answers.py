@@ -17,7 +17,7 @@ from denserk.evaluation import answers as module
 from denserk.evaluation.answers import judging, match_answers, tokens_of
 from denserk.io.topics import read_qrels_map, read_queries, read_questions, write_queries
 from denserk.tasks.evaluate_answers import BATCH, evaluate_answers
-from tests.peers import run_pyserini
+from tests.support.peers import run_pyserini
 
 ALPHABET = "aAbB19Σσςé\u0301\u00c5\u212b İß.,'-_ \n\t\u00a0\u200b\u0000東京\U0001d7ce"
 

@@ -11,8 +11,8 @@ from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.benchmarks import figures, published_rows, run_in_folder
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.tasks.benchmark import evaluate_benchmark, evaluate_benchmarks
-from tests.reporters import Heard
-from tests.suite_copies import write_beir, write_marco
+from tests.support.benchmark_copies import write_beir, write_marco
+from tests.support.reporters import Heard
 
 RUN = "q1 Q0 d3 1 3 t\nq2 Q0 d1 1 3 t\nq2 Q0 d5 2 2 t\nq3 Q0 d1 1 3 t\nq3 Q0 d4 2 2 t\n"
 

@@ -4,7 +4,7 @@ import pytest
 
 import denserk
 from denserk.errors import DenserkError, InputError, MeasureError, MismatchError
-from tests.reporters import Heard
+from tests.support.reporters import Heard
 
 QRELS = {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": 1}}
 

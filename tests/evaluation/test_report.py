@@ -24,7 +24,7 @@ from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.significance import compare
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.tasks.evaluate import evaluate
-from tests.conftest import PASSAGES, QUERIES
+from tests.support.toy import PASSAGES, QUERIES
 
 pytest.importorskip("matplotlib")
 VOID = {"img", "meta", "input", "br"}

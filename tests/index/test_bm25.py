@@ -10,7 +10,7 @@ import pytest
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import UsageError
 from denserk.index.bm25 import Analyzer, Bm25Index, build_bm25, require_lucene
-from tests.peers import run_pyserini
+from tests.support.peers import run_pyserini
 
 TEXTS = ["a cat sat", "the cat and the dog and the cat", "", "a fish", "dog dog dog fish", "zebra"]
 PLAIN: dict[str, Any] = {"stemmer": "none", "stopwords": StopWords.NONE}

@@ -7,7 +7,7 @@ import torch
 from denserk.config.retrieval import Metric
 from denserk.index import exact
 from denserk.index.exact import ExactIndex
-from tests.index.folders import whole_numbers
+from tests.support.index_folders import whole_numbers
 
 MANY = 2600  # rows: more than a block, and no whole number of them
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -12,9 +12,9 @@ from denserk.errors import DenserkError, InputError, MismatchError, OutputError
 from denserk.index import faiss_index
 from denserk.index.faiss_index import FaissIndex, mergeable_ivf, open_parts, read_template
 from denserk.io.manifest import Kind, read_manifest
-from tests.faults import Stopped, contents, stopped_at
-from tests.index.folders import MODEL, bytes_of, index, vector_folder
 from tests.index.test_faiss import built
+from tests.support.faults import Stopped, contents, stopped_at
+from tests.support.index_folders import MODEL, bytes_of, index, vector_folder
 
 faiss = pytest.importorskip("faiss")
 COUNT = 1200

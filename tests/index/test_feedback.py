@@ -6,7 +6,7 @@ from denserk.config.options import from_json
 from denserk.config.retrieval import Metric, SearchSettings
 from denserk.errors import UsageError
 from denserk.index.opening import open_index
-from tests.index.folders import best, flat_folder, found, index, vector_folder
+from tests.support.index_folders import best, flat_folder, found, index, vector_folder
 
 IDS = [f"d{n}" for n in range(40)]
 VECTORS, QUERIES = np.split(np.random.default_rng(1).standard_normal((44, 6), np.float32), [40])

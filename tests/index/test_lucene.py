@@ -25,9 +25,9 @@ from denserk.io.runs import read_run_scores
 from denserk.tasks.build_index import build_index
 from denserk.tasks.convert import convert
 from denserk.tasks.search import search
-from tests.conftest import PASSAGES
 from tests.index.test_bm25 import TEXTS, by_hand
-from tests.peers import java_home, run_anserini, run_pyserini
+from tests.support.peers import java_home, run_anserini, run_pyserini
+from tests.support.toy import PASSAGES
 
 LUCENE = IndexSettings(type=IndexType.BM25, engine=Engine.LUCENE, threads=1)
 

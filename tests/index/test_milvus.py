@@ -30,9 +30,9 @@ from denserk.index.searcher import Searcher
 from denserk.io.runs import read_run_scores
 from denserk.tasks.build_collection import build_collection
 from denserk.tasks.encode import encode
-from tests.faults import Stopped, stopped_at
-from tests.index.folders import best, found, vector_folder, whole_numbers
-from tests.milvus import MILVUS, collection, load, require_milvus, write_vectors
+from tests.support.faults import Stopped, stopped_at
+from tests.support.index_folders import best, found, vector_folder, whole_numbers
+from tests.support.milvus import MILVUS, collection, load, require_milvus, write_vectors
 
 require_milvus()
 pymilvus: Any = pytest.importorskip("pymilvus")

@@ -10,9 +10,9 @@ import denserk
 from denserk.commands.app import run
 from denserk.commands.retrieve import index, search
 from denserk.errors import DenserkError
-from tests.faults import denserk as command
-from tests.index.folders import flat_folder, vector_folder
-from tests.milvus import require_milvus
+from tests.support.faults import denserk as command
+from tests.support.index_folders import flat_folder, vector_folder
+from tests.support.milvus import require_milvus
 
 COUNT, DIMENSION, DAMAGED = 600, 16, 417
 NAME = f"p{DAMAGED}"

@@ -7,8 +7,8 @@ import pytest
 from denserk.commands.app import run
 from denserk.io import vector_formats
 from denserk.io.runs import read_run_scores
-from tests.conftest import WORDS
-from tests.peers import run_anserini, run_pyserini
+from tests.support.peers import run_anserini, run_pyserini
+from tests.support.toy import WORDS
 
 PASSAGES, QUERIES, HITS = 2000, 20, 20
 FORMATS = {"parquet": "ParquetDenseVectorCollection", "json": "JsonDenseVectorCollection"}

@@ -9,7 +9,7 @@ from denserk.index.exact import ExactIndex
 from denserk.index.folder import Part, PassageIds
 from denserk.index.searcher import Searcher, strictly_decreasing
 from denserk.io.vector_formats import map_flat
-from tests.index.folders import flat_folder, found, names_of, whole_numbers
+from tests.support.index_folders import flat_folder, found, names_of, whole_numbers
 
 
 def by_hand(ids, vectors, query, settings, metric, qid):

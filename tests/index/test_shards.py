@@ -7,9 +7,9 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import Metric, SearchSettings, Ties
 from denserk.errors import MismatchError, UsageError
 from denserk.index.opening import open_index
-from tests.index import folders
-from tests.index.folders import best, flat_folder, index, vector_folder, whole_numbers
-from tests.reporters import Heard
+from tests.support import index_folders as folders
+from tests.support.index_folders import best, flat_folder, index, vector_folder, whole_numbers
+from tests.support.reporters import Heard
 
 DIMENSION = 6
 CPU = ComputeSettings(device="cpu", threads=1)

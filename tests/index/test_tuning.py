@@ -12,8 +12,8 @@ from denserk.index.exact import ExactIndex
 from denserk.index.opening import open_index
 from denserk.index.tuning import mean_recall
 from denserk.io.manifest import Kind, read_manifest
-from tests.index.folders import index, vector_folder
-from tests.reporters import Heard
+from tests.support.index_folders import index, vector_folder
+from tests.support.reporters import Heard
 
 DRAW = np.random.default_rng(3)
 CENTRES = DRAW.normal(size=(40, 16))

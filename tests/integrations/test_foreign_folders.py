@@ -9,8 +9,8 @@ import pytest
 
 import denserk
 from denserk.commands.app import run
-from tests.conftest import WORDS
-from tests.data.conftest import jsonl
+from tests.support.toy import WORDS
+from tests.support.training_examples import jsonl
 
 pytestmark = pytest.mark.peer
 

@@ -3,7 +3,7 @@ from datasets import Dataset
 
 import denserk
 from denserk.commands.app import run
-from tests.conftest import PASSAGES, QRELS, QUERIES
+from tests.support.toy import PASSAGES, QRELS, QUERIES
 
 pytestmark = pytest.mark.peer
 

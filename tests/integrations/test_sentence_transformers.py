@@ -6,8 +6,8 @@ import pytest
 
 from denserk.commands.app import run
 from denserk.errors import ModelError, UsageError
-from tests.data.conftest import jsonl
-from tests.training.finetuning import write_examples
+from tests.support.finetuning import write_examples
+from tests.support.training_examples import jsonl
 
 SHORT = slice(4)
 TEXTS = ["river boat", "", "the old cat’s house", "a", "moon star " * 30, "red fish " * 8]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from denserk.commands.app import run
-from tests.conftest import write_toy
+from tests.support.toy import write_toy
 
 NULL = object()  # a field that is removed
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from denserk.commands.app import run
-from tests.conftest import PASSAGES
-from tests.data.conftest import jsonl
-from tests.faults import contents
-from tests.training.finetuning import write_examples
+from tests.support.faults import contents
+from tests.support.finetuning import write_examples
+from tests.support.toy import PASSAGES
+from tests.support.training_examples import jsonl
 
 COUNT = 400
 

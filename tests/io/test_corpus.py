@@ -13,7 +13,7 @@ from denserk.config.formats import CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
 from denserk.io.corpus import COLUMNS, WRITTEN, PassageTexts, read_corpus_file, write_passages
 from denserk.records import Passage
-from tests.reporters import Heard
+from tests.support.reporters import Heard
 
 BEIR = '{"_id": "d1", "title": "h", "text": "one"}\n{"_id": "d2", "text": "two"}\n'
 AS: dict[str, CorpusSettings] = {form: CorpusSettings(corpus_format=form) for form in CorpusFormat}

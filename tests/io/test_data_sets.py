@@ -21,8 +21,8 @@ from denserk.io.topics import (
     write_queries,
 )
 from denserk.records import Passage, Qrel, Query
-from tests.conftest import PASSAGES, QRELS, QUERIES
-from tests.faults import denserk
+from tests.support.faults import denserk
+from tests.support.toy import PASSAGES, QRELS, QUERIES
 
 NAME = "denserk-toy/test"
 

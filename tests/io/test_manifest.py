@@ -11,8 +11,8 @@ import yaml
 from denserk.commands.retrieve import encode, fuse, index, search
 from denserk.errors import UsageError
 from denserk.io.runs import read_run_scores
-from tests.conftest import VOCABULARY
-from tests.tiny_models import write_tiny
+from tests.support.tiny_models import write_tiny
+from tests.support.toy import VOCABULARY
 
 # the scalars of ir-metadata.org's checklists (version 0.1) that denserk writes, by their place
 CHECKLIST = {

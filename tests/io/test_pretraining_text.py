@@ -13,8 +13,8 @@ from denserk.io.pretraining_text import (
     read_expansions,
 )
 from denserk.records import Passage
-from tests.data.conftest import jsonl, write_expansions
-from tests.reporters import Heard
+from tests.support.reporters import Heard
+from tests.support.training_examples import jsonl, write_expansions
 
 ONE, TWO, BOTH = (("one.",), ("two.",), ("one.\ntwo.",))
 IDS = {"text": [5, 6], "queries": [[7], [8, 9]], "next": [[3]]}

@@ -4,7 +4,7 @@ from denserk.config.formats import QrelsFormat
 from denserk.errors import InputError
 from denserk.io.topics import read_qrels, read_qrels_map, write_qrels
 from denserk.records import Qrel
-from tests.reporters import Heard
+from tests.support.reporters import Heard
 
 QRELS = [Qrel("007", "d1", 2), Qrel("q2", "d1", 0), Qrel("007", "d2", -1)]
 TREC = "007 0 d1 2\nq2 0 d1 0\n007 0 d2 -1\n"

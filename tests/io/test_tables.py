@@ -11,8 +11,8 @@ from denserk.io.pretraining_text import read_documents
 from denserk.io.topics import read_qrels_map, read_queries
 from denserk.io.training import read_sentences, read_training
 from denserk.records import Passage, Query
-from tests.conftest import PASSAGES, QRELS, QUERIES
 from tests.io.test_training import seen
+from tests.support.toy import PASSAGES, QRELS, QUERIES
 
 CORPUS = [{"_id": docid, "title": t, "text": text} for docid, (t, text) in PASSAGES.items()]
 TOPICS = [{"_id": qid, "text": text} for qid, text in QUERIES.items()]

@@ -14,7 +14,7 @@ from denserk.io.topics import (
     write_queries,
 )
 from denserk.records import Passage, Query
-from tests.reporters import Heard
+from tests.support.reporters import Heard
 
 QA = [{"question": "who", "answers": ["a"]}, {"question": "u", "answers": []}]
 BY_ID = {"7": {"question": "who", "answers": ["a"]}}

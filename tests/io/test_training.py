@@ -8,7 +8,7 @@ from denserk.config.formats import TrainingFormat
 from denserk.errors import DenserkError, InputError
 from denserk.io.training import read_sentences, read_training, write_training
 from denserk.records import Candidate, SentenceExample, TrainingExample
-from tests.reporters import Heard
+from tests.support.reporters import Heard
 
 
 def seen(example):

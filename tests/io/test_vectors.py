@@ -17,9 +17,9 @@ from denserk.io.blocks import JOURNAL, Block
 from denserk.io.manifest import Kind, Manifest
 from denserk.io.vector_formats import VectorBlock, write_vectors
 from denserk.io.vectors import VectorFolderWriter, open_vectors, read_vector_blocks
-from tests.faults import contents
-from tests.peers import run_pyserini
-from tests.reporters import Heard
+from tests.support.faults import contents
+from tests.support.peers import run_pyserini
+from tests.support.reporters import Heard
 
 IDS = [f"d{i}" for i in range(1500)]
 TEXTS = [f"text of {docid}" for docid in IDS]

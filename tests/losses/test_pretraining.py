@@ -15,7 +15,7 @@ from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
 from denserk.losses.pretraining import Condenser, DupMae, MaskedLanguageModel, Master, RetroMae
 from denserk.models.model_folder import StoredEncoder
-from tests.tiny_models import WITH_HEADS
+from tests.support.tiny_models import WITH_HEADS
 
 LENGTHS = [7, 5]
 TASKS = tuple(task.value for task in MasterTask)

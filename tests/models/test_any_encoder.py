@@ -13,9 +13,9 @@ from denserk.losses.pretraining import RetroMae
 from denserk.models.model_folder import StoredEncoder, read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from tests.conftest import WORDS
-from tests.tiny_models import HIDDEN, OTHERS
-from tests.training.finetuning import write_examples
+from tests.support.finetuning import write_examples
+from tests.support.tiny_models import HIDDEN, OTHERS
+from tests.support.toy import WORDS
 
 CPU = ComputeSettings(device="cpu")
 TEXTS = ["river boat", "the old cat sleeps", "moon", " ".join(WORDS[:30])]

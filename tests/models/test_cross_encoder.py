@@ -21,8 +21,8 @@ from denserk.models.cross_encoder import PairScorer, is_reranker, read_reranker,
 from denserk.models.model_folder import read_model_folder, save_model
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from tests.conftest import PASSAGES, QUERIES
-from tests.tiny_models import RERANKERS
+from tests.support.tiny_models import RERANKERS
+from tests.support.toy import PASSAGES, QUERIES
 
 CPU = ComputeSettings(device="cpu")
 SHORT: dict[str, Any] = {"query_max_length": 8, "passage_max_length": 16}

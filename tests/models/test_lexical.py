@@ -9,7 +9,7 @@ import torch
 from denserk.config.encoding import AggKind, AggLayout, TermWeight
 from denserk.models import lexical
 from denserk.models.lexical import WEIGHT_RULES, SliceLayout, VocabularyHead, aggregate
-from tests import oracles
+from tests.support import oracles
 
 HIDDEN, VOCABULARY = 16, 75
 MASK = torch.arange(9) < torch.tensor([[9], [1], [4], [6], [3]])

@@ -21,9 +21,9 @@ from denserk.models import model_folder
 from denserk.models.model_folder import convert_model, read_model_folder, save_model
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from tests.peers import run_pyserini
-from tests.reporters import Heard
-from tests.tiny_models import BACKBONES, WITH_HEADS, write_tiny_aggretriever
+from tests.support.peers import run_pyserini
+from tests.support.reporters import Heard
+from tests.support.tiny_models import BACKBONES, WITH_HEADS, write_tiny_aggretriever
 
 CPU = ComputeSettings(device="cpu")
 PASSAGES = [Passage("a", "the old river", "Moon"), Passage("b", ""), Passage("c", "cat dog fish")]

@@ -12,8 +12,8 @@ from denserk.errors import MissingExtraError, ModelError, UsageError
 from denserk.models.devices import certify, compile_module
 from denserk.models.text_encoder import TextEncoder
 from tests.models.test_text_encoder import PASSAGES
-from tests.reporters import Heard
-from tests.tiny_models import BACKBONES
+from tests.support.reporters import Heard
+from tests.support.tiny_models import BACKBONES
 
 pytestmark = pytest.mark.usefixtures("openvino")
 TORCH = ComputeSettings(device="cpu", backend=Backend.TORCH)

@@ -9,7 +9,7 @@ import pytest
 
 import denserk
 from denserk.commands.app import run
-from tests.training.finetuning import write_examples
+from tests.support.finetuning import write_examples
 
 TEXTS = [
     "the cat",

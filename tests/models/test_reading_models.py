@@ -17,8 +17,8 @@ from denserk.data.tokenization import load_tokenizer
 from denserk.errors import DenserkError, ModelError
 from denserk.models.model_folder import read_model_folder, save_model
 from denserk.models.representation import Retriever
-from tests.reporters import Heard
-from tests.tiny_models import BACKBONES, HIDDEN, WITH_HEADS
+from tests.support.reporters import Heard
+from tests.support.tiny_models import BACKBONES, HIDDEN, WITH_HEADS
 
 BATCH = pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)
 AGG = RepresentationSettings(Representation.AGG, cls_dim=6, agg_dim=20)

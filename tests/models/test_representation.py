@@ -31,8 +31,8 @@ from denserk.models.representation import (
     pool_mean,
     vector_scores,
 )
-from tests import oracles
-from tests.tiny_models import WITH_HEADS
+from tests.support import oracles
+from tests.support.tiny_models import WITH_HEADS
 
 TEXTS = [[2, 9, 14, 30, 8, 3], [2, 17, 3], [2, 3], [2, 9, 9, 9, 40, 41, 42, 3]]
 BATCH = pad(TEXTS, pad_id=0)

@@ -13,7 +13,7 @@ from denserk.commands.app import run
 from denserk.config.encoding import Representation
 from denserk.errors import DenserkError, ModelError
 from denserk.models.model_folder import read_model_folder
-from tests.training.finetuning import write_examples
+from tests.support.finetuning import write_examples
 
 ST, LENGTHS = "sentence_transformers.models.", "sentence_bert_config.json"
 POOLING, PROMPTS = "1_Pooling/config.json", "config_sentence_transformers.json"

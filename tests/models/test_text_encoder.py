@@ -7,8 +7,8 @@ from denserk.errors import UsageError
 from denserk.models.devices import choose_device
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from tests.reporters import Heard
-from tests.tiny_models import BACKBONES, HIDDEN
+from tests.support.reporters import Heard
+from tests.support.tiny_models import BACKBONES, HIDDEN
 
 WORDS = ["river", "bank", "money", "water", "fish", "boat", "tree"]
 PASSAGES = [

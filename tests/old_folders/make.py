@@ -19,8 +19,8 @@ from denserk.commands.data import convert
 from denserk.commands.retrieve import encode, fuse, index, rerank, search
 from denserk.commands.train import finetune
 from denserk.io.json_records import write_objects
-from tests.conftest import VOCABULARY, WORDS
-from tests.tiny_models import write_tiny, write_tiny_classifier
+from tests.support.tiny_models import write_tiny, write_tiny_classifier
+from tests.support.toy import VOCABULARY, WORDS
 
 INDEXES: dict[str, dict[str, Any]] = {
     "flat-faiss": {"type": "flat", "engine": "faiss"},

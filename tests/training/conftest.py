@@ -4,8 +4,8 @@ import pytest
 
 from denserk.commands.app import run
 from denserk.training import run_folder
-from tests.training.finetuning import write_examples
-from tests.training.pretraining import write_corpus
+from tests.support.finetuning import write_examples
+from tests.support.pretraining import write_corpus
 
 
 @pytest.fixture(autouse=True)

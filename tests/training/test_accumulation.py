@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.data.conftest import jsonl, words
-from tests.tiny_models import without_dropout
-from tests.training.finetuning import log_of
+from tests.support.finetuning import log_of
+from tests.support.tiny_models import without_dropout
+from tests.support.training_examples import jsonl, words
 
 WHOLE, HALVES, QUARTERS = (
     (8, 1),

@@ -10,9 +10,9 @@ from denserk.config.encoding import MlmHead, Representation
 from denserk.io.outputs import foreign_items
 from denserk.models.model_folder import WEIGHTS_FILE
 from denserk.training.trainer import Trainer
-from tests.faults import Stopped, stopped_at
-from tests.reporters import Heard
-from tests.training.finetuning import AGG, tune, weights
+from tests.support.faults import Stopped, stopped_at
+from tests.support.finetuning import AGG, tune, weights
+from tests.support.reporters import Heard
 
 peft = pytest.importorskip("peft")
 

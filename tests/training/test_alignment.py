@@ -15,10 +15,10 @@ from denserk.models.model_folder import convert_model, read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Query
 from denserk.training.trainer import Trainer
-from tests.conftest import PASSAGES
-from tests.data.conftest import words
-from tests.faults import Stopped, stopped_at
-from tests.training.finetuning import log_of, tune, weights
+from tests.support.faults import Stopped, stopped_at
+from tests.support.finetuning import log_of, tune, weights
+from tests.support.toy import PASSAGES
+from tests.support.training_examples import words
 
 ALIGN: dict[str, Any] = {"objective": Objective.ALIGN, "group_size": 8}
 TEACHERS: dict[str, dict[str, Any]] = {

@@ -32,9 +32,9 @@ from denserk.models.cross_encoder import read_reranker
 from denserk.models.model_folder import convert_model, read_model_folder
 from denserk.tasks.encode import encode
 from denserk.tasks.finetune import what_is_trained
-from tests.conftest import QUERIES
-from tests.reporters import Heard
-from tests.training.finetuning import AGG, log_of, run_of, tune
+from tests.support.finetuning import AGG, log_of, run_of, tune
+from tests.support.reporters import Heard
+from tests.support.toy import QUERIES
 
 
 def encoded(folder, toy):

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from tests.faults import denserk, limit_file_size
-from tests.training.finetuning import write_examples
+from tests.support.faults import denserk, limit_file_size
+from tests.support.finetuning import write_examples
 
 CROSS_ENCODER = {"representation": "cross-encoder"}
 PAIRS = {"objective": "cosine-mse", "group_size": None}

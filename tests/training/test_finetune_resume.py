@@ -7,9 +7,9 @@ from denserk.config.encoding import Representation
 from denserk.config.training import DevMetric
 from denserk.errors import MismatchError
 from denserk.training.trainer import Trainer
-from tests.faults import Stopped, contents, stopped_at
-from tests.reporters import Heard
-from tests.training.finetuning import AGG, log_of, tune, weights, write_examples
+from tests.support.faults import Stopped, contents, stopped_at
+from tests.support.finetuning import AGG, log_of, tune, weights, write_examples
+from tests.support.reporters import Heard
 
 MEAN = {"representation": Representation.MEAN}
 KINDS: dict[str, dict[str, Any]] = {

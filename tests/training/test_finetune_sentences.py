@@ -7,8 +7,8 @@ from denserk.config.training import Objective
 from denserk.errors import UsageError
 from denserk.tasks.analyze import sentence_similarity
 from denserk.tasks.finetune import finetune
-from tests.data.conftest import words
-from tests.training.finetuning import AGG, log_of, run_of, write_examples
+from tests.support.finetuning import AGG, log_of, run_of, write_examples
+from tests.support.training_examples import words
 
 PAIRS: dict[str, Any] = {"objective": Objective.COSINE_MSE, "label_scale": 5.0}
 TRIPLETS: dict[str, Any] = {"objective": Objective.TRIPLET}

@@ -12,7 +12,7 @@ from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.models.cross_encoder import reranker_to_train
 from denserk.training.steps import Update, groups_of, reranking_step, sentence_step
-from tests.training.retrievers import assert_same, gradients, retriever
+from tests.support.retrievers import assert_same, gradients, retriever
 
 WHOLE = CacheSettings()
 GROUP = 3

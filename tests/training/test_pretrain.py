@@ -9,9 +9,9 @@ from denserk.errors import ModelError
 from denserk.losses.pretraining import Condenser, Master
 from denserk.models.model_folder import read_model_folder
 from denserk.training import run_folder
-from tests.reporters import Heard
-from tests.training.finetuning import AGG, log_of, tune, weights, write_examples
-from tests.training.pretraining import train, write_expansions
+from tests.support.finetuning import AGG, log_of, tune, weights, write_examples
+from tests.support.pretraining import train, write_expansions
+from tests.support.reporters import Heard
 
 HEAD_FILES = {
     "condenser": "condenser_head.safetensors",

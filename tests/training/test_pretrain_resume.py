@@ -8,10 +8,10 @@ from denserk.config.pretraining import Architecture
 from denserk.errors import InputError, UsageError
 from denserk.training.pretrain import start_folder, train_vocabulary
 from denserk.training.trainer import Trainer
-from tests.conftest import PASSAGES, SPECIALS
-from tests.faults import Stopped, contents, stopped_at
-from tests.reporters import Heard
-from tests.training.pretraining import run_of, train, write_expansions
+from tests.support.faults import Stopped, contents, stopped_at
+from tests.support.pretraining import run_of, train, write_expansions
+from tests.support.reporters import Heard
+from tests.support.toy import PASSAGES, SPECIALS
 
 KINDS = {
     "cocondenser-cached": {"objective": "cocondenser", "save_steps": 4, "cache_chunk_size": 2},

@@ -14,9 +14,9 @@ from denserk.losses.retrieval import span_contrast_loss
 from denserk.models.model_folder import read_model_folder
 from denserk.models.text_encoder import ENOUGH
 from denserk.training.steps import UNLIMITED, Limits, Update, cut, pretraining_step
-from tests.data.prepared_texts import run_of
-from tests.training.retrievers import assert_same
-from tests.training.retrievers import gradients as gradients_of
+from tests.support.prepared_texts import run_of
+from tests.support.retrievers import assert_same
+from tests.support.retrievers import gradients as gradients_of
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import VOCABULARY
-from tests.data.conftest import words
-from tests.faults import ranks
-from tests.tiny_models import write_tiny
-from tests.training.finetuning import log_of, write_examples
-from tests.training.pretraining import write_corpus, write_expansions
+from tests.support.faults import ranks
+from tests.support.finetuning import log_of, write_examples
+from tests.support.pretraining import write_corpus, write_expansions
+from tests.support.tiny_models import write_tiny
+from tests.support.toy import VOCABULARY
+from tests.support.training_examples import words
 
 TORCHRUN = [
     *(str(Path(sys.executable).with_name("torchrun")), "--standalone"),

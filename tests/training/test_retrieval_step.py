@@ -15,7 +15,7 @@ from denserk.errors import UsageError
 from denserk.models.devices import choose_device, process_group, sum_gradients
 from denserk.models.text_encoder import ENOUGH
 from denserk.training.steps import Limits, Update, group, groups_of, join, retrieval_step
-from tests.training.retrievers import (
+from tests.support.retrievers import (
     LOSSES,
     REPRESENTATIONS,
     assert_same,

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from denserk.config.training import presets
-from tests.data.conftest import jsonl, words
-from tests.training.finetuning import log_of, write_examples
+from tests.support.finetuning import log_of, write_examples
+from tests.support.training_examples import jsonl, words
 
 # how the models of the tests are trained, by command and options
 TRAININGS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -12,12 +12,12 @@ from denserk.data.training_data import prepare
 from denserk.errors import InputError
 from denserk.models.cross_encoder import reranker_to_train
 from denserk.training.validation import DevSet, dev_sets, measure, measure_groups, reciprocal_ranks
-from tests.conftest import PASSAGES as TEXTS
-from tests.conftest import VOCABULARY
-from tests.data.conftest import inline, jsonl
-from tests.tiny_models import tiny_tokenizer
-from tests.training.finetuning import run_of
-from tests.training.retrievers import retriever
+from tests.support.finetuning import run_of
+from tests.support.retrievers import retriever
+from tests.support.tiny_models import tiny_tokenizer
+from tests.support.toy import PASSAGES as TEXTS
+from tests.support.toy import VOCABULARY
+from tests.support.training_examples import inline, jsonl
 
 QUERIES = [[2, 10 + n, 20 + n, 3] for n in range(5)]
 PASSAGES = [[2, *range(10 + n, 14 + 2 * n), 3] for n in range(12)]

@@ -1,0 +1,91 @@
+"""The script behind docs/results.md: cells, check, and a page that shows what results.csv says."""
+
+import csv
+import gzip
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from denserk.commands.retrieve import index, search
+from tests.support.toy import QUERIES
+
+ROOT = Path(__file__).parents[2]
+PAGE, CELLS = ROOT / "docs/results.md", ROOT / "docs/results.csv"
+
+
+@pytest.fixture
+def results(tmp_path, toy, monkeypatch):
+    """The script for the toy collection alone, which is prepared and searched; runs; its page."""
+    spec = importlib.util.spec_from_file_location("results", ROOT / "docs/results.py")
+    assert spec
+    assert spec.loader
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    source = tmp_path / "data" / "toy"
+    (source / "qrels").mkdir(parents=True)
+    source.joinpath("corpus.jsonl.gz").write_bytes(
+        gzip.compress((toy / "corpus.jsonl").read_bytes())
+    )
+    lines = (json.dumps({"_id": qid, "text": text}) + "\n" for qid, text in QUERIES.items())
+    (source / "queries.jsonl").write_text("".join(lines))
+    shutil.copy(toy / "qrels.txt", source / "qrels" / "dev.tsv")
+    collection = script.Collection("toy", ("toy",), "dev")
+    page, runs = tmp_path / "results.md", tmp_path / "runs"
+    page.write_text(f"# Results\n{script.START}\n{script.END}\n")
+    runs.mkdir()
+    for name, value in {
+        "COLLECTIONS": (collection,),
+        "PAGE": page,
+        "CELLS": tmp_path / "results.csv",
+    }.items():
+        monkeypatch.setattr(script, name, value)
+    script.prepare(tmp_path / "data", runs)
+    at = runs / "toy"
+    index(corpus=at / "corpus.jsonl.gz", type="bm25", output=at / "bm25")
+    topics, qrels = at / "queries.jsonl", at / "qrels.txt"
+    search(index=at / "bm25", topics=topics, qrels=qrels, output=at / "bm25.trec", hits=10)
+    script.write(runs)
+    return script, runs, page
+
+
+def test_cells_are_compared_with_their_runs(results, capsys):
+    script, runs, page = results
+    assert script.check(runs) == 0
+    assert "toy" in page.read_text()
+    assert "equal bytes" in capsys.readouterr().out
+    run = runs / "toy" / "bm25.trec"
+    lines = run.read_text().splitlines(keepends=True)
+    run.write_text("".join(reversed(lines)))  # the same scores in another order
+    assert script.check(runs) == 0
+    assert "within" in capsys.readouterr().out
+    run.write_text("".join(line.replace(" d", " other-d") for line in lines))
+    assert script.check(runs) == 1
+    assert "differs by" in capsys.readouterr().out
+    run.unlink()
+    script.write(runs)  # keeps the cell
+    assert script.check(runs) == 0
+    assert "absent: bash docs/results.sh" in capsys.readouterr().out
+
+
+def test_data_without_a_collection_are_rejected(results, tmp_path):
+    script, runs, _ = results
+    with pytest.raises(SystemExit, match="has no toy: folders in BEIR layout are expected"):
+        script.prepare(tmp_path / "none", runs)
+
+
+def test_a_changed_collection_is_named(results, capsys):
+    script, runs, _ = results
+    (runs / "toy" / "qrels.txt").write_text("q1 0 d1 1\n")
+    assert script.check(runs) == 1
+    assert "other passages, queries or qrels" in capsys.readouterr().out
+
+
+def test_the_page_shows_results_csv(results):
+    script, *_ = results
+    with CELLS.open(newline="") as handle:
+        rows = [*csv.DictReader(handle)]
+    shown = PAGE.read_text().partition(script.START)[2].partition(script.END)[0]
+    assert shown.strip().splitlines() == [*script.table(rows)]

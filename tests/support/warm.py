@@ -1,0 +1,89 @@
+"""A `denserk` command for tests: forks of one process that has imported everything.
+
+`python -m tests.support.warm FOLDER` writes FOLDER/denserk and FOLDER/python-warm, which runs a
+Python file, and serves them until its standard input closes.
+"""
+
+import atexit
+import gc
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+CLIENT = """#!{python} -IS
+import json, os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+call = json.dumps([os.getcwd(), dict(os.environ), sys.argv]).encode()
+socket.send_fds(server, [len(call).to_bytes(4, "big")], [0, 1, 2])
+server.sendall(call)
+sys.exit(int(server.recv(3) or b"1"))
+"""
+LATE = ["accelerate", "bm25s", "datasets", "faiss", "matplotlib.figure", "peft", "torch._dynamo"]
+LATE += [f"transformers.models.{kind}.modeling_{kind}" for kind in ("bert", "distilbert", "t5")]
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command in this process."""
+    sys.argv[:] = arguments
+    try:
+        if Path(arguments[0]).name == "denserk":
+            runpy.run_module("denserk", run_name="__main__")
+        else:
+            runpy.run_path(arguments[1], run_name="__main__")
+        status: Any = 0
+    except BaseException as end:  # noqa: BLE001
+        status = end.code or 0 if isinstance(end, SystemExit) else sys.excepthook(*sys.exc_info())
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    return status if isinstance(status, int) else 1
+
+
+def serve(folder: Path) -> None:
+    """Fork for each call; the fork takes the folder, variables and streams of its client."""
+    calls = socket.create_server(str(folder / "socket"), family=socket.AF_UNIX)
+    for name in ("python-warm", "denserk"):
+        text = CLIENT.format(python=sys.executable, address=str(folder / "socket"))
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while sys.stdin not in select.select([calls, sys.stdin], [], [])[0]:
+        call, _ = calls.accept()
+        if os.fork():
+            call.close()
+            continue
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        calls.close()
+        size, descriptors, *_ = socket.recv_fds(call, 4, 3)
+        with call.makefile("rb") as stream:
+            where, environment, arguments = json.loads(stream.read(int.from_bytes(size, "big")))
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        sys.stdin, sys.stdout, sys.stderr = (open(i, "w" if i else "r") for i in range(3))  # noqa: SIM115, PTH123
+        os.chdir(where)
+        os.environ.clear()
+        os.environ.update(environment)
+        status = run(arguments)
+        sys.stderr.flush()
+        call.sendall(str(status % 256).encode())
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.modules["openvino"] = None  # type: ignore[assignment]  # compiling takes long
+    for module in pkgutil.walk_packages(["denserk"], "denserk."):
+        if "integrations" not in module.name and not module.name.endswith("__main__"):
+            import_module(module.name)
+    for each in (*LATE, "torch._inductor", "transformers.trainer_pt_utils"):
+        import_module(each)
+    gc.freeze()  # forks share the pages of what is imported
+    serve(Path(sys.argv[1]))

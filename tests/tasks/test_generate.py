@@ -1,0 +1,264 @@
+import io
+import json
+import random
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import CorpusSettings, GenerateSettings, Sampling
+from denserk.errors import MismatchError, ModelError, UsageError
+from denserk.io.manifest import Kind, read_manifest
+from denserk.io.pretraining_text import read_expansions
+from denserk.models.generation import CONTINUATIONS, MODELS, QUERIES, TextGenerator
+from denserk.tasks.generate import generate
+from tests.support.faults import NAMING, Stopped, contents, denserk, stopped_at
+from tests.support.tiny_models import POSITIONS
+from tests.support.toy import WORDS
+from tests.support.training_examples import jsonl
+
+OPTIONS = {"t5": QUERIES, "mt5": QUERIES, "gpt2": CONTINUATIONS}
+TOKENS = 12
+DRAW = random.Random(5)
+TEXTS = [" ".join(DRAW.choices(WORDS, k=DRAW.randint(1, 30))) for _ in range(12)]
+TEXTS.insert(3, "")
+
+
+def load(folder, option, *, samples=2, tokens=TOKENS, top_k=0, allow_pickle=False, **compute):
+    settings: Any = SimpleNamespace(**{MODELS[option]: str(folder)}, allow_pickle=allow_pickle)
+    settings.sampling = {MODELS[option]: Sampling(samples, tokens, top_k=top_k, top_p=0.9)}
+    return TextGenerator(option, settings, ComputeSettings(**{"device": "cpu", **compute}))
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_the_same_seed_gives_the_same_samples(kind, writer):
+    generator = load(writer(kind), OPTIONS[kind], batch_size=5)
+    state = torch.get_rng_state()
+    made = generator.generate(TEXTS, 40, seed=7)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert made == load(writer(kind), OPTIONS[kind], batch_size=5).generate(TEXTS, 40, seed=7)
+    assert made != generator.generate(TEXTS, 40, seed=8)
+    assert made[3] == []
+    assert [len(own) for own in made].count(2) > 9
+    assert len({text for own in made for text in own}) > 15
+    assert generator.generate(["", ""], 40, seed=7) == [[], []]
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("length", [9, 500])
+def test_one_possible_token_is_greedy_decoding(kind, writer, length):
+    """Of a long text the first tokens make queries, and the last ones are continued."""
+    generator = load(writer(kind), OPTIONS[kind], top_k=1, samples=1)
+    auto = "AutoModelForCausalLM" if kind == "gpt2" else "AutoModelForSeq2SeqLM"
+    model = getattr(transformers, auto).from_pretrained(writer(kind))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(writer(kind))
+    passages = [text for text in (*TEXTS, " ".join(WORDS * 3)) if text]
+    for passage, found in zip(passages, generator.generate(passages, length, 1), strict=True):
+        if kind == "gpt2":
+            own = tokenizer(passage).input_ids[-min(length, POSITIONS - TOKENS) :]
+        else:
+            own = tokenizer(passage, truncation=True, max_length=length).input_ids
+        ids = torch.tensor([own])
+        made = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=TOKENS,
+            do_sample=False,
+            pad_token_id=0,
+        )[0]
+        new = made[len(own) :] if kind == "gpt2" else made
+        expected = str(tokenizer.decode(new, skip_special_tokens=True)).strip()
+        assert found == ([expected] if expected else [])
+
+
+def test_the_models_own_sampling_settings_are_not_used(writer, tmp_path):
+    folder = shutil.copytree(writer("t5"), tmp_path / "t5")
+    path = folder / "generation_config.json"
+    own = json.loads(path.read_text())
+    path.write_text(json.dumps({**own, "num_beams": 4, "max_length": 3}))
+    expected = load(writer("t5"), QUERIES).generate(TEXTS, 40, 7)
+    assert load(folder, QUERIES).generate(TEXTS, 40, 7) == expected
+
+
+def test_failures_of_a_model_are_errors(writer):
+    with pytest.raises(UsageError, match="has 64 positions: 64 new tokens leave no room"):
+        load(writer("gpt2"), CONTINUATIONS, tokens=64)
+    for folder, option in ((writer("gpt2"), QUERIES), (writer("t5"), CONTINUATIONS)):
+        with pytest.raises(ModelError, match="Unrecognized configuration class"):
+            load(folder, option)
+
+
+def test_pickles_are_loaded_on_request(writer, tmp_path):
+    copied = shutil.copytree(writer("t5"), tmp_path / "t5")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(copied)
+    torch.save(model.state_dict(), copied / "pytorch_model.bin")
+    before = load(copied, QUERIES).generate(TEXTS[:3], 40, 1)
+    (copied / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="its weights are a pickle") as caught:
+        load(copied, QUERIES)
+    assert "--allow-pickle" in (caught.value.hint or "")
+    assert load(copied, QUERIES, allow_pickle=True).generate(TEXTS[:3], 40, 1) == before
+
+
+COUNT = 11
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    draw = random.Random(3)
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 20))) for _ in range(COUNT)]
+    texts[4] = ""
+    records = ({"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(texts))
+    return Path(jsonl(tmp_path / "corpus.jsonl", records))
+
+
+class StandIn(TextGenerator):
+    """A generator without a model: a text's samples are its own words and the seed."""
+
+    asked = 0
+
+    def __init__(self, option, settings, compute):
+        self.name = self.fingerprint = getattr(settings, MODELS[option])
+        self._sampling = settings.sampling[MODELS[option]]
+
+    def generate(self, texts, longest, seed):
+        type(self).asked += len(texts)
+        return [
+            [f"{seed} {' '.join(text.split()[:longest])}"] * self._sampling[0] if text else []
+            for text in texts
+        ]
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    monkeypatch.setattr("denserk.tasks.generate.TextGenerator", StandIn)
+    monkeypatch.setattr(StandIn, "asked", 0)
+
+
+def run(output, corpus, *, compute=None, **settings):
+    given = {"queries_model": "q", "continuation_model": "c", "block_size": 2, **settings}
+    if given["continuation_model"]:
+        given["continuation_max_tokens"] = 10
+    generating = GenerateSettings(
+        corpus=str(corpus), output=str(output), **{"num_queries": 2, **given}
+    )
+    return generate(generating, CorpusSettings(), compute or ComputeSettings(device="cpu"))
+
+
+@pytest.fixture
+def models(writer):
+    folders = {"queries_model": str(writer("t5")), "continuation_model": str(writer("gpt2"))}
+    return {**folders, "query_max_tokens": 8}
+
+
+def test_every_passage_in_the_order_of_the_corpus(models, corpus, tmp_path):
+    result = run(tmp_path / "x", corpus, **models)
+    made = list(read_expansions(tmp_path / "x"))
+    assert [own.docid for own in made] == [f"d{n}" for n in range(COUNT)]
+    assert made[4].queries == made[4].next == ()
+    assert all(own.queries and len(own.next) == 1 for own in made if own.docid != "d4")
+    assert (result.count, result.generated, result.empty) == (COUNT, COUNT, 1)
+    assert result.queries == sum(len(own.queries) for own in made)
+    assert result.continuations == COUNT - 1
+    manifest = read_manifest(tmp_path / "x", Kind.EXPANSIONS)
+    assert manifest.settings["queries"]["query_top_k"] == 10
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", "x", "x.manifest.json"]
+
+
+def test_shards_and_resumed_runs_are_parts_of_the_whole(models, corpus, tmp_path):
+    run(tmp_path / "whole", corpus, **models)
+    whole = (tmp_path / "whole").read_bytes()
+    shards = [tmp_path / f"shard{shard}" for shard in range(3)]
+    for shard, name in enumerate(shards):
+        run(name, corpus, **models, shard_id=shard, shard_num=3)
+    assert b"".join(name.read_bytes() for name in shards) == whole
+    with stopped_at(5, [(TextGenerator, "generate")]), pytest.raises(Stopped):
+        run(tmp_path / "x", corpus, **models)
+    run(tmp_path / "x", corpus, **models, resume=True)
+    assert (tmp_path / "x").read_bytes() == whole
+
+
+@pytest.mark.parametrize(("step", "name"), [(0, "x"), (3, "x"), (9, "x"), (9, "x.jsonl.gz")])
+def test_stopped_anywhere_and_resumed_gives_the_same_bytes(stand_in, corpus, tmp_path, step, name):
+    run(tmp_path / "w" / name, corpus)
+    calls = (*NAMING, (StandIn, "generate"))  # manifest, journal, then two models and a file each
+    with stopped_at(step, calls), pytest.raises(Stopped):
+        run(tmp_path / "v" / name, corpus)
+    assert not (tmp_path / "v" / name).exists()
+    result = run(tmp_path / "v" / name, corpus, resume=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "w")
+    assert result.generated == COUNT - 2 * max(0, (step - 2) // 3)
+    result = run(tmp_path / "v" / name, corpus, resume=True, compute=ComputeSettings(batch_size=3))
+    assert (result.count, result.generated) == (COUNT, 0)
+    assert contents(tmp_path / "v") == contents(tmp_path / "w")
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_resume_after_a_change(stand_in, corpus, tmp_path, finished):
+    with stopped_at(10**6 if finished else 6, [(StandIn, "generate")]):
+        try:
+            run(tmp_path / "x", corpus)
+        except Stopped:
+            assert not finished
+    for change, said in (
+        ({"queries_model": "other"}, r"with other settings.*fingerprint was 'q', now 'other'"),
+        ({"query_top_k": 3}, r"with other settings.*queries.query_top_k was 10, now 3"),
+    ):
+        with pytest.raises(MismatchError, match=said):
+            run(tmp_path / "x", corpus, resume=True, **change)
+    lines = corpus.read_text().splitlines(keepends=True)
+    other = [lines[0], lines[1].replace('"text":"', '"text":"new '), *lines[2:]]
+    for changed in (lines[:3], other):
+        corpus.write_text("".join(changed))
+        with pytest.raises(MismatchError, match="other passages than"):
+            run(tmp_path / "x", corpus, resume=True)
+    assert run(tmp_path / "x", corpus, overwrite=True).generated == len(lines)
+
+
+def test_overwriting_keeps_the_old_file_until_the_end(stand_in, corpus, tmp_path):
+    run(tmp_path / "x", corpus)
+    before = (tmp_path / "x").read_bytes()
+    with stopped_at(6, [(StandIn, "generate")]), pytest.raises(Stopped):
+        run(tmp_path / "x", corpus, num_queries=3, overwrite=True)
+    assert (tmp_path / "x").read_bytes() == before
+    run(tmp_path / "x", corpus, num_queries=3, resume=True)
+    assert (tmp_path / "x").read_bytes() != before
+    assert contents(tmp_path).keys() == {"corpus.jsonl", "x", "x.manifest.json"}
+
+
+def test_streams_in_and_out(stand_in, corpus, tmp_path, monkeypatch, capfdbinary):
+    run(tmp_path / "x", corpus)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
+    result = run("-", "-")
+    assert result.generated == COUNT
+    assert capfdbinary.readouterr().out == (tmp_path / "x").read_bytes()
+
+
+def test_one_model_alone_with_a_prompt_and_a_join(stand_in, corpus, tmp_path):
+    run(tmp_path / "x", corpus, continuation_model=None, query_prompt="ask: ", join=" - ")
+    made = list(read_expansions(tmp_path / "x"))
+    assert all(own.next == () for own in made)
+    assert made[0].queries[0].partition(" ")[2].startswith("ask: ")
+    assert made[4].queries == ()
+
+
+def test_a_file_of_the_user_beside_unfinished_blocks_stays(writer, tmp_path):
+    passages = [{"_id": "d1", "text": "the river"}, {"_id": "d2", "text": "a boat"}]
+    corpus = jsonl(tmp_path / "corpus.jsonl", passages)
+    out = tmp_path / "expansions.jsonl"
+    notes = tmp_path / "expansions.jsonl.unfinished" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    models = ["--queries-model", writer("t5"), "--device", "cpu"]
+    command = ["generate", "--corpus", corpus, "--output", out, *models]
+    rejected = denserk(*command, "--overwrite")
+    assert rejected.returncode == 2
+    assert "notes.txt" in rejected.stderr
+    assert denserk(*command, "--resume").returncode == 0
+    assert len(out.read_text().splitlines()) == 2
+    assert [path.name for path in notes.parent.iterdir()] == ["notes.txt"]

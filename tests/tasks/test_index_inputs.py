@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.index.folder import Part, PassageIds, expanded, open_sources
+from denserk.io.vector_formats import map_flat
+from tests.support.index_folders import index, vector_folder
+from tests.support.milvus import write_vectors
+from tests.support.reporters import Heard
+
+VECTORS = np.arange(20, dtype=np.float32).reshape(5, 4)
+IDS = ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_inputs_stand_one_after_another(tmp_path, size):
+    folder = vector_folder(tmp_path / "v", IDS[: 4 // size], VECTORS[:4], size=size)
+    other = vector_folder(tmp_path / "w", ["x"], VECTORS[-size:], size=size)
+    if size == 1:
+        other = write_vectors(tmp_path / "more.jsonl", ["x"], VECTORS[4:])
+    assert index(tmp_path / "i", other, folder).count == 1 + 4 // size
+    rows, _ = map_flat(tmp_path / "i" / "index")
+    assert (rows == np.concatenate([VECTORS[-size:], VECTORS[:4]])).all()
+    lines = ["x#0", "x#1", "a#0", "a#1", "b#0", "b#1"] if size == 2 else ["x", *IDS[:4]]
+    assert (tmp_path / "i" / "docid").read_text().split() == lines
+
+
+def test_patterns_are_sorted_by_their_numbers(tmp_path):
+    for name in ("s-10", "s-9", "s-1", "other"):
+        (tmp_path / name).mkdir()
+    names = [str(tmp_path / name) for name in ("s-1", "s-9", "s-10")]
+    assert expanded([str(tmp_path / "s-*"), "-"]) == [*names, "-"]
+    with pytest.raises(UsageError, match=r"--index .*t\*: the pattern matches nothing"):
+        expanded([str(tmp_path / "t*")], "--index")
+    with pytest.raises(UsageError, match="given twice"):
+        expanded([str(tmp_path / "s-*"), names[1]])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_id_that_occurs_twice_is_named_with_both_places(tmp_path, size):
+    one = vector_folder(tmp_path / "one", IDS[: 4 // size], VECTORS[:4], size=size)
+    two = vector_folder(tmp_path / "two", ["b", "z"][: 2 // size], VECTORS[:2], size=size)
+    with pytest.raises(InputError, match=f"{two}: found the id b twice: .*, the first in {one}"):
+        index(tmp_path / "i", one, two)
+    assert {item.name for item in tmp_path.iterdir()} == {"one", "two"}
+
+
+def test_broken_inputs(tmp_path):
+    one = vector_folder(tmp_path / "one", IDS, VECTORS)
+    narrow = vector_folder(tmp_path / "narrow", ["x"], VECTORS[:1, :3])
+    with pytest.raises(InputError, match=r"narrow: found vectors of 3 dimensions.*; expected 4"):
+        index(tmp_path / "i", one, narrow)
+    with pytest.raises(InputError, match="no vectors; expected at least one"):
+        index(tmp_path / "k", vector_folder(tmp_path / "empty", [], VECTORS[:0]))
+    block = np.load(tmp_path / "one" / "block-00000.npy")
+    block[3, 2] = np.nan
+    np.save(tmp_path / "one" / "block-00000.npy", block)
+    with pytest.raises(InputError, match="a vector of d that is not finite"):
+        index(tmp_path / "l", one)
+
+
+def shard(folder, number, size=512, of=4):
+    settings = {"shard_id": number, "shard_num": of, "block_size": size}
+    return vector_folder(folder, [f"{folder.name}{number}"], VECTORS[:1], settings=settings)
+
+
+def test_shards_that_are_missing_or_of_other_block_sizes(tmp_path):
+    heard = Heard()
+    first, third = shard(tmp_path / "a", 0), shard(tmp_path / "c", 2)
+    for sources in ([first], [first, third]):  # one alone may be meant
+        open_sources(sources)
+    assert heard.warnings == ["shards are missing among the inputs: [1, 3] (counted from 0)"]
+    second = shard(tmp_path / "b", 1, 4096)
+    with pytest.raises(MismatchError, match=r"a was .* blocks of 512 passages, .*b in .* 4096"):
+        open_sources([first, second, third])
+    other_corpus = [shard(tmp_path / "d", 0, 4096), shard(tmp_path / "e", 2, 4096)]
+    assert len(open_sources([first, third, *other_corpus])) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "ids"),
+    [("", []), ("d1\nä d\u2028x", ["d1", "ä d\u2028x"]), ("d1\r\nd2 \n", ["d1", "d2"])],
+)
+def test_passage_ids(tmp_path, content, ids):
+    (tmp_path / "docid").write_bytes(content.encode())
+    assert PassageIds([Part("i", tmp_path / "docid", len(ids))])(np.arange(len(ids))) == ids
+    with pytest.raises(MismatchError, match="41 vectors but"):
+        PassageIds([Part("i", tmp_path / "docid", 41)])(np.arange(1))
