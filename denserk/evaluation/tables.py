@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -14,7 +14,15 @@ from denserk.config.benchmarks import groups_within
 from denserk.config.evaluation import Correction, OutputFormat, ReportSettings
 from denserk.errors import UsageError
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
-from denserk.evaluation.results import BenchmarksResult, Comparison, EvaluationResult, Values
+from denserk.evaluation.results import (
+    BenchmarksResult,
+    Comparison,
+    Difference,
+    EvaluationResult,
+    PublishedRow,
+    RunResult,
+    Values,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -25,7 +33,7 @@ DAGGER = "\u2020"  # marks a value that differs significantly from the baseline'
 WIDE = 8  # more measures than this stand below each other, not side by side
 ALL = "all"  # names the line of the mean among the queries
 SUMMARY_ONLY = ("num_q", "gm_map")  # trec_eval prints these for all queries together only
-DIFFERENCES = ("difference", "low", "high", "effect", "p", "wins", "ties", "losses")  # TSV lines
+LEAST_P = 5e-4  # smaller p-values would print as 0.000
 
 
 @dataclass(frozen=True)
@@ -48,8 +56,16 @@ class Table:
 
     def legend(self, mark: str) -> tuple[str, ...]:
         """Return the notes, and before them what marks the best values, if any are marked."""
-        best = any(cell.best for row in self.rows for cell in row)
-        return (*([f"{mark}: best run by each measure"] if best else []), *self.notes)
+        if any(cell.best for cell in chain.from_iterable(self.rows)):
+            return (f"{mark}: best run by each measure", *self.notes)
+        return self.notes
+
+
+class Section(NamedTuple):
+    """A part of a table or of lines: a benchmark, a query, or `all` queries together."""
+
+    name: str
+    values_by_run: Sequence[Values | None]  # None where a run lacks the benchmark
 
 
 def render(result: Result, report: ReportSettings, format: OutputFormat) -> str:
@@ -61,52 +77,18 @@ def render(result: Result, report: ReportSettings, format: OutputFormat) -> str:
     if format is OutputFormat.JSON:
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         return orjson.dumps(_as_object(result, report), option=options).decode()
-    blocks = []
-    for table in tables(result, report):
-        rows = [[*map(escape_markdown, table.header)]]
-        for row in table.rows:
-            texts = [(escape_markdown(cell.text), cell) for cell in row]
-            rows.append([(f"**{t}**" if c.best else t) + DAGGER * c.differs for t, c in texts])
-        lines = ["| " + " | ".join(row) + " |\n" for row in rows]
-        rule = "---|" * table.labels + "---:|" * (len(table.header) - table.labels)
-        notes = escape_markdown("".join(f"\n{note}\n" for note in table.legend("bold")))
-        blocks.append("".join([lines[0], f"|{rule}\n", *lines[1:], notes]))
-    return "\n".join(blocks)
+    return "\n".join(_markdown(table) for table in tables(result, report))
 
 
 def tables(result: Result, report: ReportSettings) -> list[Table]:
     """Return the measures, the differences from the baseline, and the published results."""
-    every = result.results.values() if isinstance(result, BenchmarksResult) else [result]
-    measures = list(dict.fromkeys(measure for one in every for measure in one.measures))
-    found, places = [_measures_table(result, measures, report)], report.places
-    if isinstance(result, EvaluationResult) and (compared := result.comparison) is not None:
-        rows = [
-            (
-                Cell(run),
-                Cell(name),
-                Cell(f"{of.mean:+.{places}f}", differs=compared.significant(run, name)),
-                Cell(f"{of.low:+.{places}f}..{of.high:+.{places}f}"),
-                Cell(f"{of.effect:.2f}"),
-                Cell(f"{of.corrected:.1e}" if of.corrected < 5e-4 else f"{of.corrected:.3f}"),
-                Cell(f"{of.wins}/{of.ties}/{of.losses}"),
-            )
-            for run, differences in compared.differences.items()
-            for name, of in differences.items()
-        ]
-        effects = "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse"
-        share = f"{100 * (1 - compared.settings.alpha):g}% interval"
-        header = ("run", "measure", "difference", share, "d", "p", "+/=/-")
-        found.append(Table(header, 2, tuple(rows), (difference_note(compared), effects)))
-    if result.published:  # systems by measures: those of the runs come first
-        known = dict.fromkeys(name for row in result.published for name in row.values)
-        across = dict.fromkeys([*(name for name in map(str, measures) if name in known), *known])
-        lines = []
-        for row in result.published:
-            labels = (row.paper, row.benchmark, row.table, row.system, row.setting)
-            lines.append(tuple(map(Cell, (*labels, *(row.values.get(m, "") for m in across)))))
-        names = ("paper", "benchmark", "row", "system", "setting", *across)
-        found.append(Table(names, 5, tuple(lines)))
-    return found
+    measures = _measures_of(result)
+    result_tables = [_measures_table(result, measures, report)]
+    if isinstance(result, EvaluationResult) and result.comparison is not None:
+        result_tables.append(_differences_table(result.comparison, report.places))
+    if result.published:
+        result_tables.append(_published_table(result.published, measures))
+    return result_tables
 
 
 def as_rich(table: Table, printable: Callable[[str], str]) -> "RichTable":
@@ -116,11 +98,18 @@ def as_rich(table: Table, printable: Callable[[str], str]) -> "RichTable":
 
     rich = RichTable(box=None, pad_edge=False, header_style="")
     for column, name in enumerate(table.header):
-        value = column >= table.labels
-        rich.add_column(Text(printable(name)), justify="right" if value else "left", no_wrap=value)
+        if column < table.labels:
+            rich.add_column(Text(printable(name)), justify="left")
+        else:
+            rich.add_column(Text(printable(name)), justify="right", no_wrap=True)
     for row in table.rows:
-        texts = (DAGGER * c.differs + "*" * c.best + printable(c.text) for c in row)
-        rich.add_row(*map(Text, texts, ("green" if cell.best else "" for cell in row)))
+        texts = []
+        for cell in row:
+            marks = DAGGER if cell.differs else ""
+            if cell.best:
+                marks += "*"
+            texts.append(Text(marks + printable(cell.text), "green" if cell.best else ""))
+        rich.add_row(*texts)
     return rich
 
 
@@ -137,168 +126,379 @@ def escape_markdown(text: str) -> str:
 
 
 def number(measure: Measure, value: float, places: int = 4) -> str:
-    """Return a value as text: counts as whole numbers, other measures with `places` decimals."""
-    return f"{value:.{0 if is_count(measure) else places}f}"
+    """Return a value as text: counts as whole numbers, other measures with `places` decimals.
 
-
-def _sections(result: Result, report: ReportSettings) -> Iterator[tuple[str, list[Values | None]]]:
-    """Yield (benchmark, query id or `all`; values of each run by measure)."""
-    if isinstance(result, BenchmarksResult):
-        # benchmarks, and then the known means
-        for name in (*result.results, *(group.name for group in groups_within(result.results))):
-            runs = [result.values(name, run) for run in result.runs]
-            if any(runs):
-                yield name, runs
-        return
-    for qid in result.queries if report.per_query else ():
-        values = [run.per_query.items() for run in result.runs]
-        yield qid, [{name: of[qid] for name, of in run if qid in of} for run in values]
-    if report.summary:
-        summaries: list[Values | None] = []
-        for run in result.runs:
-            relations = {f"{m}:relations": value for m, value in run.over_relations.items()}
-            summaries.append({**run.summary, **relations})
-        yield ALL, summaries
-
-
-def _measures_table(result: Result, measures: Sequence[Measure], report: ReportSettings) -> Table:
-    """Return runs (of each query or benchmark) by measures; many measures as rows, runs across."""
-    one = result if isinstance(result, EvaluationResult) else None
-    names = [run if isinstance(run, str) else run.name for run in result.runs]
-    down = len(measures) > WIDE
-    section = "benchmark" if one is None else "query" if report.per_query else None
-    with_run = not down and (len(names) > 1 or section is None)
-
-    def cells(title: str, measure: Measure, runs: Sequence[Values | None]) -> list[Cell]:
-        values = [(of or {}).get(str(measure)) for of in runs]
-        texts = ["" if value is None else number(measure, value, report.places) for value in values]
-        spreads = [run.spread.get(str(measure)) for run in one.runs] if one and title == ALL else []
-        ranked = [value for value in values if value is not None and not math.isnan(value)]
-        compared = ranked and len(values) > 1 and not is_count(measure)
-        # all values that print like the highest are the best
-        top = number(measure, max(ranked), report.places) if compared else None
-        tested = one.comparison if one and title == ALL else None  # tests are of means
-        return [
-            Cell(
-                text if spread is None else f"{text} ± {number(measure, spread, report.places)}",
-                text == top,
-                tested is not None and tested.significant(name, str(measure)),
-            )
-            for name, text, spread in zip_longest(names, texts, spreads)
-        ]
-
-    rows: list[tuple[Cell, ...]] = []
-    for title, runs in _sections(result, report):
-        label = (Cell(title),) if section else ()
-        columns = [cells(title, measure, runs) for measure in measures]
-        if down:
-            rows += [(*label, Cell(str(m)), *c) for m, c in zip(measures, columns, strict=True)]
-        else:
-            for name, values in zip(names, zip(*columns, strict=True), strict=True):
-                rows.append((*label, *[Cell(name)] * with_run, *values))
-    labels = [*[section] * bool(section), *["measure"] * down, *["run"] * with_run]
-    notes = [
-        f"{run.name}, mean over relations: "
-        + ", ".join(f"{m} {value:.{report.places}f}" for m, value in run.over_relations.items())
-        for run in (one.runs if one else ())
-        if run.over_relations
-    ]
-    header = (*filter(None, labels), *(names if down else map(str, measures)))
-    return Table(header, len(labels), tuple(rows), tuple(notes))
+    >>> from ir_measures import RR, NumQ
+    >>> number(RR @ 10, 0.25, 3), number(NumQ, 43.0)
+    ('0.250', '43')
+    """
+    if is_count(measure):
+        return f"{value:.0f}"
+    return f"{value:.{places}f}"
 
 
 def difference_note(comparison: Comparison) -> str:
     """Return what a dagger means."""
-    settings, correction = comparison.settings, ""
-    tests = sum(map(len, comparison.differences.values()))
-    if tests > 1 and settings.correction is not Correction.NONE:
-        name = settings.correction.capitalize()
-        correction = f"; {name} correction of p and interval for {tests} tests"
+    settings = comparison.settings
     test = f"paired {settings.test} test"
     if settings.seeds:
         test = "permutation of runs within queries, and beyond the spread over seeds"
+    test_count = sum(map(len, comparison.differences.values()))
+    correction = ""
+    if test_count > 1 and settings.correction is not Correction.NONE:
+        name = settings.correction.capitalize()
+        correction = f"; {name} correction of p and interval for {test_count} tests"
     level = f"p < {settings.alpha:g}"
     return f"{DAGGER} differs from {comparison.baseline} ({level}; {test}{correction})"
 
 
+def _measures_of(result: Result) -> list[Measure]:
+    """Return the measures of a result, on whichever benchmark, each once."""
+    if isinstance(result, EvaluationResult):
+        return list(dict.fromkeys(result.measures))
+    measures: dict[Measure, None] = {}
+    for benchmark_result in result.results.values():
+        measures |= dict.fromkeys(benchmark_result.measures)
+    return list(measures)
+
+
+def _run_names(result: Result) -> list[str]:
+    if isinstance(result, BenchmarksResult):
+        return list(result.runs)
+    return [run.name for run in result.runs]
+
+
+def _sections(result: Result, report: ReportSettings) -> Iterator[Section]:
+    """Return the benchmarks, or the queries and their mean, as the report wants them."""
+    if isinstance(result, BenchmarksResult):
+        return _benchmark_sections(result)
+    return _query_sections(result, report)
+
+
+def _benchmark_sections(result: BenchmarksResult) -> Iterator[Section]:
+    """Yield the benchmarks, and then the means over groups of which all are known."""
+    groups = [group.name for group in groups_within(result.results)]
+    for name in [*result.results, *groups]:
+        values_by_run = [result.values(name, run) for run in result.runs]
+        if any(values_by_run):
+            yield Section(name, values_by_run)
+
+
+def _query_sections(result: EvaluationResult, report: ReportSettings) -> Iterator[Section]:
+    """Yield the queries, and then the mean over them."""
+    if report.per_query:
+        for qid in result.queries:
+            yield Section(qid, [_values_of_query(run, qid) for run in result.runs])
+    if report.summary:
+        summaries: list[Values | None] = []
+        for run in result.runs:
+            relations = {f"{name}:relations": mean for name, mean in run.over_relations.items()}
+            summaries.append({**run.summary, **relations})
+        yield Section(ALL, summaries)
+
+
+def _values_of_query(run: RunResult, qid: str) -> Values:
+    """Return a run's values of the measures that are defined for a query."""
+    return {name: values[qid] for name, values in run.per_query.items() if qid in values}
+
+
+def _measures_table(result: Result, measures: Sequence[Measure], report: ReportSettings) -> Table:
+    """Return a table of runs by measures; with many measures, of measures by runs."""
+    section_headers = _section_headers(result, report)
+    run_names = _run_names(result)
+    measures_are_rows = len(measures) > WIDE
+    runs_are_named = not measures_are_rows and (len(run_names) > 1 or not section_headers)
+
+    rows: list[tuple[Cell, ...]] = []
+    for section in _sections(result, report):
+        section_cells = [Cell(section.name)] if section_headers else []
+        columns = [_measure_cells(result, section, measure, report.places) for measure in measures]
+        if measures_are_rows:
+            for measure, cells in zip(measures, columns, strict=True):
+                rows.append((*section_cells, Cell(str(measure)), *cells))
+        else:
+            for run_name, cells_of_run in zip(run_names, zip(*columns, strict=True), strict=True):
+                name_cells = [Cell(run_name)] if runs_are_named else []
+                rows.append((*section_cells, *name_cells, *cells_of_run))
+
+    label_headers = [*section_headers]
+    if measures_are_rows:
+        label_headers.append("measure")
+    if runs_are_named:
+        label_headers.append("run")
+    value_headers = run_names if measures_are_rows else [str(measure) for measure in measures]
+    notes = [] if isinstance(result, BenchmarksResult) else _relation_notes(result, report.places)
+    return Table((*label_headers, *value_headers), len(label_headers), tuple(rows), tuple(notes))
+
+
+def _section_headers(result: Result, report: ReportSettings) -> list[str]:
+    """Return the header of the column of sections; nothing where the mean is the only one."""
+    if isinstance(result, BenchmarksResult):
+        return ["benchmark"]
+    if report.per_query:
+        return ["query"]
+    return []
+
+
+def _measure_cells(result: Result, section: Section, measure: Measure, places: int) -> list[Cell]:
+    """Return a measure's value for each run of a section, the best ones marked."""
+    values = [_value(values_of_run, measure) for values_of_run in section.values_by_run]
+    best_text = _best_text(measure, values, places)
+    cells = []
+    for value in values:
+        text = "" if value is None else number(measure, value, places)
+        cells.append(Cell(text, best=text == best_text))
+    if isinstance(result, BenchmarksResult) or section.name != ALL:
+        return cells
+    return [
+        _with_statistics(cell, run, result.comparison, measure, places)
+        for cell, run in zip(cells, result.runs, strict=True)
+    ]
+
+
+def _value(values: Values | None, measure: Measure) -> float | None:
+    if values is None:
+        return None
+    return values.get(str(measure))
+
+
+def _best_text(measure: Measure, values: Sequence[float | None], places: int) -> str | None:
+    """Return how the highest value prints, so that equal-looking values are all the best."""
+    numbers = [value for value in values if value is not None and not math.isnan(value)]
+    if len(values) < 2 or not numbers or is_count(measure):
+        return None
+    return number(measure, max(numbers), places)
+
+
+def _with_statistics(
+    cell: Cell, run: RunResult, comparison: Comparison | None, measure: Measure, places: int
+) -> Cell:
+    """Add a run's spread over seeds, and whether its mean differs from the baseline's."""
+    spread = run.spread.get(str(measure))
+    if spread is not None:
+        cell = replace(cell, text=f"{cell.text} ± {number(measure, spread, places)}")
+    if comparison is not None:
+        cell = replace(cell, differs=comparison.significant(run.name, str(measure)))
+    return cell
+
+
+def _relation_notes(result: EvaluationResult, places: int) -> list[str]:
+    """Return a note for each run with means over EntityQuestions' relations."""
+    notes = []
+    for run in result.runs:
+        if run.over_relations:
+            means = [f"{name} {mean:.{places}f}" for name, mean in run.over_relations.items()]
+            notes.append(f"{run.name}, mean over relations: {', '.join(means)}")
+    return notes
+
+
+def _differences_table(comparison: Comparison, places: int) -> Table:
+    """Return a table of runs and measures by statistics of their difference from the baseline."""
+    rows = []
+    for run, differences in comparison.differences.items():
+        for measure, difference in differences.items():
+            differs = comparison.significant(run, measure)
+            rows.append(_difference_row(run, measure, difference, places, differs=differs))
+    interval = f"{100 * (1 - comparison.settings.alpha):g}% interval"
+    header = ("run", "measure", "difference", interval, "d", "p", "+/=/-")
+    effects = "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse"
+    return Table(header, 2, tuple(rows), (difference_note(comparison), effects))
+
+
+def _difference_row(
+    run: str, measure: str, difference: Difference, places: int, *, differs: bool
+) -> tuple[Cell, ...]:
+    """Return a row of the table of differences."""
+    p = f"{difference.corrected:.3f}"
+    if difference.corrected < LEAST_P:
+        p = f"{difference.corrected:.1e}"
+    return (
+        Cell(run),
+        Cell(measure),
+        Cell(f"{difference.mean:+.{places}f}", differs=differs),
+        Cell(f"{difference.low:+.{places}f}..{difference.high:+.{places}f}"),
+        Cell(f"{difference.effect:.2f}"),
+        Cell(p),
+        Cell(f"{difference.wins}/{difference.ties}/{difference.losses}"),
+    )
+
+
+def _published_table(published: Sequence[PublishedRow], measures: Sequence[Measure]) -> Table:
+    """Return a table of systems by measures: first those of the runs, then all others."""
+    published_names: dict[str, None] = {}
+    for row in published:
+        published_names |= dict.fromkeys(row.values)
+    shared_names = [str(measure) for measure in measures if str(measure) in published_names]
+    names = list(dict.fromkeys([*shared_names, *published_names]))
+    rows = []
+    for row in published:
+        labels = (row.paper, row.benchmark, row.table, row.system, row.setting)
+        values = [row.values.get(name, "") for name in names]
+        rows.append(tuple(Cell(text) for text in (*labels, *values)))
+    label_headers = ("paper", "benchmark", "row", "system", "setting")
+    return Table((*label_headers, *names), len(label_headers), tuple(rows))
+
+
+def _markdown(table: Table) -> str:
+    """Return a table in Markdown, and its notes below it."""
+    header = [escape_markdown(name) for name in table.header]
+    value_count = len(table.header) - table.labels
+    lines = [_markdown_line(header)]
+    lines.append("|" + "---|" * table.labels + "---:|" * value_count + "\n")
+    for row in table.rows:
+        lines.append(_markdown_line([_markdown_text(cell) for cell in row]))
+    for note in table.legend("bold"):
+        lines.append(f"\n{escape_markdown(note)}\n")
+    return "".join(lines)
+
+
+def _markdown_line(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |\n"
+
+
+def _markdown_text(cell: Cell) -> str:
+    """Return a value in Markdown, the best in bold."""
+    text = escape_markdown(cell.text)
+    if cell.best:
+        text = f"**{text}**"
+    if cell.differs:
+        text += DAGGER
+    return text
+
+
 def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
+    """Yield the fields of TSV lines: values of the runs, differences, published values."""
+    yield from _value_lines(result, report)
+    if isinstance(result, EvaluationResult) and result.comparison is not None:
+        yield from _difference_lines(result.comparison, report.places)
+    for row in result.published:
+        for measure, text in row.values.items():
+            yield row.paper, row.benchmark, row.table, row.system, row.setting, measure, text
+
+
+def _value_lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
     """Yield ir-measures' lines (measure, value) behind run (of several), benchmark and query."""
     sections = list(_sections(result, report))
-    names = [run if isinstance(run, str) else run.name for run in result.runs]
-    named = isinstance(result, BenchmarksResult) or report.per_query
-    for position, name in enumerate(names):
-        for section, runs in sections:
-            prefix = (name,) * (len(names) > 1) + (section,) * named
-            for measure, value in (runs[position] or {}).items():
-                yield *prefix, measure, f"{value:.{report.places}f}"
-    if isinstance(result, EvaluationResult) and result.comparison is not None:
-        for run, measures in result.comparison.differences.items():
-            for measure, found in measures.items():
-                values = {**vars(found), "difference": found.mean, "p": found.corrected}
-                for label in DIFFERENCES:
-                    value = values[label]
-                    digits = ".3g" if label == "p" else f".{report.places}f"
-                    shown = str(value) if type(value) is int else f"{value:{digits}}"
-                    yield run, f"{measure}:{label}", shown
-    for row in result.published:
-        for measure, printed in row.values.items():
-            yield row.paper, row.benchmark, row.table, row.system, row.setting, measure, printed
+    sections_are_named = bool(_section_headers(result, report))
+    run_names = _run_names(result)
+    for position, run_name in enumerate(run_names):
+        for section in sections:
+            labels = [run_name] if len(run_names) > 1 else []
+            if sections_are_named:
+                labels.append(section.name)
+            values = section.values_by_run[position] or {}
+            for measure, value in values.items():
+                yield *labels, measure, f"{value:.{report.places}f}"
+
+
+def _difference_lines(comparison: Comparison, places: int) -> Iterator[tuple[str, ...]]:
+    """Yield (run, measure:statistic, value) of the differences from the baseline."""
+    for run, differences in comparison.differences.items():
+        for measure, difference in differences.items():
+            statistics = {
+                "difference": f"{difference.mean:.{places}f}",
+                "low": f"{difference.low:.{places}f}",
+                "high": f"{difference.high:.{places}f}",
+                "effect": f"{difference.effect:.{places}f}",
+                "p": f"{difference.corrected:.3g}",
+                "wins": str(difference.wins),
+                "ties": str(difference.ties),
+                "losses": str(difference.losses),
+            }
+            for statistic, text in statistics.items():
+                yield run, f"{measure}:{statistic}", text
 
 
 def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
     """Return everything in full precision, for JSON."""
-    sections = list(_sections(result, report))
-    whole: dict[str, Any] = {}
     if isinstance(result, BenchmarksResult):
-        whole["runs"] = [
-            {"run": run, "benchmarks": {name: values[position] for name, values in sections}}
-            for position, run in enumerate(result.runs)
-        ]
+        values = _benchmarks_object(result)
     else:
-        whole |= {"relevance_level": result.relevance_level, "queries": len(result.queries)}
-        whole |= {"providers": result.providers, "runs": []}
-        for position, run in enumerate(result.runs):
-            shown: dict[str, Any] = {"run": run.name, "measures": run.summary}
-            shown |= {"missing": run.missing, "unjudged": run.unjudged}
-            if run.seeds:
-                shown |= {"runs": [each.name for each in run.seeds], "deviation": run.spread}
-            shown |= {"tied_lines": sum(run.ties.values())}
-            if run.over_relations:
-                shown["mean_over_relations"] = run.over_relations
-            if report.per_query:
-                shown["queries"] = {qid: of[position] for qid, of in sections if qid != ALL}
-            whole["runs"].append(shown)
-        if result.comparison is not None:
-            settings = result.comparison.settings
-            whole["comparison"] = {
-                "baseline": result.comparison.baseline,
-                **{name: getattr(settings, name) for name in ("test", "correction", "alpha")},
-                "runs": result.comparison.differences,
-            }
+        values = _evaluation_object(result, report)
     if result.published:
-        whole["published"] = [
-            {**vars(row), "values": {name: float(value) for name, value in row.values.items()}}
-            for row in result.published
-        ]
-    return whole
+        values["published"] = [_published_object(row) for row in result.published]
+    return values
+
+
+def _benchmarks_object(result: BenchmarksResult) -> dict[str, Any]:
+    sections = list(_benchmark_sections(result))
+    runs = []
+    for position, run in enumerate(result.runs):
+        benchmarks = {section.name: section.values_by_run[position] for section in sections}
+        runs.append({"run": run, "benchmarks": benchmarks})
+    return {"runs": runs}
+
+
+def _evaluation_object(result: EvaluationResult, report: ReportSettings) -> dict[str, Any]:
+    runs = []
+    for run in result.runs:
+        values = _run_object(run)
+        if report.per_query:
+            values["queries"] = {
+                qid: _values_of_query(run, qid) for qid in result.queries if qid != ALL
+            }
+        runs.append(values)
+    evaluation: dict[str, Any] = {
+        "relevance_level": result.relevance_level,
+        "queries": len(result.queries),
+        "providers": result.providers,
+        "runs": runs,
+    }
+    if result.comparison is not None:
+        evaluation["comparison"] = _comparison_object(result.comparison)
+    return evaluation
+
+
+def _run_object(run: RunResult) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "run": run.name,
+        "measures": run.summary,
+        "missing": run.missing,
+        "unjudged": run.unjudged,
+    }
+    if run.seeds:
+        values["runs"] = [run_of_seed.name for run_of_seed in run.seeds]
+        values["deviation"] = run.spread
+    values["tied_lines"] = sum(run.ties.values())
+    if run.over_relations:
+        values["mean_over_relations"] = run.over_relations
+    return values
+
+
+def _comparison_object(comparison: Comparison) -> dict[str, Any]:
+    settings = comparison.settings
+    return {
+        "baseline": comparison.baseline,
+        "test": settings.test,
+        "correction": settings.correction,
+        "alpha": settings.alpha,
+        "runs": comparison.differences,
+    }
+
+
+def _published_object(row: PublishedRow) -> dict[str, Any]:
+    values = {name: float(text) for name, text in row.values.items()}
+    return {**vars(row), "values": values}
 
 
 def _trec_eval(result: Result, report: ReportSettings) -> str:
     """Return trec_eval's lines and names; a line `runid` opens each of several runs."""
     if isinstance(result, BenchmarksResult) or result.comparison or result.published:
-        why = "--format trec_eval has no lines for several benchmarks, --baseline or --against"
-        raise UsageError(why, "choose another format")
+        message = "--format trec_eval has no lines for several benchmarks, --baseline or --against"
+        raise UsageError(message, "choose another format")
+    sections = list(_query_sections(result, report))
+    has_several_runs = len(result.runs) > 1
     lines = []
-    several, sections = len(result.runs) > 1, list(_sections(result, report))
     for position, run in enumerate(result.runs):
-        if several:
+        if has_several_runs:
             lines.append(("runid", ALL, run.run_id or run.name))
-        for qid, runs in sections:
-            values = runs[position] or {}
-            if qid == ALL and run.run_id is not None and not several:
+        for section in sections:
+            if section.name == ALL and run.run_id is not None and not has_several_runs:
                 lines.append(("runid", ALL, run.run_id))
             for measure in result.measures:
                 name = trec_spelling(measure, result.relevance_level)
-                if str(measure) in values and (qid == ALL or name not in SUMMARY_ONLY):
-                    lines.append((name, qid, number(measure, values[str(measure)])))
+                value = _value(section.values_by_run[position], measure)
+                if value is None or (section.name != ALL and name in SUMMARY_ONLY):
+                    continue
+                lines.append((name, section.name, number(measure, value)))
     return "".join(f"{name:<22}\t{qid}\t{value}\n" for name, qid, value in lines)
