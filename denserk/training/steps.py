@@ -51,7 +51,9 @@ class Limits(NamedTuple):
         """Return the limits of a gradient cache: its tokens if given, else that many texts."""
         if not cache.grad_cache:
             return cls()
-        return cls(texts) if cache.chunk_tokens is None else cls(tokens=cache.chunk_tokens)
+        if cache.chunk_tokens is not None:
+            return cls(tokens=cache.chunk_tokens)
+        return cls(texts)
 
 
 UNLIMITED = Limits()
@@ -75,7 +77,9 @@ class Update:
 
     def all_batches(self, batch: Any) -> Sequence[Any]:
         """Return all batches of the update on this process, of which `batch` is one."""
-        return self.batches if len(self.batches) > 1 else [batch]
+        if len(self.batches) > 1:
+            return self.batches
+        return [batch]
 
 
 def groups_of(
@@ -90,9 +94,11 @@ def groups_of(
     # the one synchronisation with the device
     lengths = torch.stack([part.attention_mask.sum(1) for part in parts]).tolist()
     device = parts[0].input_ids.device
-    enough = ENOUGH.get(device.type, 1 << 16) if split else sys.maxsize  # tokens
-    most = limits.tokens or sys.maxsize
-    for members in batches.by_length(lengths[0], most, limits.texts, enough):
+    enough_tokens = sys.maxsize
+    if split:
+        enough_tokens = ENOUGH.get(device.type, 1 << 16)
+    most_tokens = limits.tokens or sys.maxsize
+    for members in batches.by_length(lengths[0], most_tokens, limits.texts, enough_tokens):
         rows = torch.tensor(members, device=device)
         group_parts = []
         for part, part_lengths in zip(parts, lengths, strict=True):
@@ -123,15 +129,17 @@ def cut(
         for texts, tokens in zip(all_texts, parts, strict=True):
             labels = texts.labels[rows, : tokens.input_ids.shape[1]]
             group_texts.append(batches.MaskedTexts(tokens, labels))
-        remaining = iter(group_texts)
-        first = next(remaining)
-        passes = {name: next(remaining) for name in batch.passes}
-        decoders = {name: next(remaining) for name in batch.decoders}
+        first_texts, *texts_of_passes_and_decoders = group_texts
+        pass_count = len(batch.passes)
+        texts_of_passes = texts_of_passes_and_decoders[:pass_count]
+        texts_of_decoders = texts_of_passes_and_decoders[pass_count:]
+        passes = dict(zip(batch.passes, texts_of_passes, strict=True))
+        decoders = dict(zip(batch.decoders, texts_of_decoders, strict=True))
         visible = None
         if batch.visible is not None:
             width = parts[0].input_ids.shape[1]
             visible = batch.visible[rows, :width, :width]
-        yield rows, PretrainingBatch(first, passes, decoders, visible)
+        yield rows, PretrainingBatch(first_texts, passes, decoders, visible)
 
 
 # Adds this process's share of a batch's gradient to the model; returns the batch's part of the
@@ -147,17 +155,21 @@ def total(terms: Mapping[str, Tensor]) -> Tensor:
 
 def summed(values: Terms) -> Terms:
     """Sum values over the processes."""
-    if world()[1] == 1:
+    _, processes = world()
+    if processes == 1:
         return values
-    together = torch.stack(list(values.values()))
-    dist.all_reduce(together)
-    return dict(zip(values, together, strict=True))
+    sums = torch.stack(list(values.values()))
+    dist.all_reduce(sums)
+    return dict(zip(values, sums, strict=True))
 
 
-def add_up(parts: Iterable[Terms], update: Update, sums: Terms) -> Terms:
-    """Backpropagate the terms of chunks one by one; sum them over chunks and processes."""
-    totals = dict(sums)
-    for terms in parts:
+def add_up(terms_of_chunks: Iterable[Terms], update: Update, start: Terms) -> Terms:
+    """Backpropagate the terms of chunks one by one; sum them over chunks and processes.
+
+    `start` has the terms, mostly zero, to which those of the chunks are added.
+    """
+    totals = dict(start)
+    for terms in terms_of_chunks:
         update.backward(total(terms))
         for name, term in terms.items():
             totals[name] = totals.get(name, 0) + term.detach()
@@ -230,10 +242,12 @@ def loss_divisors(
 
 def join(parts: Sequence[PassageVectors]) -> PassageVectors:
     """Concatenate the embeddings of chunks; missing vectors of a passage are masked."""
-    size = max(part.values.shape[1] for part in parts)
-    values = torch.cat([widen(part.values, size) for part in parts])
-    masks = [widen(part.mask, size) for part in parts if part.mask is not None]
-    return PassageVectors(values, torch.cat(masks) if masks else None)
+    vector_count = max(part.values.shape[1] for part in parts)
+    values = torch.cat([widen(part.values, vector_count) for part in parts])
+    masks = [widen(part.mask, vector_count) for part in parts if part.mask is not None]
+    if not masks:
+        return PassageVectors(values, None)
+    return PassageVectors(values, torch.cat(masks))
 
 
 class ComparedTexts(NamedTuple):
@@ -244,42 +258,55 @@ class ComparedTexts(NamedTuple):
     groups: Tensor  # (B, N), rows of the passages
     keys: Tensor  # (P,), negative for padding
     teacher: Tensor | None  # (B, N)
-    known: batches.Positives | None
+    known_positives: batches.Positives | None
     guide_vectors: retrieval.Vectors | None
 
 
 def gather_texts(local: ComparedTexts) -> ComparedTexts:
     """Join the texts of all processes, of which each is padded to the most passages of any."""
     rank, _ = world()
-    values, mask = local.passages
-    device = local.keys.device
-    passage_count = widest(values.shape[0], device)
-    vector_count = widest(values.shape[1], device)
-    groups = gather(
-        torch.where(local.groups < 0, local.groups, local.groups + rank * passage_count)
-    )
-    keys = gather(widen(local.keys, passage_count, axis=0, value=-1))
-    queries = gather(local.queries)
-    values = gather(widen(widen(values, vector_count), passage_count, axis=0))
-    if mask is not None:
-        padded_mask = widen(widen(mask, vector_count), passage_count, axis=0)
-        mask = gather(padded_mask.to(torch.uint8)).bool()
-    teacher = None if local.teacher is None else gather(local.teacher)
-    known = local.known
-    if known is not None:
-        positive_count = widest(known.positives.shape[1], device)
-        known = batches.Positives(
-            positives=gather(widen(known.positives, positive_count, value=-1)),
-            passages=gather(widen(known.passages, passage_count, axis=0)),
-            queries=gather(known.queries),
-        )
+    passage_count = widest(len(local.keys), local.keys.device)
+    first_row = rank * passage_count
+    groups = torch.where(local.groups < 0, local.groups, local.groups + first_row)
+    teacher = local.teacher
+    if teacher is not None:
+        teacher = gather(teacher)
+    known_positives = local.known_positives
+    if known_positives is not None:
+        known_positives = gather_positives(known_positives, passage_count)
     guide_vectors = local.guide_vectors
     if guide_vectors is not None:
         guide_queries, guide_passages = guide_vectors
-        guide_values = gather(widen(guide_passages.values, passage_count, axis=0))
-        guide_vectors = gather(guide_queries), PassageVectors(guide_values)
-    passages = PassageVectors(values, mask)
-    return ComparedTexts(queries, passages, groups, keys, teacher, known, guide_vectors)
+        guide_vectors = gather(guide_queries), gather_passages(guide_passages, passage_count)
+    return ComparedTexts(
+        queries=gather(local.queries),
+        passages=gather_passages(local.passages, passage_count),
+        groups=gather(groups),
+        keys=gather(widen(local.keys, passage_count, axis=0, value=-1)),
+        teacher=teacher,
+        known_positives=known_positives,
+        guide_vectors=guide_vectors,
+    )
+
+
+def gather_passages(local: PassageVectors, passage_count: int) -> PassageVectors:
+    """Join the passages of all processes, each padded to `passage_count` and the most vectors."""
+    vector_count = widest(local.values.shape[1], local.values.device)
+    values = gather(widen(widen(local.values, vector_count), passage_count, axis=0))
+    if local.mask is None:
+        return PassageVectors(values, None)
+    mask = widen(widen(local.mask, vector_count), passage_count, axis=0)
+    return PassageVectors(values, gather(mask.to(torch.uint8)).bool())
+
+
+def gather_positives(local: batches.Positives, passage_count: int) -> batches.Positives:
+    """Join the known positives of all processes, each padded to `passage_count` passages."""
+    positive_count = widest(local.positives.shape[1], local.positives.device)
+    return batches.Positives(
+        positives=gather(widen(local.positives, positive_count, value=-1)),
+        passages=gather(widen(local.passages, passage_count, axis=0)),
+        queries=gather(local.queries),
+    )
 
 
 def encode_retrieval_batch(
@@ -337,91 +364,89 @@ def retrieval_step(
     if guide is not None and batch.guide is not None:
         guide_vectors = encode_by_guide(guide, batch)
     texts = ComparedTexts(
-        queries, passages, batch.groups, batch.keys, batch.teacher, batch.known, guide_vectors
+        queries=queries,
+        passages=passages,
+        groups=batch.groups,
+        keys=batch.keys,
+        teacher=batch.teacher,
+        known_positives=batch.known,
+        guide_vectors=guide_vectors,
     )
     _, processes = world()
     if processes > 1 and across_devices:
         texts = gather_texts(texts)
-    queries, passages, groups, keys, teacher, known, guide_vectors = texts
     masked = None
-    if known is not None:
-        masked = objective.false_negatives(known, groups, keys, guide_vectors)
+    if texts.known_positives is not None:
+        masked = objective.false_negatives(
+            texts.known_positives, texts.groups, texts.keys, texts.guide_vectors
+        )
     divisors = loss_divisors(objective, batch, update, across_devices)
-    losses = objective(queries, passages, groups, keys, teacher, masked)
+    losses = objective(
+        texts.queries, texts.passages, texts.groups, texts.keys, texts.teacher, masked
+    )
     terms = {name: loss / divisors.of(name) for name, loss in losses.items()}
     update.backward(total(terms))
 
     logged = {name: term.detach() for name, term in terms.items()}
-    for name, loss in objective.chance(keys, masked).items():
+    for name, loss in objective.chance(texts.keys, masked).items():
         logged[f"chance_{name}"] = loss / divisors.contrastive
     if masked is not None:
         logged["masked"] = masked.float().mean() / divisors.contrastive
-    return logged if across_devices else summed(logged)
-
-
-def add_shares(
-    batch: PairTrainingBatch | batches.SentenceBatch,
-    cache: CacheSettings,
-    shape: tuple[int, int],
-    loss: Callable[[int, int], Terms],
-    names: Sequence[str],
-    update: Update,
-) -> Terms:
-    """Backpropagate a batch's part of a mean over the items of the update; return its terms.
-
-    `loss` returns the mean over some items. Items have at most `shape` = (texts, tokens of a text).
-    With `grad_cache`, a chunk holds as many whole items as `p_chunk` texts, or `chunk_tokens`,
-    make, at least one; no pass is run twice.
-    """
-    texts, width = shape
-    count = len(batch.items)
-    device = batch.items.device
-    chunk_size = count
-    if cache.grad_cache:
-        chunk_texts = cache.chunk_tokens // width if cache.chunk_tokens else cache.p_chunk
-        chunk_size = chunk_texts // texts
-    chunk_size = max(1, chunk_size)
-    update_count = over_processes(sum(map(count_items, update.all_batches(batch))), device)
-
-    def shares() -> Iterator[Terms]:
-        for first in range(0, count, chunk_size):
-            end = min(first + chunk_size, count)
-            share = (end - first) / update_count
-            yield {name: term * share for name, term in loss(first, end).items()}
-
-    # one dtype on all processes, also where there is no item
-    zero = torch.zeros((), dtype=torch.float64, device=device)
-    return add_up(shares(), update, dict.fromkeys(names, zero))
+    if not across_devices:
+        logged = summed(logged)
+    return logged
 
 
 def reranking_step(
     model: Reranker, r_drop: float, cache: CacheSettings, batch: PairTrainingBatch, update: Update
 ) -> Terms:
     """Train a cross-encoder: listwise over each query's own passages, a mean over queries."""
-    ends = [0, *(batch.groups.amax(1) + 1).tolist()]
+    loss = RerankingLoss(model, r_drop, batch, update)
+    names = ["listwise", "agreement"] if r_drop else ["listwise"]
+    passage_count = batch.groups.shape[1]
+    width = batch.pairs.tokens.input_ids.shape[1]
+    chunk_size = items_of_chunk(cache, passage_count, width)
+    return add_shares(batch, loss, names, update, chunk_size)
 
-    def loss(first: int, end: int) -> Terms:
-        start = ends[first]
-        pairs = slice(start, ends[end])
-        rows_of_queries = batch.groups[first:end] - start  # negative where a passage is missing
-        tokens = TokenBatch(*(field[pairs] for field in batch.pairs.tokens))
-        groups = list(groups_of([tokens], update))
-        chunks = [batch.pairs.of(rows + start, tokens) for rows, (tokens,) in groups]
-        order = torch.cat([rows for rows, _ in groups]).argsort()
 
-        def scores() -> Tensor:
-            with update.autocast():
-                pair_scores = torch.cat([model(chunk) for chunk in chunks])[order]
-            by_query = pair_scores[rows_of_queries.clamp_min(0)]
-            return by_query.masked_fill(rows_of_queries < 0, -torch.inf)
+class RerankingLoss:
+    """The loss of a cross-encoder on some queries of a batch, a mean over them."""
 
-        if not r_drop:
-            return {"listwise": retrieval.listwise_loss(scores())}
-        return retrieval.r_drop_loss(scores(), scores(), r_drop)
+    def __init__(
+        self, model: Reranker, r_drop: float, batch: PairTrainingBatch, update: Update
+    ) -> None:
+        self.model = model
+        self.r_drop = r_drop
+        self.batch = batch
+        self.update = update
+        # query i has the pairs pair_ends[i] .. pair_ends[i + 1] - 1
+        self.pair_ends = [0, *(batch.groups.amax(1) + 1).tolist()]
 
-    names = ("listwise", "agreement") if r_drop else ("listwise",)
-    shape = batch.groups.shape[1], batch.pairs.tokens.input_ids.shape[1]
-    return add_shares(batch, cache, shape, loss, names, update)
+    def __call__(self, start: int, end: int) -> Terms:
+        """Return the terms of the queries start .. end - 1."""
+        pairs = self.batch.pairs
+        first_pair = self.pair_ends[start]
+        end_pair = self.pair_ends[end]
+        tokens = TokenBatch(*(field[first_pair:end_pair] for field in pairs.tokens))
+        chunks = []
+        rows_of_chunks = []
+        for rows, (chunk_tokens,) in groups_of([tokens], self.update):
+            chunks.append(pairs.of(rows + first_pair, chunk_tokens))
+            rows_of_chunks.append(rows)
+        order = torch.cat(rows_of_chunks).argsort()
+        rows_of_queries = self.batch.groups[start:end] - first_pair
+        scores = self._scores(chunks, order, rows_of_queries)
+        if not self.r_drop:
+            return {"listwise": retrieval.listwise_loss(scores)}
+        scores_of_second_dropout = self._scores(chunks, order, rows_of_queries)
+        return retrieval.r_drop_loss(scores, scores_of_second_dropout, self.r_drop)
+
+    def _scores(self, chunks: Sequence[batches.PairBatch], order: Tensor, rows: Tensor) -> Tensor:
+        """Return the scores of each query's passages; rows: (B, N), negative for none."""
+        with self.update.autocast():
+            pair_scores = torch.cat([self.model(chunk) for chunk in chunks])[order]
+        scores = pair_scores[rows.clamp_min(0)]
+        return scores.masked_fill(rows < 0, -torch.inf)
 
 
 def sentence_step(
@@ -432,20 +457,80 @@ def sentence_step(
     update: Update,
 ) -> Terms:
     """Train an encoder on pairs or triplets of sentences; the loss is a mean over examples."""
-    name = objective.objective.value
     texts, width = batch.sentences.input_ids.shape
-    size = max(1, texts // max(1, len(batch.items)))
+    sentence_count = max(1, texts // max(1, len(batch.items)))
+    loss = SentenceLoss(encoder, objective, batch, update, sentence_count)
+    chunk_size = items_of_chunk(cache, sentence_count, width)
+    return add_shares(batch, loss, [objective.objective.value], update, chunk_size)
 
-    def loss(first: int, end: int) -> Terms:
-        labels = None if batch.labels is None else batch.labels[first:end]
-        sentences = TokenBatch(*(field[first * size : end * size] for field in batch.sentences))
-        chunks, order = group(sentences, update)
-        with update.autocast():
-            vectors = torch.cat([encoder(chunk) for chunk in chunks])[order]
-        grouped = vectors.view(-1, size, vectors.shape[1])
-        return {name: retrieval.sentence_loss(grouped, labels, objective)}
 
-    return add_shares(batch, cache, (size, width), loss, (name,), update)
+@dataclass
+class SentenceLoss:
+    """The loss of some examples of a batch, a mean over them."""
+
+    encoder: Encoder
+    objective: ObjectiveSettings
+    batch: batches.SentenceBatch
+    update: Update
+    sentence_count: int  # of an example
+
+    def __call__(self, start: int, end: int) -> Terms:
+        """Return the loss of the examples start .. end - 1, by its name."""
+        labels = self.batch.labels
+        if labels is not None:
+            labels = labels[start:end]
+        rows = slice(start * self.sentence_count, end * self.sentence_count)
+        sentences = TokenBatch(*(field[rows] for field in self.batch.sentences))
+        chunks, order = group(sentences, self.update)
+        with self.update.autocast():
+            vectors = torch.cat([self.encoder(chunk) for chunk in chunks])[order]
+        vectors_by_example = vectors.view(-1, self.sentence_count, vectors.shape[1])
+        loss = retrieval.sentence_loss(vectors_by_example, labels, self.objective)
+        return {self.objective.objective.value: loss}
+
+
+def items_of_chunk(cache: CacheSettings, text_count: int, width: int) -> int:
+    """Return the number of items, each of at most `text_count` texts, of a gradient cache's chunk.
+
+    A chunk has as many whole items as `p_chunk` texts make, or `chunk_tokens` in texts of `width`
+    tokens, at least one. Without a cache all items are one chunk.
+    """
+    if not cache.grad_cache:
+        return sys.maxsize
+    chunk_texts = cache.p_chunk
+    if cache.chunk_tokens:
+        chunk_texts = cache.chunk_tokens // width
+    return max(1, chunk_texts // text_count)
+
+
+def add_shares(
+    batch: PairTrainingBatch | batches.SentenceBatch,
+    loss: Callable[[int, int], Terms],
+    names: Sequence[str],
+    update: Update,
+    chunk_size: int,
+) -> Terms:
+    """Backpropagate a batch's part of a mean over the items of the update; return its terms.
+
+    `loss` returns the mean over the items from one number up to another, as terms with `names`. It
+    is called for `chunk_size` items at a time; no pass is run twice.
+    """
+    device = batch.items.device
+    update_count = over_processes(sum(map(count_items, update.all_batches(batch))), device)
+    terms_of_chunks = shares(loss, len(batch.items), chunk_size, update_count)
+    # one dtype on all processes, also where there is no item
+    zero = torch.zeros((), dtype=torch.float64, device=device)
+    return add_up(terms_of_chunks, update, dict.fromkeys(names, zero))
+
+
+def shares(
+    loss: Callable[[int, int], Terms], item_count: int, chunk_size: int, update_count: int
+) -> Iterator[Terms]:
+    """Yield the terms of chunks of items, as parts of the mean over `update_count` items."""
+    for start in range(0, item_count, chunk_size):
+        end = min(start + chunk_size, item_count)
+        share = (end - start) / update_count
+        yield {name: term * share for name, term in loss(start, end).items()}
 
 
 def count_labels(objective: MaskedLanguageModel, batch: PretrainingBatch, update: Update) -> Terms:
@@ -472,38 +557,64 @@ def pretraining_step(
     For coCondenser texts are pairs of spans, which must find each other. That needs the [CLS]
     states of the whole batch, and uses the gradient cache (Gao and Callan, 2022, 3.3).
     """
-    limits = Limits(run.optimizer.cache_chunk_size, run.optimizer.chunk_tokens)
     by_micro_batch = run.objective.loss_average is LossAverage.MICRO_BATCH
-    rows, chunks = zip(*cut(batch, update, limits, split=not by_micro_batch), strict=True)
-    counts: Terms = {}
+    limits = Limits(run.optimizer.cache_chunk_size, run.optimizer.chunk_tokens)
+    chunks = []
+    rows_of_chunks = []
+    for rows, chunk in cut(batch, update, limits, split=not by_micro_batch):
+        chunks.append(chunk)
+        rows_of_chunks.append(rows)
+    label_counts = None
     if not by_micro_batch:
-        counts = count_labels(objective, batch, update)
-    passes = len(chunks) * world()[1] * max(1, len(update.batches))
-    scale = run.objective.lm_scale
-
-    def forward(chunk: PretrainingBatch) -> tuple[Tensor, Terms]:
-        """Return the [CLS] states of a chunk, and its share of the token losses."""
-        with update.autocast():
-            cls, losses = objective(chunk)
-            divisors = counts
-            if by_micro_batch:
-                chunk_counts = objective.counts(chunk)
-                divisors = {name: count * passes for name, count in chunk_counts.items()}
-            shares = {}
-            for name, loss in losses.items():
-                shares[name] = scale * loss / divisors[name].clamp(min=1)
-            return cls, shares
-
+        label_counts = count_labels(objective, batch, update)
+    _, processes = world()
+    passes = len(chunks) * processes * max(1, len(update.batches))
+    forward = ChunkForward(objective, update, run.objective.lm_scale, label_counts, passes)
     if run.pretrain.objective is not PretrainingObjective.COCONDENSER:
-        return add_up((forward(chunk)[1] for chunk in chunks), update, {})
+        return add_up((forward(chunk).terms for chunk in chunks), update, {})
     # each chunk's activations are computed again in the backward pass
     outputs = [checkpoint(forward, chunk, use_reentrant=False) for chunk in chunks]
-    cls = torch.cat([states for states, _ in outputs])[torch.cat(rows).argsort()]
+    order = torch.cat(rows_of_chunks).argsort()
+    cls = torch.cat([output.cls for output in outputs])[order]
     spans = retrieval.span_contrast_loss(gather(cls))
-    _, first_shares = outputs[0]
     sums = {}
-    for name in first_shares:
-        sums[name] = torch.stack([shares[name] for _, shares in outputs]).sum()
+    for name in outputs[0].terms:
+        sums[name] = torch.stack([output.terms[name] for output in outputs]).sum()
     update.backward(spans + total(sums))
     token_losses = {name: term.detach() for name, term in sums.items()}
     return {**summed(token_losses), "spans": spans.detach()}
+
+
+class ChunkOutput(NamedTuple):
+    """The [CLS] states of a chunk, and its part of the update's token losses."""
+
+    cls: Tensor  # (B, H)
+    terms: Terms
+
+
+@dataclass
+class ChunkForward:
+    """The forward pass of a pre-training objective on a chunk of a batch.
+
+    Token losses are divided by the update's `label_counts`; without them by the chunk's own count,
+    and by the number of `passes` of the update.
+    """
+
+    objective: MaskedLanguageModel
+    update: Update
+    scale: float
+    label_counts: Terms | None
+    passes: int
+
+    def __call__(self, chunk: PretrainingBatch) -> ChunkOutput:
+        """Return the output of a chunk."""
+        with self.update.autocast():
+            cls, losses = self.objective(chunk)
+            divisors = self.label_counts
+            if divisors is None:
+                chunk_counts = self.objective.counts(chunk)
+                divisors = {name: count * self.passes for name, count in chunk_counts.items()}
+            terms = {}
+            for name, loss in losses.items():
+                terms[name] = self.scale * loss / divisors[name].clamp(min=1)
+            return ChunkOutput(cls, terms)
