@@ -82,162 +82,89 @@ class Update:
         return [batch]
 
 
-def groups_of(
-    parts: Sequence[TokenBatch], update: Update, limits: Limits = UNLIMITED, *, split: bool = True
-) -> Iterator[tuple[Tensor, list[TokenBatch]]]:
-    """Yield groups of texts of similar length: their rows, and those rows of every part.
-
-    Row i of every part belongs to text i, whose length is that of the first part. The longest texts
-    come first; each part of a group is as wide as its longest text. Without `split`, groups end at
-    the limits alone. All are counted in `update`.
-    """
-    # the one synchronisation with the device
-    lengths = torch.stack([part.attention_mask.sum(1) for part in parts]).tolist()
-    device = parts[0].input_ids.device
-    enough_tokens = sys.maxsize
-    if split:
-        enough_tokens = ENOUGH.get(device.type, 1 << 16)
-    most_tokens = limits.tokens or sys.maxsize
-    for members in batches.by_length(lengths[0], most_tokens, limits.texts, enough_tokens):
-        rows = torch.tensor(members, device=device)
-        group_parts = []
-        for part, part_lengths in zip(parts, lengths, strict=True):
-            group_lengths = [part_lengths[row] for row in members]
-            width = max(group_lengths)
-            update.tokens += sum(group_lengths)
-            update.positions += len(group_lengths) * width
-            group_parts.append(TokenBatch(*(field[rows, :width] for field in part)))
-        yield rows, group_parts
-
-
-def group(
-    batch: TokenBatch, update: Update, limits: Limits = UNLIMITED
-) -> tuple[list[TokenBatch], Tensor]:
-    """Split a batch into groups; return them, and each text's position among them: (B,) int64."""
-    rows, groups = zip(*groups_of([batch], update, limits), strict=True)
-    return [tokens for (tokens,) in groups], torch.cat(rows).argsort()
-
-
-def cut(
-    batch: PretrainingBatch, update: Update, limits: Limits = UNLIMITED, *, split: bool = True
-) -> Iterator[tuple[Tensor, PretrainingBatch]]:
-    """Yield a batch in groups, each with the rows of its texts; see `groups_of`."""
-    all_texts = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
-    all_tokens = [texts.tokens for texts in all_texts]
-    for rows, parts in groups_of(all_tokens, update, limits, split=split):
-        group_texts = []
-        for texts, tokens in zip(all_texts, parts, strict=True):
-            labels = texts.labels[rows, : tokens.input_ids.shape[1]]
-            group_texts.append(batches.MaskedTexts(tokens, labels))
-        first_texts, *texts_of_passes_and_decoders = group_texts
-        pass_count = len(batch.passes)
-        texts_of_passes = texts_of_passes_and_decoders[:pass_count]
-        texts_of_decoders = texts_of_passes_and_decoders[pass_count:]
-        passes = dict(zip(batch.passes, texts_of_passes, strict=True))
-        decoders = dict(zip(batch.decoders, texts_of_decoders, strict=True))
-        visible = None
-        if batch.visible is not None:
-            width = parts[0].input_ids.shape[1]
-            visible = batch.visible[rows, :width, :width]
-        yield rows, PretrainingBatch(first_texts, passes, decoders, visible)
-
-
 # Adds this process's share of a batch's gradient to the model; returns the batch's part of the
 # update's loss by its terms. The loss is one mean over all batches of the update and all processes,
 # so the parts of its batches add up to it.
 Step = Callable[[Any, Update], Terms]
 
 
-def total(terms: Mapping[str, Tensor]) -> Tensor:
-    """Return the sum of a loss's terms."""
-    return torch.stack(list(terms.values())).sum()
-
-
-def summed(values: Terms) -> Terms:
-    """Sum values over the processes."""
-    _, processes = world()
-    if processes == 1:
-        return values
-    sums = torch.stack(list(values.values()))
-    dist.all_reduce(sums)
-    return dict(zip(values, sums, strict=True))
-
-
-def add_up(terms_of_chunks: Iterable[Terms], update: Update, start: Terms) -> Terms:
-    """Backpropagate the terms of chunks one by one; sum them over chunks and processes.
-
-    `start` has the terms, mostly zero, to which those of the chunks are added.
-    """
-    totals = dict(start)
-    for terms in terms_of_chunks:
-        update.backward(total(terms))
-        for name, term in terms.items():
-            totals[name] = totals.get(name, 0) + term.detach()
-    return summed(totals)
-
-
-def over_processes(count: int, device: torch.device) -> int:
-    """Sum a number over the processes."""
-    return int(gather(torch.tensor([count], device=device)).sum())
-
-
-def mean_divisor(
-    count: Callable[[Any], int], batch: Any, update: Update, *, across_devices: bool
-) -> float:
-    """Return by what a batch's mean is divided to be its part of the update's mean.
-
-    `count` returns the number of values of a batch that the mean is over; `across_devices`: the
-    batch's mean is already over the values of all processes.
-    """
-    _, processes = world()
-    if processes == 1 and len(update.batches) <= 1:
-        return 1.0
-    batch_count = count(batch)
-    update_count = sum(map(count, update.all_batches(batch)))
-    if processes > 1:
-        device = batch.items.device
-        update_count = over_processes(update_count, device)
-        if across_devices:
-            batch_count = over_processes(batch_count, device)
-    if batch_count == 0:
-        return math.inf  # a mean of nothing is no part of the update's
-    return update_count / batch_count
-
-
-def count_items(batch: Any) -> int:
-    """Return the number of queries or examples of a batch."""
-    return len(batch.items)
-
-
-def count_margins(batch: batches.TrainingBatch) -> int:
-    """Return the number of negatives with a teacher's score, whose margins are compared."""
-    assert batch.teacher is not None
-    return int((batch.teacher[:, 1:] > -torch.inf).sum())
-
-
-class LossDivisors(NamedTuple):
-    """`mean_divisor` of the terms of a retrieval loss."""
-
-    contrastive: float
-    distillation: float
-
-    def of(self, term: str) -> float:
-        """Return the divisor of a term, by its name."""
-        return self.distillation if term.startswith("distillation") else self.contrastive
-
-
-def loss_divisors(
+def retrieval_step(
+    model: Retriever,
     objective: retrieval.RetrievalObjective,
+    cache: CacheSettings,
+    across_devices: bool,
     batch: batches.TrainingBatch,
     update: Update,
-    across_devices: bool,
-) -> LossDivisors:
-    """Return the divisors of a batch's loss: MarginMSE is a mean over margins, not over queries."""
-    by_queries = mean_divisor(count_items, batch, update, across_devices=across_devices)
-    if objective.settings.distillation is not Distillation.MARGIN_MSE:
-        return LossDivisors(by_queries, by_queries)
-    by_margins = mean_divisor(count_margins, batch, update, across_devices=across_devices)
-    return LossDivisors(by_queries, by_margins)
+    guide: TextEncoder | None = None,
+) -> Terms:
+    """Train a retriever, directly or with the gradient cache.
+
+    `across_devices`: the passages of other processes are negatives too. Where false negatives are
+    masked, "masked" is the share of scores that are. "chance_X" is the loss of a part X whose
+    scores are all equal.
+    """
+    queries, passages = encode_retrieval_batch(model, batch, cache, update)
+    guide_vectors = None
+    if guide is not None and batch.guide is not None:
+        guide_vectors = encode_by_guide(guide, batch)
+    texts = ComparedTexts(
+        queries=queries,
+        passages=passages,
+        groups=batch.groups,
+        keys=batch.keys,
+        teacher=batch.teacher,
+        known_positives=batch.known,
+        guide_vectors=guide_vectors,
+    )
+    _, processes = world()
+    if processes > 1 and across_devices:
+        texts = gather_texts(texts)
+    masked = None
+    if texts.known_positives is not None:
+        masked = objective.false_negatives(
+            texts.known_positives, texts.groups, texts.keys, texts.guide_vectors
+        )
+    divisors = loss_divisors(objective, batch, update, across_devices)
+    losses = objective(
+        texts.queries, texts.passages, texts.groups, texts.keys, texts.teacher, masked
+    )
+    terms = {name: loss / divisors.of(name) for name, loss in losses.items()}
+    update.backward(total(terms))
+
+    logged = {name: term.detach() for name, term in terms.items()}
+    for name, loss in objective.chance(texts.keys, masked).items():
+        logged[f"chance_{name}"] = loss / divisors.contrastive
+    if masked is not None:
+        logged["masked"] = masked.float().mean() / divisors.contrastive
+    if not across_devices:
+        logged = summed(logged)
+    return logged
+
+
+def encode_retrieval_batch(
+    model: Retriever, batch: batches.TrainingBatch, cache: CacheSettings, update: Update
+) -> tuple[Tensor, PassageVectors]:
+    """Encode queries (B, D) and passages (P, S, D), in chunks if there is a gradient cache."""
+    query_chunks, query_rows = group(batch.queries, update, Limits.of(cache, cache.q_chunk))
+    passage_chunks, passage_rows = group(batch.passages, update, Limits.of(cache, cache.p_chunk))
+
+    def encode(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
+        with update.autocast():
+            return encoder(texts)
+
+    encode_chunk: Callable[..., Any]
+    around_chunks: AbstractContextManager[Any]
+    if cache.grad_cache:
+        encode_chunk = partial(checkpoint, encode, use_reentrant=False)
+        around_chunks = nullcontext()
+    else:
+        encode_chunk = encode
+        around_chunks = update.autocast()  # one region around all chunks casts weights once
+    with around_chunks:
+        queries = torch.cat([encode_chunk(model.query, chunk) for chunk in query_chunks])
+        vectors_of = model.passage.passage_vectors
+        passages = join([encode_chunk(vectors_of, chunk) for chunk in passage_chunks])
+        return queries[query_rows], passages.of(passage_rows)
 
 
 def join(parts: Sequence[PassageVectors]) -> PassageVectors:
@@ -248,6 +175,15 @@ def join(parts: Sequence[PassageVectors]) -> PassageVectors:
     if not masks:
         return PassageVectors(values, None)
     return PassageVectors(values, torch.cat(masks))
+
+
+def encode_by_guide(guide: TextEncoder, batch: batches.TrainingBatch) -> retrieval.Vectors:
+    """Return the guide's embeddings of the batch's queries and passages."""
+    assert batch.guide is not None
+    device = batch.keys.device
+    queries = torch.from_numpy(guide.encode_tokens(QUERY, batch.guide[QUERY])).to(device)
+    values = torch.from_numpy(guide.encode_tokens(PASSAGE, batch.guide[PASSAGE])).to(device)
+    return queries, PassageVectors(values.view(len(batch.keys), -1, guide.dimension))
 
 
 class ComparedTexts(NamedTuple):
@@ -309,92 +245,63 @@ def gather_positives(local: batches.Positives, passage_count: int) -> batches.Po
     )
 
 
-def encode_retrieval_batch(
-    model: Retriever, batch: batches.TrainingBatch, cache: CacheSettings, update: Update
-) -> tuple[Tensor, PassageVectors]:
-    """Encode queries (B, D) and passages (P, S, D), in chunks if there is a gradient cache."""
-    query_chunks, query_rows = group(batch.queries, update, Limits.of(cache, cache.q_chunk))
-    passage_chunks, passage_rows = group(batch.passages, update, Limits.of(cache, cache.p_chunk))
+class LossDivisors(NamedTuple):
+    """`mean_divisor` of the terms of a retrieval loss."""
 
-    def encode(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
-        with update.autocast():
-            return encoder(texts)
+    contrastive: float
+    distillation: float
 
-    encode_chunk: Callable[..., Any]
-    around_chunks: AbstractContextManager[Any]
-    if cache.grad_cache:
-        encode_chunk = partial(checkpoint, encode, use_reentrant=False)
-        around_chunks = nullcontext()
-    else:
-        encode_chunk = encode
-        around_chunks = update.autocast()  # one region around all chunks casts weights once
-    with around_chunks:
-        queries = torch.cat([encode_chunk(model.query, chunk) for chunk in query_chunks])
-        vectors_of = model.passage.passage_vectors
-        passages = join([encode_chunk(vectors_of, chunk) for chunk in passage_chunks])
-        return queries[query_rows], passages.of(passage_rows)
+    def of(self, term: str) -> float:
+        """Return the divisor of a term, by its name."""
+        return self.distillation if term.startswith("distillation") else self.contrastive
 
 
-def encode_by_guide(guide: TextEncoder, batch: batches.TrainingBatch) -> retrieval.Vectors:
-    """Return the guide's embeddings of the batch's queries and passages."""
-    assert batch.guide is not None
-    device = batch.keys.device
-    queries = torch.from_numpy(guide.encode_tokens(QUERY, batch.guide[QUERY])).to(device)
-    values = torch.from_numpy(guide.encode_tokens(PASSAGE, batch.guide[PASSAGE])).to(device)
-    return queries, PassageVectors(values.view(len(batch.keys), -1, guide.dimension))
-
-
-def retrieval_step(
-    model: Retriever,
+def loss_divisors(
     objective: retrieval.RetrievalObjective,
-    cache: CacheSettings,
-    across_devices: bool,
     batch: batches.TrainingBatch,
     update: Update,
-    guide: TextEncoder | None = None,
-) -> Terms:
-    """Train a retriever, directly or with the gradient cache.
+    across_devices: bool,
+) -> LossDivisors:
+    """Return the divisors of a batch's loss: MarginMSE is a mean over margins, not over queries."""
+    by_queries = mean_divisor(count_items, batch, update, across_devices=across_devices)
+    if objective.settings.distillation is not Distillation.MARGIN_MSE:
+        return LossDivisors(by_queries, by_queries)
+    by_margins = mean_divisor(count_margins, batch, update, across_devices=across_devices)
+    return LossDivisors(by_queries, by_margins)
 
-    `across_devices`: the passages of other processes are negatives too. Where false negatives are
-    masked, "masked" is the share of scores that are. "chance_X" is the loss of a part X whose
-    scores are all equal.
+
+def mean_divisor(
+    count: Callable[[Any], int], batch: Any, update: Update, *, across_devices: bool
+) -> float:
+    """Return by what a batch's mean is divided to be its part of the update's mean.
+
+    `count` returns the number of values of a batch that the mean is over; `across_devices`: the
+    batch's mean is already over the values of all processes.
     """
-    queries, passages = encode_retrieval_batch(model, batch, cache, update)
-    guide_vectors = None
-    if guide is not None and batch.guide is not None:
-        guide_vectors = encode_by_guide(guide, batch)
-    texts = ComparedTexts(
-        queries=queries,
-        passages=passages,
-        groups=batch.groups,
-        keys=batch.keys,
-        teacher=batch.teacher,
-        known_positives=batch.known,
-        guide_vectors=guide_vectors,
-    )
     _, processes = world()
-    if processes > 1 and across_devices:
-        texts = gather_texts(texts)
-    masked = None
-    if texts.known_positives is not None:
-        masked = objective.false_negatives(
-            texts.known_positives, texts.groups, texts.keys, texts.guide_vectors
-        )
-    divisors = loss_divisors(objective, batch, update, across_devices)
-    losses = objective(
-        texts.queries, texts.passages, texts.groups, texts.keys, texts.teacher, masked
-    )
-    terms = {name: loss / divisors.of(name) for name, loss in losses.items()}
-    update.backward(total(terms))
+    if processes == 1 and len(update.batches) <= 1:
+        return 1.0
+    batch_count = count(batch)
+    update_count = sum(map(count, update.all_batches(batch)))
+    if processes > 1:
+        device = batch.items.device
+        update_count = over_processes(update_count, device)
+        if across_devices:
+            batch_count = over_processes(batch_count, device)
+    if batch_count == 0:
+        return math.inf  # a mean of nothing is no part of the update's
+    return update_count / batch_count
 
-    logged = {name: term.detach() for name, term in terms.items()}
-    for name, loss in objective.chance(texts.keys, masked).items():
-        logged[f"chance_{name}"] = loss / divisors.contrastive
-    if masked is not None:
-        logged["masked"] = masked.float().mean() / divisors.contrastive
-    if not across_devices:
-        logged = summed(logged)
-    return logged
+
+def count_items(batch: Any) -> int:
+    """Return the number of queries or examples of a batch."""
+    return len(batch.items)
+
+
+def count_margins(batch: batches.TrainingBatch) -> int:
+    """Return the number of negatives with a teacher's score, whose margins are compared."""
+    assert batch.teacher is not None
+    return int((batch.teacher[:, 1:] > -torch.inf).sum())
 
 
 def reranking_step(
@@ -533,18 +440,6 @@ def shares(
         yield {name: term * share for name, term in loss(start, end).items()}
 
 
-def count_labels(objective: MaskedLanguageModel, batch: PretrainingBatch, update: Update) -> Terms:
-    """Count the labelled tokens of the update's batches and all processes, by term."""
-    if update.label_counts is None:
-        device = batch.texts.labels.device
-        counts = [objective.counts(part) for part in update.all_batches(batch)]
-        sums = {}
-        for name in counts[0]:
-            sums[name] = torch.stack([of_batch[name] for of_batch in counts]).sum().to(device)
-        update.label_counts = summed(sums)
-    return update.label_counts
-
-
 def pretraining_step(
     objective: MaskedLanguageModel, run: PretrainRun, batch: PretrainingBatch, update: Update
 ) -> Terms:
@@ -618,3 +513,108 @@ class ChunkForward:
             for name, loss in losses.items():
                 terms[name] = self.scale * loss / divisors[name].clamp(min=1)
             return ChunkOutput(cls, terms)
+
+
+def count_labels(objective: MaskedLanguageModel, batch: PretrainingBatch, update: Update) -> Terms:
+    """Count the labelled tokens of the update's batches and all processes, by term."""
+    if update.label_counts is None:
+        device = batch.texts.labels.device
+        counts = [objective.counts(part) for part in update.all_batches(batch)]
+        sums = {}
+        for name in counts[0]:
+            sums[name] = torch.stack([of_batch[name] for of_batch in counts]).sum().to(device)
+        update.label_counts = summed(sums)
+    return update.label_counts
+
+
+def cut(
+    batch: PretrainingBatch, update: Update, limits: Limits = UNLIMITED, *, split: bool = True
+) -> Iterator[tuple[Tensor, PretrainingBatch]]:
+    """Yield a batch in groups, each with the rows of its texts; see `groups_of`."""
+    all_texts = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
+    all_tokens = [texts.tokens for texts in all_texts]
+    for rows, parts in groups_of(all_tokens, update, limits, split=split):
+        group_texts = []
+        for texts, tokens in zip(all_texts, parts, strict=True):
+            labels = texts.labels[rows, : tokens.input_ids.shape[1]]
+            group_texts.append(batches.MaskedTexts(tokens, labels))
+        first_texts, *texts_of_passes_and_decoders = group_texts
+        pass_count = len(batch.passes)
+        texts_of_passes = texts_of_passes_and_decoders[:pass_count]
+        texts_of_decoders = texts_of_passes_and_decoders[pass_count:]
+        passes = dict(zip(batch.passes, texts_of_passes, strict=True))
+        decoders = dict(zip(batch.decoders, texts_of_decoders, strict=True))
+        visible = None
+        if batch.visible is not None:
+            width = parts[0].input_ids.shape[1]
+            visible = batch.visible[rows, :width, :width]
+        yield rows, PretrainingBatch(first_texts, passes, decoders, visible)
+
+
+def group(
+    batch: TokenBatch, update: Update, limits: Limits = UNLIMITED
+) -> tuple[list[TokenBatch], Tensor]:
+    """Split a batch into groups; return them, and each text's position among them: (B,) int64."""
+    rows, groups = zip(*groups_of([batch], update, limits), strict=True)
+    return [tokens for (tokens,) in groups], torch.cat(rows).argsort()
+
+
+def groups_of(
+    parts: Sequence[TokenBatch], update: Update, limits: Limits = UNLIMITED, *, split: bool = True
+) -> Iterator[tuple[Tensor, list[TokenBatch]]]:
+    """Yield groups of texts of similar length: their rows, and those rows of every part.
+
+    Row i of every part belongs to text i, whose length is that of the first part. The longest texts
+    come first; each part of a group is as wide as its longest text. Without `split`, groups end at
+    the limits alone. All are counted in `update`.
+    """
+    # the one synchronisation with the device
+    lengths = torch.stack([part.attention_mask.sum(1) for part in parts]).tolist()
+    device = parts[0].input_ids.device
+    enough_tokens = sys.maxsize
+    if split:
+        enough_tokens = ENOUGH.get(device.type, 1 << 16)
+    most_tokens = limits.tokens or sys.maxsize
+    for members in batches.by_length(lengths[0], most_tokens, limits.texts, enough_tokens):
+        rows = torch.tensor(members, device=device)
+        group_parts = []
+        for part, part_lengths in zip(parts, lengths, strict=True):
+            group_lengths = [part_lengths[row] for row in members]
+            width = max(group_lengths)
+            update.tokens += sum(group_lengths)
+            update.positions += len(group_lengths) * width
+            group_parts.append(TokenBatch(*(field[rows, :width] for field in part)))
+        yield rows, group_parts
+
+
+def add_up(terms_of_chunks: Iterable[Terms], update: Update, start: Terms) -> Terms:
+    """Backpropagate the terms of chunks one by one; sum them over chunks and processes.
+
+    `start` has the terms, mostly zero, to which those of the chunks are added.
+    """
+    totals = dict(start)
+    for terms in terms_of_chunks:
+        update.backward(total(terms))
+        for name, term in terms.items():
+            totals[name] = totals.get(name, 0) + term.detach()
+    return summed(totals)
+
+
+def total(terms: Mapping[str, Tensor]) -> Tensor:
+    """Return the sum of a loss's terms."""
+    return torch.stack(list(terms.values())).sum()
+
+
+def summed(values: Terms) -> Terms:
+    """Sum values over the processes."""
+    _, processes = world()
+    if processes == 1:
+        return values
+    sums = torch.stack(list(values.values()))
+    dist.all_reduce(sums)
+    return dict(zip(values, sums, strict=True))
+
+
+def over_processes(count: int, device: torch.device) -> int:
+    """Sum a number over the processes."""
+    return int(gather(torch.tensor([count], device=device)).sum())
