@@ -17,8 +17,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -26,6 +28,7 @@ import torch
 import transformers
 import yaml
 from huggingface_hub import EvalResult, ModelCard
+from numpy.typing import NDArray
 from transformers import TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.integrations import integration_utils as trackers
 
@@ -40,20 +43,36 @@ from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.io.tables import HUB
 from denserk.models import devices
 from denserk.models.model_folder import CARD_FILE, card_template
-from denserk.training.trainer import BEST, CHECKPOINTS, Trainer, Training
+from denserk.training.trainer import BEST, CHECKPOINTS, EVAL, Trainer, Training
 from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
 
-DATA, DEV_DATA, START, LOGS = "training-data", "dev-data", "start", "logs"
-RECORD, CURVES, CONFIG = TRAINING_RECORD, "training.png", "config.yaml"
+# in the output folder
+DATA = "training-data"
+DEV_DATA = "dev-data"
+START = "start"
+LOGS = "logs"
+RECORD = TRAINING_RECORD
+CURVES = "training.png"
+CONFIG = "config.yaml"
+
 # Settings that do not change the result, and may differ when a run is resumed.
 FREE = {
-    *("output", "device", "resume", "overwrite", "tokenize_to", "keep_checkpoints", "keep_steps"),
-    *("num_workers", "report_to", "gradient_checkpointing"),
+    "output",
+    "device",
+    "resume",
+    "overwrite",
+    "tokenize_to",
+    "keep_checkpoints",
+    "keep_steps",
+    "num_workers",
+    "report_to",
+    "gradient_checkpointing",
 }
 NOT_COMPARED = ("preset", "versions", "processes", "data", "log")
-NEAR, FALLEN = 0.01, 0.95  # of the loss at chance; of another loss's first value
+NEAR_CHANCE = 0.01  # a loss this close to that of chance, as a share of it, stays at chance
+FALLEN = 0.95  # a loss below this share of its first value has fallen
 # What to do about a part of a vector that learns nothing.
 DEAD = {
     "agg": "start from weights with a trained masked-language-model head (denserk pretrain "
@@ -78,84 +97,135 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
     `build` takes the output folder and returns model, step and data. A model to start from is
     loaded before the folder is touched, so that an unsuitable one costs nothing.
     """
-    if isinstance(run, FinetuneRun):
-        command, kind, seed = "finetune", Kind.TRAINING, run.sampling.seed
-    else:
-        command, kind, seed = "pretrain", Kind.PRETRAINING, run.masking.seed
-    settings: FinetuneSettings | PretrainSettings = vars(run)[command]
+    command = _command_of(run)
+    settings = command.settings
     output = Path(settings.output)
     device = devices.choose_device(settings.device)
     devices.choose_dtype(run.optimizer.dtype, device)
     reports = Reports(run.optimizer.report_to, output)
     with devices.process_group(settings.device):
-        main = devices.world()[0] == 0
-        set_seed(seed)
-        training = None if settings.model is None else build(output)
-        if main:
-            prepare_folder(
-                output, overwrite=settings.overwrite, resume=settings.resume, restorable=True
-            )
-            if not (output / RECORD).exists():  # from now on the folder is known to be denserk's
-                _write_json(output / RECORD, {"versions": {"denserk": __version__}})
-        training = training or build(output)
-        packages = {"torch": torch.__version__, "transformers": transformers.__version__}
-        versions = {"denserk": __version__, **packages}
-        record = {"versions": versions, "processes": devices.world()[1], **run.as_json()}
-        record |= training.resolved
-        if main and is_resumable(output):
+        rank, _ = devices.world()
+        is_main = rank == 0
+        set_seed(command.seed)
+        training = None
+        if settings.model is not None:
+            training = build(output)
+        if is_main:
+            _start_folder(output, settings)
+        if training is None:
+            training = build(output)
+        record = _record_of(run, training)
+        if is_main and is_resumable(output):
             refuse_changes(output, record)  # before data is prepared again
         data = devices.main_process_first(partial(training.prepare, output))
-        folders = [name for name in (DATA, DEV_DATA) if (output / name).is_dir()]
-        record["data"] = {name: read_manifest(output / name, kind).made_from for name in folders}
+        record["data"] = _origins_of_data(output, command.data_kind)
         reports.arguments.settings = _as_written(output, record)
-        if main:
+        if is_main:
             _write_record(output, record)
-            config = _as_written(output, run.config())
-            with whole_text(output / CONFIG) as out:
-                out.write(f"# denserk {command} --config THIS_FILE --output FOLDER\n")
-                yaml.safe_dump(config, out, sort_keys=False, default_flow_style=None, width=100)
+            _write_config(output, run, command.name)
             discard_replaced(output)  # from here on there is work to resume
-        report = partial(reports.send, "on_log")
-        checks = getattr(run, "validation", ValidationSettings())
         trainer = Trainer(
             training,
             data,
             run.optimizer,
             output,
             device,
-            seed,
-            validation=checks,
-            report=report,
+            command.seed,
+            validation=command.validation,
+            report=partial(reports.send, "on_log"),
             # a run that was started by an earlier version can be finished
             warmup_must_fit=not (run.warmup_is_of_preset or is_resumable(output)),
         )
         reports.send("on_train_begin")
         trainer.run(resume=settings.resume)
         reports.send("on_train_end")
-        if main:
-            if trainer.best is not None:
-                training.load(output / BEST)
-            trainer.check_weights()
-            training.save(output)
+        if is_main:
+            _save_best(training, trainer, output)
             if isinstance(run, FinetuneRun):
-                counts = read_manifest(output / DATA, kind).contents
-                done = {**record, "counts": counts, "steps": trainer.step_number}
-                extend_card(output, done, trainer.kept)
+                counts = read_manifest(output / DATA, command.data_kind).contents
+                run_record = {**record, "counts": counts, "steps": trainer.step_number}
+                extend_card(output, run_record, trainer.kept)
             _write_record(output, {**record, "log": trainer.history})
             curves = partial(draw_curves, trainer.history)
             save_if_installed(curves, "training curves", output / CURVES)
             warn_of_dead_parts(trainer.history)
-        if speed := trainer.speed():
+        speed = trainer.speed()
+        if speed:
             logger.info(speed)
-        loss = next(reversed(trainer.logged("loss")), None)
-        return TrainingResult(trainer.step_number, trainer.first_step, loss, trainer.best)
+        losses = trainer.logged("loss")
+        last_loss = losses[-1] if losses else None
+        return TrainingResult(trainer.step_number, trainer.first_step, last_loss, trainer.best)
+
+
+class _Command(NamedTuple):
+    """What differs between the commands that train."""
+
+    name: str
+    settings: FinetuneSettings | PretrainSettings
+    data_kind: Kind
+    seed: int
+    validation: ValidationSettings
+
+
+def _command_of(run: FinetuneRun | PretrainRun) -> _Command:
+    if isinstance(run, FinetuneRun):
+        seed = run.sampling.seed
+        return _Command("finetune", run.finetune, Kind.TRAINING, seed, run.validation)
+    seed = run.masking.seed
+    return _Command("pretrain", run.pretrain, Kind.PRETRAINING, seed, ValidationSettings())
+
+
+def _start_folder(output: Path, settings: FinetuneSettings | PretrainSettings) -> None:
+    """Make the folder of a run, or take that of a run to resume."""
+    prepare_folder(output, overwrite=settings.overwrite, resume=settings.resume, restorable=True)
+    if not (output / RECORD).exists():  # from now on the folder is known to be denserk's
+        _write_json(output / RECORD, {"versions": {"denserk": __version__}})
+
+
+def _record_of(run: FinetuneRun | PretrainRun, training: Training) -> dict[str, Any]:
+    """Return the versions and settings of a run, for training.json."""
+    versions = {
+        "denserk": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    _, processes = devices.world()
+    record = {"versions": versions, "processes": processes, **run.as_json()}
+    return {**record, **training.resolved}
+
+
+def _origins_of_data(output: Path, kind: Kind) -> dict[str, Any]:
+    """Return what the prepared data was made from, by its folder."""
+    origins = {}
+    for name in (DATA, DEV_DATA):
+        if (output / name).is_dir():
+            origins[name] = read_manifest(output / name, kind).made_from
+    return origins
+
+
+def _write_config(output: Path, run: FinetuneRun | PretrainRun, command: str) -> None:
+    """Write the resolved config, for --config."""
+    config = _as_written(output, run.config())
+    with whole_text(output / CONFIG) as out:
+        out.write(f"# denserk {command} --config THIS_FILE --output FOLDER\n")
+        yaml.safe_dump(config, out, sort_keys=False, default_flow_style=None, width=100)
+
+
+def _save_best(training: Training, trainer: Trainer, output: Path) -> None:
+    """Save the model with the best weights, or the last ones where no measure decides."""
+    if trainer.best is not None:
+        training.load(output / BEST)
+    trainer.check_weights()
+    training.save(output)
 
 
 def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
     """Return the arguments that cut prepared data into this process's batches."""
-    (rank, size), steps = devices.world(), run.optimizer.max_steps
-    steps = steps and steps * run.optimizer.gradient_accumulation_steps
-    return {"epochs": run.optimizer.epochs, "max_steps": steps, "rank": rank, "world": size}
+    rank, processes = devices.world()
+    steps = run.optimizer.max_steps
+    if steps is not None:
+        steps *= run.optimizer.gradient_accumulation_steps
+    return {"epochs": run.optimizer.epochs, "max_steps": steps, "rank": rank, "world": processes}
 
 
 def is_resumable(output: Path) -> bool:
@@ -180,11 +250,11 @@ def refuse_changes(output: Path, record: Mapping[str, Any]) -> None:
 
 def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that decide the result."""
-    return {
-        name: {key: value for key, value in part.items() if key not in FREE}
-        for name, part in record.items()
-        if name not in NOT_COMPARED and isinstance(part, Mapping)
-    }
+    compared = {}
+    for section, settings in record.items():
+        if section not in NOT_COMPARED and isinstance(settings, Mapping):
+            compared[section] = {name: settings[name] for name in settings if name not in FREE}
+    return compared
 
 
 def _as_written(output: Path, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,17 +275,38 @@ def _write_json(path: Path, values: Mapping[str, Any]) -> None:
 def warn_of_dead_parts(history: Sequence[Mapping[str, Any]]) -> None:
     """Warn of parts whose loss is at chance in the last half of the log while another falls."""
     entries = [entry for entry in history if "loss" in entry]
-    first, last = entries[:1], entries[len(entries) // 2 :]
-    for part, hint in DEAD.items() if last else ():
-        pairs = [(e.get(f"loss_{part}", 0), e.get(f"chance_{part}", 0)) for e in last]
-        stays = all(0 < abs(chance) * NEAR > abs(loss - chance) for loss, chance in pairs)
-        others = [n for n in last[-1] if n.startswith("loss") and n != f"loss_{part}"]
-        means = {name: np.mean([entry.get(name, 0) for entry in last]) for name in others}
-        if stays and any(means[n] < FALLEN * first[0].get(n, 0) for n in others):
+    if not entries:
+        return
+    last_entries = entries[len(entries) // 2 :]
+    for part, hint in DEAD.items():
+        if _stays_at_chance(part, last_entries) and _another_fell(part, entries[0], last_entries):
             logger.warning(
                 f"the {part} part has learned nothing: its loss stayed at chance (loss_{part} and "
                 f"chance_{part} in {RECORD}) while another fell; {hint}"
             )
+
+
+def _stays_at_chance(part: str, entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the loss of a part is that of equal scores in each entry of the log."""
+    for entry in entries:
+        chance = entry.get(f"chance_{part}", 0)
+        margin = abs(chance) * NEAR_CHANCE
+        distance = abs(entry.get(f"loss_{part}", 0) - chance)
+        if not (margin > 0 and distance < margin):
+            return False
+    return True
+
+
+def _another_fell(
+    part: str, first_entry: Mapping[str, Any], last_entries: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Return whether another loss than that of a part is lower than in the first entry."""
+    for name in last_entries[-1]:
+        if name.startswith("loss") and name != f"loss_{part}":
+            mean = np.mean([entry.get(name, 0) for entry in last_entries])
+            if mean < FALLEN * first_entry.get(name, 0):
+                return True
+    return False
 
 
 def extend_card(folder: Path, record: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
@@ -228,30 +319,55 @@ def extend_card(folder: Path, record: Mapping[str, Any], measured: Mapping[str, 
     if not path.is_file():
         return
     card = ModelCard.load(path)
-    train, validation = record["finetune"]["train_data"], record["validation"]
-    names = (source.removeprefix(HUB).partition(":")[0] for source in filter(_is_on_hub, train))
-    hub = dict.fromkeys("/".join(name.split("/")[:2]) for name in names)
-    card.data.datasets = list(hub) or None
-    results = {n.removeprefix("eval_"): v for n, v in measured.items() if n.startswith("eval_")}
-    dev = display_name(validation["dev_corpus"] or validation["dev_data"] or "")
+    sources = record["finetune"]["train_data"]
+    card.data.datasets = _hub_datasets(sources) or None
+    validation = record["validation"]
+    dev_name = display_name(validation["dev_corpus"] or validation["dev_data"] or "")
+    results = {}
+    for name, value in measured.items():
+        if name.startswith(EVAL):
+            results[name.removeprefix(EVAL)] = value
     if results:
         card.data.model_name = folder.resolve().name
         card.data.eval_results = [
-            EvalResult("text-retrieval", "custom", dev, name, round(value, 4))
+            EvalResult("text-retrieval", "custom", dev_name, name, round(value, 4))
             for name, value in results.items()
         ]
-    # without the folders of this machine
-    shown = [source if _is_on_hub(source) else display_name(source) for source in train]
-    about = {"sources": shown, "results": results, "dev": dev, "step": measured.get("step")}
-    card.text += card_template("training_card.md").render(**record, **about)
+    card.text += card_template("training_card.md").render(
+        **record,
+        # without the folders of this machine
+        sources=[source if _is_on_hub(source) else display_name(source) for source in sources],
+        results=results,
+        dev=dev_name,
+        step=measured.get("step"),
+    )
     with whole_text(path) as out:
         out.write(str(card))
 
 
+def _hub_datasets(sources: Sequence[str]) -> list[str]:
+    """Return the names of the hub's datasets among training data, each once."""
+    datasets = []
+    for source in sources:
+        if _is_on_hub(source):
+            owner_and_name = _hub_name(source).split("/")[:2]
+            datasets.append("/".join(owner_and_name))
+    return list(dict.fromkeys(datasets))
+
+
 def _is_on_hub(source: str) -> bool:
     """Return whether training data is a dataset of the hub: hf:NAME may also be a folder."""
-    name = source.removeprefix(HUB).partition(":")[0]
-    return source.startswith(HUB) and not Path(name).exists()
+    return source.startswith(HUB) and not Path(_hub_name(source)).exists()
+
+
+def _hub_name(source: str) -> str:
+    """Return NAME of hf:NAME:CONFIG/SPLIT.
+
+    >>> _hub_name("hf:sentence-transformers/gooaq:pair/train")
+    'sentence-transformers/gooaq'
+    """
+    name, _, _ = source.removeprefix(HUB).partition(":")
+    return name
 
 
 def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
@@ -259,30 +375,46 @@ def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
 
     Losses are smoothed over a tenth of the log, above the raw values in light colour.
     """
-    names = list(dict.fromkeys(name for entry in history for name in entry))
-    parts = [name for name in names if name.startswith("loss_")]
-    dev = [[name] for name in names if name.startswith("eval_")]
-    rows = [["loss", *(parts if len(parts) > 1 else [])], ["learning_rate"], *dev]
-    heights = [2.4, *[1.1] * (len(rows) - 1)]
-    grid = new_axes(5.5, 0.5 + sum(heights), len(rows), sharey=False, height_ratios=heights)
-    for axes, quantities in zip(grid, rows, strict=True):
-        for number, name in enumerate(quantities):
-            steps, values = np.array([(e["step"], e[name]) for e in history if name in e]).T
-            style, label = look(number), name.removeprefix("loss_")
-            if axes is grid[0]:
+    panels = _panels(history)
+    heights = [2.4] + [1.1] * (len(panels) - 1)
+    grid = new_axes(5.5, 0.5 + sum(heights), len(panels), sharey=False, height_ratios=heights)
+    loss_axes, rate_axes, *_ = grid
+    for axes, names in zip(grid, panels, strict=True):
+        for number, name in enumerate(names):
+            points = [(entry["step"], entry[name]) for entry in history if name in entry]
+            steps, values = np.array(points).T
+            style = look(number)
+            label = name.removeprefix("loss_")
+            if axes is loss_axes:
                 axes.plot(steps, values, color=style["color"], lw=0.8, alpha=0.3)
-                window = np.ones(max(1, len(values) // 10))
-                counts = np.convolve(np.ones(len(values)), window, "same")
-                values = np.convolve(values, window, "same") / counts
-                label = "total" if label == "loss" else label
-            every = -(-len(steps) // 10)
-            axes.plot(steps, values, label=label, lw=1.4, ms=4, markevery=every, **style)
-        axes.set_ylabel(quantities[0].removeprefix("eval_").replace("_", " "))
-    grid[1].ticklabel_format(axis="y", scilimits=(0, 0))
-    if len(rows[0]) > 1:
-        grid[0].legend(loc="upper right", ncols=2)
+                values = _smoothed(values)
+                label = "total" if name == "loss" else label
+            markers_every = ceil(len(steps) / 10)
+            axes.plot(steps, values, label=label, lw=1.4, ms=4, markevery=markers_every, **style)
+        axes.set_ylabel(names[0].removeprefix(EVAL).replace("_", " "))
+    rate_axes.ticklabel_format(axis="y", scilimits=(0, 0))
+    if len(panels[0]) > 1:
+        loss_axes.legend(loc="upper right", ncols=2)
     grid[-1].set_xlabel("step")
-    return grid[0]
+    return loss_axes
+
+
+def _panels(history: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the names of the quantities of each panel: losses, learning rate, a measure each."""
+    names = list(dict.fromkeys(chain.from_iterable(history)))
+    losses = ["loss"]
+    parts = [name for name in names if name.startswith("loss_")]
+    if len(parts) > 1:
+        losses += parts
+    measures = [[name] for name in names if name.startswith(EVAL)]
+    return [losses, ["learning_rate"], *measures]
+
+
+def _smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the means of values over a window of a tenth of them, which is cut at the ends."""
+    window = np.ones(max(1, len(values) // 10))
+    counts = np.convolve(np.ones(len(values)), window, "same")
+    return np.convolve(values, window, "same") / counts
 
 
 class _Arguments(TrainingArguments):
@@ -304,8 +436,8 @@ class Reports:
     def __init__(self, names: Sequence[str], output: Path) -> None:
         self.arguments = _Arguments(output_dir=str(output), run_name=output.name)
         try:
-            kinds = trackers.get_reporting_integration_callbacks(list(names))  # type: ignore[no-untyped-call]
-            self._callbacks = [kind() for kind in kinds]
+            classes = trackers.get_reporting_integration_callbacks(list(names))  # type: ignore[no-untyped-call]
+            self._callbacks = [callback_class() for callback_class in classes]
         except ValueError as error:
             raise UsageError(f"--report-to {error}") from None
         except (RuntimeError, ImportError) as error:  # which names the package to install
@@ -316,6 +448,10 @@ class Reports:
 
     def send(self, event: str, step: int = 0, **options: Any) -> None:
         """Call a method of transformers' callbacks: on_train_begin, on_log or on_train_end."""
-        for callback in () if devices.world()[0] else self._callbacks:
-            state, control = TrainerState(global_step=step), TrainerControl()
+        rank, _ = devices.world()
+        if rank != 0:
+            return
+        for callback in self._callbacks:
+            state = TrainerState(global_step=step)
+            control = TrainerControl()
             getattr(callback, event)(self.arguments, state, control, model=None, **options)

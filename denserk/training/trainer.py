@@ -31,7 +31,7 @@ from denserk.errors import DenserkError, UsageError
 from denserk.io.outputs import remove_folder, whole_folder
 from denserk.models import devices
 from denserk.reporting import Progress, track
-from denserk.training.steps import Step, Terms, Update
+from denserk.training.steps import Step, Terms, Update, total
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +42,14 @@ LESS_MEMORY = (
     "--gradient-checkpointing or a smaller --batch-size"
 )
 GPU_WORKERS = 2  # processes that prepare batches for a GPU
-# In the folder of a run; files of a checkpoint.
-CHECKPOINTS, BEST, STEPS = "checkpoints", "best", "steps"
-STATE, LOG = "trainer.pt", "trainer_state.json"
+# in the folder of a run
+CHECKPOINTS = "checkpoints"
+BEST = "best"
+STEPS = "steps"
+# files of a checkpoint
+STATE = "trainer.pt"
+LOG = "trainer_state.json"
+EVAL = "eval_"  # begins the names of measures in the log
 STATEFUL = ("optimizer", "scheduler", "scaler")  # parts of a trainer with a state
 LOWER_IS_BETTER = (DevMetric.LOSS, DevMetric.AVERAGE_RANK)
 Measure = Callable[[], Mapping[str, float]]
@@ -68,8 +73,10 @@ class Training:
     resolved: Mapping[str, Any] = field(default_factory=dict)
 
 
-def warmup_steps_of(optimizer: OptimizerSettings, total: int, *, must_fit: bool = True) -> int:
-    """Return the number of warm-up steps of a training of `total` steps.
+def warmup_steps_of(
+    optimizer: OptimizerSettings, total_steps: int, *, must_fit: bool = True
+) -> int:
+    """Return the number of warm-up steps of a training of `total_steps` steps.
 
     A number of steps that leaves none at the full learning rate is a UsageError under `must_fit`,
     and otherwise a warning.
@@ -77,12 +84,14 @@ def warmup_steps_of(optimizer: OptimizerSettings, total: int, *, must_fit: bool 
     steps = optimizer.warmup_steps
     if steps is None:
         # the first step of a warm-up has a learning rate of 0: a single step would change nothing
-        return ceil(total * optimizer.warmup_ratio) if total > 1 else 0
-    if steps < total:
+        if total_steps <= 1:
+            return 0
+        return ceil(total_steps * optimizer.warmup_ratio)
+    if steps < total_steps:
         return steps
     problem = (
-        f"--set warmup-steps={steps}: the training has {total:,} steps, so the learning rate never "
-        f"reaches --lr {optimizer.lr:g}"
+        f"--set warmup-steps={steps}: the training has {total_steps:,} steps, so the learning rate "
+        f"never reaches --lr {optimizer.lr:g}"
     )
     hint = "give --warmup-ratio 0.1, a tenth of the steps, or train for longer"
     if must_fit:
@@ -113,45 +122,45 @@ class Trainer:
         report: Callable[..., None],
         warmup_must_fit: bool = True,
     ) -> None:
-        (self.batches, self.measure), self.training, self.settings = prepared, training, optimizer
-        self.model, self.step = training.model.to(device), training.step
-        for module in self.model.modules() if optimizer.gradient_checkpointing else ():
-            if isinstance(module, PreTrainedModel):
-                enable = getattr(module, "activation_checkpointing_enable", None)
-                enable = enable or module.gradient_checkpointing_enable  # transformers 5.0
-                enable({"use_reentrant": False})
-        self.output, self.device, self.seed = output, device, seed
+        self.batches, self.measure = prepared
+        self.training = training
+        self.step = training.step
+        self.model = training.model.to(device)
+        self.settings = optimizer
+        self.output = output
         self.folder = output / CHECKPOINTS
-        self.validation, self.report = validation, report
+        self.device = device
+        self.seed = seed
+        self.validation = validation
+        self.report = report
+
         self.per_update = optimizer.gradient_accumulation_steps
         self.updates_per_epoch = self.batches.steps_per_epoch / self.per_update
         self.eval_steps = validation.eval_steps or max(1, int(self.updates_per_epoch))
         self.total = ceil(len(self.batches) / self.per_update)
         self.log_steps = optimizer.logging_steps or max(1, min(LOG_LINES, self.total // LOG_LINES))
-        self.step_number = self.first_step = 0
+
+        self.step_number = 0
+        self.first_step = 0
         self.history: list[dict[str, Any]] = []
         self._stopped = False
         self._notes: dict[str, float] = {}
-        self._sums: Terms = {}
+        self._sums: Terms = {}  # of the steps since the last line of the log
         self._summed = 0
-        self._tokens = self._positions = 0
-        self._seconds = self._waited = 0.0
-        weights = [p for p in self.model.parameters() if p.requires_grad]
-        groups = [
-            {"params": [p for p in weights if p.dim() > 1], "weight_decay": optimizer.weight_decay},
-            {"params": [p for p in weights if p.dim() <= 1], "weight_decay": 0.0},  # biases, norms
-        ]
-        self._optimizer = torch.optim.AdamW(
-            groups, lr=optimizer.lr, eps=optimizer.adam_epsilon, fused=True
-        )
+        self._throughput = _Throughput()
+
+        if optimizer.gradient_checkpointing:
+            _enable_checkpointing(self.model)
+        self._optimizer = _new_optimizer(self.model, optimizer)
         warmup = warmup_steps_of(optimizer, self.total, must_fit=warmup_must_fit)
         self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total)
-        slow = device.type == "cpu" and not devices.has_bfloat16()
-        self._widened = optimizer.dtype is Dtype.BFLOAT16 and slow
-        mixed = optimizer.dtype is not Dtype.FLOAT32 and not self._widened
-        dtype = devices.DTYPES[optimizer.dtype] if mixed else None
-        self._autocast = partial(torch.autocast, device.type, dtype, mixed)
-        self._scaler = torch.amp.GradScaler(device.type, enabled=optimizer.dtype is Dtype.FLOAT16)
+        dtype = optimizer.dtype
+        cpu_has_no_bfloat16 = device.type == "cpu" and not devices.has_bfloat16()
+        self._widened = dtype is Dtype.BFLOAT16 and cpu_has_no_bfloat16
+        is_mixed = dtype is not Dtype.FLOAT32 and not self._widened
+        autocast_dtype = devices.DTYPES[dtype] if is_mixed else None
+        self._autocast = partial(torch.autocast, device.type, autocast_dtype, is_mixed)
+        self._scaler = torch.amp.GradScaler(device.type, enabled=dtype is Dtype.FLOAT16)
         self._first_norm = self._norm()
 
     def logged(self, name: str) -> list[float]:
@@ -161,8 +170,28 @@ class Trainer:
     @property
     def best(self) -> float | None:
         """The best value of --best-by so far; None without it."""
-        choose = min if self.validation.best_by in LOWER_IS_BETTER else max
-        return choose(self.logged(f"eval_{self.validation.best_by}"), default=None)
+        values = self.logged(f"{EVAL}{self.validation.best_by}")
+        if not values:
+            return None
+        if self.validation.best_by in LOWER_IS_BETTER:
+            return min(values)
+        return max(values)
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """The last validation, or that of the best weights; empty without one."""
+        validations = []
+        for entry in self.history:
+            if any(name.startswith(EVAL) for name in entry):
+                validations.append(entry)
+        if not validations:
+            return {}
+        best = self.best
+        if best is not None:
+            for entry in validations:
+                if entry.get(f"{EVAL}{self.validation.best_by}") == best:
+                    return entry
+        return validations[-1]
 
     def run(self, *, resume: bool) -> None:
         """Train to the end, under `resume` from the last checkpoint.
@@ -181,51 +210,54 @@ class Trainer:
     def _train(self, progress: Progress) -> None:
         if self._widened:
             logger.warning("training computes in float32: this CPU has no bfloat16 instructions")
-        if cuda := self.device.type == "cuda":
+        is_cuda = self.device.type == "cuda"
+        if is_cuda:
             torch.cuda.reset_peak_memory_stats()
-        workers = self.settings.num_workers
-        if workers is None:  # on a CPU they would take the cores that a step computes on
-            workers = GPU_WORKERS if cuda else 0
-        left = range(self.step_number * self.per_update, len(self.batches))
-        own = torch.Generator()  # the run's own random state stays untouched
-        loader = DataLoader(
-            self.batches, None, sampler=left, num_workers=workers, pin_memory=cuda, generator=own
-        )
-        remaining = iter(loader)
+        remaining_batches = iter(self._loader(pin_memory=is_cuda))
         while self.step_number < self.total and not self._stopped:
             start = time.perf_counter()
-            batches = list(islice(remaining, self.per_update))
-            self._waited += time.perf_counter() - start
+            batches = list(islice(remaining_batches, self.per_update))
+            self._throughput.waited += time.perf_counter() - start
             work = f"training step {self.step_number + 1:,} on {self.device}"
             with devices.memory_errors(work, LESS_MEMORY):
                 self.training_step(batches)
-            self._seconds += time.perf_counter() - start
+            self._throughput.seconds += time.perf_counter() - start
             progress.advance()
             self._after_step()
-            values = [f"{name} {value:.4f}" for name, value in self._notes.items()]
-            speed = self._tokens / self._seconds
-            progress.note(", ".join([*values, f"{speed:,.0f} tokens/s"]))
+            notes = [f"{name} {value:.4f}" for name, value in self._notes.items()]
+            notes.append(f"{self._throughput.tokens_per_second:,.0f} tokens/s")
+            progress.note(", ".join(notes))
+
+    def _loader(self, *, pin_memory: bool) -> DataLoader[Any]:
+        """Return a loader of the batches that are left."""
+        workers = self.settings.num_workers
+        if workers is None:  # on a CPU they would take the cores that a step computes on
+            workers = GPU_WORKERS if self.device.type == "cuda" else 0
+        return DataLoader(
+            self.batches,
+            None,
+            sampler=range(self.step_number * self.per_update, len(self.batches)),
+            num_workers=workers,
+            pin_memory=pin_memory,
+            generator=torch.Generator(),  # the run's own random state stays untouched
+        )
 
     def training_step(self, batches: list[Any]) -> None:
         """Update the weights once, by the gradient of the loss over some batches."""
         self.model.train()
-
-        def backward(loss: Tensor) -> None:
-            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-
         terms: Terms = {}
-        update = Update(backward, self._autocast, batches)
+        update = Update(self._backward, self._autocast, batches)
         for batch in batches:
             batch_terms = self.step(to_device(batch, self.device), update)
             for name, term in batch_terms.items():
                 terms[name] = terms.get(name, 0.0) + term
-        self._tokens += update.tokens
-        self._positions += update.positions
+        self._throughput.tokens += update.tokens
+        self._throughput.positions += update.positions
         devices.sum_gradients(self.model.parameters())
-        if not torch.isfinite(torch.stack(list(terms.values())).sum()):
-            parts = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
+        if not torch.isfinite(total(terms)):
+            shown_terms = _shown({name: term.item() for name, term in terms.items()})
             step = self.step_number + 1
-            raise self._diverged(f"the loss of step {step} is not a number ({parts})")
+            raise self._diverged(f"the loss of step {step} is not a number ({shown_terms})")
         self._scaler.unscale_(self._optimizer)
         limit = self.settings.max_grad_norm or torch.inf
         self._grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
@@ -238,49 +270,76 @@ class Trainer:
         self._summed += 1
         self.step_number += 1
 
+    def _backward(self, loss: Tensor) -> None:
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
     def _after_step(self) -> None:
         """Keep, log, validate and save, where it is time to."""
-        done, last = self.step_number, self.step_number == self.total
-        if done in getattr(self.settings, "keep_steps", ()):
-            self._save_model(self.output / STEPS / f"step-{done}")
-        if last or done % self.log_steps == 0:
-            means = {name: float(total) / self._summed for name, total in self._sums.items()}
-            masked = {name: means.pop(name) for name in ("masked",) if name in means}  # a share
-            chance = {name: means.pop(name) for name in list(means) if name.startswith("chance_")}
-            loss, norm = sum(means.values()), float(self._grad_norm)
-            values = {"loss": loss, "grad_norm": norm, "learning_rate": self._rate}
-            self._log(values | masked | chance | {f"loss_{n}": mean for n, mean in means.items()})
-            self._sums, self._summed = {}, 0
-            self._notes |= {"loss": loss} | masked | (means if len(means) > 1 else {})
-        if self.measure is not None and done % self.eval_steps == 0:
-            self.model.eval()
-            measured = self.measure()
-            if not all(map(isfinite, measured.values())):
-                shown = ", ".join(f"{name} {value:.4g}" for name, value in measured.items())
-                raise self._diverged(f"the validation after step {done} is not a number ({shown})")
-            self._log({f"eval_{name}": value for name, value in measured.items()})
-            self._notes |= measured
-            if (best := self.best) is not None:
-                values_so_far = self.logged(f"eval_{self.validation.best_by}")
-                since_best = len(values_so_far) - 1 - values_so_far.index(best)  # the first best
-                if since_best == 0:
-                    self._save_model(self.output / BEST)
-                patience = self.validation.early_stopping
-                self._stopped = patience is not None and since_best >= patience
-        if last or done % self.settings.save_steps == 0:
+        step = self.step_number
+        is_last = step == self.total
+        if step in getattr(self.settings, "keep_steps", ()):
+            self._save_model(self.output / STEPS / f"step-{step}")
+        if is_last or step % self.log_steps == 0:
+            self._log_losses()
+        if self.measure is not None and step % self.eval_steps == 0:
+            self._validate(self.measure)
+        if is_last or step % self.settings.save_steps == 0:
             self._save_checkpoint()
 
-    @property
-    def kept(self) -> Mapping[str, Any]:
-        """The last validation, or that of the best weights; empty without one."""
-        measured = [e for e in self.history if any(name.startswith("eval_") for name in e)]
-        best = f"eval_{self.validation.best_by}"
-        of_best = (e for e in measured if self.best is not None and e.get(best) == self.best)
-        return next(of_best, measured[-1] if measured else {})
+    def _log_losses(self) -> None:
+        """Log the means of the steps since the last line of the log."""
+        losses: dict[str, float] = {}  # by name, the parts of the loss
+        chances: dict[str, float] = {}
+        shares: dict[str, float] = {}
+        for name, total_of_steps in self._sums.items():
+            mean = float(total_of_steps) / self._summed
+            if name == "masked":
+                shares[name] = mean
+            elif name.startswith("chance_"):
+                chances[name] = mean
+            else:
+                losses[name] = mean
+        loss = sum(losses.values())
+        values = {
+            "loss": loss,
+            "grad_norm": float(self._grad_norm),
+            "learning_rate": self._rate,
+            **shares,
+            **chances,
+        }
+        for name, mean in losses.items():
+            values[f"loss_{name}"] = mean
+        self._log(values)
+        self._sums = {}
+        self._summed = 0
+        self._notes |= {"loss": loss, **shares}
+        if len(losses) > 1:
+            self._notes |= losses
+
+    def _validate(self, measure: Measure) -> None:
+        """Measure the model; keep it if it is the best so far, stop if it was long ago."""
+        self.model.eval()
+        measured = measure()
+        if not all(map(isfinite, measured.values())):
+            raise self._diverged(
+                f"the validation after step {self.step_number} is not a number ({_shown(measured)})"
+            )
+        self._log({f"{EVAL}{name}": value for name, value in measured.items()})
+        self._notes |= measured
+        best = self.best
+        if best is None:
+            return
+        values = self.logged(f"{EVAL}{self.validation.best_by}")
+        validations_since_best = len(values) - 1 - values.index(best)  # the first best
+        if validations_since_best == 0:
+            self._save_model(self.output / BEST)
+        patience = self.validation.early_stopping
+        self._stopped = patience is not None and validations_since_best >= patience
 
     def _save_model(self, folder: Path) -> None:
         self.check_weights()
-        if devices.world()[0] == 0:
+        rank, _ = devices.world()
+        if rank == 0:
             with whole_folder(folder, is_part=True) as part:
                 self.training.save(part)
 
@@ -310,17 +369,21 @@ class Trainer:
 
     def _checkpoints(self) -> list[Path]:
         """Return the checkpoints, oldest first."""
-        found = self.folder.glob("checkpoint-*")
-        return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+        return sorted(self.folder.glob("checkpoint-*"), key=_step_of)
 
     def _save_checkpoint(self) -> None:
         self.check_weights()
-        cuda = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
-        random = devices.gather_objects([torch.get_rng_state(), *cuda])
-        if devices.world()[0]:
+        random_states = [torch.get_rng_state()]
+        if self.device.type == "cuda":
+            random_states.append(torch.cuda.get_rng_state(self.device))
+        random_states_by_rank = devices.gather_objects(random_states)
+        rank, _ = devices.world()
+        if rank != 0:
             return
         state = {name: getattr(self, f"_{name}").state_dict() for name in STATEFUL}
-        state |= {"random": random, "sums": self._sums, "summed": self._summed}
+        state["random"] = random_states_by_rank
+        state["sums"] = self._sums
+        state["summed"] = self._summed
         log = {"step": self.step_number, "stopped": self._stopped, "log_history": self.history}
         with whole_folder(self.folder / f"checkpoint-{self.step_number}", is_part=True) as part:
             self.training.save(part)
@@ -335,18 +398,21 @@ class Trainer:
 
     def _load_checkpoint(self, path: Path) -> None:
         log = json.loads((path / LOG).read_text())
-        self.step_number = self.first_step = log["step"]
-        self._stopped, self.history = log["stopped"], log["log_history"]
+        self.step_number = log["step"]
+        self.first_step = log["step"]
+        self._stopped = log["stopped"]
+        self.history = log["log_history"]
         self.training.load(path)
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
         for name in STATEFUL:
             getattr(self, f"_{name}").load_state_dict(state[name])
         self._sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self._summed = state["summed"]
-        cpu, *cuda = state["random"][devices.world()[0]]
-        torch.set_rng_state(cpu)
-        if cuda and self.device.type == "cuda":
-            torch.cuda.set_rng_state(cuda[0], self.device)
+        rank, _ = devices.world()
+        cpu_state, *gpu_states = state["random"][rank]
+        torch.set_rng_state(cpu_state)
+        if gpu_states and self.device.type == "cuda":
+            torch.cuda.set_rng_state(gpu_states[0], self.device)
 
     def speed(self) -> str:
         """Describe the throughput of all processes, which all must call it, without validations.
@@ -354,17 +420,67 @@ class Trainer:
         Tokens are without padding; memory is that of a GPU, or the resident set.
         Empty if no step was done.
         """
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
         if self.device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated(self.device) / 2**20
-        own = [[self._tokens, self._positions, peak, self._seconds, self._waited]]
-        every = devices.gather(torch.tensor(own, dtype=torch.float64, device=self.device))
-        tokens, positions, peaks, seconds, waited = every.T.tolist()
+            peak_mib = torch.cuda.max_memory_allocated(self.device) / 2**20
+        local = self._throughput
+        local_values = [local.tokens, local.positions, peak_mib, local.seconds, local.waited]
+        local_tensor = torch.tensor([local_values], dtype=torch.float64, device=self.device)
+        tokens, positions, peaks_mib, seconds, waited = devices.gather(local_tensor).T.tolist()
         if not any(seconds):
             return ""
         return (
             f"{sum(tokens) / max(seconds):,.0f} tokens/s "
             f"({1 - sum(tokens) / max(1, sum(positions)):.0%} padding, "
             f"{sum(waited) / sum(seconds):.0%} of the time waiting for data), "
-            f"at most {max(peaks):,.0f} MiB"
+            f"at most {max(peaks_mib):,.0f} MiB"
         )
+
+
+@dataclass
+class _Throughput:
+    """What the steps of this process passed through the model, and how long they took."""
+
+    tokens: int = 0
+    positions: int = 0  # padding included
+    seconds: float = 0.0
+    waited: float = 0.0  # for data
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+
+def _enable_checkpointing(model: nn.Module) -> None:
+    """Let transformers' models compute activations again in the backward pass."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            enable = getattr(module, "activation_checkpointing_enable", None)
+            if enable is None:  # transformers 5.0
+                enable = module.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
+
+
+def _new_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.AdamW:
+    """Return AdamW, which decays matrices, but no biases and weights of norms."""
+    matrices: list[nn.Parameter] = []
+    vectors: list[nn.Parameter] = []
+    for weight in model.parameters():
+        if weight.requires_grad:
+            group = matrices if weight.dim() > 1 else vectors
+            group.append(weight)
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.lr, eps=settings.adam_epsilon, fused=True)
+
+
+def _step_of(checkpoint: Path) -> int:
+    """Return 200 of checkpoint-200."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def _shown(values: Mapping[str, float]) -> str:
+    """Return values with their names for a message."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())

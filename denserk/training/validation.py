@@ -4,7 +4,7 @@ Axes: Q queries of a block, P passages, N passages of a query's group. Scores ar
 retrieval would give: a passage by its stored embeddings, the best one deciding.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.config import training
+from denserk.config.formats import CorpusSettings
 from denserk.data.batches import PairJoiner, TokenBatch, by_length, pad, to_device
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches, assemble
@@ -24,6 +25,7 @@ from denserk.io.topics import read_qrels_map, read_queries
 from denserk.losses.retrieval import sentence_loss
 from denserk.models.cross_encoder import Reranker
 from denserk.models.representation import Encoder, Retriever
+from denserk.records import Passage, Query
 
 BATCH_TOKENS = 8192
 BLOCK = 64  # examples of sentences that are measured at once
@@ -50,49 +52,91 @@ def dev_sets(
     Groups of held-out data have each query's first positive and its top negatives. Of a collection,
     the tokens of judged queries and of all passages are held in memory.
     """
-    sets, given = [], run.validation
+    sets = []
     if store is not None:
-        size, seed = run.sampling.group_size, run.sampling.seed
-        choices = training.PositiveChoice.FIRST, training.NegativeChoice.TOP
-        sampling = training.SamplingSettings(size, *choices, seed=seed)
-        batches = TrainingBatches(store, sampling, 1)
-        groups = torch.from_numpy(batches.groups(batches.items, 0)[0])
-        relevant = [rows.tolist() for rows in store.positives[:]]
-        pad_ids = store.query_pad_id, store.passage_pad_id
-        sets = [DevSet(store.queries[:], store.passages[:], pad_ids, relevant, groups)]
-    if given.dev_corpus is None:
-        return sets
-    # the settings checked that all three are given
-    corpus, topics, qrels = map(str, (given.dev_corpus, given.dev_topics, given.dev_qrels))
-    judged, found = read_qrels_map(qrels), read_passages(corpus, run.corpus)
+        sets.append(_held_out_set(store, run.sampling))
+    validation = run.validation
+    if validation.dev_corpus is not None:
+        # the settings checked that all three are given
+        corpus = str(validation.dev_corpus)
+        topics = str(validation.dev_topics)
+        qrels = str(validation.dev_qrels)
+        query_tokenizer, passage_tokenizer = tokenizers
+        judged = _judged_queries(topics, qrels, corpus, run.corpus)
+        sets.append(
+            DevSet(
+                queries=query_tokenizer.queries(judged.queries),
+                passages=passage_tokenizer.passages(judged.passages),
+                pad_ids=(query_tokenizer.pad_id, passage_tokenizer.pad_id),
+                relevant=judged.relevant,
+            )
+        )
+    return sets
+
+
+def _held_out_set(store: TrainingStore, settings: training.SamplingSettings) -> DevSet:
+    """Return held-out training data, each query with its first positive and its top negatives."""
+    sampling = training.SamplingSettings(
+        group_size=settings.group_size,
+        positive=training.PositiveChoice.FIRST,
+        negative=training.NegativeChoice.TOP,
+        seed=settings.seed,
+    )
+    batches = TrainingBatches(store, sampling, 1)
+    groups, _ = batches.groups(batches.items, 0)
+    return DevSet(
+        queries=store.queries[:],
+        passages=store.passages[:],
+        pad_ids=(store.query_pad_id, store.passage_pad_id),
+        relevant=[rows.tolist() for rows in store.positives[:]],
+        groups=torch.from_numpy(groups),
+    )
+
+
+class _JudgedQueries(NamedTuple):
+    queries: list[Query]
+    passages: list[Passage]  # of the whole collection
+    relevant: list[list[int]]  # rows of each query's relevant passages
+
+
+def _judged_queries(
+    topics: str, qrels: str, corpus: str, settings: CorpusSettings
+) -> _JudgedQueries:
+    """Return the passages of a collection, and the queries with relevant ones among them."""
+    judgments = read_qrels_map(qrels)
     # by descending id, as equal scores are ranked
-    passages = sorted(found, key=lambda each: each.docid, reverse=True)
-    row_of = {passage.docid: row for row, passage in enumerate(passages)}
-    queries, relevant = [], []
+    passages = read_passages(corpus, settings)
+    ordered_passages = sorted(passages, key=lambda passage: passage.docid, reverse=True)
+    row_of = {passage.docid: row for row, passage in enumerate(ordered_passages)}
+    queries = []
+    relevant = []
     for query in read_queries(topics):
-        grades = judged.get(query.qid, {})
-        if rows := [row_of[docid] for docid in grades if grades[docid] > 0 and docid in row_of]:
+        rows = []
+        for docid, grade in judgments.get(query.qid, {}).items():
+            if grade > 0 and docid in row_of:
+                rows.append(row_of[docid])
+        if rows:
             queries.append(query)
             relevant.append(rows)
     if not queries:
-        lacking = f"no relevance judgment that joins a query of {topics} to a passage of {corpus}"
-        raise InputError(qrels, None, lacking, "relevant passages for at least one query")
-    of_queries, of_passages = tokenizers
-    tokens = of_queries.queries(queries), of_passages.passages(passages)
-    return [*sets, DevSet(*tokens, (of_queries.pad_id, of_passages.pad_id), relevant)]
+        message = f"no relevance judgment that joins a query of {topics} to a passage of {corpus}"
+        raise InputError(qrels, None, message, "relevant passages for at least one query")
+    return _JudgedQueries(queries, ordered_passages, relevant)
 
 
 def encode_tokens(
     encode: Callable[[TokenBatch], Tensor], texts: Tokens, pad_id: int, device: torch.device
 ) -> Tensor:
     """Return the embeddings of tokenised texts in their order: (N, ...)."""
-    members: list[int] = []
+    lengths = [len(texts[row]) for row in range(len(texts))]
+    encoded_rows: list[int] = []
     vectors = []
-    for rows in by_length([len(texts[row]) for row in range(len(texts))], BATCH_TOKENS):
+    for rows in by_length(lengths, BATCH_TOKENS):
         batch = pad([texts[row] for row in rows], pad_id)
         vectors.append(encode(to_device(batch, device)).float())
-        members += rows
-    return torch.cat(vectors)[torch.tensor(members).argsort()]
+        encoded_rows += rows
+    order = torch.tensor(encoded_rows).argsort()
+    return torch.cat(vectors)[order]
 
 
 def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[float]:
@@ -100,11 +144,23 @@ def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[
 
     Equal scores are ordered by row.
     """
-    best = scores.argsort(dim=1, descending=True, stable=True)[:, :10].tolist()
+    best_rows = scores.argsort(dim=1, descending=True, stable=True)[:, :10].tolist()
     return [
-        next((1 / rank for rank, row in enumerate(rows, start=1) if row in wanted), 0.0)
-        for rows, wanted in zip(best, relevant, strict=True)
+        _reciprocal_rank(rows, relevant_rows)
+        for rows, relevant_rows in zip(best_rows, relevant, strict=True)
     ]
+
+
+def _reciprocal_rank(rows: Sequence[int], relevant_rows: Sequence[int]) -> float:
+    """Return 1 / rank of the first relevant row, or 0.
+
+    >>> _reciprocal_rank([7, 3, 5], [5, 3])
+    0.5
+    """
+    for rank, row in enumerate(rows, start=1):
+        if row in relevant_rows:
+            return 1 / rank
+    return 0.0
 
 
 def sums_of_measures(
@@ -114,14 +170,23 @@ def sums_of_measures(
 
     scores: (Q, P), groups: (Q, N).
     """
-    found = {"RR@10": sum(reciprocal_ranks(scores, relevant))}
+    sums = {"RR@10": sum(reciprocal_ranks(scores, relevant))}
     if groups is not None:
         # each passage of the batch counts once
-        rows, places = groups.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        among = scores[:, rows].masked_fill(rows < 0, -torch.inf) / temperature
-        found["dev-loss"] = float(F.cross_entropy(among, places[:, 0], reduction="sum"))
-        found["avg-rank"] = int((scores > scores.gather(1, groups[:, :1])).sum())  # DPR's rank
-    return found
+        rows, columns = groups.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        logits = scores[:, rows].masked_fill(rows < 0, -torch.inf) / temperature
+        sums["dev-loss"] = float(F.cross_entropy(logits, columns[:, 0], reduction="sum"))
+        positive_scores = scores.gather(1, groups[:, :1])
+        sums["avg-rank"] = int((scores > positive_scores).sum())  # DPR's rank
+    return sums
+
+
+def _means(sums_of_batches: Sequence[Mapping[str, float]], count: int) -> dict[str, float]:
+    """Return the sums of all batches, divided by a number of queries."""
+    means = {}
+    for name in sums_of_batches[0]:
+        means[name] = sum(sums[name] for sums in sums_of_batches) / count
+    return means
 
 
 @torch.no_grad()
@@ -135,15 +200,17 @@ def measure(
     device = next(model.parameters()).device
     measured: dict[str, float] = {}
     for dev in sets:
-        queries = encode_tokens(model.query, dev.queries, dev.pad_ids[0], device)
-        passages = encode_tokens(model.passage.stored_vectors, dev.passages, dev.pad_ids[1], device)
-        parts = []
+        query_pad_id, passage_pad_id = dev.pad_ids
+        queries = encode_tokens(model.query, dev.queries, query_pad_id, device)
+        passages = encode_tokens(model.passage.stored_vectors, dev.passages, passage_pad_id, device)
+        sums = []
         for start in range(0, len(queries), batch):
             rows = slice(start, start + batch)
-            scores = torch.stack([queries[rows] @ each.T for each in passages.unbind(1)]).amax(0)
+            scores_by_vector = [queries[rows] @ vectors.T for vectors in passages.unbind(1)]
+            scores = torch.stack(scores_by_vector).amax(0)
             groups = None if dev.groups is None else dev.groups[rows].to(device)
-            parts.append(sums_of_measures(scores, dev.relevant[rows], groups, temperature))
-        measured |= {n: sum(part[n] for part in parts) / len(queries) for n in parts[0]}
+            sums.append(sums_of_measures(scores, dev.relevant[rows], groups, temperature))
+        measured |= _means(sums, len(queries))
     return measured
 
 
@@ -153,13 +220,13 @@ def measure_groups(model: Reranker, joiner: PairJoiner, sets: Sequence[DevSet]) 
     device = next(model.parameters()).device
     (dev,) = sets
     assert dev.groups is not None
-    parts = []
+    sums = []
     for query, rows in zip(dev.queries, dev.groups.tolist(), strict=True):
         pairs = [joiner.join(query, dev.passages[row]) for row in rows if row >= 0]
         scores = model(to_device(joiner.batch(pairs), device))[None]
         group = torch.arange(len(pairs), device=device)[None]
-        parts.append(sums_of_measures(scores, [[0]], group))
-    return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
+        sums.append(sums_of_measures(scores, [[0]], group))
+    return _means(sums, len(sums))
 
 
 @torch.no_grad()
@@ -168,7 +235,8 @@ def measure_sentences(
 ) -> dict[str, float]:
     """Return the loss and the measure of held-out examples; the model is in evaluation mode."""
     device = next(encoder.parameters()).device
-    scores, losses = [], []
+    scores = []
+    losses = []
     for items in np.split(np.arange(len(store)), range(BLOCK, len(store), BLOCK)):
         batch = to_device(assemble(store, items), device)
         vectors = encoder(batch.sentences).view(len(items), store.size, -1)
@@ -178,5 +246,6 @@ def measure_sentences(
         scores.append(score_examples(vectors.cpu().numpy()))
     labels = store.labels if store.size == 2 else None
     name, value = figure_of(np.concatenate(scores), labels)
-    name = training.DevMetric.COSINE.value if store.size == 1 else name
+    if store.size == 1:
+        name = training.DevMetric.COSINE.value
     return {training.DevMetric.LOSS.value: sum(losses) / len(store), name: value}
