@@ -18,7 +18,11 @@ from denserk.evaluation.measures import Measure, needs_subtopics, parse_measures
 from denserk.io.runs import RawHit, read_raw_hits
 from denserk.io.topics import read_qrels_map
 
-DESCENDING, ASCENDING, FILE, RANK = "ids descending", "ids ascending", "order of the file", "ranks"
+# orders of equal scores
+DESCENDING = "ids descending"
+ASCENDING = "ids ascending"
+FILE = "order of the file"
+RANK = "ranks"
 SHOWN = 5  # hits of an order
 SAME = 1e-9  # smaller differences are rounding
 
@@ -35,17 +39,21 @@ class Reading:
 
     def order(self, qid: str, hits: Sequence[RawHit]) -> list[str]:
         """Return the passages of a query, best first; of a repeated one the last line counts."""
-        last = {hit.docid: hit for hit in hits if self.own_id or hit.docid != qid}
-        kept = [*last.values()]
-        if self.ties == RANK:  # a rank is a place, and places may be empty
-            at = {hit.rank or 0: hit.docid for hit in kept}
-            places = range(1, (self.depth or max(at, default=0)) + 1)
-            return [at.get(place, f"(no rank {place})") for place in places]
+        hit_by_docid = {hit.docid: hit for hit in hits if self.own_id or hit.docid != qid}
+        distinct_hits = list(hit_by_docid.values())
+        if self.ties == RANK:
+            return self._order_by_rank(distinct_hits)
         if self.ties in (DESCENDING, ASCENDING):
-            kept.sort(key=lambda hit: hit.docid, reverse=self.ties == DESCENDING)
-        kind = "f" if self.float32 else "d"
-        kept.sort(key=lambda hit: array(kind, [hit.score]), reverse=True)
-        return [hit.docid for hit in kept][: self.depth]
+            distinct_hits.sort(key=lambda hit: hit.docid, reverse=self.ties == DESCENDING)
+        typecode = "f" if self.float32 else "d"
+        distinct_hits.sort(key=lambda hit: array(typecode, [hit.score]), reverse=True)
+        return [hit.docid for hit in distinct_hits][: self.depth]
+
+    def _order_by_rank(self, hits: Sequence[RawHit]) -> list[str]:
+        """Return passages by their ranks, among which some may be missing."""
+        docid_by_rank = {hit.rank or 0: hit.docid for hit in hits}
+        last_rank = self.depth or max(docid_by_rank, default=0)
+        return [docid_by_rank.get(rank, f"(no rank {rank})") for rank in range(1, last_rank + 1)]
 
     def value(
         self, measure: Measure, qid: str, hits: Sequence[RawHit], grades: Mapping[str, int]
@@ -54,9 +62,11 @@ class Reading:
         order = self.order(qid, hits)
         if not order:
             return 0.0
-        judged = grades if self.graded else dict.fromkeys(grades, 1)
-        run = {"q": {docid: -float(place) for place, docid in enumerate(order)}}
-        return Evaluator([measure], {"q": judged}).evaluate("run", run).summary[str(measure)]
+        if not self.graded:
+            grades = dict.fromkeys(grades, 1)
+        run = {"q": {docid: -float(position) for position, docid in enumerate(order)}}
+        result = Evaluator([measure], {"q": grades}).evaluate("run", run)
+        return result.summary[str(measure)]
 
 
 TREC_EVAL = Reading()
@@ -82,7 +92,8 @@ class Peer:
     capped: bool = False  # has a capped recall, R_cap
 
 
-LEFT_OUT, FAILS = "left out", "stops with a KeyError"
+LEFT_OUT = "left out"
+FAILS = "stops with a KeyError"
 IN_C = "nDCG AP R P Success Rprec Bpref IPrec"
 PEERS = (
     Peer("trec_eval", TREC_EVAL, "", f"{LEFT_OUT} (0 with -c)"),
@@ -90,7 +101,14 @@ PEERS = (
     Peer("ir_measures", TREC_EVAL, IN_C, "0", repeated=True),
     Peer("ir_measures RR@k", Reading(ASCENDING, float32=False), "RR", "0", repeated=True),
     Peer("BEIR", Reading(own_id=False), "nDCG AP R P", LEFT_OUT, repeated=True, capped=True),
-    Peer("BEIR MRR", Reading(FILE, False, False), "RR", "0", repeated=True, unjudged=FAILS),
+    Peer(
+        "BEIR MRR",
+        Reading(FILE, float32=False, own_id=False),
+        "RR",
+        "0",
+        repeated=True,
+        unjudged=FAILS,
+    ),
     Peer("MTEB", TREC_EVAL, "nDCG AP R P Success", LEFT_OUT, repeated=True, capped=True),
     Peer("MTEB MRR", Reading(float32=False), "RR", LEFT_OUT, repeated=True, unjudged=FAILS),
     Peer("MS MARCO script", Reading(RANK, depth=10, graded=False), "RR", "0"),
@@ -112,59 +130,121 @@ def explain(
 ) -> tuple[View, ...]:
     """Return a query of a run as each evaluator sees it."""
     settings = settings or EvaluationSettings()
-    asked = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
-    if of_subtopics := [str(measure) for measure in asked.measures if needs_subtopics(measure)]:
-        unknown = ", ".join(of_subtopics)
-        message = f"--explain: {unknown}: the evaluators that are compared know no sub-topics"
+    parsed = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
+    of_subtopics = [str(measure) for measure in parsed.measures if needs_subtopics(measure)]
+    if of_subtopics:
+        names = ", ".join(of_subtopics)
+        message = f"--explain: {names}: the evaluators that are compared know no sub-topics"
         raise UsageError(message, "for example -m nDCG@10")
-    grades, hits = read_qrels_map(qrels).get(qid), [*read_raw_hits(run, qid)]
+    grades = read_qrels_map(qrels).get(qid)
+    hits = list(read_raw_hits(run, qid))
     if grades is None and not hits:
         raise UsageError(f"--explain {qid}: neither {run} nor {qrels} has this query")
-    repeated = len({hit.docid for hit in hits}) < len(hits)
-    unranked = any(hit.rank is None for hit in hits)
-    views = []
-    for peer in PEERS:
-        known_names = peer.measures.split()
-        mine = [
-            measure for measure in asked.measures if not known_names or measure.NAME in known_names
-        ]
-        cases = (
-            (grades is None, peer.unjudged),
-            (not hits, peer.missing),
-            (repeated and not peer.repeated, "stops: a passage twice"),
-            (unranked and peer.reading.ties == RANK, "needs ranks"),
+    query = QueryOfRun(qid, hits, grades)
+    return tuple(view(peer, query, parsed.measures) for peer in PEERS)
+
+
+@dataclass(frozen=True)
+class QueryOfRun:
+    """A query with its hits in the order of the file, and its grades, if it is judged."""
+
+    qid: str
+    hits: Sequence[RawHit]
+    grades: Mapping[str, int] | None
+
+    @property
+    def has_repeated_passages(self) -> bool:
+        """True if a passage occurs twice."""
+        return len({hit.docid for hit in self.hits}) < len(self.hits)
+
+    @property
+    def has_ranks(self) -> bool:
+        """True if all hits have a rank."""
+        return all(hit.rank is not None for hit in self.hits)
+
+
+def view(peer: Peer, query: QueryOfRun, measures: Sequence[Measure]) -> View:
+    """Return a query as an evaluator sees it, in the measures that it knows."""
+    measures = _known_measures(peer, measures)
+    outcome = _outcome_without_values(peer, query)
+    if outcome is not None:
+        return View(peer.name, (), {str(measure): outcome for measure in measures}, ())
+
+    assert query.grades is not None
+    order = peer.reading.order(query.qid, query.hits)
+    values: dict[str, float | str] = {}
+    rules: dict[str, None] = {}  # in their order
+    for measure in measures:
+        value_of = partial(
+            Reading.value, measure=measure, qid=query.qid, hits=query.hits, grades=query.grades
         )
-        instead = [text for happens, text in cases if happens]
-        if instead or grades is None:
-            views.append(View(peer.name, (), dict.fromkeys(map(str, mine), instead[0]), ()))
-            continue
-        order = peer.reading.order(qid, hits)
-        shown = tuple(f"{docid} ({grades.get(docid, '-')})" for docid in order[:SHOWN])
-        values: dict[str, float | str] = {}
-        rules: dict[str, None] = {}
-        for measure in mine:
-            value = partial(Reading.value, measure=measure, qid=qid, hits=hits, grades=grades)
-            values[str(measure)] = value(peer.reading)
-            rules |= dict.fromkeys(_moved_by(peer.reading, value))
-        if repeated:
-            rules["of a repeated passage the last line counts"] = None
-        for depth in (m["cutoff"] for m in mine if peer.capped and m.NAME == "R"):
-            relevant = {docid for docid, grade in grades.items() if grade > 0}
-            found = len(relevant.intersection(order[:depth]))
-            values[f"R_cap@{depth}"] = found / (min(depth, len(relevant)) or 1)
-        views.append(View(peer.name, shown, values, tuple(rules)))
-    return tuple(views)
+        values[str(measure)] = value_of(peer.reading)
+        rules |= dict.fromkeys(_moved_by(peer.reading, value_of))
+    if query.has_repeated_passages:
+        rules["of a repeated passage the last line counts"] = None
+    if peer.capped:
+        values |= _capped_recalls(measures, order, query.grades)
+    shown = tuple(f"{docid} ({query.grades.get(docid, '-')})" for docid in order[:SHOWN])
+    return View(peer.name, shown, values, tuple(rules))
 
 
-def _moved_by(reading: Reading, value: Callable[[Reading], float]) -> Iterator[str]:
+def _outcome_without_values(peer: Peer, query: QueryOfRun) -> str | None:
+    """Return what an evaluator does with a query in place of measuring it; None: it measures it."""
+    if query.grades is None:
+        return peer.unjudged
+    if not query.hits:
+        return peer.missing
+    if query.has_repeated_passages and not peer.repeated:
+        return "stops: a passage twice"
+    if peer.reading.ties == RANK and not query.has_ranks:
+        return "needs ranks"
+    return None
+
+
+def _known_measures(peer: Peer, measures: Sequence[Measure]) -> Sequence[Measure]:
+    """Return the measures that an evaluator has."""
+    names = peer.measures.split()
+    if not names:
+        return measures
+    return [measure for measure in measures if measure.NAME in names]
+
+
+def _capped_recalls(
+    measures: Sequence[Measure], order: Sequence[str], grades: Mapping[str, int]
+) -> dict[str, float]:
+    """Return the capped recall at the depth of each recall: hits by as many as could be found.
+
+    >>> from ir_measures import R
+    >>> _capped_recalls([R @ 2], ["d1", "d2"], {"d1": 1, "d3": 2, "d4": 1, "d5": 0})
+    {'R_cap@2': 0.5}
+    """
+    relevant = {docid for docid, grade in grades.items() if grade > 0}
+    recalls = {}
+    for measure in measures:
+        if measure.NAME == "R":
+            depth = measure["cutoff"]
+            relevant_hits = relevant.intersection(order[:depth])
+            recalls[f"R_cap@{depth}"] = len(relevant_hits) / max(1, min(depth, len(relevant)))
+    return recalls
+
+
+def _moved_by(reading: Reading, value_of: Callable[[Reading], float]) -> Iterator[str]:
     """Yield the rules of a reading that change trec_eval's value."""
-    usual = value(TREC_EVAL)
-    if abs(value(reading) - usual) < SAME:
+    usual_value = value_of(TREC_EVAL)
+    if abs(value_of(reading) - usual_value) < SAME:
         return
-    usually = vars(TREC_EVAL)
-    changed = {name: to for name, to in vars(reading).items() if to != usually[name]}
-    one_by_one = {name: replace(TREC_EVAL, **{name: to}) for name, to in changed.items()}
-    alone = [name for name, one in one_by_one.items() if abs(value(one) - usual) > SAME]
-    for name in alone or changed:
-        to = changed[name]
-        yield "ranks in place of scores" if to == RANK else RULES[name].format(to)
+    changed = {}
+    for name, rule in vars(reading).items():
+        if rule != getattr(TREC_EVAL, name):
+            changed[name] = rule
+    moving_alone = []
+    for name, rule in changed.items():
+        with_one_rule = replace(TREC_EVAL, **{name: rule})
+        if abs(value_of(with_one_rule) - usual_value) > SAME:
+            moving_alone.append(name)
+    for name in moving_alone or changed:
+        rule = changed[name]
+        if rule == RANK:
+            yield "ranks in place of scores"
+        else:
+            yield RULES[name].format(rule)
