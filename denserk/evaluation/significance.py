@@ -8,8 +8,8 @@ correction is from "A Simple Sequentially Rejective Multiple Test Procedure" (19
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import combinations
-from typing import Any
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,33 +39,74 @@ def compare(
     The baseline "previous" is of each run the one before it. Two runs are compared on the queries
     that both have a value for. `systems` are runs over seeds.
     """
-    others = {name: baseline for name in runs if name != baseline}
+    baseline_of = _baselines(list(runs), baseline)
     if baseline == PREVIOUS and baseline not in runs:
-        others, baseline = dict(zip([*runs][1:], runs, strict=False)), "the previous run"
-    if not others:
+        baseline = "the previous run"
+    if not baseline_of:
         raise UsageError(f"--baseline {baseline} is the only run", "name a run to compare with it")
-    samples, p_values, spread = {}, [], {}
-    for run, against in others.items():
-        for name in (str(measure) for measure in measures if is_mean(measure)):
-            mine, theirs = runs[run][name], runs[against][name]
-            values = np.array([mine[qid] - theirs[qid] for qid in theirs if qid in mine])
-            samples[run, name] = values.round(DIGITS)
+    names = [str(measure) for measure in measures if is_mean(measure)]
+    tests: list[_Test] = []
+    spread: dict[tuple[str, str], float] = {}
+    for run, baseline_run in baseline_of.items():
+        for name in names:
+            sample = _paired_differences(runs[run][name], runs[baseline_run][name])
             if systems is None:
-                p_values.append(p_value(samples[run, name], settings))
+                p = p_value(sample, settings)
             else:
-                pair = systems[run], systems[against]
-                p_values.append(seeds_p_value(*pair, name, settings))
-                deviations = [system.spread.get(name, 0.0) for system in pair]
-                spread[run, name] = math.hypot(*deviations) / math.sqrt(2)
-    factors = correction_factors(p_values, settings.correction)
-    found: dict[str, dict[str, Difference]] = {run: {} for run in others}
-    for ((run, name), sample), p, factor in zip(samples.items(), p_values, factors, strict=True):
-        found[run][name] = describe(sample, p, factor, settings.alpha)
-    return Comparison(baseline, settings, found, spread)
+                system = systems[run]
+                baseline_system = systems[baseline_run]
+                p = seeds_p_value(system, baseline_system, name, settings)
+                spread[run, name] = _common_spread(system, baseline_system, name)
+            tests.append(_Test(run, name, sample, p))
+    factors = correction_factors([test.p for test in tests], settings.correction)
+    differences: dict[str, dict[str, Difference]] = {run: {} for run in baseline_of}
+    for test, factor in zip(tests, factors, strict=True):
+        difference = describe(test.sample, test.p, factor, settings.alpha)
+        differences[test.run][test.measure] = difference
+    return Comparison(baseline, settings, differences, spread)
+
+
+class _Test(NamedTuple):
+    run: str
+    measure: str
+    sample: Differences
+    p: float
+
+
+def _baselines(runs: Sequence[str], baseline: str) -> dict[str, str]:
+    """Return the baseline of each other run.
+
+    >>> _baselines(["a", "b", "c"], "a")
+    {'b': 'a', 'c': 'a'}
+    >>> _baselines(["a", "b", "c"], "previous")
+    {'b': 'a', 'c': 'b'}
+    """
+    if baseline == PREVIOUS and baseline not in runs:
+        return {run: previous_run for previous_run, run in pairwise(runs)}
+    return {run: baseline for run in runs if run != baseline}
+
+
+def _paired_differences(
+    values: Mapping[str, float], baseline_values: Mapping[str, float]
+) -> Differences:
+    """Return the differences on the queries that both runs have a value for."""
+    differences = [
+        values[qid] - baseline_value
+        for qid, baseline_value in baseline_values.items()
+        if qid in values
+    ]
+    return np.array(differences).round(DIGITS)
+
+
+def _common_spread(system: RunResult, baseline_system: RunResult, measure: str) -> float:
+    """Return the root mean square of two systems' standard deviations over seeds."""
+    deviation = system.spread.get(measure, 0.0)
+    baseline_deviation = baseline_system.spread.get(measure, 0.0)
+    return math.hypot(deviation, baseline_deviation) / math.sqrt(2)
 
 
 def seeds_p_value(
-    one: RunResult, other: RunResult, measure: str, settings: ComparisonSettings
+    system: RunResult, baseline_system: RunResult, measure: str, settings: ComparisonSettings
 ) -> float:
     """Return the two-sided p-value of two systems, each with runs over seeds.
 
@@ -73,24 +114,39 @@ def seeds_p_value(
     other way. The p-value is the share of random divisions, each query on its own and the observed
     one among them, whose difference of means is as large.
     """
-    mine, theirs = ([run.per_query[measure] for run in system.seeds] for system in (one, other))
-    if len(mine) + len(theirs) > MOST_RUNS:
-        raise UsageError(f"--seeds: {one.name} and {other.name} have more than {MOST_RUNS} runs")
-    qids = [qid for qid in theirs[0] if all(qid in run for run in (*mine, *theirs))]
-    values = np.array([[run[qid] for qid in qids] for run in (*mine, *theirs)])
-    places = range(len(values))
-    divisions = [list(chosen) for chosen in combinations(places, len(mine))]
-    means = [values[chosen].mean(0) - np.delete(values, chosen, 0).mean(0) for chosen in divisions]
-    table = np.array(means).round(DIGITS)  # (divisions, queries); the observed one is the first
-    observed = abs(table[0].sum()) - 10.0**-DIGITS * len(qids)
-    random, extreme = np.random.default_rng(settings.test_seed), 0
-    rows = max(1, BLOCK // max(1, len(qids)))
+    runs = [run.per_query[measure] for run in system.seeds]
+    baseline_runs = [run.per_query[measure] for run in baseline_system.seeds]
+    all_runs = runs + baseline_runs
+    if len(all_runs) > MOST_RUNS:
+        names = f"{system.name} and {baseline_system.name}"
+        raise UsageError(f"--seeds: {names} have more than {MOST_RUNS} runs")
+    qids = [qid for qid in baseline_runs[0] if all(qid in run for run in all_runs)]
+    values = np.array([[run[qid] for qid in qids] for run in all_runs])
+    differences = _differences_by_division(values, len(runs))
+    division_count, query_count = differences.shape
+    observed = abs(differences[0].sum()) - 10.0**-DIGITS * query_count
+    random = np.random.default_rng(settings.test_seed)
+    extreme = 0
+    rows = max(1, BLOCK // max(1, query_count))
     for start in range(0, settings.permutations, rows):
-        shape = (min(rows, settings.permutations - start), len(qids))
-        drawn = random.integers(0, len(divisions), shape)
-        sums = table[drawn, np.arange(len(qids))].sum(1)
+        shape = (min(rows, settings.permutations - start), query_count)
+        divisions = random.integers(0, division_count, shape)
+        sums = differences[divisions, np.arange(query_count)].sum(1)
         extreme += int((np.abs(sums) >= observed).sum())
     return (extreme + 1) / (settings.permutations + 1)
+
+
+def _differences_by_division(values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Return the difference of means for each way to choose `count` of the runs, by query.
+
+    values: (runs, queries) -> (divisions, queries). The first division is the observed one.
+    """
+    differences = []
+    for division in combinations(range(len(values)), count):
+        chosen = list(division)
+        others = np.delete(values, chosen, 0)
+        differences.append(values[chosen].mean(0) - others.mean(0))
+    return np.array(differences).round(DIGITS)
 
 
 def t_test(differences: Differences) -> Any:
@@ -107,8 +163,8 @@ def interval(run: RunResult, measure: Measure, alpha: float) -> tuple[float, flo
     values = np.array([*run.per_query[str(measure)].values()])
     if not is_mean(measure) or len(values) < 2:
         return math.nan, math.nan
-    found = t_test(values).confidence_interval(1 - alpha)
-    return float(found.low), float(found.high)
+    bounds = t_test(values).confidence_interval(1 - alpha)
+    return float(bounds.low), float(bounds.high)
 
 
 def p_value(differences: Differences, settings: ComparisonSettings) -> float:
@@ -128,22 +184,31 @@ def p_value(differences: Differences, settings: ComparisonSettings) -> float:
         return 1.0
     if settings.test is PairedTest.T:
         return float(t_test(differences).pvalue)
-    moved = differences[differences != 0]
-    observed = abs(moved.sum()) - 10.0**-DIGITS * len(differences)
-    permutations = settings.permutations
-    if 2 ** len(moved) <= permutations:
-        sums = np.zeros(1)
-        for value in moved:
-            sums = np.concatenate([sums - value, sums + value])
+    nonzero = differences[differences != 0]
+    observed = abs(nonzero.sum()) - 10.0**-DIGITS * len(differences)
+    if 2 ** len(nonzero) <= settings.permutations:
+        sums = _sums_of_all_signs(nonzero)
         return float((np.abs(sums) >= observed).mean())
     random = np.random.default_rng(settings.test_seed)
-    rows = max(1, BLOCK // len(moved))
     extreme = 0
-    for start in range(0, permutations, rows):
-        shape = (min(rows, permutations - start), len(moved))
+    rows = max(1, BLOCK // len(nonzero))
+    for start in range(0, settings.permutations, rows):
+        shape = (min(rows, settings.permutations - start), len(nonzero))
         signs = random.integers(0, 2, shape, dtype=np.int8) * 2 - 1
-        extreme += int((np.abs(signs @ moved) >= observed).sum())
-    return (extreme + 1) / (permutations + 1)
+        extreme += int((np.abs(signs @ nonzero) >= observed).sum())
+    return (extreme + 1) / (settings.permutations + 1)
+
+
+def _sums_of_all_signs(values: Differences) -> NDArray[np.float64]:
+    """Return the sums of values with each choice of their signs: (N,) -> (2**N,).
+
+    >>> _sums_of_all_signs(np.array([1.0, 2.0])).tolist()
+    [-3.0, -1.0, 1.0, 3.0]
+    """
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums - value, sums + value])
+    return sums
 
 
 def correction_factors(p_values: Sequence[float], correction: Correction) -> list[float]:
@@ -154,16 +219,19 @@ def correction_factors(p_values: Sequence[float], correction: Correction) -> lis
     >>> correction_factors([0.01, 0.04, 0.03], Correction.BONFERRONI)
     [3.0, 3.0, 3.0]
     """
-    tested = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
     factors = [1.0] * len(p_values)
+    if correction is Correction.NONE:
+        return factors
+    tests = [(p, number) for number, p in enumerate(p_values) if not math.isnan(p)]
     highest = 0.0
-    for rank, (p, i) in enumerate(tested if correction is not Correction.NONE else ()):
-        factors[i] = float(len(tested))
+    for rank, (p, number) in enumerate(sorted(tests)):
+        factor = float(len(tests))
         if correction is Correction.HOLM:
-            factors[i] -= rank
-            highest = max(highest, factors[i] * p)
+            factor -= rank
+            highest = max(highest, factor * p)
             if p > 0:  # no corrected value is below that of a smaller p-value
-                factors[i] = max(factors[i], highest / p)
+                factor = max(factor, highest / p)
+        factors[number] = factor
     return factors
 
 
@@ -173,14 +241,30 @@ def describe(differences: Differences, p: float, factor: float, alpha: float) ->
     The interval is that of level 1 - alpha / factor, so that the interval of a t-test excludes 0
     exactly where the corrected p-value is below alpha.
     """
-    n, mean = len(differences), float(differences.mean()) if len(differences) else math.nan
+    query_count = len(differences)
+    mean = float(differences.mean()) if query_count > 0 else math.nan
     bounds = t_test(differences).confidence_interval(1 - alpha / factor)
-    effect = math.nan
-    if n > 1 and np.ptp(differences):
-        effect = mean / float(differences.std(ddof=1))
-    elif n > 1:
-        effect = math.copysign(math.inf, mean) if mean else 0.0
-    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
-    corrected = p if math.isnan(p) else min(1.0, factor * p)
-    low, high = float(bounds.low), float(bounds.high)
-    return Difference(mean, low, high, effect, p, wins, n - wins - losses, losses, corrected)
+    wins = int((differences > 0).sum())
+    losses = int((differences < 0).sum())
+    return Difference(
+        mean=mean,
+        low=float(bounds.low),
+        high=float(bounds.high),
+        effect=_effect(differences, mean),
+        p=p,
+        wins=wins,
+        ties=query_count - wins - losses,
+        losses=losses,
+        corrected=p if math.isnan(p) else min(1.0, factor * p),
+    )
+
+
+def _effect(differences: Differences, mean: float) -> float:
+    """Return Cohen's d, which is infinite where all differences are equal, but not 0."""
+    if len(differences) < 2:
+        return math.nan
+    if np.ptp(differences):
+        return mean / float(differences.std(ddof=1))
+    if mean:
+        return math.copysign(math.inf, mean)
+    return 0.0
