@@ -7,7 +7,7 @@ and row, system, setting, dataset and measure as the paper calls them.
 
 import csv
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,30 +26,51 @@ def run_in_folder(folder: str | Path, benchmark: config.Benchmark) -> Path | Non
     if not Path(folder).is_dir():
         hint = "name folders of runs named by benchmark, or one benchmark"
         raise UsageError(f"{folder}: several benchmarks are asked for, and a run is of one", hint)
-    name = benchmark.name
-    stems = dict.fromkeys((benchmark.short, name.removeprefix("beir/"), name))
-    names = (f"{stem}{ending}{gz}" for stem in stems for ending in ENDINGS for gz in ("", ".gz"))
-    found = [path for name in names if (path := Path(folder) / name).is_file()]
-    if len(found) > 1:
-        several = ", ".join(path.name for path in found)
-        raise UsageError(f"{folder} holds several runs of {name}: {several}", "keep one")
-    return found[0] if found else None
+    paths = [Path(folder) / name for name in _run_names(benchmark)]
+    runs = [path for path in paths if path.is_file()]
+    if len(runs) > 1:
+        names = ", ".join(run.name for run in runs)
+        message = f"{folder} holds several runs of {benchmark.name}: {names}"
+        raise UsageError(message, "keep one")
+    return runs[0] if runs else None
+
+
+def _run_names(benchmark: config.Benchmark) -> Iterator[str]:
+    """Yield the names that a run of a benchmark may have in a folder of runs."""
+    stems = (benchmark.short, benchmark.name.removeprefix("beir/"), benchmark.name)
+    for stem in dict.fromkeys(stems):
+        for ending in ENDINGS:
+            yield f"{stem}{ending}"
+            yield f"{stem}{ending}.gz"
 
 
 def published_by(against: Sequence[config.Paper], names: Sequence[str]) -> tuple[PublishedRow, ...]:
     """Return what papers report on benchmarks and groups; log where they report nothing."""
-    found: list[PublishedRow] = []
+    published: list[PublishedRow] = []
     for paper in dict.fromkeys(against):
-        rows = [row for name in names for row in published_rows(paper, name)]
-        if not rows:
-            # the paper may use the same qrels on another corpus
-            every = config.benchmarks().values()
-            qrels = [one.qrels for one in every if one.name in names and one.qrels is not None]
-            others = [o.name for of in qrels for o in every if o.qrels == of and paper in o.labels]
-            instead = f"; it does on {', '.join(others)}" if others else ""
-            logger.info(f"{paper} reports nothing on {', '.join(names)}{instead}")
-        found += rows
-    return tuple(found)
+        rows_of_paper: list[PublishedRow] = []
+        for name in names:
+            rows_of_paper += published_rows(paper, name)
+        if not rows_of_paper:
+            message = f"{paper} reports nothing on {', '.join(names)}"
+            others = _on_another_corpus(paper, names)
+            if others:
+                message += f"; it does on {', '.join(others)}"
+            logger.info(message)
+        published += rows_of_paper
+    return tuple(published)
+
+
+def _on_another_corpus(paper: config.Paper, names: Sequence[str]) -> list[str]:
+    """Return the benchmarks with the same qrels as those with `names` that a paper reports on."""
+    benchmarks = config.benchmarks().values()
+    reported = []
+    for benchmark in benchmarks:
+        if benchmark.name in names and benchmark.qrels is not None:
+            for other in benchmarks:
+                if other.qrels == benchmark.qrels and paper in other.labels:
+                    reported.append(other.name)
+    return reported
 
 
 @cache
@@ -67,14 +88,23 @@ def published_rows(paper: config.Paper, name: str) -> tuple[PublishedRow, ...]:
     """
     entry = config.find_benchmark(name)
     label = entry.labels.get(paper)
-    member = entry
-    while isinstance(member, config.Group):
-        member = config.find_benchmark(member.members[0])
-    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    benchmark = _first_benchmark(entry)
+    values_by_system: dict[tuple[str, str, str], dict[str, str]] = {}
     for figure in figures(paper):
         metric = figure["metric"]
-        measure = member.metrics.get(f"{paper} {metric}", member.metrics.get(metric))
+        metric_of_paper = f"{paper} {metric}"
+        measure = benchmark.metrics.get(metric_of_paper, benchmark.metrics.get(metric))
         if figure["label"] == label and measure is not None:
-            key = (figure["table"], figure["system"], figure["setting"])
-            found.setdefault(key, {})[measure] = figure["value"]
-    return tuple(PublishedRow(paper, entry.name, *key, values) for key, values in found.items())
+            system = (figure["table"], figure["system"], figure["setting"])
+            values_by_system.setdefault(system, {})[measure] = figure["value"]
+    return tuple(
+        PublishedRow(paper, entry.name, table, system_name, setting, values)
+        for (table, system_name, setting), values in values_by_system.items()
+    )
+
+
+def _first_benchmark(entry: config.Benchmark | config.Group) -> config.Benchmark:
+    """Return a benchmark, or the first one of a group, which may consist of groups."""
+    while isinstance(entry, config.Group):
+        entry = config.find_benchmark(entry.members[0])
+    return entry
