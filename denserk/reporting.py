@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event, Thread
 
 from denserk.errors import DenserkError
@@ -22,12 +22,14 @@ logger = logging.getLogger("denserk")
 
 LONGEST = 1000  # characters of a message, which may name several files
 EVERY = 10.0  # seconds between lines of progress
+FIRST_INTERVALS = 12  # then lines are further apart
 
 
 class Progress:
     """Progress of one task, which a display reads: finished units and a note."""
 
-    done, text = 0, ""
+    done = 0
+    text = ""
 
     def advance(self, count: int = 1) -> None:
         """Add `count` finished units."""
@@ -48,9 +50,11 @@ def show_progress(display: Display | None) -> None:
     _display = display
 
 
-def track(what: str, total: int | None, unit: str) -> AbstractContextManager[Progress]:
+def track(task: str, total: int | None, unit: str) -> AbstractContextManager[Progress]:
     """Show the progress of a task, "encoding passages", of `total` units, "passages"."""
-    return nullcontext(Progress()) if _display is None else _display(what, total, unit)
+    if _display is None:
+        return nullcontext(Progress())
+    return _display(task, total, unit)
 
 
 @dataclass(frozen=True)
@@ -104,23 +108,45 @@ class _Handler(logging.Handler):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop repeated notes: two steps of a command may open the same file."""
-        text, is_note = record.getMessage(), record.levelno <= logging.INFO
-        is_new = text not in self._shown
-        self._shown.add(text)
-        return is_new or not is_note or hasattr(record, "progress")
+        message = record.getMessage()
+        is_new = message not in self._shown
+        self._shown.add(message)
+        is_note = record.levelno <= logging.INFO
+        is_progress = hasattr(record, "progress")
+        return is_new or not is_note or is_progress
 
     def emit(self, record: logging.LogRecord) -> None:
-        text, hint = printable(record.getMessage()), printable(getattr(record, "hint", None) or "")
-        level = record.levelname.lower() if record.levelno > logging.INFO else "note"
+        message = printable(record.getMessage())
+        hint = printable(getattr(record, "hint", None) or "")
         if _settings.log_json:
-            level = "progress" if hasattr(record, "progress") else level
-            entry = {"level": level, "message": text} | ({"hint": hint} if hint else {})
-            text = json.dumps(entry, ensure_ascii=False)
+            text = _json_line(record, message, hint)
         else:
-            text = text if level == "note" else f"{level}: {text}"
-            text += f"\n  {hint}" if hint else ""
+            text = _plain_lines(record, message, hint)
         # one write a message: two threads may log at once
         print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201
+
+
+def _json_line(record: logging.LogRecord, message: str, hint: str) -> str:
+    """Return a record as a JSON object."""
+    level = "note"
+    if hasattr(record, "progress"):
+        level = "progress"
+    elif record.levelno > logging.INFO:
+        level = record.levelname.lower()
+    entry = {"level": level, "message": message}
+    if hint:
+        entry["hint"] = hint
+    return json.dumps(entry, ensure_ascii=False)
+
+
+def _plain_lines(record: logging.LogRecord, message: str, hint: str) -> str:
+    """Return a message with its level, unless it is a note, and the hint below it."""
+    text = message
+    if record.levelno > logging.INFO:
+        text = f"{record.levelname.lower()}: {message}"
+    if hint:
+        text += f"\n  {hint}"
+    return text
 
 
 def per_second(rate: float) -> str:
@@ -133,52 +159,74 @@ def per_second(rate: float) -> str:
 
 
 @contextmanager
-def _shown(what: str, total: int | None, unit: str) -> Iterator[Progress]:
+def _shown(task: str, total: int | None, unit: str) -> Iterator[Progress]:
     """Show progress from a thread, as steps may be slow."""
-    progress, ended, start = Progress(), Event(), time.monotonic()
-
-    def state() -> str:
-        done, rate = progress.done, progress.done / (time.monotonic() - start)
-        of = f" of {total:,}" if total else ""
-        left = f", {(total - done) / rate:,.0f} s left" if total and rate else ""
-        return f"{done:,}{of} {unit}, {per_second(rate)} per second{left}"
-
-    def write_lines() -> None:
-        """Log a line every 10 seconds, later every minute, if there is news."""
-        lines, logged = 0, (0, "")
-        while not ended.wait(EVERY if lines < 12 else 6 * EVERY):
-            lines += 1
-            if (progress.done, progress.text) == logged:
-                continue
-            logged = progress.done, progress.text
-            note = progress.text and f", {progress.text}"
-            logger.info(f"{what}: {state()}{note}", extra={"progress": True})
-
-    def draw_bar() -> None:
-        from rich import progress as rich
-        from rich.console import Console, RenderableType
-        from rich.text import Text
-
-        class Bar(rich.Progress):
-            def get_renderables(self) -> Iterator[RenderableType]:  # the note has its own line
-                yield from super().get_renderables()
-                yield Text(f"  {progress.text}", no_wrap=True, overflow="ellipsis")
-
-        texts = (rich.TextColumn(f"{{task.{name}}}") for name in ("description", "fields[state]"))
-        with Bar(next(texts), rich.BarColumn(), next(texts), console=Console(stderr=True)) as bar:
-            task, is_last = bar.add_task(what, total=total, state=""), False
-            while not is_last:
-                is_last = ended.wait(0.1)
-                bar.update(task, completed=progress.done, state=state(), refresh=is_last)
-
+    display = _ProgressDisplay(task, total, unit)
     is_bar = sys.stderr.isatty() and not _settings.log_json
-    thread = Thread(target=draw_bar if is_bar else write_lines, name="progress", daemon=True)
+    show = display.draw_bar if is_bar else display.write_lines
+    thread = Thread(target=show, name="progress", daemon=True)
     thread.start()
     try:
-        yield progress
+        yield display.progress
     finally:
-        ended.set()
+        display.ended.set()
         thread.join()
+
+
+@dataclass
+class _ProgressDisplay:
+    """Shows the progress of a task until it has ended."""
+
+    task: str
+    total: int | None
+    unit: str
+    progress: Progress = field(default_factory=Progress)
+    ended: Event = field(default_factory=Event)
+    start: float = field(default_factory=time.monotonic)
+
+    def state(self) -> str:
+        """Return how much is done, and the rate."""
+        done = self.progress.done
+        rate = done / (time.monotonic() - self.start)
+        speed = f"{per_second(rate)} per second"
+        if not self.total:
+            return f"{done:,} {self.unit}, {speed}"
+        text = f"{done:,} of {self.total:,} {self.unit}, {speed}"
+        if rate:
+            text += f", {(self.total - done) / rate:,.0f} s left"
+        return text
+
+    def write_lines(self) -> None:
+        """Log a line every 10 seconds, later every minute, if there is news."""
+        intervals = 0
+        seconds = EVERY
+        logged = (0, "")
+        while not self.ended.wait(seconds):
+            intervals += 1
+            if intervals == FIRST_INTERVALS:
+                seconds = 6 * EVERY
+            state = (self.progress.done, self.progress.text)
+            if state == logged:
+                continue
+            logged = state
+            message = f"{self.task}: {self.state()}"
+            if self.progress.text:
+                message += f", {self.progress.text}"
+            logger.info(message, extra={"progress": True})
+
+    def draw_bar(self) -> None:
+        """Draw a bar ten times a second."""
+        from denserk.progress_bar import Bar
+
+        with Bar() as bar:
+            task_id = bar.add_task(self.task, total=self.total, state="")
+            is_last = False
+            while not is_last:
+                is_last = self.ended.wait(0.1)
+                bar.note = self.progress.text
+                bar.update(
+                    task_id, completed=self.progress.done, state=self.state(), refresh=is_last
+                )
 
 
 def show_error(error: DenserkError) -> None:
