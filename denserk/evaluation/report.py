@@ -10,7 +10,7 @@ from itertools import islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from denserk.config.benchmarks import Benchmark
 from denserk.config.evaluation import EvalSettings, PageSettings, ReportSettings, ReportSources
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator, first_hits, read_hits, remarks
-from denserk.evaluation.measures import is_count, parse_measures
-from denserk.evaluation.results import BenchmarksResult, EvaluationResult
+from denserk.evaluation.measures import Measure, is_count, parse_measures
+from denserk.evaluation.results import BenchmarksResult, Comparison, EvaluationResult, RunResult
 from denserk.evaluation.significance import interval
-from denserk.evaluation.tables import DAGGER, Result, difference_note, number, tables
+from denserk.evaluation.tables import DAGGER, LEAST_P, Result, difference_note, number, tables
 from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
@@ -36,9 +36,11 @@ from denserk.io.manifest import (
 )
 from denserk.io.plots import INKS, TEXT, as_image, draw_lines, new_axes, style
 from denserk.io.topics import read_qrels_map, read_queries
+from denserk.records import Passage
 from denserk.version import __version__
 
-ACROSS, LONGEST = 3, 30  # panels of a plot in a row; characters in a line of a run's name
+MOST_COLUMNS = 3  # panels of a plot in a row
+LONGEST = 30  # characters in a line of a run's name
 FEW = 4  # curves in a plot of one column
 NAME = "index.html"
 BINS = 30  # of the scores
@@ -52,81 +54,148 @@ Costs = Mapping[tuple[str, str], Mapping[str, float]]
 IN_DOMAIN = ("msmarco-dev", "beir/msmarco", "msmarco-titled-dev", "dl19", "dl20")
 
 
+class HitList(NamedTuple):
+    """The hits of a query in a run."""
+
+    top: list[tuple[str, float, int | None]]  # the first ones: passage id, score, grade if judged
+    first_relevant: int | None  # rank
+    hits: int
+
+
+class Profile(NamedTuple):
+    """What the page shows of a run."""
+
+    name: str
+    recall: list[tuple[int, float]]  # by depth
+    scores: tuple[list[float], list[float]]  # of relevant hits, and of others
+    lists: Mapping[str, HitList]  # by query, of those that are shown
+
+
 def draw(result: EvaluationResult, settings: EvalSettings) -> Any:
     """Draw a point per run and measure, or a curve per run over the cut-offs of one measure."""
-    bases = [(m.NAME, {**m.params, "cutoff": None}) for m in result.measures]
-    depths = [m.params.get("cutoff", 0) for m in result.measures]
-    # one measure at three or more ascending cut-offs
-    family = len(depths) > 2 and bases.count(bases[0]) == len(bases) and depths == sorted(depths)
-    axes = draw_curves(result, settings) if family else draw_points(result, settings)
-    count, level = len(result.queries), 1 - settings.alpha
-    notes = f"Means over {count:,} queries with their {level:.0%} intervals"
+    is_over_depths = _is_over_depths(result.measures)
+    axes = draw_curves(result, settings) if is_over_depths else draw_points(result, settings)
+    level = f"{1 - settings.alpha:.0%}"
+    notes = f"Means over {len(result.queries):,} queries with their {level} intervals"
     if result.comparison is not None:
-        known, said = f"{DAGGER} differs", "all but hollow marks differ"
         note = difference_note(result.comparison)
-        notes += f"; {note.replace(known, said) if family else note}"
+        if is_over_depths:  # a dagger marks values, not points of a curve
+            note = note.replace(f"{DAGGER} differs", "all but hollow marks differ")
+        notes += f"; {note}"
     figure = axes.figure
     lines = fill(notes, int(20 * figure.get_figwidth()))
     figure.supxlabel(lines, fontsize=6.5, x=0.01, ha="left")
     return axes
 
 
+def _is_over_depths(measures: Sequence[Measure]) -> bool:
+    """Return whether measures are one at three or more ascending cut-offs.
+
+    >>> from ir_measures import RR, R
+    >>> _is_over_depths([R @ 1, R @ 10, R @ 100]), _is_over_depths([R @ 1, R @ 10, RR @ 100])
+    (True, False)
+    """
+    without_cutoffs = [(m.NAME, {**m.params, "cutoff": None}) for m in measures]
+    depths = [m.params.get("cutoff", 0) for m in measures]
+    is_one_measure = all(measure == without_cutoffs[0] for measure in without_cutoffs)
+    return len(depths) > 2 and is_one_measure and depths == sorted(depths)
+
+
 def draw_points(result: EvaluationResult, settings: EvalSettings) -> Any:
     """Draw a panel per measure: means and intervals, runs below each other, values beside them."""
-    runs, compared = result.runs, result.comparison
-    names = [fill(run.name, LONGEST) for run in runs]
-    across = min(ACROSS, len(result.measures))
-    down = math.ceil(len(result.measures) / across)
+    names = [fill(run.name, LONGEST) for run in result.runs]
+    columns = min(MOST_COLUMNS, len(result.measures))
+    rows = math.ceil(len(result.measures) / columns)
+    width = 3.4 if columns == 1 else 7.0
     lines = sum(name.count("\n") + 1.35 for name in names)
-    size = (3.4 if across == 1 else 7.0, 0.35 + down * (0.55 + 0.135 * lines))
-    grid = np.ravel(new_axes(*size, down, across, sharex=False))
+    height = 0.35 + rows * (0.55 + 0.135 * lines)
+    grid = np.ravel(new_axes(width, height, rows, columns, sharex=False))
     for axes, measure in zip_longest(grid, result.measures):
         if measure is None:
             axes.set_visible(False)
             continue
-        for row, run in enumerate(runs):
-            value, name = run.summary[str(measure)], str(measure)
-            ink = TEXT if compared and run.name == compared.baseline else INKS[0]
-            axes.plot(interval(run, measure, settings.alpha), (row, row), color=ink, lw=1.1)
-            axes.plot(value, row, "o", color=ink, ms=4)
-            label = number(measure, value, 3)
-            if compared and (found := compared.differences.get(run.name, {}).get(name)):
-                p = f"={found.corrected:.3f}" if found.corrected >= 5e-4 else "<0.001"
-                label += f"{DAGGER * compared.significant(run.name, name)} p{p}"
-            if compared and run.name == compared.baseline:
-                axes.axvline(value, color=TEXT, lw=0.7, ls=(0, (4, 3)))
-            side = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 7}
-            axes.text(1.02, row, label, **side)
+        for row, run in enumerate(result.runs):
+            _draw_point(axes, row, run, measure, settings.alpha, result.comparison)
         axes.set_title(measure, fontsize=8.5 if len(str(measure)) < 22 else 6.5, loc="left")
-        axes.set_yticks(range(len(runs)), names)
-        axes.set_ylim(len(runs) - 0.4, -0.6)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
         axes.tick_params(length=0, labelsize=7.5)
         axes.locator_params(axis="x", nbins=3)
         axes.grid(visible=False, axis="y")
     return grid[0]
 
 
+def _draw_point(
+    axes: Any,
+    row: int,
+    run: RunResult,
+    measure: Measure,
+    alpha: float,
+    comparison: Comparison | None,
+) -> None:
+    """Draw the mean of a run and its interval in a row, and a line through that of a baseline."""
+    mean = run.summary[str(measure)]
+    is_baseline = comparison is not None and run.name == comparison.baseline
+    ink = TEXT if is_baseline else INKS[0]
+    axes.plot(interval(run, measure, alpha), (row, row), color=ink, lw=1.1)
+    axes.plot(mean, row, "o", color=ink, ms=4)
+    if is_baseline:
+        axes.axvline(mean, color=TEXT, lw=0.7, ls=(0, (4, 3)))
+    label = number(measure, mean, 3)
+    if comparison is not None:
+        label += _test_result(comparison, run.name, str(measure))
+    in_axes = axes.get_yaxis_transform()
+    axes.text(1.02, row, label, transform=in_axes, va="center", fontsize=7)
+
+
+def _test_result(comparison: Comparison, run: str, measure: str) -> str:
+    """Return the p-value of a difference and its dagger; nothing for a run that was not tested."""
+    difference = comparison.differences.get(run, {}).get(measure)
+    if difference is None:
+        return ""
+    p = f"p={difference.corrected:.3f}"
+    if difference.corrected < LEAST_P:
+        p = "p<0.001"
+    if comparison.significant(run, measure):
+        return f"{DAGGER} {p}"
+    return f" {p}"
+
+
 def draw_curves(result: EvaluationResult, settings: EvalSettings) -> Any:
     """Draw a measure over its cut-offs: a curve per run with the band of its intervals."""
-    compared, few = result.comparison, len(result.runs) <= FEW
-    axes = new_axes(3.4, 2.8 + 0.16 * len(result.runs)) if few else new_axes(7, 3.2)
+    are_few = len(result.runs) <= FEW
+    axes = new_axes(3.4, 2.8 + 0.16 * len(result.runs)) if are_few else new_axes(7, 3.2)
     depths = [int(measure["cutoff"]) for measure in result.measures]
-    means = {run.name: [run.summary[str(m)] for m in result.measures] for run in result.runs}
-    points = {name: list(zip(depths, values, strict=True)) for name, values in means.items()}
-    lines = {fill(name, LONGEST): line for name, line in points.items()}
-    draw_lines(axes, lines, "upper left" if few else "right upper")
+    curves = {}
+    for run in result.runs:
+        means = [run.summary[str(measure)] for measure in result.measures]
+        curves[fill(run.name, LONGEST)] = list(zip(depths, means, strict=True))
+    draw_lines(axes, curves, "upper left" if are_few else "right upper")
     for line, run in zip(list(axes.lines), result.runs, strict=True):
-        bands = zip(*(interval(run, m, settings.alpha) for m in result.measures), strict=True)
-        axes.fill_between(depths, *bands, color=line.get_color(), alpha=0.13 if few else 0.05, lw=0)
-        for (depth, value), measure in zip(points[run.name], result.measures, strict=True):
-            tested = compared and str(measure) in compared.differences.get(run.name, {})
-            if compared and tested and not compared.significant(run.name, str(measure)):
-                marker, color = line.get_marker(), line.get_color()
-                axes.plot(depth, value, marker, ms=4, color=color, mfc="white")
+        intervals = [interval(run, measure, settings.alpha) for measure in result.measures]
+        lows, highs = zip(*intervals, strict=True)
+        color = line.get_color()
+        axes.fill_between(depths, lows, highs, color=color, alpha=0.13 if are_few else 0.05, lw=0)
+        if result.comparison is not None:
+            _draw_hollow_marks(axes, line, run, result.measures, result.comparison)
     axes.set(xscale="log", xlabel="depth", ylabel=str(result.measures[0]).partition("@")[0])
     axes.set_xticks(depths, [f"{depth:,}" for depth in depths])
     axes.minorticks_off()
     return axes
+
+
+def _draw_hollow_marks(
+    axes: Any, line: Any, run: RunResult, measures: Sequence[Measure], comparison: Comparison
+) -> None:
+    """Draw hollow marks on the curve of a run where it does not differ from the baseline."""
+    tested_measures = comparison.differences.get(run.name, {})
+    for measure in measures:
+        name = str(measure)
+        if name in tested_measures and not comparison.significant(run.name, name):
+            depth = int(measure["cutoff"])
+            mean = run.summary[name]
+            marker = line.get_marker()
+            axes.plot(depth, mean, marker, ms=4, color=line.get_color(), mfc="white")
 
 
 def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
@@ -136,18 +205,21 @@ def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
     if Path(settings.report).exists() and not Path(settings.report).is_dir():
         raise UsageError(f"--report {settings.report}: a file; a folder is expected")
     if STREAM in inputs:
-        why = "--report reads runs and qrels once more, and standard input can be read only once"
-        raise UsageError(why, "write it to a file first")
+        raise UsageError(
+            "--report reads runs and qrels once more, and standard input can be read only once",
+            "write it to a file first",
+        )
     return Path(settings.report) / NAME
 
 
-def sources_of(benchmark: Benchmark, given: ReportSources) -> ReportSources:
+def sources_of(benchmark: Benchmark, sources: ReportSources) -> ReportSources:
     """Return the parts of a benchmark; queries and passages only where they are on this disk."""
+    parts = find_parts([benchmark], ["qrels"]).get(benchmark.name, {})
     return replace(
-        given,
-        qrels=find_parts([benchmark], ["qrels"]).get(benchmark.name, {}).get("qrels"),
-        topics=given.topics or local_copy(benchmark.topics),
-        corpus=given.corpus or local_copy(benchmark.corpus.source),
+        sources,
+        qrels=parts.get("qrels"),
+        topics=sources.topics or local_copy(benchmark.topics),
+        corpus=sources.corpus or local_copy(benchmark.corpus.source),
     )
 
 
@@ -156,79 +228,178 @@ def write_report(
 ) -> Path:
     """Write the page of runs, the files of `result` in its order; return its path."""
     names = [run.name for run in result.runs]
-    compared = [measure for measure in result.measures if not is_count(measure)]
-    measure = str((compared or result.measures)[0])
-    # the lowest grade that counts as relevant: that of recall, or of the first measure with one
-    levels = {m.NAME: int(m.params["rel"]) for m in reversed(result.measures) if "rel" in m.params}
-    level = levels.get("R", next(iter(reversed(levels.values())), result.relevance_level))
-    baseline = result.comparison.baseline if result.comparison else None
-    reference = names.index(baseline) if baseline in names else 0
+    measure = _first_compared(result.measures)
+    level = _relevance_level(result)
+    reference = 0
+    if result.comparison is not None and result.comparison.baseline in names:
+        reference = names.index(result.comparison.baseline)
     rows = query_rows(result, measure, reference)
     paths = dict(zip(names, runs, strict=True))
-    sources, recorded = _recorded(paths, sources)
-    profiles, moved = [], rows[:0]
+    sources, recorded_costs = _recorded(paths, sources)
+    profiles: list[Profile] = []
+    shown_rows: list[dict[str, Any]] = []
     if sources.qrels is not None:
-        moved = rows[: settings.report_queries]
-        shown = [row["qid"] for row in moved]
-        profiles = list(_profiles(paths, sources.qrels, level, shown, settings))
-    queries, passages = {}, {}
-    if sources.topics is not None:
-        known = set(result.queries)
-        queries = {q.qid: q.text for q in read_queries(sources.topics) if q.qid in known}
-    if sources.corpus is not None:
-        lists = (many for one in profiles for many in one["lists"].values())
-        wanted = {docid for many in lists for docid, *_ in many["top"]}
-        corpus = read_passages(sources.corpus, sources.reading)
-        passages = find_records(corpus, wanted, sources.corpus)
+        shown_rows = rows[: settings.report_queries]
+        shown_qids = [row["qid"] for row in shown_rows]
+        profiles = list(_profiles(paths, sources.qrels, level, shown_qids, settings))
     with style():
         recall = [_recall(profiles, level)] if profiles else []
-        scores = list(map(_scores, profiles))
-        costs = list(_costs(result, measure, recorded))
-    said = [text for run in result.runs for _, text in remarks(run, result, settings.complete)]
-    computed = (f"{', '.join(known)} by {who}" for who, known in result.providers.items())
-    page: dict[str, Any] = {"title": sources.title, "subtitle": f"{len(result.queries):,} queries"}
-    page |= {"runs": names, "level": level, "measure": measure, "reference": names[reference]}
-    page |= {"figures": [*recall, *costs], "costs": costs, "scores": scores, "profiles": profiles}
-    page |= {"queries": queries, "passages": passages, "moved": moved, "rows": rows[:MOST_ROWS]}
-    page["notes"] = [*said, f"Computed through ir-measures: {'; '.join(computed)}."]
-    return _write(settings, result, page)
+        scores = [_scores(profile) for profile in profiles]
+        costs = list(_costs(result, measure, recorded_costs))
+    content = {
+        "title": sources.title,
+        "subtitle": f"{len(result.queries):,} queries",
+        "runs": names,
+        "level": level,
+        "measure": measure,
+        "reference": names[reference],
+        "figures": [*recall, *costs],
+        "costs": costs,
+        "scores": scores,
+        "profiles": profiles,
+        "queries": _query_texts(sources, result.queries),
+        "passages": _passages(sources, profiles),
+        "moved": shown_rows,
+        "rows": rows[:MOST_ROWS],
+        "notes": _notes(result, complete=settings.complete),
+    }
+    return _write(settings, result, content)
+
+
+def _first_compared(measures: Sequence[Measure]) -> str:
+    """Return the first measure that is no count, if there is one."""
+    for measure in measures:
+        if not is_count(measure):
+            return str(measure)
+    return str(measures[0])
+
+
+def _relevance_level(result: EvaluationResult) -> int:
+    """Return the lowest grade that counts as relevant: in recall, or in the first measure."""
+    first_level = result.relevance_level
+    for measure in reversed(result.measures):
+        if "rel" in measure.params:
+            first_level = int(measure.params["rel"])
+    for measure in result.measures:
+        if measure.NAME == "R" and "rel" in measure.params:
+            return int(measure.params["rel"])
+    return first_level
+
+
+def _query_texts(sources: ReportSources, qids: Sequence[str]) -> dict[str, str]:
+    """Return the texts of the queries that are in the topics."""
+    if sources.topics is None:
+        return {}
+    judged = set(qids)
+    return {query.qid: query.text for query in read_queries(sources.topics) if query.qid in judged}
+
+
+def _passages(sources: ReportSources, profiles: Sequence[Profile]) -> Mapping[str, Passage]:
+    """Return the passages of all lists of hits, by their ids."""
+    if sources.corpus is None:
+        return {}
+    docids: set[str] = set()
+    for profile in profiles:
+        for hit_list in profile.lists.values():
+            docids.update(docid for docid, _, _ in hit_list.top)
+    corpus = read_passages(sources.corpus, sources.reading)
+    return find_records(corpus, docids, sources.corpus)
+
+
+def _notes(result: EvaluationResult, *, complete: bool) -> list[str]:
+    """Return what a reader should know of the values, and who computed them."""
+    notes = []
+    for run in result.runs:
+        notes += [text for _, text in remarks(run, result, complete)]
+    computed = [f"{', '.join(names)} by {who}" for who, names in result.providers.items()]
+    notes.append(f"Computed through ir-measures: {'; '.join(computed)}.")
+    return notes
 
 
 def write_benchmarks_report(result: BenchmarksResult, settings: PageSettings) -> Path:
     """Write the page of runs on several benchmarks and return its path."""
+    figures = []
+    transfer = _transfer(result)
+    if transfer is not None and any(transfer.points.values()):
+        with style():
+            figures.append(_draw_transfer(transfer))
+    content = {
+        "title": "Runs on several benchmarks",
+        "in_domain": IN_DOMAIN,
+        "subtitle": f"{len(result.results):,} benchmarks",
+        "runs": result.runs,
+        "figures": figures,
+    }
+    return _write(settings, result, content)
+
+
+class Transfer(NamedTuple):
+    """In-domain against zero-shot effectiveness."""
+
+    home: str  # the benchmark that retrievers are trained for
+    away: list[str]
+    home_measure: str
+    away_measure: str
+    points: Mapping[str, list[tuple[float, float]]]  # one of each run that has all values, or none
+
+
+def _transfer(result: BenchmarksResult) -> Transfer | None:
+    """Return the values of runs in and out of their domain; None without benchmarks of both."""
     home = next((name for name in IN_DOMAIN if name in result.results), None)
     away = [name for name in result.results if name.startswith("beir/") and name not in IN_DOMAIN]
-    figures = []
+    if home is None or not away:
+        return None
+    home_measure = str(result.results[home].measures[0])
+    away_measure = _shared_measure([result.results[name].measures for name in away])
     points: dict[str, list[tuple[float, float]]] = {}
-    if home is not None and away:  # in-domain against zero-shot, of the runs that have all
-        measures = [list(map(str, result.results[name].measures)) for name in away]
-        shared = [m for m in measures[0] if all(m in others for others in measures)]
-        inside, outside = str(result.results[home].measures[0]), (shared or [""])[0]
-        wanted = [(home, inside), *((name, outside) for name in away)]
-        for run in result.runs:
-            values = [(result.values(name, run) or {}).get(m, math.nan) for name, m in wanted]
-            mean = float(np.mean(values[1:]))
-            points[run] = [] if math.isnan(mean + values[0]) else [(values[0], mean)]
-    if any(points.values()):
-        with style():
-            axes = _named_lines(points)
-            axes.set(xlabel=f"{inside} on {home}", ylabel=f"mean {outside} on BEIR datasets")
-            image = as_image(axes, "Zero-shot against in-domain effectiveness, a mark per run")
-        caption = f"In-domain ({home}) against zero-shot ({', '.join(away)})."
-        figures.append({"image": image, "caption": caption})
-    page: dict[str, Any] = {"title": "Runs on several benchmarks", "in_domain": IN_DOMAIN}
-    page |= {"subtitle": f"{len(result.results):,} benchmarks", "runs": result.runs}
-    page["figures"] = figures
-    return _write(settings, result, page)
+    for run in result.runs:
+        home_value = _value(result, home, run, home_measure)
+        mean = float(np.mean([_value(result, name, run, away_measure) for name in away]))
+        points[run] = []
+        if not math.isnan(home_value) and not math.isnan(mean):
+            points[run] = [(home_value, mean)]
+    return Transfer(home, away, home_measure, away_measure, points)
+
+
+def _shared_measure(measures_of_benchmarks: Sequence[Sequence[Measure]]) -> str:
+    """Return the first measure that all benchmarks have; "" if there is none."""
+    first, *others = measures_of_benchmarks
+    for measure in first:
+        if all(measure in measures for measures in others):
+            return str(measure)
+    return ""
+
+
+def _value(result: BenchmarksResult, benchmark: str, run: str, measure: str) -> float:
+    """Return a value of a run, or NaN."""
+    values = result.values(benchmark, run)
+    if values is None:
+        return math.nan
+    return values.get(measure, math.nan)
+
+
+def _draw_transfer(transfer: Transfer) -> Figure:
+    axes = _named_lines(transfer.points)
+    axes.set(
+        xlabel=f"{transfer.home_measure} on {transfer.home}",
+        ylabel=f"mean {transfer.away_measure} on BEIR datasets",
+    )
+    image = as_image(axes, "Zero-shot against in-domain effectiveness, a mark per run")
+    caption = f"In-domain ({transfer.home}) against zero-shot ({', '.join(transfer.away)})."
+    return {"image": image, "caption": caption}
 
 
 def _write(settings: PageSettings, result: Result, content: Mapping[str, Any]) -> Path:
     import jinja2
 
-    loader = jinja2.PackageLoader("denserk", "evaluation")
-    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    shown = tables(result, ReportSettings())
-    page = pages.get_template("report.html").render(content, tables=shown, version=__version__)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("denserk", "evaluation"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.get_template("report.html")
+    page = template.render(content, tables=tables(result, ReportSettings()), version=__version__)
     path = page_in(settings)
     with write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -242,39 +413,85 @@ def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[d
     rows = []
     for qid in result.queries:
         values = [run.per_query[measure].get(qid, math.nan) for run in result.runs]
-        others = (value - values[reference] for n, value in enumerate(values) if n != reference)
-        widest = max((d for d in others if not math.isnan(d)), key=abs, default=math.nan)
-        key = values[0] if len(values) == 1 else -abs(widest)
-        row = {"qid": qid, "values": values, "difference": widest}
+        difference = _largest_difference(values, reference)
+        key = values[0] if len(values) == 1 else -abs(difference)
+        row = {"qid": qid, "values": values, "difference": difference}
         rows.append(((math.isnan(key), key), row))
-    return [row for _, row in sorted(rows, key=itemgetter(0))]
+    rows.sort(key=itemgetter(0))
+    return [row for _, row in rows]
+
+
+def _largest_difference(values: Sequence[float], reference: int) -> float:
+    """Return the difference from the value at `reference` that is farthest from 0, or NaN.
+
+    >>> _largest_difference([0.5, 0.25, 0.5], 0)
+    -0.25
+    """
+    differences = []
+    for position, value in enumerate(values):
+        difference = value - values[reference]
+        if position != reference and not math.isnan(difference):
+            differences.append(difference)
+    return max(differences, key=abs, default=math.nan)
 
 
 def _profiles(
     runs: Mapping[str, str], qrels: str, level: int, qids: Sequence[str], settings: EvalSettings
-) -> Iterator[dict[str, Any]]:
-    """Yield recall by depth, scores of relevant hits and of others, first hits of some queries."""
-    judged = read_qrels_map(qrels)
+) -> Iterator[Profile]:
+    """Yield the profile of each run, with the lists of the queries `qids`."""
+    grades_by_query = read_qrels_map(qrels)
     for name, path in runs.items():
         run = read_hits(path, settings)
-        ranked = {qid: first_hits(hits, len(hits)) for qid, hits in run.items() if qid in judged}
+        ranked = {}
+        for qid, hits in run.items():
+            if qid in grades_by_query:
+                ranked[qid] = first_hits(hits, len(hits))
         deepest = max(map(len, ranked.values()))
         depths = [*(depth for depth in DEPTHS if depth < deepest), deepest]
         measures = parse_measures([f"R(rel={level})@{depth}" for depth in depths]).measures
-        measured = Evaluator(measures, judged, complete=settings.complete).evaluate(name, run)
-        scores: tuple[list[float], list[float]] = ([], [])
-        for qid, hits in ranked.items():
-            for docid, score in hits.items():
-                scores[judged[qid].get(docid, level - 1) < level].append(score)
+        evaluator = Evaluator(measures, grades_by_query, complete=settings.complete)
+        recalls = evaluator.evaluate(name, run).summary.values()
         lists = {}
         for qid in qids:
-            hits, grades = ranked.get(qid, {}), judged[qid]
-            first = islice(hits.items(), settings.report_passages)
-            best = [(d, score, grades.get(d)) for d, score in first]
-            ranks = (n for n, d in enumerate(hits, start=1) if grades.get(d, level - 1) >= level)
-            lists[qid] = {"top": best, "first_relevant": next(ranks, None), "hits": len(hits)}
-        recall = list(zip(depths, measured.summary.values(), strict=True))
-        yield {"name": name, "recall": recall, "scores": scores, "lists": lists}
+            hits = ranked.get(qid, {})
+            lists[qid] = _hit_list(hits, grades_by_query[qid], level, settings.report_passages)
+        yield Profile(
+            name=name,
+            recall=list(zip(depths, recalls, strict=True)),
+            scores=_scores_by_relevance(ranked, grades_by_query, level),
+            lists=lists,
+        )
+
+
+def _scores_by_relevance(
+    ranked: Mapping[str, Mapping[str, float]],
+    grades_by_query: Mapping[str, Mapping[str, int]],
+    level: int,
+) -> tuple[list[float], list[float]]:
+    """Return the scores of relevant hits and of all others."""
+    relevant_scores: list[float] = []
+    other_scores: list[float] = []
+    for qid, hits in ranked.items():
+        grades = grades_by_query[qid]
+        for docid, score in hits.items():
+            if grades.get(docid, level - 1) >= level:
+                relevant_scores.append(score)
+            else:
+                other_scores.append(score)
+    return relevant_scores, other_scores
+
+
+def _hit_list(
+    hits: Mapping[str, float], grades: Mapping[str, int], level: int, count: int
+) -> HitList:
+    """Return the first `count` hits of a query, and where its first relevant one is."""
+    top = [(docid, score, grades.get(docid)) for docid, score in islice(hits.items(), count)]
+    first_relevant = None
+    for rank, docid in enumerate(hits, start=1):
+        if grades.get(docid, level - 1) >= level:
+            first_relevant = rank
+            break
+    return HitList(top, first_relevant, len(hits))
 
 
 def _recorded(runs: Mapping[str, str], sources: ReportSources) -> tuple[ReportSources, Costs]:
@@ -314,48 +531,63 @@ def _first_existing(names: Sequence[str | None]) -> str | None:
     return None
 
 
-def _recall(profiles: Sequence[Mapping[str, Any]], level: int) -> Figure:
-    axes = _named_lines({one["name"]: one["recall"] for one in profiles})
+def _recall(profiles: Sequence[Profile], level: int) -> Figure:
+    axes = _named_lines({profile.name: profile.recall for profile in profiles})
     axes.set(xlabel="depth", ylabel="recall", ylim=(0, 1.02), xscale="log")
     axes.xaxis.set_major_formatter("{x:,g}")
-    grades = "" if level == 1 else f" of grade {level} or higher"
-    what = f"the share of the relevant passages{grades} among the first hits, mean over queries"
     image = as_image(axes, "Recall by depth, a line per run")
-    return {"image": image, "caption": f"Recall by depth: {what}."}
+    grades = "" if level == 1 else f" of grade {level} or higher"
+    caption = (
+        f"Recall by depth: the share of the relevant passages{grades} among the first hits, mean "
+        "over queries."
+    )
+    return {"image": image, "caption": caption}
 
 
 def _costs(result: EvaluationResult, measure: str, costs: Costs) -> Iterator[Figure]:
     """Draw effectiveness against index size and against latency, where manifests know them."""
     from matplotlib.ticker import EngFormatter
 
-    for (title, unit), of in costs.items():
-        known = {name: cost for name, cost in of.items() if cost}
-        if not known:
+    for (title, unit), cost_by_run in costs.items():
+        costs_of_runs = {name: cost for name, cost in cost_by_run.items() if cost}
+        if not costs_of_runs:
             continue
-        points = {
-            run.name: [(known[run.name], run.summary[measure])] if run.name in known else []
-            for run in result.runs
-        }
-        axes, shown = _named_lines(points), EngFormatter(unit)
+        points: dict[str, list[tuple[float, float]]] = {}
+        for run in result.runs:
+            points[run.name] = []
+            if run.name in costs_of_runs:
+                points[run.name] = [(costs_of_runs[run.name], run.summary[measure])]
+        axes = _named_lines(points)
         axes.set(xlabel=title, ylabel=measure)
-        axes.xaxis.set_major_formatter(shown)
-        listed = ", ".join(f"{name} {shown(float(f'{cost:.3g}'))}" for name, cost in known.items())
+        formatter = EngFormatter(unit)
+        axes.xaxis.set_major_formatter(formatter)
         image = as_image(axes, f"{measure} against {title}, a mark per run")
-        caption = f"{measure} against {title}, from the manifests: {listed}."
+        texts = []
+        for name, cost in costs_of_runs.items():
+            rounded = float(f"{cost:.3g}")
+            texts.append(f"{name} {formatter(rounded)}")
+        caption = f"{measure} against {title}, from the manifests: {', '.join(texts)}."
         yield {"image": image, "caption": caption}
 
 
-def _scores(profile: Mapping[str, Any]) -> Figure:
-    name, scores, axes = profile["name"], profile["scores"], new_axes(4.4, 2.6)
-    shares = [np.full(len(values), 100 / max(len(values), 1)) for values in scores]
-    kinds, looks = ["relevant", "not relevant or not judged"], {"histtype": "step", "lw": 1.4}
-    axes.hist(scores, BINS, weights=shares, label=kinds, color=list(INKS[:2]), **looks)
+def _scores(profile: Profile) -> Figure:
+    axes = new_axes(4.4, 2.6)
+    axes.hist(
+        profile.scores,
+        BINS,
+        weights=[np.full(len(scores), 100 / max(len(scores), 1)) for scores in profile.scores],
+        label=["relevant", "not relevant or not judged"],
+        color=list(INKS[:2]),
+        histtype="step",
+        lw=1.4,
+    )
     axes.figure.legend(loc="outside upper center", ncols=2)
     axes.set_xlabel("score")
     axes.yaxis.set_major_formatter("{x:g} %")
-    image = as_image(axes, f"Scores of {name}, relevant hits and others")
-    counts = f"{len(scores[0]):,} relevant and {len(scores[1]):,} other hits"
-    return {"image": image, "caption": f"{name}: scores of {counts}."}
+    image = as_image(axes, f"Scores of {profile.name}, relevant hits and others")
+    relevant_scores, other_scores = profile.scores
+    counts = f"{len(relevant_scores):,} relevant and {len(other_scores):,} other hits"
+    return {"image": image, "caption": f"{profile.name}: scores of {counts}."}
 
 
 def _named_lines(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Any:
