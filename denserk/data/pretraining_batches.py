@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from denserk.config.pretraining import MasterTask, NprKind, PretrainingObjective, PretrainRun
 from denserk.data import masking
@@ -85,11 +86,12 @@ class Crops(NamedTuple):
     def cut_words(self, vocabulary: SubwordTokens) -> Mask:
         """Return whether the first and the last word of each text are incomplete: (B, 2)."""
         cut = np.zeros((len(self.texts), 2), dtype=bool)
-        for row, (text, *bounds) in enumerate(zip(*self, strict=True)):
+        bounds = np.stack([self.starts, self.ends], axis=1).tolist()
+        for row, (text, bounds_of_text) in enumerate(zip(self.texts, bounds, strict=True)):
             [words] = masking.words_of(np.asarray(text, dtype=np.int64)[None], vocabulary)
-            for side, bound in enumerate(bounds):
-                inside = 0 < bound < len(text)
-                cut[row, side] = inside and words[bound - 1] == words[bound] != NO_WORD
+            for side, bound in enumerate(bounds_of_text):
+                is_inside = 0 < bound < len(text)
+                cut[row, side] = is_inside and words[bound - 1] == words[bound] != NO_WORD
         return cut
 
 
@@ -99,12 +101,14 @@ def visible_tokens(words: Ids, rate: float, draws: Draws) -> Mask:
     `rate` is the share of the text, [CLS] and [SEP] counted, that a row does not see.
     """
     length = len(words) + SPECIAL_TOKENS
-    count = min(length, SAMPLES)
-    limits = np.repeat(masking.budget(rate, np.array([length])), count)
-    order = draws(Use.WORD, count * (words.max(initial=NO_WORD) + 1)).reshape(count, -1)
+    sample_count = min(length, SAMPLES)
+    limits = np.repeat(masking.budget(rate, np.array([length])), sample_count)
+    word_count = words.max(initial=NO_WORD) + 1
+    order = draws(Use.WORD, sample_count * word_count).reshape(sample_count, -1)
     samples = masking.uniform_masks(words[None], limits, order)
+    sample_of_row = (draws(Use.FATE, length)[0] * sample_count).astype(np.int64)
     visible = np.ones((length, length), dtype=bool)
-    visible[:, 1:-1] = ~samples[(draws(Use.FATE, length)[0] * count).astype(np.int64)]
+    visible[:, 1:-1] = ~samples[sample_of_row]
     np.fill_diagonal(visible, val=False)
     visible[:, 0] = True
     return visible
@@ -113,13 +117,14 @@ def visible_tokens(words: Ids, rate: float, draws: Draws) -> Mask:
 def refuse_generated(tasks: frozenset[MasterTask]) -> None:
     """Raise an error for tasks on generated text."""
     generated = sorted(tasks & {MasterTask.DOR, MasterTask.GOR})
-    if generated:
-        rest = ",".join(task for task in MasterTask if task in tasks and task not in generated)
-        raise UsageError(
-            f"{' and '.join(generated)}: the corpus has no generated queries or continuations",
-            "make them with denserk generate and give them as --expansions"
-            + (f", or leave them out: --set tasks={rest}" if rest else ""),
-        )
+    if not generated:
+        return
+    message = f"{' and '.join(generated)}: the corpus has no generated queries or continuations"
+    hint = "make them with denserk generate and give them as --expansions"
+    remaining = [task for task in MasterTask if task in tasks and task not in generated]
+    if remaining:
+        hint += f", or leave them out: --set tasks={','.join(remaining)}"
+    raise UsageError(message, hint)
 
 
 class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
@@ -132,70 +137,100 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
     def __init__(
         self, run: PretrainRun, store: PretrainingStore, tokenizer: Any, **options: Any
     ) -> None:
-        items, masking, size = np.arange(len(store)), run.masking, run.optimizer.batch_size
-        super().__init__(store, items, size, masking.seed, **options)
-        self.store, self.objective, self.settings = store, run.pretrain.objective, masking
+        masking_settings = run.masking
+        batch_size = run.optimizer.batch_size
+        items = np.arange(len(store))
+        super().__init__(store, items, batch_size, masking_settings.seed, **options)
+        self.store = store
+        self.objective = run.pretrain.objective
+        self.settings = masking_settings
         self.tasks = frozenset(run.objective.tasks)
         self.limit = run.units.max_length - SPECIAL_TOKENS
-        self.vocabulary = SubwordTokens.of(tokenizer, masking.masking)
-        self.rates = dict.fromkeys((Stage.DOR, Stage.GOR), masking.decoder_mlm_probability)
-        self.rates[Stage.CMP_PASS] = masking.cmp_encoder_rate or masking.mlm_probability
-        if self.objective is not PretrainingObjective.MASTER:
-            return
-        if not store.contents["expanded"]:
-            refuse_generated(self.tasks)
-        self.npr, beside = masking.npr, store.contents["with_neighbour"]
-        if MasterTask.NPR in self.tasks and self.npr is NprKind.NEIGHBOUR:
-            if not beside:
-                self.npr = NprKind.HALF
-                logger.info("no documents are known: npr recovers the second half of each passage")
-            elif beside < len(store):
-                alone = len(store) - beside
-                logger.info(f"passages without a neighbour take no part in npr: {alone:,}")
-        self.weights = KeywordWeights(store.words, len(store), masking)
+        self.vocabulary = SubwordTokens.of(tokenizer, masking_settings.masking)
+        decoder_rate = masking_settings.decoder_mlm_probability
+        self.rates = {
+            Stage.DOR: decoder_rate,
+            Stage.GOR: decoder_rate,
+            Stage.CMP_PASS: masking_settings.cmp_encoder_rate or masking_settings.mlm_probability,
+        }
+        if self.objective is PretrainingObjective.MASTER:
+            if not store.contents["expanded"]:
+                refuse_generated(self.tasks)
+            self.npr = self._npr_kind()
+            self.weights = KeywordWeights(store.words, len(store), masking_settings)
+
+    def _npr_kind(self) -> NprKind:
+        """Return what npr recovers; without neighbours it is the second half of each passage."""
+        kind = self.settings.npr
+        if MasterTask.NPR not in self.tasks or kind is not NprKind.NEIGHBOUR:
+            return kind
+        with_neighbour = self.store.contents["with_neighbour"]
+        if not with_neighbour:
+            logger.info("no documents are known: npr recovers the second half of each passage")
+            return NprKind.HALF
+        if with_neighbour < len(self.store):
+            alone = len(self.store) - with_neighbour
+            logger.info(f"passages without a neighbour take no part in npr: {alone:,}")
+        return kind
 
     def assemble(self, items: Items, epoch: int) -> PretrainingBatch:
         """Return the batch of items at their visit in an epoch."""
-        if self.store.layout is Layout.SPANS:
-            ends, drawn = self.store.document_ends, []
-            for item in items.tolist():  # two different spans of each document
-                rng = generator(self.settings.seed, Purpose.SPANS, item, epoch)
-                drawn.append(ends[item] + rng.choice(ends[item + 1] - ends[item], 2, replace=False))
-            rows = np.concatenate(drawn)
-            texts = self.store.texts[rows]
-        else:
-            texts = self.store.texts[items]
-            lengths = [min(len(text), self.limit) for text in texts]
-            order = np.argsort(np.negative(lengths), kind="stable")
-            rows, texts = items[order], [texts[place] for place in order]
+        rows, texts = self._texts_of(items, epoch)
         draws = Draws(self.settings.seed, rows, epoch)
-        visible = None
         crops = Crops.draw(texts, draws, self.limit)
         cropped = self._padded(crops.of(texts))
-        whole = self.objective in (PretrainingObjective.RETROMAE, PretrainingObjective.DUPMAE)
-        extra = SPECIAL_TOKENS * whole  # as the authors
-        mask = self._choose(cropped, draws, extra)
-        made = {Stage.TEXT: self._masked(cropped, mask, draws)}
-        if self.objective is PretrainingObjective.MASTER:
-            made |= self._master(crops, cropped, mask, draws)
-        elif whole:
-            everything = np.arange(cropped.ids.shape[1]) < cropped.lengths[:, None]
-            made[Stage.RETROMAE] = self._framed(cropped, cropped.ids, everything)
-            size = cropped.ids.shape[1] + SPECIAL_TOKENS
-            rate = self.settings.decoder_mlm_probability
-            masks = np.zeros((len(rows), size, size), dtype=bool)
-            masks[:, :, 0] = True
-            for row, length in enumerate(cropped.lengths.tolist()):
-                alone = Draws(draws.seed, rows[row : row + 1], epoch, Stage.RETROMAE)
-                own = visible_tokens(cropped.words[row, :length], rate, alone)
-                masks[row, : len(own), : len(own)] = own
-            visible = torch.from_numpy(masks)
-        return PretrainingBatch(
-            made[Stage.TEXT],
-            {name: made[stage] for stage, name in PASSES.items() if stage in made},
-            {stage.name.lower(): made[stage] for stage in made if stage >= Stage.MKP},
-            visible,
+        has_decoder_mask = self.objective in (
+            PretrainingObjective.RETROMAE,
+            PretrainingObjective.DUPMAE,
         )
+        # as the authors do, RetroMAE's budget counts [CLS] and [SEP]
+        extra = SPECIAL_TOKENS if has_decoder_mask else 0
+        mask = self._choose(cropped, draws, extra)
+        masked_texts = self._masked(cropped, mask, draws)
+        if has_decoder_mask:
+            decoders = {Stage.RETROMAE.name.lower(): self._unmasked(cropped)}
+            visible = self._visible(cropped, draws.at(Stage.RETROMAE))
+            return PretrainingBatch(masked_texts, {}, decoders, visible)
+        if self.objective is not PretrainingObjective.MASTER:
+            return PretrainingBatch(masked_texts, {}, {}, None)
+        parts = self._master(crops, cropped, mask, draws)
+        passes = {name: parts[stage] for stage, name in PASSES.items() if stage in parts}
+        decoders = {}
+        for stage, part in parts.items():
+            if stage not in PASSES:
+                decoders[stage.name.lower()] = part
+        return PretrainingBatch(masked_texts, passes, decoders, None)
+
+    def _texts_of(self, items: Items, epoch: int) -> tuple[Items, Sequence[Ids]]:
+        """Return the rows of a batch and their texts, in its order."""
+        if self.store.layout is Layout.SPANS:
+            rows = np.concatenate([self._two_spans(item, epoch) for item in items.tolist()])
+            return rows, self.store.texts[rows]
+        texts = self.store.texts[items]
+        lengths = [min(len(text), self.limit) for text in texts]
+        longest_first = np.argsort(np.negative(lengths), kind="stable")
+        return items[longest_first], [texts[position] for position in longest_first]
+
+    def _two_spans(self, item: int, epoch: int) -> Items:
+        """Return the rows of two different spans of a document."""
+        start = self.store.document_ends[item]
+        end = self.store.document_ends[item + 1]
+        random = generator(self.settings.seed, Purpose.SPANS, item, epoch)
+        rows: Items = start + random.choice(end - start, 2, replace=False)
+        return rows
+
+    def _visible(self, texts: Texts, draws: Draws) -> Tensor:
+        """Return RetroMAE's decoder masks of padded texts: (B, T, T)."""
+        row_count, width = texts.ids.shape
+        width += SPECIAL_TOKENS
+        rate = self.settings.decoder_mlm_probability
+        visible = np.zeros((row_count, width, width), dtype=bool)
+        visible[:, :, 0] = True
+        for row, length in enumerate(texts.lengths.tolist()):
+            draws_of_text = draws._replace(rows=draws.rows[row : row + 1])
+            of_text = visible_tokens(texts.words[row, :length], rate, draws_of_text)
+            visible[row, : len(of_text), : len(of_text)] = of_text
+        return torch.from_numpy(visible)
 
     def _padded(self, texts: Sequence[Ids]) -> Texts:
         ids, mask = (tensor.numpy() for tensor in pad(texts, self.vocabulary.pad_id))
@@ -205,15 +240,24 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         """Return uniform masks; `extra` tokens are added to the lengths for the budget."""
         rate = self.rates.get(draws.stage, self.settings.mlm_probability)
         limits = masking.budget(rate, texts.lengths + extra)
-        order = draws(Use.WORD, texts.words.max(initial=NO_WORD) + 1)
+        word_count = texts.words.max(initial=NO_WORD) + 1
+        order = draws(Use.WORD, word_count)
         return masking.uniform_masks(texts.words, limits, order)
 
     def _masked(self, texts: Texts, mask: Mask, draws: Draws) -> MaskedTexts:
         """Replace masked tokens, which are the labels."""
         width = texts.ids.shape[1]
-        fate = draws(Use.FATE, width) * (not self.settings.all_mask)
-        seen = masking.corrupt(texts.ids, mask, self.vocabulary, fate, draws(Use.TOKEN, width))
+        fate = draws(Use.FATE, width)
+        if self.settings.all_mask:
+            fate = np.zeros_like(fate)
+        token = draws(Use.TOKEN, width)
+        seen = masking.corrupt(texts.ids, mask, self.vocabulary, fate, token)
         return self._framed(texts, seen, mask)
+
+    def _unmasked(self, texts: Texts) -> MaskedTexts:
+        """Return texts as they are, every token a label."""
+        is_token = np.arange(texts.ids.shape[1]) < texts.lengths[:, None]
+        return self._framed(texts, texts.ids, is_token)
 
     def _framed(self, texts: Texts, seen: Ids, labelled: Mask) -> MaskedTexts:
         """Return what is seen of texts, with [CLS] before and [SEP] after, and the labels."""
@@ -224,45 +268,76 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         tokens[:, 1:-1] = seen
         tokens[np.arange(count), texts.lengths + 1] = self.vocabulary.sep_id
         labels[:, 1:-1] = np.where(labelled, texts.ids, IGNORED)
-        real = np.arange(width + SPECIAL_TOKENS) < texts.lengths[:, None] + SPECIAL_TOKENS
-        framed = TokenBatch(torch.from_numpy(tokens), torch.from_numpy(real))
-        return MaskedTexts(framed, torch.from_numpy(labels))
+        is_token = np.arange(width + SPECIAL_TOKENS) < texts.lengths[:, None] + SPECIAL_TOKENS
+        framed_texts = TokenBatch(torch.from_numpy(tokens), torch.from_numpy(is_token))
+        return MaskedTexts(framed_texts, torch.from_numpy(labels))
 
     def _master(
         self, crops: Crops, cropped: Texts, mask: Mask, draws: Draws
     ) -> dict[Stage, MaskedTexts]:
         """Mask passages for MASTER's decoders; `mask` is that of the encoder's input."""
-        store, rows, tasks = self.store, draws.rows, self.tasks
-        made = {}
-        if MasterTask.MKP in tasks:
-            made[Stage.MKP] = self._keywords(crops, rows, draws.at(Stage.MKP))
-        if MasterTask.CMP in tasks:
-            if self.settings.cmp_pass:
-                own = draws.at(Stage.CMP_PASS)
-                mask = self._choose(cropped, own)
-                made[Stage.CMP_PASS] = self._masked(cropped, mask, own)
-            complement = ~mask & ~self.vocabulary.special[cropped.ids]
-            made[Stage.CMP] = self._masked(cropped, complement, draws.at(Stage.CMP))
-        if MasterTask.NPR in tasks and self.npr is NprKind.NEIGHBOUR:
-            beside, own = rows + store.neighbours[rows], draws.at(Stage.NPR)
-            found = zip(store.texts[beside], beside != rows, strict=True)
-            others = [text if other else text[:0] for text, other in found]
-            made[Stage.NPR] = self._keywords(Crops.draw(others, own, self.limit), beside, own)
-        elif MasterTask.NPR in tasks:
-            # the first half is the smaller; both are empty for one token
-            ends = np.where(crops.ends - crops.starts < 2, crops.starts, crops.ends)
-            middles, own = (crops.starts + ends) // 2, draws.at(Stage.NPR_PASS)
-            second = crops._replace(starts=middles, ends=ends)
-            made[Stage.NPR_PASS] = self._uniform(crops._replace(ends=middles), own)
-            made[Stage.NPR] = self._keywords(second, rows, draws.at(Stage.NPR))
-        if MasterTask.DOR in tasks:
-            own = draws.at(Stage.DOR)
-            made[Stage.DOR] = self._uniform(Crops.draw(store.queries[rows], own, self.limit), own)
-        if MasterTask.GOR in tasks:
-            own, following = draws.at(Stage.GOR), zip(store.next[rows], crops.texts, strict=True)
-            continuations = [n if len(n) else text for n, text in following]
-            made[Stage.GOR] = self._uniform(Crops.draw(continuations, own, self.limit), own)
-        return made
+        parts: dict[Stage, MaskedTexts] = {}
+        if MasterTask.MKP in self.tasks:
+            parts[Stage.MKP] = self._keywords(crops, draws.rows, draws.at(Stage.MKP))
+        if MasterTask.CMP in self.tasks:
+            parts |= self._complements(cropped, mask, draws)
+        if MasterTask.NPR in self.tasks:
+            if self.npr is NprKind.NEIGHBOUR:
+                parts[Stage.NPR] = self._neighbours(draws.at(Stage.NPR))
+            else:
+                parts |= self._halves(crops, draws)
+        if MasterTask.DOR in self.tasks:
+            parts[Stage.DOR] = self._queries(draws.at(Stage.DOR))
+        if MasterTask.GOR in self.tasks:
+            parts[Stage.GOR] = self._continuations(crops.texts, draws.at(Stage.GOR))
+        return parts
+
+    def _complements(self, texts: Texts, mask: Mask, draws: Draws) -> dict[Stage, MaskedTexts]:
+        """Mask what the encoder sees: of its input, or of an input for this decoder alone."""
+        parts = {}
+        if self.settings.cmp_pass:
+            draws_of_pass = draws.at(Stage.CMP_PASS)
+            mask = self._choose(texts, draws_of_pass)
+            parts[Stage.CMP_PASS] = self._masked(texts, mask, draws_of_pass)
+        complement = ~mask & ~self.vocabulary.special[texts.ids]
+        parts[Stage.CMP] = self._masked(texts, complement, draws.at(Stage.CMP))
+        return parts
+
+    def _neighbours(self, draws: Draws) -> MaskedTexts:
+        """Mask the keywords of each passage's neighbour; a passage without one gets no text."""
+        neighbour_rows = draws.rows + self.store.neighbours[draws.rows]
+        has_neighbour = neighbour_rows != draws.rows
+        texts = []
+        for text, is_neighbour in zip(self.store.texts[neighbour_rows], has_neighbour, strict=True):
+            texts.append(text if is_neighbour else text[:0])
+        return self._keywords(Crops.draw(texts, draws, self.limit), neighbour_rows, draws)
+
+    def _halves(self, crops: Crops, draws: Draws) -> dict[Stage, MaskedTexts]:
+        """Mask the first half of passages uniformly, and the keywords of the second.
+
+        The first half is the smaller; both are empty for one token.
+        """
+        lengths = crops.ends - crops.starts
+        ends = np.where(lengths < 2, crops.starts, crops.ends)
+        middles = (crops.starts + ends) // 2
+        first_halves = crops._replace(ends=middles)
+        second_halves = crops._replace(starts=middles, ends=ends)
+        return {
+            Stage.NPR_PASS: self._uniform(first_halves, draws.at(Stage.NPR_PASS)),
+            Stage.NPR: self._keywords(second_halves, draws.rows, draws.at(Stage.NPR)),
+        }
+
+    def _queries(self, draws: Draws) -> MaskedTexts:
+        """Mask the generated queries of passages uniformly."""
+        queries = self.store.queries[draws.rows]
+        return self._uniform(Crops.draw(queries, draws, self.limit), draws)
+
+    def _continuations(self, passages: Sequence[Ids], draws: Draws) -> MaskedTexts:
+        """Mask the continuations of passages uniformly; one without takes part itself."""
+        texts = []
+        for continuation, passage in zip(self.store.next[draws.rows], passages, strict=True):
+            texts.append(continuation if len(continuation) > 0 else passage)
+        return self._uniform(Crops.draw(texts, draws, self.limit), draws)
 
     def _uniform(self, crops: Crops, draws: Draws) -> MaskedTexts:
         texts = self._padded(crops.of(crops.texts))
@@ -271,7 +346,9 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
     def _keywords(self, crops: Crops, rows: Items, draws: Draws) -> MaskedTexts:
         """Mask the keywords of passages, which are these rows of the store."""
         texts = self._padded(crops.of(crops.texts))
-        in_corpus = pad(crops.of(self.store.word_numbers[rows]), 0).input_ids.numpy()
-        weights = self.weights(in_corpus, texts.words, crops.cut_words(self.vocabulary))
-        order, rate = draws(Use.WORD, weights.shape[1]), self.settings.decoder_mlm_probability
-        return self._masked(texts, masking.keyword_masks(texts.words, weights, rate, order), draws)
+        word_numbers = pad(crops.of(self.store.word_numbers[rows]), 0).input_ids.numpy()
+        weights = self.weights(word_numbers, texts.words, crops.cut_words(self.vocabulary))
+        order = draws(Use.WORD, weights.shape[1])
+        rate = self.settings.decoder_mlm_probability
+        mask = masking.keyword_masks(texts.words, weights, rate, order)
+        return self._masked(texts, mask, draws)
