@@ -3,7 +3,7 @@
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
@@ -70,19 +70,31 @@ class ScheduledBatches(Dataset[Batch]):
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        self.rank, self.world = rank, world
         if batch_size % world:
             problem = f"--batch-size {batch_size} does not divide among {world} processes"
             raise UsageError(problem, f"give a multiple of {world}")
-        self.items, self.batch_size, self.seed = items, batch_size, seed
-        whole, rest = divmod(len(items), batch_size)
-        self.steps_per_epoch = whole + bool(rest and self.keep_last)
-        if not self.steps_per_epoch:
-            found = f"{len(items):,} {store.unit}"
-            expected = f"at least one batch of {batch_size:,}"
-            raise InputError(store.folder, None, found, expected, "give a smaller --batch-size")
-        self._steps = math.ceil(self.steps_per_epoch * epochs) if max_steps is None else max_steps
-        self._epoch, self._order = -1, items
+        self.rank = rank
+        self.world = world
+        self.items = items
+        self.batch_size = batch_size
+        self.seed = seed
+        self.steps_per_epoch = len(items) // batch_size
+        if self.keep_last and len(items) % batch_size > 0:
+            self.steps_per_epoch += 1
+        if self.steps_per_epoch == 0:
+            raise InputError(
+                store.folder,
+                None,
+                f"{len(items):,} {store.unit}",
+                f"at least one batch of {batch_size:,}",
+                "give a smaller --batch-size",
+            )
+        if max_steps is None:
+            max_steps = math.ceil(self.steps_per_epoch * epochs)
+        self._steps = max_steps
+        # the order of the last epoch that was asked for
+        self._epoch = -1
+        self._order = items
 
     def __len__(self) -> int:
         return self._steps
@@ -95,13 +107,15 @@ class ScheduledBatches(Dataset[Batch]):
         """Return this process's part of the batch of a step."""
         if not 0 <= step < self._steps:
             raise IndexError(f"step {step} of {self._steps}")
-        epoch, place = divmod(step, self.steps_per_epoch)
+        epoch, batch_number = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
-            order = generator(self.seed, Purpose.ORDER, epoch).permutation(self.items)
-            self._epoch, self._order = epoch, order
-        batch = self._order[place * self.batch_size : (place + 1) * self.batch_size]
-        first, last = ((self.rank + i) * len(batch) // self.world for i in (0, 1))
-        return self.assemble(batch[first:last], epoch)
+            self._order = generator(self.seed, Purpose.ORDER, epoch).permutation(self.items)
+            self._epoch = epoch
+        start = batch_number * self.batch_size
+        batch = self._order[start : start + self.batch_size]
+        local_start = self.rank * len(batch) // self.world
+        local_end = (self.rank + 1) * len(batch) // self.world
+        return self.assemble(batch[local_start:local_end], epoch)
 
 
 class TrainingBatches(ScheduledBatches[Any]):
@@ -123,39 +137,74 @@ class TrainingBatches(ScheduledBatches[Any]):
         guide: TrainingStore | None = None,
         **options: Any,
     ) -> None:
-        self.store, self.sampling, self.with_scores = store, settings, with_scores
-        self.masks, self.guide = masks, guide
+        self.store = store
+        self.sampling = settings
+        self.with_scores = with_scores
+        self.masks = masks
+        self.guide = guide
         self.repeats = settings.fill_negatives is FillNegatives.REPEAT
         items = np.arange(len(store))
-        wanted = settings.group_size - 1
-        if with_scores and store.contents["unscored"]:
-            scores = zip(store.qids, store.scores, strict=True)
-            qid = next(qid for qid, own in scores if np.isnan(own).any())
-            found = f"no teacher's score of a passage of query {qid}"
-            expected = "a score for every positive and negative, which distillation learns from"
-            hint = "write them: denserk convert FILE scored.jsonl --teacher MODEL"
-            raise InputError(store.folder, None, found, expected, hint)
-        if with_scores and wanted:
-            items = items[store.negative_counts > 0]
-            if lost := len(store) - len(items):
-                lacking = "queries without a negative have nothing to distil, left out"
-                logger.warning(f"{lacking}: {lost:,}")
+        if with_scores:
+            self._refuse_unscored()
+            items = self._with_negatives(items)
         items = items_of_run(items, settings)
         super().__init__(store, items, batch_size, settings.seed, **options)
-        pool = settings.negative_pool or store.negative_counts.max(initial=0)
-        counts = np.minimum(store.negative_counts[items], pool)
-        instead = "drawn with replacement" if self.repeats else "the missing ones masked"
-        if short := int(((counts > 0) & (counts < wanted)).sum()):
-            logger.warning(
-                f"queries with fewer than the {wanted} negatives of --group-size {wanted + 1}, "
-                f"{instead}: {short:,} of {len(counts):,}; the longest list has {counts.max():,}: "
-                f"--group-size {counts.max() + 1} uses it whole"
-            )
+        self._warn_of_few_negatives(items)
         self._known: dict[int, Items] = {}
-        if wanted and (bare := int((counts == 0).sum())):
-            logger.warning(f"queries without a negative get random passages: {bare:,}")
+        needs_negatives = settings.group_size > 1
+        without_negatives = int((self._negative_counts(items) == 0).sum())
+        if needs_negatives and without_negatives:
+            logger.warning(f"queries without a negative get random passages: {without_negatives:,}")
             self._known = self._known_positives(items)
             self._refuse_positives_alone(items)
+
+    def _refuse_unscored(self) -> None:
+        """Raise an InputError if a passage has no teacher's score."""
+        store = self.store
+        if not store.contents["unscored"]:
+            return
+        unscored_qids = (
+            qid
+            for qid, scores in zip(store.qids, store.scores, strict=True)
+            if np.isnan(scores).any()
+        )
+        raise InputError(
+            store.folder,
+            None,
+            f"no teacher's score of a passage of query {next(unscored_qids)}",
+            "a score for every positive and negative, which distillation learns from",
+            "write them: denserk convert FILE scored.jsonl --teacher MODEL",
+        )
+
+    def _with_negatives(self, items: Items) -> Items:
+        """Return the items with a negative, if groups have any."""
+        if self.sampling.group_size == 1:
+            return items
+        items_with_negatives = items[self.store.negative_counts > 0]
+        left_out = len(items) - len(items_with_negatives)
+        if left_out:
+            message = "queries without a negative have nothing to distil, left out"
+            logger.warning(f"{message}: {left_out:,}")
+        return items_with_negatives
+
+    def _negative_counts(self, items: Items) -> Items:
+        """Return how many negatives of each item may be drawn."""
+        counts = self.store.negative_counts
+        pool = self.sampling.negative_pool or counts.max(initial=0)
+        return np.minimum(counts[items], pool)
+
+    def _warn_of_few_negatives(self, items: Items) -> None:
+        """Warn of queries with negatives, but fewer than a group needs."""
+        group_size = self.sampling.group_size
+        counts = self._negative_counts(items)
+        short_count = int(((counts > 0) & (counts < group_size - 1)).sum())
+        if short_count:
+            instead = "drawn with replacement" if self.repeats else "the missing ones masked"
+            logger.warning(
+                f"queries with fewer than the {group_size - 1} negatives of --group-size "
+                f"{group_size}, {instead}: {short_count:,} of {len(counts):,}; the longest list "
+                f"has {counts.max():,}: --group-size {counts.max() + 1} uses it whole"
+            )
 
     def _known_positives(self, items: Items) -> dict[int, Items]:
         """Return the positives of queries without a negative, those of equal queries among them.
@@ -163,33 +212,42 @@ class TrainingBatches(ScheduledBatches[Any]):
         They are by item, where an equal query has an example of its own.
         """
         store = self.store
-        items_of_query: dict[int, list[int]] = {}
-        for start in range(0, len(store), HASHED_TOGETHER):
-            queries = store.queries[start : start + HASHED_TOGETHER]
-            for item, query in enumerate(hashes(queries).tolist(), start):
-                items_of_query.setdefault(query, []).append(item)
-        bare = set(items[store.negative_counts[items] == 0].tolist())
-        known: dict[int, Items] = {}
-        for same_query in items_of_query.values():
-            if len(same_query) > 1 and not bare.isdisjoint(same_query):
-                positives = np.unique(np.concatenate([store.positives[i] for i in same_query]))
-                known.update(dict.fromkeys(bare.intersection(same_query), positives))
-        return known
+        without_negatives = set(items[store.negative_counts[items] == 0].tolist())
+        known_positives: dict[int, Items] = {}
+        for items_of_query in self._items_by_query():
+            if len(items_of_query) > 1 and not without_negatives.isdisjoint(items_of_query):
+                lists = [store.positives[item] for item in items_of_query]
+                positives = np.unique(np.concatenate(lists))
+                for item in without_negatives.intersection(items_of_query):
+                    known_positives[item] = positives
+        return known_positives
+
+    def _items_by_query(self) -> Iterable[list[int]]:
+        """Return the items of each distinct query."""
+        items_by_hash: dict[int, list[int]] = {}
+        for start in range(0, len(self.store), HASHED_TOGETHER):
+            queries = self.store.queries[start : start + HASHED_TOGETHER]
+            for item, query_hash in enumerate(hashes(queries).tolist(), start):
+                items_by_hash.setdefault(query_hash, []).append(item)
+        return items_by_hash.values()
 
     def _refuse_positives_alone(self, items: Items) -> None:
         """Raise an InputError if all passages are positives of a query without negatives."""
         store = self.store
+        passage_count = len(store.passages)
         for item in items[store.negative_counts[items] == 0].tolist():
             positives = self._known.get(item)
             if positives is None:
                 positives = store.positives[item]
-            if len(positives) < len(store.passages):
-                continue
-            if len(np.unique(positives)) == len(store.passages):
-                found = f"no negative of query {store.qids[item]}, and no passage but its positives"
-                expected = "other passages, of which random negatives are drawn"
-                hint = "give negatives (denserk mine-negatives finds some), or --group-size 1"
-                raise InputError(store.folder, None, found, expected, hint)
+            # a positive may be listed twice
+            if len(positives) >= passage_count and len(np.unique(positives)) == passage_count:
+                raise InputError(
+                    store.folder,
+                    None,
+                    f"no negative of query {store.qids[item]}, and no passage but its positives",
+                    "other passages, of which random negatives are drawn",
+                    "give negatives (denserk mine-negatives finds some), or --group-size 1",
+                )
 
     def groups(self, items: Items, epoch: int) -> tuple[Items, NDArray[np.float32]]:
         """Return the passages of a visit of each item, and their scores: (B, n) each.
@@ -197,27 +255,28 @@ class TrainingBatches(ScheduledBatches[Any]):
         Passages are rows of the store's, the positive first. A missing negative is -1, with a score
         of minus infinity; so is a repeated one, unless negatives are repeated on purpose.
         """
-        store, settings = self.store, self.sampling
-        rows = np.full((len(items), settings.group_size), -1, dtype=np.int64)
+        store = self.store
+        rows = np.full((len(items), self.sampling.group_size), -1, dtype=np.int64)
         scores = np.full(rows.shape, -np.inf, dtype=np.float32)
         columns = store.positives[items], store.negatives[items], store.scores[items]
         visits = enumerate(zip(items.tolist(), *columns, strict=True))
-        for number, (item, own, others, given) in visits:
-            others = others[: settings.negative_pool]
-            place = sampling.choose_positive(settings, len(own), item, epoch)
-            rows[number, 0], scores[number, 0] = own[place], given[place]
-            if len(others):
-                chosen = sampling.choose_negatives(settings, len(others), item, epoch)
-                rows[number, 1:] = np.where(chosen < 0, -1, others[chosen])
-                scores[number, 1:] = given[len(own) + chosen]
-            elif settings.group_size > 1:
-                known, size = self._known.get(item, own), len(store.passages)
-                rows[number, 1:] = sampling.choose_random_passages(
-                    settings, size, known, item, epoch
+        for row, (item, positives, negatives, item_scores) in visits:
+            positive = sampling.choose_positive(self.sampling, len(positives), item, epoch)
+            rows[row, 0] = positives[positive]
+            scores[row, 0] = item_scores[positive]
+            negatives = negatives[: self.sampling.negative_pool]
+            if len(negatives):
+                chosen = sampling.choose_negatives(self.sampling, len(negatives), item, epoch)
+                rows[row, 1:] = np.where(chosen < 0, -1, negatives[chosen])
+                scores[row, 1:] = item_scores[len(positives) + chosen]
+            elif self.sampling.group_size > 1:
+                known_positives = self._known.get(item, positives)
+                rows[row, 1:] = sampling.choose_random_passages(
+                    self.sampling, len(store.passages), known_positives, item, epoch
                 )
         if not self.repeats:
-            equal = np.tril(rows[:, :, None] == rows[:, None, :], -1)
-            rows[equal.any(axis=2)] = -1
+            equals_earlier = np.tril(rows[:, :, None] == rows[:, None, :], -1).any(axis=2)
+            rows[equals_earlier] = -1
         scores[rows < 0] = -np.inf
         return rows, scores
 
@@ -225,32 +284,63 @@ class TrainingBatches(ScheduledBatches[Any]):
         """Return the batch of items at their visit in an epoch."""
         store = self.store
         rows, scores = self.groups(items, epoch)
+        distinct = self._distinct_passages(rows, items)
+        queries = store.queries[items]
+        passages = store.passages[distinct.rows]
+        known_positives = None
+        if self.masks:
+            known_positives = self._positives(items, queries, passages)
+        guide_tokens = None
+        if self.guide is not None:
+            guide_tokens = {
+                "query": self.guide.queries[items],
+                "passage": self.guide.passages[distinct.rows],
+            }
+        return TrainingBatch(
+            pad(queries, store.query_pad_id),
+            pad(passages, store.passage_pad_id),
+            torch.from_numpy(distinct.groups),
+            torch.from_numpy(distinct.keys),
+            torch.from_numpy(scores) if self.with_scores else None,
+            torch.from_numpy(items.copy()),
+            known_positives,
+            guide_tokens,
+        )
+
+    def _distinct_passages(self, rows: Items, items: Items) -> "DistinctPassages":
+        """Return the passages of groups, each once and in the order of the groups."""
         keys = rows
         if self.repeats:  # every occurrence is a passage of its own
             keys = items[:, None] * rows.shape[1] + np.arange(rows.shape[1])
         present = rows >= 0
-        distinct, first, number = np.unique(keys[present], return_index=True, return_inverse=True)
-        order = np.argsort(first)  # passages stand in the order of the groups
-        groups = np.full_like(rows, -1)
-        groups[present] = np.argsort(order)[number]
-        members = rows[present][first[order]]
-        queries, passages, known, guide = store.queries[items], store.passages[members], None, None
-        if self.masks:
-            positives = [hashes(store.passages[own]) for own in store.positives[items]]
-            padded = pad_sequence(positives, batch_first=True, padding_value=-1)
-            known = Positives(hashes(queries), hashes(passages), padded)
-        if self.guide is not None:
-            guide = {"query": self.guide.queries[items], "passage": self.guide.passages[members]}
-        return TrainingBatch(
-            pad(queries, store.query_pad_id),
-            pad(passages, store.passage_pad_id),
-            torch.from_numpy(groups),
-            torch.from_numpy(distinct[order]),
-            torch.from_numpy(scores) if self.with_scores else None,
-            torch.from_numpy(items.copy()),
-            known,
-            guide,
+        distinct_keys, first_places, key_numbers = np.unique(
+            keys[present], return_index=True, return_inverse=True
         )
+        order = np.argsort(first_places)
+        number_in_order = np.argsort(order)
+        groups = np.full_like(rows, -1)
+        groups[present] = number_in_order[key_numbers]
+        return DistinctPassages(
+            rows=rows[present][first_places[order]], keys=distinct_keys[order], groups=groups
+        )
+
+    def _positives(
+        self, items: Items, queries: Sequence[Any], passages: Sequence[Any]
+    ) -> Positives:
+        """Return the hashes by which known positives are recognised in a batch."""
+        hashes_of_queries = [
+            hashes(self.store.passages[rows]) for rows in self.store.positives[items]
+        ]
+        padded = pad_sequence(hashes_of_queries, batch_first=True, padding_value=-1)
+        return Positives(hashes(queries), hashes(passages), padded)
+
+
+class DistinctPassages(NamedTuple):
+    """The passages of a batch: P, each of which may be in several of its B groups."""
+
+    rows: Items  # (P,), of the store
+    keys: Items  # (P,)
+    groups: Items  # (B, n), numbers of passages, -1 where there is none
 
 
 class PairTrainingBatch(NamedTuple):
@@ -273,13 +363,17 @@ class PairTrainingBatches(TrainingBatches):
         """Return the batch of items at their visit in an epoch."""
         rows, _ = self.groups(items, epoch)
         present = rows >= 0
-        queries, passages = self.store.queries[items], self.store.passages[rows[present]]
-        owners = zip(present.nonzero()[0].tolist(), passages, strict=True)
-        pairs = [self._joiner.join(queries[query], passage) for query, passage in owners]
+        queries = self.store.queries[items]
+        passages = self.store.passages[rows[present]]
+        query_numbers, _ = present.nonzero()
+        pairs = []
+        for query_number, passage in zip(query_numbers.tolist(), passages, strict=True):
+            pairs.append(self._joiner.join(queries[query_number], passage))
         groups = np.full_like(rows, -1)
         groups[present] = np.arange(len(pairs))
-        joined, numbers = self._joiner.batch(pairs), torch.from_numpy(items.copy())
-        return PairTrainingBatch(joined, torch.from_numpy(groups), numbers)
+        return PairTrainingBatch(
+            self._joiner.batch(pairs), torch.from_numpy(groups), torch.from_numpy(items.copy())
+        )
 
 
 class SentenceBatches(ScheduledBatches[SentenceBatch]):
@@ -302,8 +396,9 @@ class SentenceBatches(ScheduledBatches[SentenceBatch]):
 def assemble(store: SentenceStore, items: Items) -> SentenceBatch:
     """Return examples by their numbers as one batch."""
     rows = items[:, None] * store.size + np.arange(store.size)
+    labels = None
+    if len(store.labels):
+        labels = torch.from_numpy(store.labels[items].copy())
     return SentenceBatch(
-        pad(store.sentences[rows.ravel()], store.pad_id),
-        torch.from_numpy(store.labels[items].copy()) if len(store.labels) else None,
-        torch.from_numpy(items.copy()),
+        pad(store.sentences[rows.ravel()], store.pad_id), labels, torch.from_numpy(items.copy())
     )
