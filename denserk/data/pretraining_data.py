@@ -12,13 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
-from datasets import Features, List, Value
+from datasets import Dataset, Features, List, Value
 from numpy.typing import NDArray
 
 from denserk.config.encoding import TextSettings
@@ -32,7 +32,7 @@ from denserk.errors import InputError, MismatchError
 from denserk.io.files import whole_binary
 from denserk.io.json_records import write_objects
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
-from denserk.io.pretraining_text import TOKENS, Document, read_documents, read_expansions
+from denserk.io.pretraining_text import TOKENS, Document, Expansion, read_documents, read_expansions
 from denserk.io.versions import Version
 from denserk.reporting import track
 
@@ -48,7 +48,9 @@ WARNINGS = {
     "short": "documents of fewer than two spans are left out",
     "unexpanded": "passages without an expansion",
 }
-OPENING, CLOSING = "\"'\u201c\u2018\u00ab([", "\"'\u201d\u2019\u00bb)\\]"
+# quotation marks and brackets around sentences
+OPENING = "\"'\u201c\u2018\u00ab(["
+CLOSING = "\"'\u201d\u2019\u00bb)\\]"
 # abbreviations that never end a sentence, and those that end none before a digit
 NAMES = (
     "mr|mrs|ms|mme|mlle|messrs|dr|prof|rev|fr|hon|pres|gov|gen|col|capt|lt|maj|sgt|sen|rep|st|ste|"
@@ -107,19 +109,26 @@ class PretrainingStore(prepared.Store):
         if self.layout is Layout.PASSAGES:
             self.neighbours = neighbours(data["document"][:])
             self.expanded: NDArray[np.bool_] = data["expanded"][:]
-            self.queries, self.next = data["queries"], data["next"]
+            self.queries = data["queries"]
+            self.next = data["next"]
             self.words = prepared.open_rows(folder / "words.arrow")
             self.word_numbers = data["words"]
 
     def __len__(self) -> int:
-        return len(self.texts) if self.layout is not Layout.SPANS else len(self.document_ends) - 1
+        if self.layout is Layout.SPANS:
+            return len(self.document_ends) - 1
+        return len(self.texts)
 
 
 def neighbours(documents: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each passage's neighbour: the next of its document, or the previous for the last."""
-    follows = np.diff(documents, prepend=-1) == 0
-    followed = np.append(follows[1:], False)
-    return np.where(followed, 1, np.where(follows, -1, 0))
+    """Return each passage's neighbour: the next of its document, or the previous for the last.
+
+    >>> neighbours(np.array([0, 0, 0, 1])).tolist()
+    [1, 1, -1, 0]
+    """
+    continues = np.diff(documents, prepend=-1) == 0
+    is_continued = np.append(continues[1:], False)
+    return np.select([is_continued, continues], [1, -1], default=0)
 
 
 def prepare(
@@ -131,18 +140,10 @@ def prepare(
     Outdated data is prepared again; without `again` it is a MismatchError. `tokenizer` is a fast
     tokenizer of transformers.
     """
-    work = _Preparation(run, tokenizer)
-    unused = "spans" if work.layout is Layout.BLOCKS else "short_blocks"
-    settings = {"format": prepared.FORMAT, "layout": work.layout, "corpus": as_json(run.corpus)}
-    settings |= {name: value for name, value in as_json(run.units).items() if name != unused}
-    if work.layout is Layout.BLOCKS:
-        settings["seed"] = run.masking.seed
-    elif work.layout is Layout.PASSAGES and run.units.spans is None:
-        del settings["max_length"]
-    settings["tokenizer"] = work.text_tokenizer.fingerprint()
-    inputs = {"corpus": work.sources, "expansions": work.expansions}
-    plan = prepared.plan_of(settings, inputs, Kind.PRETRAINING)
-    prepared.prepare_folder(folder, plan, work.write, again=again)
+    preparation = _Preparation(run, tokenizer)
+    inputs = {"corpus": run.pretrain.corpus, "expansions": run.pretrain.expansions}
+    plan = prepared.plan_of(preparation.settings(), inputs, Kind.PRETRAINING)
+    prepared.prepare_folder(folder, plan, preparation.write, again=again)
     store = PretrainingStore(folder)
     store.warn(WARNINGS)
     return store
@@ -157,90 +158,154 @@ class _Preparation:
     """One pass over all documents: cut, tokenised, grouped into blocks, spans or passages."""
 
     def __init__(self, run: PretrainRun, tokenizer: Any) -> None:
-        self.run, self.units = run, run.units
-        self.sources, self.expansions = run.pretrain.corpus, run.pretrain.expansions
+        self.run = run
+        self.units = run.units
+        self.sources = run.pretrain.corpus
         self.layout = LAYOUTS.get(run.pretrain.objective, Layout.BLOCKS)
         self.text_tokenizer = TextTokenizer(tokenizer, TextSettings())
         self.vocabulary = SubwordTokens.of(tokenizer)
         self.words = WordCounter(self.vocabulary)
         self.room = self.units.max_length - SPECIAL_TOKENS
-        self.found: Counter[str] = Counter()
-        self.document = -1
-        self.last = "", ""  # title and id's stem of the document before
+        self.counts: Counter[str] = Counter()
+        self.document_numbers = _DocumentNumbers()
+        self.expansions = _Expansions(None)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that decide the result, for the manifest."""
+        unused = "spans" if self.layout is Layout.BLOCKS else "short_blocks"
+        units = {name: value for name, value in as_json(self.units).items() if name != unused}
+        settings = {
+            "format": prepared.FORMAT,
+            "layout": self.layout,
+            "corpus": as_json(self.run.corpus),
+            **units,
+        }
+        if self.layout is Layout.BLOCKS:
+            settings["seed"] = self.run.masking.seed
+        elif self.layout is Layout.PASSAGES and self.units.spans is None:
+            del settings["max_length"]
+        settings["tokenizer"] = self.text_tokenizer.fingerprint()
+        return settings
 
     def write(self, folder: Path, _: Path) -> dict[str, Any]:
         """Write the folder's files; return the manifest's counts."""
-        ids, passages = prepared.token_lists(self.text_tokenizer), self.layout is Layout.PASSAGES
+        if self.layout is Layout.PASSAGES:
+            self.expansions = _Expansions(self.run.pretrain.expansions)
+        texts = prepared.write_rows(folder / "texts.arrow", self._features(), self._rows())
+        if not len(texts):
+            self._refuse_empty()
+        self.expansions.refuse_unused(", ".join(self.sources))
+        counts = {name: self.counts[name] for name in ("documents", "empty", "short", "tokens")}
+        counts["texts"] = len(texts)
+        if self.layout is Layout.PASSAGES:
+            words = prepared.write_rows(folder / "words.arrow", WORDS, self.words.rows())
+            counts["with_neighbour"] = int((neighbours(texts["document"][:]) != 0).sum())
+            counts["words"] = len(words) - 1
+            counts["expanded"] = self.counts["expanded"]
+            counts["unexpanded"] = 0
+            if self.run.pretrain.expansions:
+                counts["unexpanded"] = len(texts) - self.counts["expanded"]
+        return counts
+
+    def _features(self) -> Features:
+        """Return the columns of texts.arrow."""
+        ids = prepared.token_lists(self.text_tokenizer)
         features: dict[str, Any] = {"input_ids": ids}
         if self.layout is not Layout.BLOCKS:
             features["document"] = Value("int64")
-        if passages:
-            features |= {"words": List(Value("uint32")), "queries": ids, "next": ids}
+        if self.layout is Layout.PASSAGES:
+            features["words"] = List(Value("uint32"))
+            features["queries"] = ids
+            features["next"] = ids
             features["expanded"] = Value("bool")
-        source, names = self.expansions or "", ", ".join(self.sources)
-        self.waiting = read_expansions(source) if source and passages else iter(())
-        self.expansion = next(self.waiting, None)
-        texts = prepared.write_rows(folder / "texts.arrow", Features(features), self._rows())
-        found = self.found
-        if not len(texts):
-            hint, what = None, f"{found['documents']:,} documents"
-            what += f", {found['empty']:,} of them without text"
-            if found["short"]:
-                what += f" and {found['short']:,} of fewer than two spans of {self.room} tokens"
-                hint = "give longer documents, or a smaller --max-length"
-            raise InputError(names, None, what, "some text", hint)
-        if self.expansion is not None:
-            problem = f"an expansion of {self.expansion.docid}, which {names} does not have there"
-            hint = "make them of this corpus, with denserk generate"
-            raise InputError(source, None, problem, "expansions in the order of the corpus", hint)
-        counts = {name: found[name] for name in ("documents", "empty", "short", "tokens")}
-        counts["texts"] = len(texts)
-        if passages:
-            words = prepared.write_rows(folder / "words.arrow", WORDS, self.words.rows())
-            beside = int((neighbours(texts["document"][:]) != 0).sum())
-            counts |= {"with_neighbour": beside, "words": len(words) - 1}
-            counts["expanded"] = found["expanded"]
-            counts["unexpanded"] = (len(texts) - found["expanded"]) * bool(source)
-        return counts
+        return Features(features)
+
+    def _refuse_empty(self) -> None:
+        """Raise an InputError that counts the documents that were left out."""
+        counts = self.counts
+        documents = f"{counts['documents']:,} documents, {counts['empty']:,} of them without text"
+        hint = None
+        if counts["short"]:
+            documents += f" and {counts['short']:,} of fewer than two spans of {self.room} tokens"
+            hint = "give longer documents, or a smaller --max-length"
+        raise InputError(", ".join(self.sources), None, documents, "some text", hint)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of texts.arrow of all sources."""
         with track("tokenising", None, "documents") as progress:
             for source in self.sources:
-                version = Version.of(source)
-                documents = documents_of(self.run, source)
-                if (Path(source) / NAME).is_file():
-                    documents = version.guard(documents)  # tokens of the manifest's version
-                    made = read_manifest(source, Kind.TOKENS).settings
-                    if made["tokenizer"] != self.text_tokenizer.fingerprint():
-                        raise MismatchError(
-                            f"{source} holds token ids of another tokenizer ({made['name']})",
-                            "give the text itself as --corpus, or the model that made the ids",
-                        )
-                for document in documents:
+                for document in self._documents(source):
                     progress.advance()
-                    texts = self._texts(document)
-                    self.found["documents"] += 1
-                    if not texts:
-                        self.found["empty"] += 1
-                    elif self.layout is Layout.SPANS and len(texts) < 2:
-                        self.found["short"] += 1
-                    else:
-                        self.found["tokens"] += sum(map(len, texts))
-                        yield from self._rows_of(document, texts)
+                    yield from self._rows_of(document)
+
+    def _documents(self, source: str) -> Iterator[Document]:
+        """Return the documents of a source; token ids must be of this tokenizer."""
+        version = Version.of(source)
+        documents = documents_of(self.run, source)
+        if not (Path(source) / NAME).is_file():
+            return documents
+        documents = version.guard(documents)  # tokens of the manifest's version
+        settings = read_manifest(source, Kind.TOKENS).settings
+        if settings["tokenizer"] != self.text_tokenizer.fingerprint():
+            raise MismatchError(
+                f"{source} holds token ids of another tokenizer ({settings['name']})",
+                "give the text itself as --corpus, or the model that made the ids",
+            )
+        return documents
+
+    def _rows_of(self, document: Document) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a document, unless it is left out."""
+        texts = self._texts(document)
+        self.counts["documents"] += 1
+        if not texts:
+            self.counts["empty"] += 1
+            return
+        if self.layout is Layout.SPANS and len(texts) < 2:
+            self.counts["short"] += 1
+            return
+        self.counts["tokens"] += sum(map(len, texts))
+        if self.layout is Layout.BLOCKS:
+            for text in texts:
+                yield {"input_ids": text}
+            return
+        if self.layout is Layout.SPANS:
+            number = self.document_numbers.new()
+            for text in texts:
+                yield {"input_ids": text, "document": number}
+            return
+        number = self.document_numbers.of_passage(document)
+        for position, text in enumerate(texts):
+            docid = f"{document.docid}#{position}" if len(texts) > 1 else document.docid
+            yield {
+                "input_ids": text,
+                "document": number,
+                "words": self.words.add(text),
+                **self._expansion_of(docid, document),
+            }
+
+    def _expansion_of(self, docid: str, document: Document) -> dict[str, Any]:
+        """Return the columns of a passage's expansion: its own, or that of --expansions."""
+        queries = document.queries
+        continuations = document.next
+        expansion = self.expansions.take(docid)
+        if expansion is not None:
+            texts = [*expansion.queries, *expansion.next]
+            ids = self.text_tokenizer.subword_tokens(texts)
+            queries = ids[: len(expansion.queries)]
+            continuations = ids[len(expansion.queries) :]
+        is_expanded = queries is not None or continuations is not None
+        self.counts["expanded"] += is_expanded
+        # each of the queries ends with a separator, and one continuation is kept
+        query_ids: TokenIds = []
+        for query in queries or []:
+            query_ids += [*query, self.vocabulary.sep_id]
+        continuation = continuations[0] if continuations else []
+        return {"queries": query_ids, "expanded": is_expanded, "next": continuation}
 
     def _texts(self, document: Document) -> list[TokenIds]:
         """Tokenise a document, and cut it into blocks, spans or passages."""
         if document.tokens is not None:
-            made = chain(document.tokens, document.queries or [], document.next or [])
-            largest, size = max(chain.from_iterable(made), default=0), self.vocabulary.size
-            if largest >= size:
-                expected = f"ids below {size:,}, the tokenizer's vocabulary"
-                hint = "give the model whose tokenizer made these ids"
-                raise InputError(*document.place, f"token id {largest}", expected, hint)
-            if self.layout is not Layout.BLOCKS and document.cut != (self.layout is Layout.SPANS):
-                found = "spans" if document.cut else "one text"
-                expected = '{"text": [ids]} for master, {"spans": [[ids], ...]} for cocondenser'
-                raise InputError(*document.place, found, expected)
+            self._check_tokens(document, document.tokens)
             return [text for text in document.tokens if text]
         parts = document.parts
         if self.layout is Layout.BLOCKS:
@@ -250,66 +315,124 @@ class _Preparation:
         if self.layout is Layout.SPANS:
             return self._divide(parts, self.room)
         if self.units.spans is None:
-            return list(filter(None, [self._joined(self._ids(parts))]))
-        head = self._joined(self._ids(parts[:-1]))[: self.room // TITLE_SHARE]
-        divided = self._divide(parts[-1:], self.room - len(head) - bool(head))
-        return [self._joined([head, part] if head else [part]) for part in divided]
+            passage = self._joined(self._ids(parts))
+            return [passage] if passage else []
+        title = self._joined(self._ids(parts[:-1]))[: self.room // TITLE_SHARE]
+        if not title:
+            return self._divide(parts[-1:], self.room)
+        room = self.room - len(title) - 1  # for the separator
+        return [self._joined([title, text]) for text in self._divide(parts[-1:], room)]
+
+    def _check_tokens(self, document: Document, tokens: list[TokenIds]) -> None:
+        """Raise an InputError for ids beyond the vocabulary, and text that is cut otherwise."""
+        texts = [*tokens, *(document.queries or []), *(document.next or [])]
+        largest = max(chain.from_iterable(texts), default=0)
+        if largest >= self.vocabulary.size:
+            raise InputError(
+                *document.place,
+                f"token id {largest}",
+                f"ids below {self.vocabulary.size:,}, the tokenizer's vocabulary",
+                "give the model whose tokenizer made these ids",
+            )
+        wants_spans = self.layout is Layout.SPANS
+        if self.layout is not Layout.BLOCKS and document.cut != wants_spans:
+            found = "spans" if document.cut else "one text"
+            expected = '{"text": [ids]} for master, {"spans": [[ids], ...]} for cocondenser'
+            raise InputError(*document.place, found, expected)
 
     def _divide(self, parts: Sequence[str], room: int) -> list[TokenIds]:
+        """Divide a text into spans, at sentences or after a fixed number of tokens."""
         if self.units.spans is not Spans.FIXED:
             return self._packed(parts, room)
-        flat = list(chain.from_iterable(self._ids(parts)))
-        return [flat[start : start + room] for start in range(0, len(flat), room)]
+        ids = list(chain.from_iterable(self._ids(parts)))
+        return [ids[start : start + room] for start in range(0, len(ids), room)]
 
     def _packed(self, parts: Sequence[str], room: int, short: float = 0.0) -> list[TokenIds]:
         """Pack sentences into blocks as Condenser does; one beyond the limit begins the next.
 
         The limit is `room`, or for the share `short` of blocks a random number up to it.
         """
-        rng = generator(self.run.masking.seed, Purpose.BLOCK, self.found["documents"])
-        sentences = [sentence for part in parts for sentence in split_sentences(part)]
+        random = generator(self.run.masking.seed, Purpose.BLOCK, self.counts["documents"])
+        sentences: list[str] = []
+        for part in parts:
+            sentences += split_sentences(part)
         # a space before each but the first, which byte-level tokens need
-        spaced = [" " * (number > 0) + sentence for number, sentence in enumerate(sentences)]
+        spaced = sentences[:1] + [f" {sentence}" for sentence in sentences[1:]]
         blocks: list[TokenIds] = []
         limit = 0
         for ids in self._ids(spaced):
             if not blocks or len(blocks[-1]) + len(ids) > limit:
                 blocks.append([])
-                limit = int(rng.integers(1, room + 1)) if rng.random() < short else room
+                limit = room
+                if random.random() < short:
+                    limit = int(random.integers(1, room + 1))
             blocks[-1] += ids
         return blocks
 
     def _ids(self, texts: Sequence[str]) -> list[TokenIds]:
         return [ids for ids in self.text_tokenizer.subword_tokens(texts) if ids]
 
-    def _joined(self, units: list[TokenIds]) -> TokenIds:
-        return [i for unit in units for i in (self.vocabulary.sep_id, *unit)][1:]
+    def _joined(self, texts: list[TokenIds]) -> TokenIds:
+        """Return the ids of texts with a separator between two."""
+        joined: TokenIds = []
+        for text in texts:
+            if joined:
+                joined.append(self.vocabulary.sep_id)
+            joined += text
+        return joined
 
-    def _rows_of(self, document: Document, texts: list[TokenIds]) -> Iterator[dict[str, Any]]:
-        docid, title, passages = document.docid, document.title, self.layout is Layout.PASSAGES
-        # a passage continues its document with the title of the one before, or its id up to the #
-        stem = docid.rpartition("#")[0]
-        before, self.last = self.last, (title, stem)
-        same = (title == before[0] and title not in UNTITLED) or (stem and stem == before[1])
-        self.document += not (passages and same)
-        for number, text in enumerate(texts):
-            row: dict[str, Any] = {"input_ids": text}
-            if self.layout is not Layout.BLOCKS:
-                row["document"] = self.document
-            if passages:
-                queries, following = document.queries, document.next
-                name, made = f"{docid}#{number}" if len(texts) > 1 else docid, self.expansion
-                if made is not None and made.docid == name:
-                    ids = self.text_tokenizer.subword_tokens([*made.queries, *made.next])
-                    queries, following = ids[: len(made.queries)], ids[len(made.queries) :]
-                    self.expansion = next(self.waiting, None)
-                expanded = not (queries is None and following is None)
-                self.found["expanded"] += expanded
-                # of the queries each ends with a separator, and one continuation is kept
-                joined = [i for query in queries or [] for i in (*query, self.vocabulary.sep_id)]
-                row |= {"words": self.words.add(text), "queries": joined, "expanded": expanded}
-                row["next"] = (following or [[]])[0]
-            yield row
+
+class _DocumentNumbers:
+    """Numbers documents; a passage continues one, by the title or the id of the passage before."""
+
+    def __init__(self) -> None:
+        self._number = -1
+        self._title = ""
+        self._stem = ""  # of an id, up to the #
+
+    def new(self) -> int:
+        """Return the number of a new document."""
+        self._number += 1
+        return self._number
+
+    def of_passage(self, passage: Document) -> int:
+        """Return the number of a passage's document."""
+        stem = passage.docid.rpartition("#")[0]
+        same_title = passage.title == self._title and passage.title not in UNTITLED
+        same_stem = stem != "" and stem == self._stem
+        self._title = passage.title
+        self._stem = stem
+        if same_title or same_stem:
+            return self._number
+        return self.new()
+
+
+class _Expansions:
+    """Generated queries and continuations, in the order of their passages."""
+
+    def __init__(self, source: str | None) -> None:
+        self._source = source or ""
+        self._rest = read_expansions(source) if source else iter(())
+        self._next = next(self._rest, None)
+
+    def take(self, docid: str) -> Expansion | None:
+        """Return the expansion of a passage if it is the next one."""
+        expansion = self._next
+        if expansion is None or expansion.docid != docid:
+            return None
+        self._next = next(self._rest, None)
+        return expansion
+
+    def refuse_unused(self, sources: str) -> None:
+        """Raise an InputError if an expansion was not taken."""
+        if self._next is not None:
+            raise InputError(
+                self._source,
+                None,
+                f"an expansion of {self._next.docid}, which {sources} does not have there",
+                "expansions in the order of the corpus",
+                "make them of this corpus, with denserk generate",
+            )
 
 
 def write_tokens(store: PretrainingStore, folder: Path, name: str, separator: int) -> None:
@@ -321,31 +444,47 @@ def write_tokens(store: PretrainingStore, folder: Path, name: str, separator: in
 
     def write(part: Path, _: Path) -> dict[str, Any]:
         if store.layout is Layout.PASSAGES:
-            names = store.words.data.column("word").to_pylist()
-            counts = zip(names, store.words["count"][:].tolist(), strict=True)
-            with whole_binary(part / FREQUENCIES) as out:
-                out.write(orjson.dumps(dict(islice(counts, 1, None))))
-        return {"documents": write_objects(part / TOKENS, _records(store, separator))}
+            _write_frequencies(part / FREQUENCIES, store.words)
+        count = write_objects(part / TOKENS, _records(store, separator))
+        return {"documents": count}
 
     settings = {**store.settings, "name": name}
     plan = Manifest(Kind.TOKENS, complete=False, settings=settings, made_from=store.made_from)
     prepared.prepare_folder(folder, plan, write, is_part=False)
 
 
+def _write_frequencies(path: Path, words: Dataset) -> None:
+    """Write the count of each word; the first row of `words` means no word."""
+    names = words.data.column("word").to_pylist()
+    counts = words["count"][:].tolist()
+    count_by_word = dict(zip(names[1:], counts[1:], strict=True))
+    with whole_binary(path) as out:
+        out.write(orjson.dumps(count_by_word))
+
+
 def _records(store: PretrainingStore, separator: int) -> Iterator[dict[str, Any]]:
-    if store.layout is Layout.SPANS:
-        yield from ({"spans": [*store.texts[a:b]]} for a, b in pairwise(store.document_ends))
-    elif store.layout is Layout.BLOCKS:
-        yield from ({"text": text} for text in store.texts)
+    """Yield the records of `tokens.jsonl`."""
+    if store.layout is Layout.BLOCKS:
+        for text in store.texts:
+            yield {"text": text}
+    elif store.layout is Layout.SPANS:
+        for start, end in pairwise(store.document_ends):
+            yield {"spans": list(store.texts[start:end])}
     else:
         columns = store.texts, store.queries, store.next, store.expanded
-        for text, queries, following, expanded in zip(*columns, strict=True):
+        for text, queries, continuation, is_expanded in zip(*columns, strict=True):
             record: dict[str, Any] = {"text": text}
-            if expanded:
-                ends = [0, *(np.flatnonzero(queries == separator) + 1).tolist()]
-                record["queries"] = [queries[begin : end - 1] for begin, end in pairwise(ends)]
-                record["next"] = [following] if len(following) else []
+            if is_expanded:
+                record["queries"] = _split(queries, separator)
+                record["next"] = [continuation] if len(continuation) else []
             yield record
+
+
+def _split(ids: NDArray[Any], separator: int) -> list[NDArray[Any]]:
+    """Split token ids into the texts that end with a separator, which is left out."""
+    ends = np.flatnonzero(ids == separator)
+    starts = [0, *(end + 1 for end in ends)]
+    return [ids[start:end] for start, end in zip(starts, ends, strict=False)]
 
 
 def split_sentences(text: str) -> list[str]:
@@ -358,13 +497,18 @@ def split_sentences(text: str) -> list[str]:
     >>> split_sentences('Mr. J. Smith came at 5 p.m. He said "No." Then he left.')
     ['Mr. J. Smith came at 5 p.m.', 'He said "No."', 'Then he left.']
     """
-    sentences = []
+    sentences: list[str] = []
     for line in text.splitlines():
         start = 0
-        for found in SENTENCE_END.finditer(line):
-            place, lower = found.start(), (found["next"] or "").islower()
-            if found["end"] and place > start and (line[place - 1].isspace() or not lower):
-                sentences.append(line[start : found.end()].strip())
-                start = found.end()
+        for match in SENTENCE_END.finditer(line):
+            if match["end"] and match.start() > start and _ends_sentence(line, match):
+                sentences.append(line[start : match.end()].strip())
+                start = match.end()
         sentences.append(line[start:].strip())
     return [sentence for sentence in sentences if sentence]
+
+
+def _ends_sentence(line: str, mark: re.Match[str]) -> bool:
+    """Return whether a mark has no lower-case letter behind it, or white space before it."""
+    next_letter = mark["next"] or ""
+    return line[mark.start() - 1].isspace() or not next_letter.islower()
