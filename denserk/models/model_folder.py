@@ -67,14 +67,18 @@ TEXT_MODELS = {
 TEACHER = {"name": str, "fingerprint": str, "representation": dict}
 FORMAT_VERSION = 1
 # sub-folders of untied query and passage encoders: denserk's, the Aggretriever authors'
-QUERY_SIDE, PASSAGE_SIDE = "query", "document"
+QUERY_SIDE = "query"
+PASSAGE_SIDE = "document"
 AUTHORS_SIDES = ("query_model", "passage_model")
 # files of the authors' heads, and the heads' names here
 AUTHORS_HEADS = {TERM_WEIGHT_FILE: "tok_proj", "pooler.pt": "cls_proj"}
 
 # files that denserk writes
-WEIGHTS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
-LENGTHS_FILE, POOLING_FOLDER, CARD_FILE = "sentence_bert_config.json", "1_Pooling", "README.md"
+WEIGHTS_FILE = "model.safetensors"
+PICKLE_FILE = "pytorch_model.bin"
+LENGTHS_FILE = "sentence_bert_config.json"
+POOLING_FOLDER = "1_Pooling"
+CARD_FILE = "README.md"
 MODULES = "sentence_transformers.models."
 ENCODER = "denserk.integrations.sentence_transformers.Encoder"
 
@@ -85,26 +89,26 @@ def _log_once(message: str) -> None:
     logger.info(message)
 
 
-def override(settings: S, given: Mapping[str, Any]) -> S:
+def override(settings: S, overrides: Mapping[str, Any]) -> S:
     """Return settings with some fields replaced, by values as in JSON or typed."""
-    return from_json(type(settings), {**as_json(settings), **given})
+    return from_json(type(settings), {**as_json(settings), **overrides})
 
 
 def fit_lengths(
-    recorded: TextSettings, given: Mapping[str, Any], limit: int | None
+    recorded: TextSettings, overrides: Mapping[str, Any], limit: int | None
 ) -> TextSettings:
-    """Return text settings with `given` fields replaced and lengths within the model's positions.
+    """Return text settings with some fields replaced and lengths within the model's positions.
 
-    A length beyond `limit` (None: any) is a UsageError if it was given, and else shortened.
+    A length beyond `limit` (None: any) is a UsageError if it is an override, and else shortened.
     """
-    settings = override(recorded, given)
+    settings = override(recorded, overrides)
     for name in ("query_max_length", "passage_max_length"):
         length = getattr(settings, name)
         if limit is None or length <= limit:
             continue
-        if name in given:
-            what = name.replace("_", "-")
-            raise UsageError(f"--{what} {length}: the model has {limit} positions")
+        if name in overrides:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} {length}: the model has {limit} positions")
         logger.info(f"{name} {length} becomes {limit}, the positions that the model has")
         settings = override(settings, {name: limit})
     return settings
@@ -134,12 +138,13 @@ class StoredEncoder:
         if getattr(config, "projection_dim", 0):
             raise ModelError(f"{folder} projects its vectors, which denserk does not do")
         tensors = {**checkpoints.read_weights(folder), **(heads or {})}
-        is_pyserini = any(name.startswith(f"encoder.{config.model_type}.") for name in tensors)
-        for prefix in ("encoder.",) if is_pyserini else DPR_PREFIXES:
-            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-        all_heads = {name: tensor for name, tensor in tensors.items() if name.startswith(HEADS)}
-        backbone = {name: tensor for name, tensor in tensors.items() if name not in all_heads}
-        return cls(folder, config, backbone, all_heads, activation)
+        tensors = _without_published_prefixes(tensors, config.model_type)
+        head_tensors: dict[str, Tensor] = {}
+        backbone_tensors: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            part = head_tensors if name.startswith(HEADS) else backbone_tensors
+            part[name] = tensor
+        return cls(folder, config, backbone_tensors, head_tensors, activation)
 
     @property
     def architecture(self) -> Architecture:
@@ -158,20 +163,10 @@ class StoredEncoder:
 
     def build(self, settings: RepresentationSettings, *, train: bool = False) -> Encoder:
         """Build the encoder; missing weights are a ModelError, or to `train` initialised."""
-        chosen = settings.representation
-        if chosen is Representation.CROSS_ENCODER:
-            raise ModelError(
-                "--representation cross-encoder: a cross-encoder makes no vectors",
-                "rerank with it: denserk rerank --model MODEL --run RUN --topics Q --corpus C",
-            )
-        if chosen in (Representation.CLS, Representation.AGG) and not self.architecture.has_cls:
-            raise ModelError(
-                f"--representation {chosen} reads [CLS], which a {self.config.model_type} backbone "
-                "does not have",
-                "choose --representation mean",
-            )
+        self._refuse_representation(settings.representation)
         with_head = needs_mlm_head(settings)
-        fresh = with_head and (settings.mlm_head is encoding.MlmHead.FRESH or not self.has_mlm_head)
+        is_new_head = settings.mlm_head is encoding.MlmHead.FRESH or not self.has_mlm_head
+        fresh = with_head and is_new_head
         if fresh and not train:
             raise ModelError(
                 f"{self.folder} has no masked-language-model head, or --set mlm-head=fresh was "
@@ -179,47 +174,84 @@ class StoredEncoder:
             )
         backbone = self.backbone(with_head=with_head, fresh=fresh)
         encoder = Encoder(backbone, settings, self.activation)
+        self._fill_heads(encoder, train=train)
+        return encoder.train(train)
+
+    def _refuse_representation(self, representation: Representation) -> None:
+        """Raise a ModelError for a representation that the backbone does not have."""
+        if representation is Representation.CROSS_ENCODER:
+            raise ModelError(
+                "--representation cross-encoder: a cross-encoder makes no vectors",
+                "rerank with it: denserk rerank --model MODEL --run RUN --topics Q --corpus C",
+            )
+        reads_cls = representation in (Representation.CLS, Representation.AGG)
+        if reads_cls and not self.architecture.has_cls:
+            raise ModelError(
+                f"--representation {representation} reads [CLS], which a {self.config.model_type} "
+                "backbone does not have",
+                "choose --representation mean",
+            )
+
+    def _fill_heads(self, encoder: Encoder, *, train: bool) -> None:
+        """Give a representation its stored tensors; to `train`, the others stay random."""
         random_heads = encoder.representation.state_dict()
         trained_heads = {name: self.heads[name] for name in random_heads if name in self.heads}
         checkpoints.fill(self.folder, encoder.representation, {**random_heads, **trained_heads})
         untrained = ", ".join(sorted(random_heads.keys() - trained_heads.keys()))
-        if untrained and not train:
+        if not untrained:
+            return
+        if not train:
+            representation = encoder.settings.representation
             raise ModelError(
-                f"{self.folder} has no trained {untrained}: --representation {chosen} would be "
-                "random"
+                f"{self.folder} has no trained {untrained}: --representation {representation} "
+                "would be random"
             )
-        if untrained:
-            logger.info(f"randomly initialised: {untrained}")
-        return encoder.train(train)
+        logger.info(f"randomly initialised: {untrained}")
 
     def keep_layers(self, chosen: Sequence[int]) -> "StoredEncoder":
         """Return the encoder with these of its layers alone, from 0, ascending; () keeps all."""
         if not chosen:
             return self
-        path, count = self.architecture.layers, getattr(self.config, "num_hidden_layers", 0)
-        if not path or list(chosen) != sorted(set(chosen) & set(range(count))):
-            has = f"the layers 0 to {count - 1}, to be named in this order"
-            has = has if path else f"no layers to choose from, as a {self.config.model_type}"
-            raise ModelError(f"--set keep-layers={','.join(map(str, chosen))}: the model has {has}")
-        config, tensors = copy.deepcopy(self.config), {}
+        layers_path = self.architecture.layers
+        layer_count = getattr(self.config, "num_hidden_layers", 0)
+        option = f"--set keep-layers={','.join(map(str, chosen))}"
+        if not layers_path:
+            raise ModelError(
+                f"{option}: the model has no layers to choose from, as a {self.config.model_type}"
+            )
+        if list(chosen) != sorted(set(chosen) & set(range(layer_count))):
+            raise ModelError(
+                f"{option}: the model has the layers 0 to {layer_count - 1}, to be named in this "
+                "order"
+            )
+        config = copy.deepcopy(self.config)
         config.num_hidden_layers = len(chosen)
-        if types := getattr(config, "layer_types", None):  # of ModernBERT
-            config.layer_types = [types[layer] for layer in chosen]
+        layer_types = getattr(config, "layer_types", None)  # of ModernBERT
+        if layer_types:
+            config.layer_types = [layer_types[layer] for layer in chosen]
+        tensors = {}
         for name, tensor in self.tensors.items():
-            before, found, inner = name.partition(f"{path}.")
-            number, _, leaf = inner.partition(".")
-            if not found:
+            before, separator, name_in_layers = name.partition(f"{layers_path}.")
+            if not separator:
                 tensors[name] = tensor
-            elif int(number) in chosen:
-                tensors[f"{before}{found}{chosen.index(int(number))}.{leaf}"] = tensor
+                continue
+            number, _, name_in_layer = name_in_layers.partition(".")
+            if int(number) in chosen:
+                position = chosen.index(int(number))
+                tensors[f"{before}{separator}{position}.{name_in_layer}"] = tensor
         return replace(self, config=config, tensors=tensors)
 
     def masked_lm(self) -> Backbone:
         """Build the backbone with its MLM head, to pre-train; a missing head is initialised."""
-        if not self.architecture.has_cls or self.architecture.transform is None:
-            lacks = "masked-language-model head" if self.architecture.has_cls else "[CLS] token"
+        missing_part = None
+        if not self.architecture.has_cls:
+            missing_part = "[CLS] token"
+        elif self.architecture.transform is None:
+            missing_part = "masked-language-model head"
+        if missing_part is not None:
             raise ModelError(
-                f"{self.folder}: {self.config.model_type} cannot be pre-trained: it has no {lacks}",
+                f"{self.folder}: {self.config.model_type} cannot be pre-trained: it has no "
+                f"{missing_part}",
                 "start from a BERT, RoBERTa, DistilBERT or ModernBERT",
             )
         return self.backbone(with_head=True, fresh=not self.has_mlm_head).train()
@@ -229,20 +261,35 @@ class StoredEncoder:
 
         A `fresh` head is initialised as transformers does, its decoder tied to the word embeddings.
         """
-        kind, head = self.config.model_type, self.architecture.head if fresh else ()
+        model_type = self.config.model_type
+        tensors = self.tensors
+        fresh_prefixes: tuple[str, ...] = ()
         if fresh:
             logger.info("randomly initialised: the masked-language-model head")
+            fresh_prefixes = self.architecture.head
+            tensors = {n: t for n, t in tensors.items() if not n.startswith(fresh_prefixes)}
         auto: Any = AutoModelForMaskedLM if with_head else AutoModel
-        if not with_head and kind in modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
+        if not with_head and model_type in modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
             auto = AutoModelForTextEncoding  # of T5 the encoder alone
         elif self.config.is_encoder_decoder:
             raise ModelError(
-                f"{self.folder}: the backbone {kind!r} is not supported: its encoder cannot be "
-                "loaded without its decoder"
+                f"{self.folder}: the backbone {model_type!r} is not supported: its encoder cannot "
+                "be loaded without its decoder"
             )
-        tensors = {n: t for n, t in self.tensors.items() if not n.startswith(head)}
-        model = checkpoints.load_model(auto, self.folder, self.config, tensors, heads=head)
-        return Backbone(model, head)
+        model = checkpoints.load_model(
+            auto, self.folder, self.config, tensors, heads=fresh_prefixes
+        )
+        return Backbone(model, fresh_prefixes)
+
+
+def _without_published_prefixes(tensors: Tensors, model_type: str) -> dict[str, Tensor]:
+    """Return tensors by transformers' names, without the prefixes of Pyserini's and DPR's."""
+    is_pyserini = any(name.startswith(f"encoder.{model_type}.") for name in tensors)
+    prefixes = ("encoder.",) if is_pyserini else DPR_PREFIXES
+    renamed = dict(tensors)
+    for prefix in prefixes:
+        renamed = {name.removeprefix(prefix): tensor for name, tensor in renamed.items()}
+    return renamed
 
 
 @dataclass(frozen=True)
@@ -295,10 +342,11 @@ class StoredModel:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of weights, tokenizer and configuration."""
-        sides = (self.query.folder, self.passage.folder)
         with self._reading():
-            files = [file for side in sides for file in checkpoints.encoder_files(side)]
-            return checkpoints.fingerprint(self.root, (*self.files, *files))
+            query_files = checkpoints.encoder_files(self.query.folder)
+            passage_files = checkpoints.encoder_files(self.passage.folder)
+            files = (*self.files, *query_files, *passage_files)
+            return checkpoints.fingerprint(self.root, files)
 
     def load_tokenizer(self, folder: Path) -> Any:
         """Load the tokenizer of one side's folder, of the version that was read."""
@@ -306,7 +354,9 @@ class StoredModel:
             return load_tokenizer(folder)
 
     def _reading(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.version is None else self.version.reading()
+        if self.version is None:
+            return nullcontext()
+        return self.version.reading()
 
     def shared_settings(self) -> dict[str, Any]:
         """Return what models must have in common for a mean of their weights."""
@@ -332,7 +382,9 @@ class StoredModel:
         passage = self.passage.build(settings, train=train)
         if not self.shared:
             return self.query.build(settings, train=train), passage
-        return (copy.deepcopy(passage) if untie else passage), passage
+        if untie:
+            return copy.deepcopy(passage), passage
+        return passage, passage
 
 
 class OwnFile(NamedTuple):
@@ -363,13 +415,13 @@ def read_own_file(folder: Path) -> OwnFile:
         raise InputError(path, None, f"activation {activation}", ", ".join(ACTIVATIONS))
     try:
         return OwnFile(
-            from_json(RepresentationSettings, values["representation"]),
-            from_json(TextSettings, values["text"]),
-            from_json(encoding.PairSettings, values.get("pairs", {})),
-            as_type(tuple[int, ...], values.get("dimensions", ())),
-            values.get("queries_of"),
-            Metric(values.get("metric") or Metric.INNER),
-            activation,
+            representation=from_json(RepresentationSettings, values["representation"]),
+            text=from_json(TextSettings, values["text"]),
+            pairs=from_json(encoding.PairSettings, values.get("pairs", {})),
+            dimensions=as_type(tuple[int, ...], values.get("dimensions", ())),
+            queries_of=values.get("queries_of"),
+            metric=Metric(values.get("metric") or Metric.INNER),
+            activation=activation,
         )
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise ModelError(f"{path} is not valid: {error}") from None
@@ -468,21 +520,28 @@ def _dense_heads(tensors: Tensors) -> Tensors:
 def _read_authors(folder: Path) -> StoredModel:
     """The Aggretriever authors' layout, which does not record the variant: it is the default."""
     files = tuple(folder / name for name in AUTHORS_HEADS if (folder / name).is_file())
-    heads: dict[str, dict[str, Tensor]] = {"linear_q": {}, "linear_p": {}}
+    query_heads: dict[str, Tensor] = {}
+    passage_heads: dict[str, Tensor] = {}
+    heads_by_side = {"linear_q": query_heads, "linear_p": passage_heads}
     for path in files:
+        head = AUTHORS_HEADS[path.name]
         for name, tensor in checkpoints.read_tensors(path).items():
-            side, _, leaf = name.partition(".")
-            heads.setdefault(side, {})[f"{AUTHORS_HEADS[path.name]}.{leaf}"] = tensor
-    query_heads, passage_heads = heads["linear_q"], heads["linear_p"]
-    sides = [folder / side for side in AUTHORS_SIDES if (folder / side).is_dir()] or [folder]
-    query = passage = StoredEncoder.read(sides[0], query_heads)
-    if len(sides) > 1 or any(not query_heads[n].equal(t) for n, t in passage_heads.items()):
-        passage = StoredEncoder.read(sides[-1], passage_heads)
-    settings = _aggretriever(query_heads)
-    return StoredModel(folder, query, passage, settings, files=files)
+            side, _, parameter = name.partition(".")
+            if side in heads_by_side:
+                heads_by_side[side][f"{head}.{parameter}"] = tensor
+    folders = [folder / side for side in AUTHORS_SIDES if (folder / side).is_dir()]
+    if not folders:
+        folders = [folder]
+    query = StoredEncoder.read(folders[0], query_heads)
+    passage = query
+    has_equal_heads = all(query_heads[name].equal(tensor) for name, tensor in passage_heads.items())
+    if len(folders) > 1 or not has_equal_heads:
+        passage = StoredEncoder.read(folders[-1], passage_heads)
+    return StoredModel(folder, query, passage, _aggretriever(query_heads), files=files)
 
 
 def _aggretriever(heads: Tensors) -> RepresentationSettings:
+    """Return the settings of a published Aggretriever, whose size of [CLS] its tensors show."""
     cls_dim = len(heads.get("cls_proj.weight", ()))
     return RepresentationSettings(Representation.AGG, cls_dim=cls_dim)
 
@@ -508,30 +567,60 @@ def save_model(
     so are the `dimensions` that vectors were trained to be cut to, which denserk.json has too, as
     it has `queries_of` and `metric` (see `StoredModel`).
     """
-    query = query or passage
-    tied = query is passage
-    settings, model = passage.settings, passage.backbone.model
-    if settings.mlm_head is encoding.MlmHead.FRESH:  # it is trained now
-        settings = replace(settings, mlm_head=encoding.MlmHead.PRETRAINED)
-    _write_sentence_transformers(folder, passage, text, base, dimensions, metric, tied=tied)
-    recorded: dict[str, Any] = {"representation": settings, "text": text, "queries_of": queries_of}
-    if metric is not Metric.INNER:
-        recorded["metric"] = metric.value
-    if passage.activation_name != IDENTITY:
-        recorded["activation"] = passage.activation_name
-    write_own_file(folder, model.config.model_type, dimensions, **recorded)
-    if not tied:
-        for side, encoder in ((QUERY_SIDE, query), (PASSAGE_SIDE, passage)):
-            save_model(
-                folder / side, encoder, tokenizer, text, None, base, dimensions, metric=metric
-            )
+    description = ModelDescription(text, base, tuple(dimensions), queries_of, metric)
+    if query is None or query is passage:
+        _save_tied(folder, passage, tokenizer, description)
         return
-    heads = passage.representation.state_dict()
+    _write_description(folder, passage, description, tied=False)
+    description_of_side = replace(description, queries_of=None)
+    _save_tied(folder / QUERY_SIDE, query, tokenizer, description_of_side)
+    _save_tied(folder / PASSAGE_SIDE, passage, tokenizer, description_of_side)
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """What is recorded of a model besides its encoders; see `save_model`."""
+
+    text: TextSettings
+    base: str
+    dimensions: tuple[int, ...]
+    queries_of: Mapping[str, Any] | None
+    metric: Metric
+
+
+def _save_tied(
+    folder: Path, encoder: Encoder, tokenizer: Any, description: ModelDescription
+) -> None:
+    """Save an encoder of queries and passages, its weights and config.json last."""
+    _write_description(folder, encoder, description, tied=True)
+    heads = encoder.representation.state_dict()
     if heads:  # Pyserini's newer readers take the heads from here
         write_tensors(folder / PICKLE_FILE, heads)
+    model = encoder.backbone.model
     tensors = {**model.state_dict(), **heads}
-    longest = max(text.query_max_length, text.passage_max_length)
+    longest = max(description.text.query_max_length, description.text.passage_max_length)
     save_transformer(folder, model, tensors, tokenizer, longest, hidden_states=bool(heads))
+
+
+def _write_description(
+    folder: Path, encoder: Encoder, description: ModelDescription, *, tied: bool
+) -> None:
+    """Write the files that describe a model: sentence-transformers', the card, denserk.json."""
+    _write_sentence_transformers(folder, encoder, description, tied=tied)
+    settings = encoder.settings
+    if settings.mlm_head is encoding.MlmHead.FRESH:  # it is trained now
+        settings = replace(settings, mlm_head=encoding.MlmHead.PRETRAINED)
+    recorded: dict[str, Any] = {
+        "representation": settings,
+        "text": description.text,
+        "queries_of": description.queries_of,
+    }
+    if description.metric is not Metric.INNER:
+        recorded["metric"] = description.metric.value
+    if encoder.activation_name != IDENTITY:
+        recorded["activation"] = encoder.activation_name
+    model_type = encoder.backbone.model.config.model_type
+    write_own_file(folder, model_type, description.dimensions, **recorded)
 
 
 # left out, so that equal models get equal files: how transformers loaded a tokenizer
@@ -578,8 +667,10 @@ def write_own_file(
         "backbone": backbone,
     }
     for name, value in settings.items():
-        if value:
-            values[name] = value if isinstance(value, Mapping | str) else as_json(value)
+        if not value:
+            continue
+        is_json = isinstance(value, Mapping | str)
+        values[name] = value if is_json else as_json(value)
     if dimensions:
         values["dimensions"] = list(dimensions)
     _write_json(folder / DENSERK_FILE, values)
@@ -591,69 +682,35 @@ def _write_json(path: Path, value: Any, **options: Any) -> None:
 
 
 def _write_sentence_transformers(
-    folder: Path,
-    encoder: Encoder,
-    text: TextSettings,
-    base: str,
-    dimensions: Sequence[int],
-    metric: Metric,
-    *,
-    tied: bool,
+    folder: Path, encoder: Encoder, description: ModelDescription, *, tied: bool
 ) -> None:
     """Write the files by which sentence-transformers opens a model, and its model card.
 
     What Transformer, Pooling and Normalize cannot express needs denserk's own module class.
     """
-    settings = encoder.settings
-    limit = longest_input(encoder.backbone.config)
-    query_length = min(text.query_max_length, limit or text.query_max_length)
-    passage_length = min(text.passage_max_length, limit or text.passage_max_length)
-    text = replace(text, query_max_length=query_length, passage_max_length=passage_length)
-    modes = {representation: mode for mode, representation in POOLING_MODES.items()}
-    pooling = modes.get(settings.representation)
-    reads_pairs = text.join == PAIR and len(text.fields) > 1
-    is_standard = (
-        tied
-        and pooling is not None
-        and settings.truncate_dim is None
-        and not settings.projection
-        and not text.normalize_quotes
-        and not reads_pairs
-    )
+    text = _within_positions(description.text, longest_input(encoder.backbone.config))
+    is_standard = tied and _is_standard(encoder.settings, text)
     modules = [{"idx": 0, "name": "0", "path": "", "type": ENCODER}]
     if is_standard:
-        is_static = encoder.backbone.config.model_type == STATIC
-        chain = ["StaticEmbedding"] if is_static else ["Transformer", "Pooling"]
-        if settings.l2_norm:
-            chain.append("Normalize")
-        modules = [
-            {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": MODULES + name}
-            for i, name in enumerate(chain)
-        ]
-        pooling_config = {
-            "word_embedding_dimension": encoder.dimension,
-            **{key: mode == pooling for key, mode in OLDER_POOLING_KEYS.items()},
-            "include_prompt": True,
-        }
-        _write_json(folder / POOLING_FOLDER / CONFIG, pooling_config)
-        lengths = {"max_seq_length": passage_length, "do_lower_case": False}
-        if query_length != passage_length:
-            lengths["query_length"] = query_length
-        _write_json(folder / LENGTHS_FILE, lengths)
+        modules = _standard_modules(encoder)
+        _write_json(folder / POOLING_FOLDER / CONFIG, _pooling_config(encoder))
+        _write_json(folder / LENGTHS_FILE, _lengths_config(text))
     prompts = {
         "model_type": "SentenceTransformer",
         "prompts": {"query": text.query_prefix, "document": text.passage_prefix},
         "default_prompt_name": "document" if is_standard and text.passage_prefix else None,
-        "similarity_fn_name": "euclidean" if metric is Metric.L2 else "dot",
+        "similarity_fn_name": "euclidean" if description.metric is Metric.L2 else "dot",
     }
     _write_json(folder / PROMPTS_FILE, prompts)
     _write_json(folder / MODULES_FILE, modules)
+    base_folder = Path(description.base)
     card = card_template("card.md").render(
-        base=base,
-        local=Path(base).absolute().name if Path(base).is_dir() else "",  # a link by its own name
-        dimensions=dimensions,
+        base=description.base,
+        # a link by its own name
+        local=base_folder.absolute().name if base_folder.is_dir() else "",
+        dimensions=description.dimensions,
         version=__version__,
-        metric=metric.value,
+        metric=description.metric.value,
         encoder=encoder,
         text=text,
         tied=tied,
@@ -663,16 +720,78 @@ def _write_sentence_transformers(
         out.write(card)
 
 
+def _within_positions(text: TextSettings, limit: int | None) -> TextSettings:
+    """Return text settings whose lengths the model has positions for; None: any length."""
+    if limit is None:
+        return text
+    return replace(
+        text,
+        query_max_length=min(text.query_max_length, limit),
+        passage_max_length=min(text.passage_max_length, limit),
+    )
+
+
+def _is_standard(settings: RepresentationSettings, text: TextSettings) -> bool:
+    """Return whether sentence-transformers' own modules make the same embeddings."""
+    reads_pairs = text.join == PAIR and len(text.fields) > 1
+    return (
+        settings.representation in POOLING_MODES.values()
+        and settings.truncate_dim is None
+        and not settings.projection
+        and not text.normalize_quotes
+        and not reads_pairs
+    )
+
+
+def _standard_modules(encoder: Encoder) -> list[dict[str, Any]]:
+    """Return sentence-transformers' modules of an encoder, for modules.json."""
+    if encoder.backbone.config.model_type == STATIC:
+        names = ["StaticEmbedding"]
+    else:
+        names = ["Transformer", "Pooling"]
+    if encoder.settings.l2_norm:
+        names.append("Normalize")
+    modules = []
+    for index, name in enumerate(names):
+        path = "" if index == 0 else f"{index}_{name}"
+        modules.append({"idx": index, "name": str(index), "path": path, "type": MODULES + name})
+    return modules
+
+
+def _pooling_config(encoder: Encoder) -> dict[str, Any]:
+    """Return the config of the module Pooling."""
+    mode_by_representation = {value: mode for mode, value in POOLING_MODES.items()}
+    pooling_mode = mode_by_representation[encoder.settings.representation]
+    return {
+        "word_embedding_dimension": encoder.dimension,
+        **{key: mode == pooling_mode for key, mode in OLDER_POOLING_KEYS.items()},
+        "include_prompt": True,
+    }
+
+
+def _lengths_config(text: TextSettings) -> dict[str, Any]:
+    """Return the config of the module Transformer."""
+    config = {"max_seq_length": text.passage_max_length, "do_lower_case": False}
+    if text.query_max_length != text.passage_max_length:
+        config["query_length"] = text.query_max_length
+    return config
+
+
 def card_template(name: str) -> jinja2.Template:
     """Return a template of the model card; its filter `code` quotes text from data."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("denserk", "models"), trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["code"] = _code
+    environment.filters["code"] = _quoted_code
     return environment.get_template(name)
 
 
-def _code(text: str) -> str:
+def _quoted_code(text: str) -> str:
+    r"""Quote a text from data, so that no character of it is markup.
+
+    >>> print(_quoted_code("a|b `c`"))
+    `"a\|b \u0060c\u0060"`
+    """
     quoted = json.dumps(text, ensure_ascii=False).replace("|", "\\|").replace("`", "\\u0060")
     return f"`{quoted}`"
 
@@ -708,13 +827,13 @@ def convert_model(
     query, passage = stored.build(stored.choose(representation, text))
     averaged_fingerprints = _average((query, passage), stored, average)
     tokenizer = stored.load_tokenizer(stored.passage.folder)
-    texts = override(stored.text, text)
+    text_settings = override(stored.text, text)
     if layout is encoding.ModelLayout.DENSERK:
         save_model(
             target,
             passage,
             tokenizer,
-            texts,
+            text_settings,
             query,
             name,
             dimensions=stored.dimensions,
@@ -730,43 +849,76 @@ def convert_model(
     settings = passage.settings
     logger.info(
         f"{layout} does not record agg-kind {settings.agg_kind}, agg-dim {settings.agg_dim}, "
-        f"agg-order {settings.agg_order}, lengths {texts.query_max_length} and "
-        f"{texts.passage_max_length}"
+        f"agg-order {settings.agg_order}, lengths {text_settings.query_max_length} and "
+        f"{text_settings.passage_max_length}"
     )
-    longest = max(texts.query_max_length, texts.passage_max_length)
-    pickled = partial(save_transformer, file=PICKLE_FILE, hidden_states=True)
-    write = partial(pickled, tokenizer=tokenizer, longest=longest)
+    longest = max(text_settings.query_max_length, text_settings.passage_max_length)
     if layout is encoding.ModelLayout.AGGRETRIEVER_PYSERINI:
-        model = passage.backbone.model
-        tensors = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
-        write(target, model, tensors | passage.representation.state_dict())
-        return
+        _write_pyserini(target, passage, tokenizer, longest)
+    else:
+        _write_authors(target, query, passage, tokenizer, longest)
+
+
+def _write_pyserini(target: Path, encoder: Encoder, tokenizer: Any, longest: int) -> None:
+    """Write Aggretriever's layout that Pyserini reads, one file with the heads."""
+    model = encoder.backbone.model
+    tensors = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= encoder.representation.state_dict()
+    save_transformer(
+        target, model, tensors, tokenizer, longest, file=PICKLE_FILE, hidden_states=True
+    )
+
+
+def _write_authors(
+    target: Path, query: Encoder, passage: Encoder, tokenizer: Any, longest: int
+) -> None:
+    """Write the layout of Aggretriever's authors: files of heads, and a folder for each encoder."""
+    tied = query is passage
     for file, head in AUTHORS_HEADS.items():
-        q, p = (getattr(encoder.representation, head) for encoder in (query, passage))
-        if p is None:
+        query_head = getattr(query.representation, head)
+        passage_head = getattr(passage.representation, head)
+        if passage_head is None:
             continue
-        write_tensors(target / file, nn.ModuleDict({"linear_q": q, "linear_p": p}).state_dict())
-        sizes = {"input_dim": p.in_features, "output_dim": p.out_features}
+        heads = nn.ModuleDict({"linear_q": query_head, "linear_p": passage_head})
+        write_tensors(target / file, heads.state_dict())
+        config = {
+            "input_dim": passage_head.in_features,
+            "output_dim": passage_head.out_features,
+            "tied": tied,
+        }
         with whole_text(target / f"{Path(file).stem}_config.json") as out:
-            out.write(json.dumps({**sizes, "tied": query is passage}) + "\n")
+            out.write(json.dumps(config) + "\n")
+    encoders = [query, passage]
+    folders = [target, target] if tied else [target / side for side in AUTHORS_SIDES]
     words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    for side, encoder in zip(AUTHORS_SIDES, (query, passage), strict=True):
-        place, model = target if query is passage else target / side, encoder.backbone.model
-        with whole_text(place / "vocab.txt") as out:  # for the released code's tokenizer
+    for folder, encoder in zip(folders, encoders, strict=True):
+        with whole_text(folder / "vocab.txt") as out:  # for the released code's tokenizer
             out.writelines(f"{word}\n" for word, _ in words)
-        write(place, model, model.state_dict())
+        model = encoder.backbone.model
+        save_transformer(
+            folder,
+            model,
+            model.state_dict(),
+            tokenizer,
+            longest,
+            file=PICKLE_FILE,
+            hidden_states=True,
+        )
 
 
 def _average(sides: Sequence[Encoder], stored: StoredModel, names: Sequence[str]) -> dict[str, str]:
     """Give the sides of a stored model the mean of all models' weights; return fingerprints."""
     fingerprints = {}
     for number, name in enumerate(names, start=2):
-        other = read_model_folder(find_model(name)[1])
-        if differing := differences(stored.shared_settings(), other.shared_settings()):
-            message = f"{name} cannot be averaged with {stored.root}: {'; '.join(differing)}"
+        _, folder = find_model(name)
+        other = read_model_folder(folder)
+        changes = differences(stored.shared_settings(), other.shared_settings())
+        if changes:
+            message = f"{name} cannot be averaged with {stored.root}: {'; '.join(changes)}"
             raise ModelError(message, "average models that were trained alike from one model")
-        own = nn.ModuleList(other.build(sides[0].settings)).parameters()  # shared ones once
-        for mean, weight in zip(nn.ModuleList(sides).parameters(), own, strict=True):
+        means = nn.ModuleList(sides).parameters()  # shared ones once
+        weights = nn.ModuleList(other.build(sides[0].settings)).parameters()
+        for mean, weight in zip(means, weights, strict=True):
             mean.data.lerp_(weight.data, 1 / number)
         fingerprints[name] = other.fingerprint()
     return fingerprints
@@ -774,13 +926,14 @@ def _average(sides: Sequence[Encoder], stored: StoredModel, names: Sequence[str]
 
 def _refuse_layout(layout: encoding.ModelLayout, query: Encoder, passage: Encoder) -> None:
     """Raise a ModelError that names all that a published Aggretriever layout cannot hold."""
-    pyserini = layout is encoding.ModelLayout.AGGRETRIEVER_PYSERINI
-    wrong = [
-        f"{name.replace('_', '-')} is {getattr(passage.settings, name)}, not {value}"
-        for name, value in (PYSERINI if pyserini else AGGRETRIEVER).items()
-        if getattr(passage.settings, name) != value
-    ]
-    if pyserini and query is not passage:
+    is_pyserini = layout is encoding.ModelLayout.AGGRETRIEVER_PYSERINI
+    assumed_settings = PYSERINI if is_pyserini else AGGRETRIEVER
+    wrong = []
+    for name, assumed_value in assumed_settings.items():
+        value = getattr(passage.settings, name)
+        if value != assumed_value:
+            wrong.append(f"{name.replace('_', '-')} is {value}, not {assumed_value}")
+    if is_pyserini and query is not passage:
         wrong.append("queries have weights of their own")
     if passage.settings.agg_kind in (encoding.AggKind.LINEAR, encoding.AggKind.AVERAGE):
         wrong.append(f"agg-kind is {passage.settings.agg_kind}")
