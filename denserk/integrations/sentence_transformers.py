@@ -14,7 +14,8 @@ from sentence_transformers.base.modules import InputModule
 from denserk.data.batches import TokenBatch, pad
 from denserk.data.tokenization import PAIR, TextTokenizer, TokenizerInput
 from denserk.errors import ModelError, UsageError
-from denserk.models.model_folder import StoredModel, fit_lengths, read_model_folder, save_model
+from denserk.models.model_folder import StoredModel, fit_lengths, read_model_folder
+from denserk.models.saving import save_model
 from denserk.records import Query
 
 PLACE_ARGUMENTS = ("subfolder", "token", "cache_folder", "revision", "local_files_only")

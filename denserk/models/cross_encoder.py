@@ -28,7 +28,7 @@ from denserk.errors import DenserkError, ModelError
 from denserk.io.locks import refuse_being_written
 from denserk.io.model_files import CONFIG, DENSERK_FILE, find_model, read_json
 from denserk.io.versions import read_whole, reading
-from denserk.models import checkpoints, model_folder
+from denserk.models import checkpoints, model_folder, saving
 from denserk.models.backbone import architecture_of, longest_input
 from denserk.models.devices import at_least_float32, choose_dtype, memory_errors, prepare_device
 from denserk.models.sentence_transformers_folder import check_cross_encoder
@@ -86,9 +86,9 @@ class Reranker(nn.Module):
         """Save it; config.json comes last, so that an interrupted save loads nowhere."""
         kind, model = encoding.RepresentationSettings(Representation.CROSS_ENCODER), self.model
         own: Any = {"representation": kind, "text": self.text, "pairs": self.pairs}
-        model_folder.write_own_file(folder, model.config.model_type, **own)
+        saving.write_own_file(folder, model.config.model_type, **own)
         state, longest = model.state_dict(), self.joiner().limit
-        model_folder.save_transformer(folder, model, state, self._tokenizer, longest)
+        saving.save_transformer(folder, model, state, self._tokenizer, longest)
 
     def load(self, folder: Path) -> None:
         """Load the weights from a folder that `save` wrote."""

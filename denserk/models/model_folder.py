@@ -1,7 +1,6 @@
-"""Model folders of every known layout, read and written: settings, tensors, and the encoders."""
+"""Model folders of every known layout, read: settings, tensors, and the encoders."""
 
 import copy
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,8 +9,7 @@ from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import jinja2
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForTextEncoding, PretrainedConfig
 from transformers.models.auto import modeling_auto
 
@@ -19,36 +17,28 @@ from denserk.config import encoding
 from denserk.config.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.config.options import NOTHING, as_json, as_type, from_json
 from denserk.config.retrieval import Metric
-from denserk.data.tokenization import PAIR, TextTokenizer, load_tokenizer
+from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, InputError, ModelError, UsageError
-from denserk.io.files import flush_written, whole_text, write_errors
 from denserk.io.locks import refuse_being_written
-from denserk.io.manifest import check, differences
+from denserk.io.manifest import check
 from denserk.io.model_files import (
-    CONFIG,
     DENSERK_FILE,
-    MODULES_FILE,
     TERM_WEIGHT_FILE,
-    find_model,
     read_json,
     require_model,
 )
 from denserk.io.versions import Version, read_whole
 from denserk.models import checkpoints
 from denserk.models.backbone import STATIC, Architecture, Backbone, architecture_of, longest_input
-from denserk.models.checkpoints import Tensors, write_tensors
+from denserk.models.checkpoints import Tensors
 from denserk.models.representation import Encoder, needs_mlm_head
 from denserk.models.sentence_transformers_folder import (
     ACTIVATIONS,
     IDENTITY,
-    OLDER_POOLING_KEYS,
-    POOLING_MODES,
-    PROMPTS_FILE,
     SentenceTransformersFolder,
     is_sentence_transformers,
     read_sentence_transformers,
 )
-from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S")
@@ -72,15 +62,6 @@ PASSAGE_SIDE = "document"
 AUTHORS_SIDES = ("query_model", "passage_model")
 # files of the authors' heads, and the heads' names here
 AUTHORS_HEADS = {TERM_WEIGHT_FILE: "tok_proj", "pooler.pt": "cls_proj"}
-
-# files that denserk writes
-WEIGHTS_FILE = "model.safetensors"
-PICKLE_FILE = "pytorch_model.bin"
-LENGTHS_FILE = "sentence_bert_config.json"
-POOLING_FOLDER = "1_Pooling"
-CARD_FILE = "README.md"
-MODULES = "sentence_transformers.models."
-ENCODER = "denserk.integrations.sentence_transformers.Encoder"
 
 
 @cache
@@ -544,404 +525,3 @@ def _aggretriever(heads: Tensors) -> RepresentationSettings:
     """Return the settings of a published Aggretriever, whose size of [CLS] its tensors show."""
     cls_dim = len(heads.get("cls_proj.weight", ()))
     return RepresentationSettings(Representation.AGG, cls_dim=cls_dim)
-
-
-def save_model(
-    folder: Path,
-    passage: Encoder,
-    tokenizer: Any,
-    text: TextSettings,
-    query: Encoder | None = None,
-    base: str = "",
-    dimensions: Sequence[int] = (),
-    queries_of: Mapping[str, Any] | None = None,
-    metric: Metric = Metric.INNER,
-) -> None:
-    """Save a model so that denserk, transformers, sentence-transformers and Pyserini load it.
-
-    `model.safetensors` contains the tensors by transformers' names, tied ones included, and the
-    representation's own; `denserk.json` the settings. Untied encoders get a folder each, `query/`
-    and `document/`. config.json is written last: an incomplete folder has none, and does not load.
-
-    Without `query`, queries share the encoder of passages. `base` is named in the model card, and
-    so are the `dimensions` that vectors were trained to be cut to, which denserk.json has too, as
-    it has `queries_of` and `metric` (see `StoredModel`).
-    """
-    description = ModelDescription(text, base, tuple(dimensions), queries_of, metric)
-    if query is None or query is passage:
-        _save_tied(folder, passage, tokenizer, description)
-        return
-    _write_description(folder, passage, description, tied=False)
-    description_of_side = replace(description, queries_of=None)
-    _save_tied(folder / QUERY_SIDE, query, tokenizer, description_of_side)
-    _save_tied(folder / PASSAGE_SIDE, passage, tokenizer, description_of_side)
-
-
-@dataclass(frozen=True)
-class ModelDescription:
-    """What is recorded of a model besides its encoders; see `save_model`."""
-
-    text: TextSettings
-    base: str
-    dimensions: tuple[int, ...]
-    queries_of: Mapping[str, Any] | None
-    metric: Metric
-
-
-def _save_tied(
-    folder: Path, encoder: Encoder, tokenizer: Any, description: ModelDescription
-) -> None:
-    """Save an encoder of queries and passages, its weights and config.json last."""
-    _write_description(folder, encoder, description, tied=True)
-    heads = encoder.representation.state_dict()
-    if heads:  # Pyserini's newer readers take the heads from here
-        write_tensors(folder / PICKLE_FILE, heads)
-    model = encoder.backbone.model
-    tensors = {**model.state_dict(), **heads}
-    longest = max(description.text.query_max_length, description.text.passage_max_length)
-    save_transformer(folder, model, tensors, tokenizer, longest, hidden_states=bool(heads))
-
-
-def _write_description(
-    folder: Path, encoder: Encoder, description: ModelDescription, *, tied: bool
-) -> None:
-    """Write the files that describe a model: sentence-transformers', the card, denserk.json."""
-    _write_sentence_transformers(folder, encoder, description, tied=tied)
-    settings = encoder.settings
-    if settings.mlm_head is encoding.MlmHead.FRESH:  # it is trained now
-        settings = replace(settings, mlm_head=encoding.MlmHead.PRETRAINED)
-    recorded: dict[str, Any] = {
-        "representation": settings,
-        "text": description.text,
-        "queries_of": description.queries_of,
-    }
-    if description.metric is not Metric.INNER:
-        recorded["metric"] = description.metric.value
-    if encoder.activation_name != IDENTITY:
-        recorded["activation"] = encoder.activation_name
-    model_type = encoder.backbone.model.config.model_type
-    write_own_file(folder, model_type, description.dimensions, **recorded)
-
-
-# left out, so that equal models get equal files: how transformers loaded a tokenizer
-LOADING = ("is_local", "local_files_only")
-
-
-def save_transformer(
-    folder: Path,
-    model: Any,
-    tensors: Tensors,
-    tokenizer: Any,
-    longest: int,
-    *,
-    file: str = WEIGHTS_FILE,
-    hidden_states: bool = False,
-) -> None:
-    """Write weights, a tokenizer that truncates at `longest` tokens, and last config.json.
-
-    Pyserini's class of Aggretriever needs `hidden_states` in config.json.
-    """
-    write_tensors(folder / file, tensors)
-    saved_tokenizer = copy.deepcopy(tokenizer)
-    saved_tokenizer.backend_tokenizer.no_truncation()
-    saved_tokenizer.backend_tokenizer.no_padding()
-    saved_tokenizer.model_max_length = min(longest, longest_input(model.config) or longest)
-    for name in LOADING:
-        saved_tokenizer.init_kwargs.pop(name, None)
-    with write_errors(folder):
-        flush_written(map(Path, saved_tokenizer.save_pretrained(folder)))
-    config = copy.deepcopy(model.config)
-    config.architectures = [type(model).__name__]
-    values = {**config.to_dict(), "output_hidden_states": hidden_states, "dtype": "float32"}
-    values.pop("_name_or_path", None)
-    _write_json(folder / CONFIG, values, sort_keys=True)
-
-
-def write_own_file(
-    folder: Path, backbone: str, dimensions: Sequence[int] = (), **settings: Any
-) -> None:
-    """Write denserk.json: the type of the backbone, and settings by class or as they are."""
-    values: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "denserk_version": __version__,
-        "backbone": backbone,
-    }
-    for name, value in settings.items():
-        if not value:
-            continue
-        is_json = isinstance(value, Mapping | str)
-        values[name] = value if is_json else as_json(value)
-    if dimensions:
-        values["dimensions"] = list(dimensions)
-    _write_json(folder / DENSERK_FILE, values)
-
-
-def _write_json(path: Path, value: Any, **options: Any) -> None:
-    with whole_text(path) as out:
-        out.write(json.dumps(value, indent=2, ensure_ascii=False, **options) + "\n")
-
-
-def _write_sentence_transformers(
-    folder: Path, encoder: Encoder, description: ModelDescription, *, tied: bool
-) -> None:
-    """Write the files by which sentence-transformers opens a model, and its model card.
-
-    What Transformer, Pooling and Normalize cannot express needs denserk's own module class.
-    """
-    text = _within_positions(description.text, longest_input(encoder.backbone.config))
-    is_standard = tied and _is_standard(encoder.settings, text)
-    modules = [{"idx": 0, "name": "0", "path": "", "type": ENCODER}]
-    if is_standard:
-        modules = _standard_modules(encoder)
-        _write_json(folder / POOLING_FOLDER / CONFIG, _pooling_config(encoder))
-        _write_json(folder / LENGTHS_FILE, _lengths_config(text))
-    prompts = {
-        "model_type": "SentenceTransformer",
-        "prompts": {"query": text.query_prefix, "document": text.passage_prefix},
-        "default_prompt_name": "document" if is_standard and text.passage_prefix else None,
-        "similarity_fn_name": "euclidean" if description.metric is Metric.L2 else "dot",
-    }
-    _write_json(folder / PROMPTS_FILE, prompts)
-    _write_json(folder / MODULES_FILE, modules)
-    base_folder = Path(description.base)
-    card = card_template("card.md").render(
-        base=description.base,
-        # a link by its own name
-        local=base_folder.absolute().name if base_folder.is_dir() else "",
-        dimensions=description.dimensions,
-        version=__version__,
-        metric=description.metric.value,
-        encoder=encoder,
-        text=text,
-        tied=tied,
-        standard=is_standard,
-    )
-    with whole_text(folder / CARD_FILE) as out:
-        out.write(card)
-
-
-def _within_positions(text: TextSettings, limit: int | None) -> TextSettings:
-    """Return text settings whose lengths the model has positions for; None: any length."""
-    if limit is None:
-        return text
-    return replace(
-        text,
-        query_max_length=min(text.query_max_length, limit),
-        passage_max_length=min(text.passage_max_length, limit),
-    )
-
-
-def _is_standard(settings: RepresentationSettings, text: TextSettings) -> bool:
-    """Return whether sentence-transformers' own modules make the same embeddings."""
-    reads_pairs = text.join == PAIR and len(text.fields) > 1
-    return (
-        settings.representation in POOLING_MODES.values()
-        and settings.truncate_dim is None
-        and not settings.projection
-        and not text.normalize_quotes
-        and not reads_pairs
-    )
-
-
-def _standard_modules(encoder: Encoder) -> list[dict[str, Any]]:
-    """Return sentence-transformers' modules of an encoder, for modules.json."""
-    if encoder.backbone.config.model_type == STATIC:
-        names = ["StaticEmbedding"]
-    else:
-        names = ["Transformer", "Pooling"]
-    if encoder.settings.l2_norm:
-        names.append("Normalize")
-    modules = []
-    for index, name in enumerate(names):
-        path = "" if index == 0 else f"{index}_{name}"
-        modules.append({"idx": index, "name": str(index), "path": path, "type": MODULES + name})
-    return modules
-
-
-def _pooling_config(encoder: Encoder) -> dict[str, Any]:
-    """Return the config of the module Pooling."""
-    mode_by_representation = {value: mode for mode, value in POOLING_MODES.items()}
-    pooling_mode = mode_by_representation[encoder.settings.representation]
-    return {
-        "word_embedding_dimension": encoder.dimension,
-        **{key: mode == pooling_mode for key, mode in OLDER_POOLING_KEYS.items()},
-        "include_prompt": True,
-    }
-
-
-def _lengths_config(text: TextSettings) -> dict[str, Any]:
-    """Return the config of the module Transformer."""
-    config = {"max_seq_length": text.passage_max_length, "do_lower_case": False}
-    if text.query_max_length != text.passage_max_length:
-        config["query_length"] = text.query_max_length
-    return config
-
-
-def card_template(name: str) -> jinja2.Template:
-    """Return a template of the model card; its filter `code` quotes text from data."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("denserk", "models"), trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["code"] = _quoted_code
-    return environment.get_template(name)
-
-
-def _quoted_code(text: str) -> str:
-    r"""Quote a text from data, so that no character of it is markup.
-
-    >>> print(_quoted_code("a|b `c`"))
-    `"a\|b \u0060c\u0060"`
-    """
-    quoted = json.dumps(text, ensure_ascii=False).replace("|", "\\|").replace("`", "\\u0060")
-    return f"`{quoted}`"
-
-
-# Settings and backbones that readers of the published Aggretriever layouts assume.
-AGGRETRIEVER: dict[str, Any] = {
-    "representation": Representation.AGG,
-    "l2_norm": False,
-    "agg_layout": encoding.AggLayout.STRIDED,
-    "term_weight": encoding.TermWeight.CLAMP,
-    "mlm_head": encoding.MlmHead.PRETRAINED,
-    "projection": 0,
-}
-PYSERINI = {**AGGRETRIEVER, "agg_dim": 640, "cls_dim": 128, "agg_kind": encoding.AggKind.STAR}
-WORD_LIST_BACKBONES = ("bert", "distilbert")
-
-
-def convert_model(
-    source: str,
-    target: Path,
-    layout: encoding.ModelLayout,
-    representation: Mapping[str, Any] = NOTHING,
-    text: Mapping[str, Any] = NOTHING,
-    average: Sequence[str] = (),
-) -> None:
-    """Write a model, given by a short name, a folder or a name on the hub, in another layout.
-
-    `representation` and `text` replace settings of the source. With models to `average`, weights
-    are the mean (w_1 + ... + w_k) / k of all, in float32 ("Model soups", Wortsman et al., 2022).
-    """
-    name, folder = find_model(source)
-    stored = read_model_folder(folder)
-    query, passage = stored.build(stored.choose(representation, text))
-    averaged_fingerprints = _average((query, passage), stored, average)
-    tokenizer = stored.load_tokenizer(stored.passage.folder)
-    text_settings = override(stored.text, text)
-    if layout is encoding.ModelLayout.DENSERK:
-        save_model(
-            target,
-            passage,
-            tokenizer,
-            text_settings,
-            query,
-            name,
-            dimensions=stored.dimensions,
-            queries_of=stored.queries_of,
-            metric=stored.metric,
-        )
-        if average:
-            fingerprints = {name: stored.fingerprint(), **averaged_fingerprints}
-            recorded = read_json(target / DENSERK_FILE)
-            _write_json(target / DENSERK_FILE, {**recorded, "average_of": fingerprints})
-        return
-    _refuse_layout(layout, query, passage)
-    settings = passage.settings
-    logger.info(
-        f"{layout} does not record agg-kind {settings.agg_kind}, agg-dim {settings.agg_dim}, "
-        f"agg-order {settings.agg_order}, lengths {text_settings.query_max_length} and "
-        f"{text_settings.passage_max_length}"
-    )
-    longest = max(text_settings.query_max_length, text_settings.passage_max_length)
-    if layout is encoding.ModelLayout.AGGRETRIEVER_PYSERINI:
-        _write_pyserini(target, passage, tokenizer, longest)
-    else:
-        _write_authors(target, query, passage, tokenizer, longest)
-
-
-def _write_pyserini(target: Path, encoder: Encoder, tokenizer: Any, longest: int) -> None:
-    """Write Aggretriever's layout that Pyserini reads, one file with the heads."""
-    model = encoder.backbone.model
-    tensors = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
-    tensors |= encoder.representation.state_dict()
-    save_transformer(
-        target, model, tensors, tokenizer, longest, file=PICKLE_FILE, hidden_states=True
-    )
-
-
-def _write_authors(
-    target: Path, query: Encoder, passage: Encoder, tokenizer: Any, longest: int
-) -> None:
-    """Write the layout of Aggretriever's authors: files of heads, and a folder for each encoder."""
-    tied = query is passage
-    for file, head in AUTHORS_HEADS.items():
-        query_head = getattr(query.representation, head)
-        passage_head = getattr(passage.representation, head)
-        if passage_head is None:
-            continue
-        heads = nn.ModuleDict({"linear_q": query_head, "linear_p": passage_head})
-        write_tensors(target / file, heads.state_dict())
-        config = {
-            "input_dim": passage_head.in_features,
-            "output_dim": passage_head.out_features,
-            "tied": tied,
-        }
-        with whole_text(target / f"{Path(file).stem}_config.json") as out:
-            out.write(json.dumps(config) + "\n")
-    encoders = [query, passage]
-    folders = [target, target] if tied else [target / side for side in AUTHORS_SIDES]
-    words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    for folder, encoder in zip(folders, encoders, strict=True):
-        with whole_text(folder / "vocab.txt") as out:  # for the released code's tokenizer
-            out.writelines(f"{word}\n" for word, _ in words)
-        model = encoder.backbone.model
-        save_transformer(
-            folder,
-            model,
-            model.state_dict(),
-            tokenizer,
-            longest,
-            file=PICKLE_FILE,
-            hidden_states=True,
-        )
-
-
-def _average(sides: Sequence[Encoder], stored: StoredModel, names: Sequence[str]) -> dict[str, str]:
-    """Give the sides of a stored model the mean of all models' weights; return fingerprints."""
-    fingerprints = {}
-    for number, name in enumerate(names, start=2):
-        _, folder = find_model(name)
-        other = read_model_folder(folder)
-        changes = differences(stored.shared_settings(), other.shared_settings())
-        if changes:
-            message = f"{name} cannot be averaged with {stored.root}: {'; '.join(changes)}"
-            raise ModelError(message, "average models that were trained alike from one model")
-        means = nn.ModuleList(sides).parameters()  # shared ones once
-        weights = nn.ModuleList(other.build(sides[0].settings)).parameters()
-        for mean, weight in zip(means, weights, strict=True):
-            mean.data.lerp_(weight.data, 1 / number)
-        fingerprints[name] = other.fingerprint()
-    return fingerprints
-
-
-def _refuse_layout(layout: encoding.ModelLayout, query: Encoder, passage: Encoder) -> None:
-    """Raise a ModelError that names all that a published Aggretriever layout cannot hold."""
-    is_pyserini = layout is encoding.ModelLayout.AGGRETRIEVER_PYSERINI
-    assumed_settings = PYSERINI if is_pyserini else AGGRETRIEVER
-    wrong = []
-    for name, assumed_value in assumed_settings.items():
-        value = getattr(passage.settings, name)
-        if value != assumed_value:
-            wrong.append(f"{name.replace('_', '-')} is {value}, not {assumed_value}")
-    if is_pyserini and query is not passage:
-        wrong.append("queries have weights of their own")
-    if passage.settings.agg_kind in (encoding.AggKind.LINEAR, encoding.AggKind.AVERAGE):
-        wrong.append(f"agg-kind is {passage.settings.agg_kind}")
-    backbone = passage.backbone.architecture.model_type
-    if backbone not in WORD_LIST_BACKBONES:
-        wrong.append(f"its backbone is {backbone}")
-    if wrong:
-        raise ModelError(
-            f"the layout {layout} cannot hold this model: {'; '.join(wrong)}",
-            f"write it with --to {encoding.ModelLayout.DENSERK}",
-        )

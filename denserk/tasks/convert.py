@@ -220,7 +220,7 @@ def _vectors(job: _Job) -> int:
 
 def _model(job: _Job) -> int:
     """Convert a model folder."""
-    from denserk.models.model_folder import convert_model  # torch is for models alone
+    from denserk.models.layouts import convert_model  # torch is for models alone
 
     if job.target == STREAM:
         raise UsageError(f"{STREAM}: a folder is expected, not a stream")

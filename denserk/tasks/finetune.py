@@ -16,7 +16,7 @@ from denserk.data.training_data import tokenize_sentences
 from denserk.errors import ModelError, UsageError
 from denserk.io.model_files import find_model
 from denserk.losses.retrieval import RetrievalObjective
-from denserk.models import model_folder
+from denserk.models import model_folder, saving
 from denserk.models.cross_encoder import is_reranker, reranker_to_train
 from denserk.models.representation import Aggretriever, MultiVector, Retriever
 from denserk.models.text_encoder import TextEncoder
@@ -104,7 +104,7 @@ def retriever_training(run: FinetuneRun) -> Training:
     def save(folder: Path) -> None:
         query = None if model.shared else model.query
         sizes = run.objective.dimensions or ()
-        model_folder.save_model(folder, model.passage, of_passages, texts, query, name, sizes)
+        saving.save_model(folder, model.passage, of_passages, texts, query, name, sizes)
 
     def load(folder: Path) -> None:
         saved = model_folder.read_model_folder(folder)

@@ -17,7 +17,8 @@ from denserk.io.unchanged import checksum
 from denserk.io.versions import reading
 from denserk.losses.pretraining import MaskedLanguageModel
 from denserk.models.devices import main_process_first
-from denserk.models.model_folder import StoredEncoder, read_model_folder, save_transformer
+from denserk.models.model_folder import StoredEncoder, read_model_folder
+from denserk.models.saving import save_transformer
 from denserk.training import run_folder
 from denserk.training.pretrain import KINDS, start_folder
 from denserk.training.steps import pretraining_step

@@ -21,7 +21,7 @@ from denserk.errors import UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.model_files import find_model
 from denserk.io.topics import read_queries
-from denserk.models import model_folder
+from denserk.models import model_folder, saving
 from denserk.models.backbone import STATIC, StaticConfig, without_special_tokens
 from denserk.models.text_encoder import QUERY, TextEncoder
 from denserk.records import Query
@@ -62,7 +62,7 @@ def alignment_training(run: FinetuneRun) -> Training:
     public = {**described, "name": recorded.public_name(teacher.name, Path(teacher.name).parent)}
 
     def save(folder: Path) -> None:
-        model_folder.save_model(folder, encoder, tokenizer, texts, base=name, queries_of=public)
+        saving.save_model(folder, encoder, tokenizer, texts, base=name, queries_of=public)
 
     def load(folder: Path) -> None:
         saved = model_folder.read_model_folder(folder)

@@ -42,7 +42,7 @@ from denserk.io.outputs import discard_replaced, prepare_folder
 from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.io.tables import HUB
 from denserk.models import devices
-from denserk.models.model_folder import CARD_FILE, card_template
+from denserk.models.saving import CARD_FILE, card_template
 from denserk.training.trainer import BEST, CHECKPOINTS, EVAL, Trainer, Training
 from denserk.version import __version__
 

@@ -39,8 +39,9 @@ from denserk.data.batches import TokenBatch
 from denserk.data.tokenization import load_tokenizer
 from denserk.io.corpus import read_passages, write_passages
 from denserk.models.backbone import Backbone
-from denserk.models.model_folder import read_model_folder, save_model
+from denserk.models.model_folder import read_model_folder
 from denserk.models.representation import Aggretriever
+from denserk.models.saving import save_model
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.benchmarks.timing import Goals, clock_seconds, cpu_seconds, medians, watch, zen5

@@ -18,7 +18,8 @@ from denserk.data.batches import PairJoiner
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.models.cross_encoder import PairScorer, is_reranker, read_reranker, reranker_to_train
-from denserk.models.model_folder import read_model_folder, save_model
+from denserk.models.model_folder import read_model_folder
+from denserk.models.saving import save_model
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.support.tiny_models import RERANKERS

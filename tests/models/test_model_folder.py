@@ -17,8 +17,10 @@ from denserk.config.encoding import (
 )
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError, OutputError
-from denserk.models import model_folder
-from denserk.models.model_folder import convert_model, read_model_folder, save_model
+from denserk.models import saving
+from denserk.models.layouts import convert_model
+from denserk.models.model_folder import read_model_folder
+from denserk.models.saving import save_model
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.support.peers import run_pyserini
@@ -72,7 +74,7 @@ def test_an_interrupted_save_leaves_nothing_that_loads(tiny, tmp_path, monkeypat
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match="cannot be written"):
         save_model(tmp_path / "file", encoder, load_tokenizer(tiny()), TEXT)
-    monkeypatch.setattr(model_folder, "write_errors", lambda folder: 1 / 0)
+    monkeypatch.setattr(saving, "write_errors", lambda folder: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         save_model(tmp_path / "m", encoder, load_tokenizer(tiny()), TEXT)
     with pytest.raises(ModelError, match=r"config.json is missing"):

@@ -15,8 +15,9 @@ from denserk.config.encoding import (
 from denserk.data.batches import pad
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import DenserkError, ModelError
-from denserk.models.model_folder import read_model_folder, save_model
+from denserk.models.model_folder import read_model_folder
 from denserk.models.representation import Retriever
+from denserk.models.saving import save_model
 from tests.support.reporters import Heard
 from tests.support.tiny_models import BACKBONES, HIDDEN, WITH_HEADS
 

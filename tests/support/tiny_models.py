@@ -18,8 +18,9 @@ from transformers import PreTrainedTokenizerFast
 
 from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.data.tokenization import load_tokenizer
-from denserk.models.model_folder import read_model_folder, save_model
+from denserk.models.model_folder import read_model_folder
 from denserk.models.representation import Aggretriever
+from denserk.models.saving import save_model
 
 HIDDEN = 16
 POSITIONS = 64

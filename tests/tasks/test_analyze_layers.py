@@ -22,7 +22,8 @@ from denserk.config.formats import DETECTED
 from denserk.data.batches import pad
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import MismatchError, ModelError
-from denserk.models.model_folder import StoredEncoder, read_model_folder, save_model
+from denserk.models.model_folder import StoredEncoder, read_model_folder
+from denserk.models.saving import save_model
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from denserk.tasks.analyze import (

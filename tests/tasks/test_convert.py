@@ -18,7 +18,8 @@ from denserk.io.runs import read_run
 from denserk.io.training import read_training
 from denserk.io.vectors import open_vectors
 from denserk.models.checkpoints import read_weights
-from denserk.models.model_folder import WEIGHTS_FILE, read_model_folder
+from denserk.models.model_folder import read_model_folder
+from denserk.models.saving import WEIGHTS_FILE
 from denserk.records import Candidate
 from denserk.tasks.convert import CONVERSIONS, convert, detect_kind
 from tests.support.toy import PASSAGES, QUERIES

@@ -8,7 +8,7 @@ from transformers import AutoModel
 
 from denserk.config.encoding import MlmHead, Representation
 from denserk.io.outputs import foreign_items
-from denserk.models.model_folder import WEIGHTS_FILE
+from denserk.models.saving import WEIGHTS_FILE
 from denserk.training.trainer import Trainer
 from tests.support.faults import Stopped, stopped_at
 from tests.support.finetuning import AGG, tune, weights

@@ -11,7 +11,8 @@ from denserk.data.batches import pad
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_data import SentenceStore
 from denserk.errors import MismatchError, ModelError, UsageError
-from denserk.models.model_folder import convert_model, read_model_folder
+from denserk.models.layouts import convert_model
+from denserk.models.model_folder import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Query
 from denserk.training.trainer import Trainer

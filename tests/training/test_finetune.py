@@ -29,7 +29,8 @@ from denserk.config.formats import CorpusSettings
 from denserk.io.runs import read_run
 from denserk.io.vectors import open_vectors
 from denserk.models.cross_encoder import read_reranker
-from denserk.models.model_folder import convert_model, read_model_folder
+from denserk.models.layouts import convert_model
+from denserk.models.model_folder import read_model_folder
 from denserk.tasks.encode import encode
 from denserk.tasks.finetune import what_is_trained
 from tests.support.finetuning import AGG, log_of, run_of, tune

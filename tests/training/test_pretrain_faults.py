@@ -7,7 +7,8 @@ import pytest
 
 from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.data.tokenization import load_tokenizer
-from denserk.models.model_folder import read_model_folder, save_model
+from denserk.models.model_folder import read_model_folder
+from denserk.models.saving import save_model
 from tests.support.tiny_models import write_tiny
 from tests.support.toy import VOCABULARY
 
