@@ -17,7 +17,8 @@ from denserk.config import evaluation as config
 from denserk.config.encoding import ModelOptions
 from denserk.config.evaluation import EvalSettings, ReportSources
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import OverwriteSettings, fields_of, reject_given
+from denserk.config.options import fields_of, reject_given
+from denserk.config.shared import OverwriteSettings
 from denserk.errors import InputError, UsageError
 from denserk.io.data_sets import BEIR, IRDS, knows_irds
 from denserk.io.detection import (

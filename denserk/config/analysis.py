@@ -3,14 +3,8 @@
 from enum import StrEnum
 from pathlib import Path
 
-from denserk.config.options import (
-    REQUIRED,
-    OverwriteSettings,
-    ResumeSettings,
-    check_plot,
-    option,
-    setting,
-)
+from denserk.config.options import REQUIRED, option, setting
+from denserk.config.shared import OverwriteSettings, ResumeSettings, check_plot
 from denserk.errors import UsageError
 
 

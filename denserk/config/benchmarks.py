@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from denserk.config import options
+from denserk.config.shared import ResumeSettings
 
 # Papers with published figures; condenser: also coCondenser and gradient caching.
 Paper = StrEnum("Paper", "AGGRETRIEVER CONDENSER MASTER MLR")
@@ -178,7 +179,7 @@ class BenchmarkPaths(options.Settings, kw_only=True):
     """List all benchmarks with sources, measures and papers, and exit."""
 
 
-class MakeSettings(options.ResumeSettings):
+class MakeSettings(ResumeSettings):
     """Search with --model."""
 
     hits: int = options.option(1000, "-k")

@@ -5,17 +5,8 @@ from enum import StrEnum
 from typing import Annotated, NamedTuple
 
 from denserk.config.formats import TopicsSettings
-from denserk.config.options import (
-    NOTHING,
-    REQUIRED,
-    DeviceSettings,
-    Given,
-    ResumeSettings,
-    Settings,
-    ShardSettings,
-    option,
-    setting,
-)
+from denserk.config.options import NOTHING, REQUIRED, Given, Settings, option, setting
+from denserk.config.shared import DeviceSettings, ResumeSettings, ShardSettings
 from denserk.errors import UsageError
 
 # Short names of published models for --model -> names on the hub.

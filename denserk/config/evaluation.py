@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.config.options import Settings, check_plot, option, setting
+from denserk.config.options import Settings, option, setting
+from denserk.config.shared import check_plot
 from denserk.errors import UsageError
 
 # Default measures: BEIR's two, and MS MARCO's first.

@@ -3,16 +3,8 @@
 from enum import StrEnum
 from typing import NamedTuple
 
-from denserk.config.options import (
-    REQUIRED,
-    OverwriteSettings,
-    ResumeSettings,
-    Settings,
-    ShardSettings,
-    TagSettings,
-    option,
-    setting,
-)
+from denserk.config.options import REQUIRED, Settings, option, setting
+from denserk.config.shared import OverwriteSettings, ResumeSettings, ShardSettings, TagSettings
 from denserk.errors import UsageError
 
 

@@ -10,9 +10,7 @@ from typing import Any
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import (
     REQUIRED,
-    DeviceSettings,
     Given,
-    ResumeSettings,
     Settings,
     build,
     option,
@@ -22,6 +20,7 @@ from denserk.config.options import (
     typed_values,
     unused_options,
 )
+from denserk.config.shared import DeviceSettings, ResumeSettings
 from denserk.config.training import OptimizerSettings, ResolvedRun, overridden
 from denserk.errors import UsageError
 

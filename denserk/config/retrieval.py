@@ -9,16 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from denserk.config.formats import RunFormat, TopicsFormat, TopicsSettings
-from denserk.config.options import (
-    REQUIRED,
-    OverwriteSettings,
-    ResumeSettings,
-    Settings,
-    TagSettings,
-    option,
-    reject_given,
-    setting,
-)
+from denserk.config.options import REQUIRED, Settings, option, reject_given, setting
+from denserk.config.shared import OverwriteSettings, ResumeSettings, TagSettings
 from denserk.errors import UsageError
 
 # Index types (docs/commands/indexing.md).

@@ -15,12 +15,8 @@ from denserk.config import formats
 from denserk.config.encoding import PrecisionSettings, RepresentationSettings, TextSettings
 from denserk.config.options import (
     REQUIRED,
-    DeviceSettings,
     Given,
-    OverwriteSettings,
-    ResumeSettings,
     Settings,
-    ShardSettings,
     as_json,
     build,
     option,
@@ -32,6 +28,7 @@ from denserk.config.options import (
     typed_values,
     unknown,
 )
+from denserk.config.shared import DeviceSettings, OverwriteSettings, ResumeSettings, ShardSettings
 from denserk.errors import UsageError
 
 # Settings of one run, which its configuration does not record.
