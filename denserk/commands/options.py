@@ -24,6 +24,7 @@ from typer.core import TyperCommand
 from denserk.commands.app import app
 from denserk.config import options
 from denserk.config.encoding import ModelOptions
+from denserk.config.yaml_files import read_options
 from denserk.errors import UsageError
 from denserk.reporting import ConsoleSettings, configure
 
@@ -302,7 +303,7 @@ class _Parsed:
         plain = {each.name: _texts(values.pop(each.name, each.default)) for each in self.plain}
         typed: dict[str, Any] = {}
         if path := values.pop("config", None):
-            typed = options.typed_values(str(path), options.read_options(path), *self._classes)
+            typed = options.typed_values(str(path), read_options(path), *self._classes)
         typed |= options.typed_values(self._source, values, *self._classes)
         built: dict[str, Any] = {}
         files = dict(plain)

@@ -8,6 +8,7 @@ from typing import Any
 
 from denserk.config import options
 from denserk.config.shared import ResumeSettings
+from denserk.config.yaml_files import FOLDER, read_yaml
 
 # Papers with published figures; condenser: also coCondenser and gradient caching.
 Paper = StrEnum("Paper", "AGGRETRIEVER CONDENSER MASTER MLR")
@@ -81,7 +82,7 @@ class Group:
 
 @cache
 def _recipe() -> Mapping[str, Mapping[str, Any]]:
-    return options.read_yaml(options.FOLDER / "benchmarks.yaml")
+    return read_yaml(FOLDER / "benchmarks.yaml")
 
 
 @cache

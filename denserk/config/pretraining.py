@@ -14,7 +14,6 @@ from denserk.config.options import (
     Settings,
     build,
     option,
-    paper_sections,
     select,
     setting,
     typed_values,
@@ -22,6 +21,7 @@ from denserk.config.options import (
 )
 from denserk.config.shared import DeviceSettings, ResumeSettings
 from denserk.config.training import OptimizerSettings, ResolvedRun, overridden
+from denserk.config.yaml_files import paper_sections
 from denserk.errors import UsageError
 
 # The losses are in `denserk.losses.pretraining`.

@@ -20,15 +20,14 @@ from denserk.config.options import (
     as_json,
     build,
     option,
-    paper_sections,
     plain,
-    read_options,
     select,
     setting,
     typed_values,
     unknown,
 )
 from denserk.config.shared import DeviceSettings, OverwriteSettings, ResumeSettings, ShardSettings
+from denserk.config.yaml_files import paper_sections, read_options
 from denserk.errors import UsageError
 
 # Settings of one run, which its configuration does not record.

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from denserk.config import benchmarks as config
-from denserk.config.options import FOLDER
+from denserk.config.yaml_files import FOLDER
 from denserk.errors import UsageError
 from denserk.evaluation.results import PublishedRow
 

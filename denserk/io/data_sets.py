@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from denserk.config.benchmarks import Benchmark, Source
-from denserk.config.options import FOLDER
+from denserk.config.yaml_files import FOLDER
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import installed, require
 from denserk.io.durability import flush_names, flush_tree

@@ -20,7 +20,8 @@ import numpy as np
 from denserk.config import encoding, pretraining, recorded, retrieval, training
 from denserk.config.analysis import Step
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import from_json, read_yaml, select
+from denserk.config.options import from_json, select
+from denserk.config.yaml_files import read_yaml
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.io import manifest as manifests
 from denserk.io.blocks import JOURNAL, refuse_other_run, texts_sha256
