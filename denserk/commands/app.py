@@ -63,9 +63,9 @@ class _Commands(TyperGroup):
         """Return the command that is named; for another word, raise an error with the nearest."""
         name = args[0].replace("_", "-")
         if name not in COMMANDS and name[:1] != "-" and not ctx.resilient_parsing:
-            from denserk.config.options import unknown  # not needed by the help
+            from denserk.config.options import unknown_name  # not needed by the help
 
-            raise unknown("command", name, COMMANDS, "denserk --help lists all")
+            raise unknown_name("command", name, COMMANDS, "denserk --help lists all")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -122,7 +122,7 @@ def find_benchmark(name: str) -> Benchmark | Group:
     known: dict[str, Benchmark | Group] = {**benchmarks(), **groups()}
     name = name.replace("beir:", "beir/").rstrip("/")
     if name not in known:
-        raise options.unknown(
+        raise options.unknown_name(
             "benchmark", name, known, "denserk benchmark --list prints all of them"
         )
     return known[name]

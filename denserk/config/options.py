@@ -12,7 +12,7 @@ import math
 import operator
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from enum import Enum
@@ -198,62 +198,203 @@ def field_docs(settings: type) -> Mapping[str, str]:
 
 
 def plain(value: Any) -> Any:
-    """Return a field's value as JSON and YAML represent it: enums by value, tuples as lists."""
-    return list(map(plain, value)) if isinstance(value, tuple) else getattr(value, "value", value)
+    """Return a field's value as JSON and YAML represent it: enums by value, tuples as lists.
 
-
-def as_json(settings: Any) -> dict[str, Any]:
-    """Return settings as a JSON mapping."""
-    return {name: plain(getattr(settings, name)) for name in fields_of(settings)}
+    >>> plain((1, 2)), plain(None)
+    ([1, 2], None)
+    """
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    return value
 
 
 def without_none(kind: Any) -> Any:
-    """Return a type without its `None`: int for `int | None`."""
+    """Return a type without its `None`.
+
+    >>> without_none(int | None), without_none(str)
+    (<class 'int'>, <class 'str'>)
+    """
     if get_origin(kind) in (Union, types.UnionType):
         return next(part for part in get_args(kind) if part is not type(None))
     return kind
 
 
-# Types of values, and their descriptions in messages.
-_PLAIN: dict[Any, tuple[Any, str]] = {
-    bool: (bool, "true or false"),
-    int: (int, "a whole number"),
-    float: (int | float, "a number"),
-    str: (str | PathLike, "text"),
-}
+type_hints = cache(get_type_hints)
+
+
+def field_types(*classes: Any) -> dict[str, Any]:
+    """Return the types of the fields of dataclasses by name."""
+    kinds = {}
+    for cls in classes:
+        for field in dataclasses.fields(cls):
+            kinds[field.name] = type_hints(cls)[field.name]
+    return kinds
 
 
 def as_type(kind: Any, value: Any) -> Any:
     """Convert a value from YAML, JSON or the command line to a type; a ValueError if it is none.
 
-    >>> as_type(float | None, "5e-6"), as_type(tuple[int, ...], "12, 10")
-    (5e-06, (12, 10))
+    A text becomes a number, or the items of a list; "none" becomes None where it is allowed.
+
+    >>> as_type(float, "5e-6"), as_type(tuple[int, ...], "12, 10"), as_type(int | None, "none")
+    (5e-06, (12, 10), None)
+    >>> as_type(int, "twelve")
+    Traceback (most recent call last):
+    ValueError: found 'twelve', expected a whole number
     """
-    is_optional, kind = type(None) in get_args(kind), without_none(kind)
-    is_choice = isinstance(kind, type) and issubclass(kind, Enum)  # which may have a "none"
-    if is_optional and (value is None or (value == "none" and not is_choice)):
+    is_optional = type(None) in get_args(kind)
+    kind = without_none(kind)
+    if is_optional and (value is None or _is_word_none(kind, value)):
         return None
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is tuple and isinstance(value, str):
+    if _is_choice(kind):
+        return _as_choice(kind, value)
+    if get_origin(kind) is tuple:
+        return _as_tuple(kind, value)
+    if get_origin(kind) is Mapping:
+        return _as_mapping(kind, value)
+    if kind in _SCALARS:
+        return _SCALARS[kind](value)
+    return _as_record(kind, value)
+
+
+def _is_choice(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
+def _is_word_none(kind: Any, value: Any) -> bool:
+    """Return whether a value is the word for None; one of an enumeration's names may be "none"."""
+    return not _is_choice(kind) and value == "none"
+
+
+def _as_choice(kind: type[Enum], value: Any) -> Enum:
+    try:
+        return kind(value)
+    except ValueError:
+        names = [str(choice.value) for choice in kind]
+        raise _mismatch(value, " or ".join(names)) from None
+
+
+def _as_tuple(kind: Any, value: Any) -> tuple[Any, ...]:
+    """Convert a list, or a text with commas between the items."""
+    item_kind = get_args(kind)[0]
+    if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part]
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(as_type(inner[0], part) for part in value)
-    if isinstance(value, Mapping) and origin is Mapping:
-        return {as_type(inner[0], k): as_type(inner[1], v) for k, v in value.items()}
-    if isinstance(value, Mapping) and dataclasses.is_dataclass(kind):
-        return from_json(kind, value)  # type: ignore[arg-type]
-    accepted, expected = _PLAIN.get(kind, ((), "a list" if origin is tuple else "a mapping"))
-    if is_choice:
-        accepted, expected = kind, " or ".join(str(choice.value) for choice in kind)
-    if isinstance(value, str) and (is_choice or kind in (int, float)):
+    if not isinstance(value, list | tuple):
+        raise _mismatch(value, "a list")
+    return tuple(as_type(item_kind, item) for item in value)
+
+
+def _as_mapping(kind: Any, value: Any) -> dict[Any, Any]:
+    key_kind, item_kind = get_args(kind)
+    if not isinstance(value, Mapping):
+        raise _mismatch(value, "a mapping")
+    return {as_type(key_kind, key): as_type(item_kind, item) for key, item in value.items()}
+
+
+def _as_record(kind: Any, value: Any) -> Any:
+    """Convert a mapping to a dataclass; a UsageError lists all its mistakes."""
+    if not (dataclasses.is_dataclass(kind) and isinstance(value, Mapping)):
+        raise _mismatch(value, "a mapping")
+    name = kind.__name__  # type: ignore[union-attr]  # of a class
+    return kind(**as_types(name, value, field_types(kind)))  # type: ignore[operator]
+
+
+def _as_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _mismatch(value, "true or false")
+
+
+def _as_int(value: Any) -> int:
+    number = value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            number = int(value)
+    if isinstance(number, int) and not isinstance(number, bool):
+        return number
+    raise _mismatch(value, "a whole number")
+
+
+def _as_float(value: Any) -> float:
+    """Convert to a number; a whole one stays an integer, as which it is recorded."""
+    number = value
+    if isinstance(value, str):
         with suppress(ValueError):  # YAML reads 5e-6 as a text
-            value = kind(value)
-    if isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)):
-        return str(value) if kind is str else value
-    raise ValueError(f"found {value!r}, expected {expected}")
+            number = float(value)
+    if isinstance(number, int | float) and not isinstance(number, bool):
+        return number
+    raise _mismatch(value, "a number")
 
 
-type_hints = cache(get_type_hints)
+def _as_str(value: Any) -> str:
+    if isinstance(value, str | PathLike):
+        return str(value)
+    raise _mismatch(value, "text")
+
+
+_SCALARS: Mapping[Any, Callable[[Any], Any]] = {
+    bool: _as_bool,
+    int: _as_int,
+    float: _as_float,
+    str: _as_str,
+}
+
+
+def _mismatch(value: Any, expected: str) -> ValueError:
+    """Return the error of a value that is not of a type."""
+    return ValueError(f"found {value!r}, expected {expected}")
+
+
+def as_types(
+    source: str, values: Mapping[str, Any], kinds: Mapping[str, Any], items: Container[str] = ()
+) -> dict[str, Any]:
+    """Convert values by name to the types of those names, which may be spelled with hyphens.
+
+    A text or path of one of `items`, names of lists, is a list with that item. A UsageError, which
+    begins with `source`, lists all mistakes.
+
+    >>> as_types("config.yaml", {"batch-size": "8"}, {"batch_size": int})
+    {'batch_size': 8}
+    """
+    typed: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for spelling, value in values.items():
+        name = spelling.replace("-", "_")
+        if name not in kinds:
+            mistakes.append(f"{spelling} is not a setting{_suggestion(name, kinds)}")
+            continue
+        if name in items and isinstance(value, str | PathLike):
+            value = [value]
+        try:
+            typed[name] = as_type(kinds[name], value)
+        except ValueError as error:
+            mistakes.append(f"{spelling}: {error}")
+    if mistakes:
+        raise UsageError(f"{source}: {'; '.join(mistakes)}")
+    return typed
+
+
+def _suggestion(name: str, names: Iterable[str]) -> str:
+    """Return a question for the name that is most like another one; empty if none is."""
+    nearest = get_close_matches(name, names, n=1)
+    if not nearest:
+        return ""
+    return f" (did you mean {nearest[0].replace('_', '-')}?)"
+
+
+def unknown_name(noun: str, name: str, names: Iterable[str], hint: str) -> UsageError:
+    """Return the error of a name that is none of some names; its hint has the nearest ones."""
+    nearest = get_close_matches(name, names, n=3, cutoff=0.4)
+    if nearest:
+        hint = f"did you mean {' or '.join(nearest)}? {hint}"
+    return UsageError(f"no {noun} is called {name!r}", hint)
+
+
+def as_json(settings: Any) -> dict[str, Any]:
+    """Return settings as a JSON mapping."""
+    return {name: plain(getattr(settings, name)) for name in fields_of(settings)}
 
 
 def typed_values(source: str, values: Mapping[str, Any], *classes: type) -> dict[str, Any]:
@@ -262,24 +403,8 @@ def typed_values(source: str, values: Mapping[str, Any], *classes: type) -> dict
     A UsageError, which begins with `source`, lists all mistakes.
     """
     fields = fields_of(*classes)
-    hints = {name: hint for cls in classes for name, hint in type_hints(cls).items()}
-    typed: dict[str, Any] = {}
-    mistakes: list[str] = []
-    for given, value in values.items():
-        name = given.replace("-", "_")
-        if name not in fields:
-            near = get_close_matches(name, fields, n=1)
-            meant = f" (did you mean {near[0].replace('_', '-')}?)" if near else ""
-            mistakes.append(f"{given} is not a setting{meant}")
-            continue
-        try:
-            is_item = spec_of(fields[name]).repeat and isinstance(value, str | PathLike)
-            typed[name] = as_type(hints[name], [value] if is_item else value)
-        except ValueError as error:
-            mistakes.append(f"{given}: {error}")
-    if mistakes:
-        raise UsageError(f"{source}: {'; '.join(mistakes)}")
-    return typed
+    repeated = [name for name, field in fields.items() if spec_of(field).repeat]
+    return as_types(source, values, field_types(*classes), repeated)
 
 
 def select(values: Given, *classes: type) -> dict[str, Any]:
@@ -294,13 +419,6 @@ def build(cls: type[T], values: Mapping[str, Any], hint: str | None = None) -> T
     if missing := [spelled(name, cls) for name in required if name not in own]:
         raise UsageError(f"{' and '.join(missing)} must be given", hint)
     return cls(**own)
-
-
-def unknown(what: str, name: str, known: Iterable[str], hint: str) -> UsageError:
-    """Return the error of a name that is not among the known ones; its hint has the nearest."""
-    near = get_close_matches(name, known, n=3, cutoff=0.4)
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
-    return UsageError(f"no {what} is called {name!r}", f"{meant}{hint}")
 
 
 def from_json(cls: type[T], values: Mapping[str, Any]) -> T:

@@ -24,7 +24,7 @@ from denserk.config.options import (
     select,
     setting,
     typed_values,
-    unknown,
+    unknown_name,
 )
 from denserk.config.shared import DeviceSettings, OverwriteSettings, ResumeSettings, ShardSettings
 from denserk.config.yaml_files import paper_sections, read_options
@@ -361,7 +361,9 @@ def find_preset(name: str) -> Preset:
     if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
         return as_preset(name, Path(name), read_options(name))
     if name not in presets():
-        raise unknown("preset or file", name, presets(), "denserk finetune --list-presets has all")
+        raise unknown_name(
+            "preset or file", name, presets(), "denserk finetune --list-presets has all"
+        )
     return presets()[name]
 
 
@@ -566,6 +568,6 @@ def resolve_mining(preset: str | None, given: Given) -> MiningSettings:
     if preset is not None:
         presets = paper_sections("mining")
         if preset not in presets:
-            raise unknown("preset", preset, presets, f"give one of {', '.join(presets)}")
+            raise unknown_name("preset", preset, presets, f"give one of {', '.join(presets)}")
         values = typed_values(preset, presets[preset][1], MiningSettings)
     return build(MiningSettings, {**values, **given})
