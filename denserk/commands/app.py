@@ -63,7 +63,7 @@ class _Commands(TyperGroup):
         """Return the command that is named; for another word, raise an error with the nearest."""
         name = args[0].replace("_", "-")
         if name not in COMMANDS and name[:1] != "-" and not ctx.resilient_parsing:
-            from denserk.config.options import unknown_name  # not needed by the help
+            from denserk.config.values import unknown_name  # not needed by the help
 
             raise unknown_name("command", name, COMMANDS, "denserk --help lists all")
         return super().resolve_command(ctx, args)

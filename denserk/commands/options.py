@@ -24,6 +24,7 @@ from typer.core import TyperCommand
 from denserk.commands.app import app
 from denserk.config import options
 from denserk.config.encoding import ModelOptions
+from denserk.config.values import as_type, type_hints, without_none
 from denserk.config.yaml_files import read_options
 from denserk.errors import UsageError
 from denserk.reporting import ConsoleSettings, configure
@@ -75,7 +76,7 @@ class Command(TyperCommand):
             if value is None:
                 continue
             try:
-                options.as_type(kind, value)
+                as_type(kind, value)
             except ValueError as error:
                 hint = f"see {ctx.command_path} --help"
                 raise UsageError(f"{flags[name]}: {error}", hint) from None
@@ -117,7 +118,7 @@ class _Option:
     def __init__(self, settings: type, name: str, *, is_unset: bool = False) -> None:
         field, self.name, self._is_unset = options.fields_of(settings)[name], name, is_unset
         self.spec, self._default = options.spec_of(field), field.default
-        self._kind = options.without_none(options.type_hints(settings)[name])
+        self._kind = without_none(type_hints(settings)[name])
         own_defaults = getattr(settings, "own_defaults", "")
         owner = settings
         while not inspect.get_annotations(owner):

@@ -8,6 +8,7 @@ from typing import Any
 
 from denserk.config import options
 from denserk.config.shared import ResumeSettings
+from denserk.config.values import unknown_name
 from denserk.config.yaml_files import FOLDER, read_yaml
 
 # Papers with published figures; condenser: also coCondenser and gradient caching.
@@ -122,9 +123,7 @@ def find_benchmark(name: str) -> Benchmark | Group:
     known: dict[str, Benchmark | Group] = {**benchmarks(), **groups()}
     name = name.replace("beir:", "beir/").rstrip("/")
     if name not in known:
-        raise options.unknown_name(
-            "benchmark", name, known, "denserk benchmark --list prints all of them"
-        )
+        raise unknown_name("benchmark", name, known, "denserk benchmark --list prints all of them")
     return known[name]
 
 

@@ -20,13 +20,12 @@ from denserk.config.options import (
     as_json,
     build,
     option,
-    plain,
     select,
     setting,
     typed_values,
-    unknown_name,
 )
 from denserk.config.shared import DeviceSettings, OverwriteSettings, ResumeSettings, ShardSettings
+from denserk.config.values import plain, unknown_name
 from denserk.config.yaml_files import paper_sections, read_options
 from denserk.errors import UsageError
 

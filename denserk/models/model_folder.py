@@ -15,18 +15,14 @@ from transformers.models.auto import modeling_auto
 
 from denserk.config import encoding
 from denserk.config.encoding import Representation, RepresentationSettings, TextSettings
-from denserk.config.options import NOTHING, as_json, as_type, from_json
+from denserk.config.options import NOTHING, as_json, from_json
 from denserk.config.retrieval import Metric
+from denserk.config.values import as_type
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, InputError, ModelError, UsageError
 from denserk.io.locks import refuse_being_written
 from denserk.io.manifest import check
-from denserk.io.model_files import (
-    DENSERK_FILE,
-    TERM_WEIGHT_FILE,
-    read_json,
-    require_model,
-)
+from denserk.io.model_files import DENSERK_FILE, TERM_WEIGHT_FILE, read_json, require_model
 from denserk.io.versions import Version, read_whole
 from denserk.models import checkpoints
 from denserk.models.backbone import STATIC, Architecture, Backbone, architecture_of, longest_input

@@ -15,11 +15,7 @@ from denserk.config.options import as_json
 from denserk.config.retrieval import Metric
 from denserk.data.tokenization import PAIR
 from denserk.io.files import flush_written, whole_text, write_errors
-from denserk.io.model_files import (
-    CONFIG,
-    DENSERK_FILE,
-    MODULES_FILE,
-)
+from denserk.io.model_files import CONFIG, DENSERK_FILE, MODULES_FILE
 from denserk.models.backbone import STATIC, longest_input
 from denserk.models.checkpoints import Tensors, write_tensors
 from denserk.models.model_folder import FORMAT_VERSION, PASSAGE_SIDE, QUERY_SIDE

@@ -20,7 +20,8 @@ from denserk.config import benchmarks as config
 from denserk.config.benchmarks import Benchmark
 from denserk.config.evaluation import EvalSettings
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import as_json, plain
+from denserk.config.options import as_json
+from denserk.config.values import plain
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.benchmarks import published_by, run_in_folder
 from denserk.evaluation.evaluator import short_names

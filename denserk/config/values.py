@@ -1,0 +1,208 @@
+"""Conversion of values from YAML, JSON and the command line to the types of options."""
+
+import dataclasses
+import types
+from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from enum import Enum
+from functools import cache
+from os import PathLike
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from denserk.errors import UsageError
+
+
+def plain(value: Any) -> Any:
+    """Return a field's value as JSON and YAML represent it: enums by value, tuples as lists.
+
+    >>> plain((1, 2)), plain(None)
+    ([1, 2], None)
+    """
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    return value
+
+
+def without_none(kind: Any) -> Any:
+    """Return a type without its `None`.
+
+    >>> without_none(int | None), without_none(str)
+    (<class 'int'>, <class 'str'>)
+    """
+    if get_origin(kind) in (Union, types.UnionType):
+        return next(part for part in get_args(kind) if part is not type(None))
+    return kind
+
+
+type_hints = cache(get_type_hints)
+
+
+def field_types(*classes: Any) -> dict[str, Any]:
+    """Return the types of the fields of dataclasses by name."""
+    kinds = {}
+    for cls in classes:
+        for field in dataclasses.fields(cls):
+            kinds[field.name] = type_hints(cls)[field.name]
+    return kinds
+
+
+def as_type(kind: Any, value: Any) -> Any:
+    """Convert a value from YAML, JSON or the command line to a type; a ValueError if it is none.
+
+    A text becomes a number, or the items of a list; "none" becomes None where it is allowed.
+
+    >>> as_type(float, "5e-6"), as_type(tuple[int, ...], "12, 10"), as_type(int | None, "none")
+    (5e-06, (12, 10), None)
+    >>> as_type(int, "twelve")
+    Traceback (most recent call last):
+    ValueError: found 'twelve', expected a whole number
+    """
+    is_optional = type(None) in get_args(kind)
+    kind = without_none(kind)
+    if is_optional and (value is None or _is_word_none(kind, value)):
+        return None
+    if _is_choice(kind):
+        return _as_choice(kind, value)
+    if get_origin(kind) is tuple:
+        return _as_tuple(kind, value)
+    if get_origin(kind) is Mapping:
+        return _as_mapping(kind, value)
+    if kind in _SCALARS:
+        return _SCALARS[kind](value)
+    return _as_record(kind, value)
+
+
+def _is_choice(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
+def _is_word_none(kind: Any, value: Any) -> bool:
+    """Return whether a value is the word for None; one of an enumeration's names may be "none"."""
+    return not _is_choice(kind) and value == "none"
+
+
+def _as_choice(kind: type[Enum], value: Any) -> Enum:
+    try:
+        return kind(value)
+    except ValueError:
+        names = [str(choice.value) for choice in kind]
+        raise _mismatch(value, " or ".join(names)) from None
+
+
+def _as_tuple(kind: Any, value: Any) -> tuple[Any, ...]:
+    """Convert a list, or a text with commas between the items."""
+    item_kind = get_args(kind)[0]
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part]
+    if not isinstance(value, list | tuple):
+        raise _mismatch(value, "a list")
+    return tuple(as_type(item_kind, item) for item in value)
+
+
+def _as_mapping(kind: Any, value: Any) -> dict[Any, Any]:
+    key_kind, item_kind = get_args(kind)
+    if not isinstance(value, Mapping):
+        raise _mismatch(value, "a mapping")
+    return {as_type(key_kind, key): as_type(item_kind, item) for key, item in value.items()}
+
+
+def _as_record(kind: Any, value: Any) -> Any:
+    """Convert a mapping to a dataclass; a UsageError lists all its mistakes."""
+    if not (dataclasses.is_dataclass(kind) and isinstance(value, Mapping)):
+        raise _mismatch(value, "a mapping")
+    name = kind.__name__  # type: ignore[union-attr]  # of a class
+    return kind(**as_types(name, value, field_types(kind)))  # type: ignore[operator]
+
+
+def _as_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _mismatch(value, "true or false")
+
+
+def _as_int(value: Any) -> int:
+    number = value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            number = int(value)
+    if isinstance(number, int) and not isinstance(number, bool):
+        return number
+    raise _mismatch(value, "a whole number")
+
+
+def _as_float(value: Any) -> float:
+    """Convert to a number; a whole one stays an integer, as which it is recorded."""
+    number = value
+    if isinstance(value, str):
+        with suppress(ValueError):  # YAML reads 5e-6 as a text
+            number = float(value)
+    if isinstance(number, int | float) and not isinstance(number, bool):
+        return number
+    raise _mismatch(value, "a number")
+
+
+def _as_str(value: Any) -> str:
+    if isinstance(value, str | PathLike):
+        return str(value)
+    raise _mismatch(value, "text")
+
+
+_SCALARS: Mapping[Any, Callable[[Any], Any]] = {
+    bool: _as_bool,
+    int: _as_int,
+    float: _as_float,
+    str: _as_str,
+}
+
+
+def _mismatch(value: Any, expected: str) -> ValueError:
+    """Return the error of a value that is not of a type."""
+    return ValueError(f"found {value!r}, expected {expected}")
+
+
+def as_types(
+    source: str, values: Mapping[str, Any], kinds: Mapping[str, Any], items: Container[str] = ()
+) -> dict[str, Any]:
+    """Convert values by name to the types of those names, which may be spelled with hyphens.
+
+    A text or path of one of `items`, names of lists, is a list with that item. A UsageError, which
+    begins with `source`, lists all mistakes.
+
+    >>> as_types("config.yaml", {"batch-size": "8"}, {"batch_size": int})
+    {'batch_size': 8}
+    """
+    typed: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for spelling, value in values.items():
+        name = spelling.replace("-", "_")
+        if name not in kinds:
+            mistakes.append(f"{spelling} is not a setting{_suggestion(name, kinds)}")
+            continue
+        if name in items and isinstance(value, str | PathLike):
+            value = [value]
+        try:
+            typed[name] = as_type(kinds[name], value)
+        except ValueError as error:
+            mistakes.append(f"{spelling}: {error}")
+    if mistakes:
+        raise UsageError(f"{source}: {'; '.join(mistakes)}")
+    return typed
+
+
+def _suggestion(name: str, names: Iterable[str]) -> str:
+    """Return a question for the name that is most like another one; empty if none is."""
+    nearest = get_close_matches(name, names, n=1)
+    if not nearest:
+        return ""
+    return f" (did you mean {nearest[0].replace('_', '-')}?)"
+
+
+def unknown_name(noun: str, name: str, names: Iterable[str], hint: str) -> UsageError:
+    """Return the error of a name that is none of some names; its hint has the nearest ones."""
+    nearest = get_close_matches(name, names, n=3, cutoff=0.4)
+    if nearest:
+        hint = f"did you mean {' or '.join(nearest)}? {hint}"
+    return UsageError(f"no {noun} is called {name!r}", hint)
