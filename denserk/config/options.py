@@ -11,7 +11,7 @@ import dataclasses
 import math
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -58,7 +58,8 @@ class OptionSpec:
 
     def flag(self, name: str) -> str:
         """Return the spelling of the field `name` on the command line."""
-        return f"{'--set ' if self.rare else '--'}{name.replace('_', '-')}"
+        spelling = name.replace("_", "-")
+        return f"--set {spelling}" if self.rare else f"--{spelling}"
 
     def check(self, name: str, value: Any) -> None:
         """Raise a UsageError for a value that is out of bounds, empty, or no folder."""
@@ -66,19 +67,29 @@ class OptionSpec:
             raise UsageError(f"{self.flag(name)} -: a folder is expected, not a stream")
         if self.nonempty and not value:
             raise UsageError(f"{self.flag(name)} is empty: a value is expected")
-        bounds = {text: bound for text in BOUNDS if (bound := getattr(self, text)) is not None}
-        for number in value if isinstance(value, tuple) else (value,):
-            if not isinstance(number, int | float):
-                continue
-            expected = [f"{text.replace('_', ' ')} {bound:g}" for text, bound in bounds.items()]
-            if isinstance(number, int) and number > LARGEST:
-                expected = [f"at most {LARGEST}"]
-            elif not math.isfinite(number):
-                expected = ["a finite number"]
-            elif all(BOUNDS[text](number, bound) for text, bound in bounds.items()):
-                continue
-            shown = f"{self.flag(name)}{'=' if self.rare else ' '}{number}"
-            raise UsageError(f"{shown}: {', '.join(expected)} is expected")
+        items = value if isinstance(value, tuple) else (value,)
+        for item in items:
+            if isinstance(item, int | float):
+                self._check_number(name, item)
+
+    def _check_number(self, name: str, number: float) -> None:
+        """Raise a UsageError for a number that is out of bounds."""
+        expected = self._expectation(number)
+        if expected is not None:
+            equals = "=" if self.rare else " "
+            raise UsageError(f"{self.flag(name)}{equals}{number}: {expected} is expected")
+
+    def _expectation(self, number: float) -> str | None:
+        """Return what a number should be; None if it is."""
+        if isinstance(number, int) and number > LARGEST:
+            return f"at most {LARGEST}"
+        if not math.isfinite(number):
+            return "a finite number"
+        bounds = {name: getattr(self, name) for name in BOUNDS}
+        bounds = {name: bound for name, bound in bounds.items() if bound is not None}
+        if all(BOUNDS[name](number, bound) for name, bound in bounds.items()):
+            return None
+        return ", ".join(f"{name.replace('_', ' ')} {bound:g}" for name, bound in bounds.items())
 
 
 def option(default: Any = REQUIRED, *names: str, **spec: Any) -> Any:
@@ -120,68 +131,112 @@ class Settings:
 
     def __post_init__(self) -> None:
         specs = {name: spec_of(field) for name, field in fields_of(self).items()}
-        given = {name: specs[name] for name in given_fields(self)}
-        for name, spec in given.items():
-            spec.check(name, getattr(self, name))
-            needed = [other for other in spec.needs.split() if other in specs]
-            if needed and given.keys().isdisjoint(needed):
-                wanted = " or ".join(specs[other].flag(other) for other in needed)
-                raise UsageError(f"{spec.flag(name)} needs {wanted}")
-            for other in (*spec.excludes.split(), *spec.either.split()):
-                if other in given:
-                    flags = f"{spec.flag(name)} and {given[other].flag(other)}"
-                    raise UsageError(f"{flags} exclude each other", "give one of them")
+        given = given_fields(self)
+        for name in given:
+            specs[name].check(name, getattr(self, name))
+            _check_needs(name, specs, given)
+            _check_excludes(name, specs, given)
         for name, spec in specs.items():
-            choice = [name, *spec.either.split()]
-            if spec.either and given.keys().isdisjoint(choice):
-                raise UsageError(f"give {' or '.join(specs[each].flag(each) for each in choice)}")
+            if spec.either:
+                _check_choice([name, *spec.either.split()], specs, given)
         for cls in reversed(type(self).__mro__):
-            if check := vars(cls).get("_check"):
+            check = vars(cls).get("_check")
+            if check is not None:
                 check(self)
+
+
+def _check_needs(name: str, specs: Mapping[str, OptionSpec], given: Sequence[str]) -> None:
+    """Raise a UsageError for a given option without one of those that it needs."""
+    # an option of a shared base class may name one that not every class has
+    needed = [other for other in specs[name].needs.split() if other in specs]
+    if needed and set(needed).isdisjoint(given):
+        flags = [specs[other].flag(other) for other in needed]
+        raise UsageError(f"{specs[name].flag(name)} needs {' or '.join(flags)}")
+
+
+def _check_excludes(name: str, specs: Mapping[str, OptionSpec], given: Sequence[str]) -> None:
+    """Raise a UsageError for a given option beside one that it excludes."""
+    spec = specs[name]
+    for other in (*spec.excludes.split(), *spec.either.split()):
+        if other in given:
+            flags = f"{spec.flag(name)} and {specs[other].flag(other)}"
+            raise UsageError(f"{flags} exclude each other", "give one of them")
+
+
+def _check_choice(
+    choices: Sequence[str], specs: Mapping[str, OptionSpec], given: Sequence[str]
+) -> None:
+    """Raise a UsageError if none of some options is given."""
+    if set(choices).isdisjoint(given):
+        flags = [specs[name].flag(name) for name in choices]
+        raise UsageError(f"give {' or '.join(flags)}")
 
 
 def given_fields(settings: Any) -> list[str]:
     """Return the names of the fields that differ from their defaults."""
-    return [name for name, f in fields_of(settings).items() if getattr(settings, name) != f.default]
-
-
-def _given_specs(*groups: Any) -> dict[str, OptionSpec]:
-    return {name: spec_of(fields_of(g)[name]) for g in groups for name in given_fields(g)}
+    fields = fields_of(settings).items()
+    return [name for name, field in fields if getattr(settings, name) != field.default]
 
 
 def unused_options(trained: str, *groups: Any) -> list[str]:
     """Return the given options that the training of `trained` does not have (`of`)."""
-    given = _given_specs(*groups).items()
-    return [s.flag(name) for name, s in given if s.of and trained not in s.of.split()]
+    flags = []
+    for name, spec in _given_specs(*groups).items():
+        if spec.of and trained not in spec.of.split():
+            flags.append(spec.flag(name))
+    return flags
 
 
 def reject_given(*groups: Any, why: str, hint: str | None = None, among: str = "") -> None:
     """Raise a UsageError that lists the given options (`among` some names)."""
-    given, names = _given_specs(*groups).items(), among.split()
-    if flags := [spec.flag(name) for name, spec in given if not names or name in names]:
+    names = among.split()
+    flags = []
+    for name, spec in _given_specs(*groups).items():
+        if not names or name in names:
+            flags.append(spec.flag(name))
+    if flags:
         raise UsageError(f"{', '.join(flags)}: {why}", hint)
 
 
-@cache
-def _class_bodies(source: str) -> Mapping[str, list[ast.stmt]]:
-    classes = (c for c in ast.parse(Path(source).read_bytes()).body if isinstance(c, ast.ClassDef))
-    return {cls.name: cls.body for cls in classes}
+def _given_specs(*groups: Any) -> dict[str, OptionSpec]:
+    """Return the metadata of the given options of settings objects."""
+    specs = {}
+    for group in groups:
+        fields = fields_of(group)
+        for name in given_fields(group):
+            specs[name] = spec_of(fields[name])
+    return specs
 
 
 @cache
 def field_docs(settings: type) -> Mapping[str, str]:
     """Return field name -> help text: the strings under the fields of a class and its bases."""
     docs: dict[str, str] = {}
-    for cls in filter(dataclasses.is_dataclass, reversed(settings.__mro__)):
-        bodies = _class_bodies(str(sys.modules[cls.__module__].__file__))
-        for field, doc in pairwise(bodies.get(cls.__name__, ())):
-            match field, doc:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
-                    docs[name] = " ".join(text.split())
+    for cls in reversed(settings.__mro__):
+        if dataclasses.is_dataclass(cls):
+            source = str(sys.modules[cls.__module__].__file__)
+            docs |= _strings_under_fields(_class_bodies(source).get(cls.__name__, []))
     return docs
+
+
+@cache
+def _class_bodies(source: str) -> Mapping[str, list[ast.stmt]]:
+    """Return the statements of the classes of a source file."""
+    statements = ast.parse(Path(source).read_bytes()).body
+    return {cls.name: cls.body for cls in statements if isinstance(cls, ast.ClassDef)}
+
+
+def _strings_under_fields(body: Sequence[ast.stmt]) -> dict[str, str]:
+    """Return for each field of a class the string behind it, in one line."""
+    strings = {}
+    for field, doc in pairwise(body):
+        match field, doc:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                strings[name] = " ".join(text.split())
+    return strings
 
 
 def as_json(settings: Any) -> dict[str, Any]:
@@ -206,11 +261,12 @@ def select(values: Given, *classes: type) -> dict[str, Any]:
 
 def build(cls: type[T], values: Mapping[str, Any], hint: str | None = None) -> T:
     """Build a settings object from those values that are its fields."""
-    own = select(values, cls)
+    arguments = select(values, cls)
     required = [name for name, field in fields_of(cls).items() if field.default is REQUIRED]
-    if missing := [spelled(name, cls) for name in required if name not in own]:
+    missing = [spelled(name, cls) for name in required if name not in arguments]
+    if missing:
         raise UsageError(f"{' and '.join(missing)} must be given", hint)
-    return cls(**own)
+    return cls(**arguments)
 
 
 def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
