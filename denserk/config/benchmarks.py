@@ -9,7 +9,7 @@ from typing import Any
 from denserk.config import options
 from denserk.config.shared import ResumeSettings
 from denserk.config.values import unknown_name
-from denserk.config.yaml_files import FOLDER, read_yaml
+from denserk.config.yaml_files import RECIPES, read_yaml
 
 # Papers with published figures; condenser: also coCondenser and gradient caching.
 Paper = StrEnum("Paper", "AGGRETRIEVER CONDENSER MASTER MLR")
@@ -83,7 +83,7 @@ class Group:
 
 @cache
 def _recipe() -> Mapping[str, Mapping[str, Any]]:
-    return read_yaml(FOLDER / "benchmarks.yaml")
+    return read_yaml(RECIPES / "benchmarks.yaml")
 
 
 @cache

@@ -9,8 +9,7 @@ from typing import Any
 from denserk.config import recorded
 from denserk.errors import InputError, UsageError
 
-# Recipes of the package.
-FOLDER = Path(__file__).parents[1] / "recipes"
+RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def read_yaml(path: str | Path) -> Mapping[str, Any]:
@@ -19,24 +18,39 @@ def read_yaml(path: str | Path) -> Mapping[str, Any]:
 
     expected = "lines of the form 'name: value'"
     try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(Path(path).read_text("utf-8"))
-        node = loader.get_single_node()
-        keys = [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-        for key, other in combinations(keys, 2):
-            if key.value == other.value:
-                problem = f"the key {other.value!r} is repeated"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=other.start_mark)
-        values = loader.construct_document(node) if keys else node
+        values = _parse(Path(path).read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1
+        problem = _in_one_line(error.problem or error)
+        raise InputError(path, line, f"invalid YAML ({problem})", expected) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        line = error.problem_mark.line + 1 if isinstance(error, yaml.MarkedYAMLError) else None
-        problem = " ".join(str(getattr(error, "problem", None) or error).split())
-        found = f"invalid YAML ({problem})"
-        raise InputError(path, line, found, expected) from error
+        found = f"invalid YAML ({_in_one_line(error)})"
+        raise InputError(path, None, found, expected) from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise InputError(path, None, "no mapping", expected)
     return values
+
+
+def _parse(text: str) -> Any:
+    """Parse YAML; None if it has no names, a YAMLError for a repeated one of the outer mapping."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    node = loader.get_single_node()
+    if not isinstance(node, yaml.MappingNode) or not node.value:
+        return None
+    keys = [key for key, _ in node.value]
+    for first, second in combinations(keys, 2):
+        if first.value == second.value:
+            problem = f"the key {second.value!r} is repeated"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=second.start_mark)
+    return loader.construct_document(node)
+
+
+def _in_one_line(problem: object) -> str:
+    return " ".join(str(problem).split())
 
 
 def read_options(path: str | Path) -> dict[str, Any]:
@@ -51,8 +65,8 @@ def read_options(path: str | Path) -> dict[str, Any]:
 @cache
 def paper_sections(section: str) -> Mapping[str, tuple[Path, Mapping[str, Any]]]:
     """Return the entries of `section` in all recipes: name -> (file, values)."""
-    return {
-        name: (path, values)
-        for path in sorted(FOLDER.glob("*.yaml"))
-        for name, values in read_yaml(path).get(section, {}).items()
-    }
+    sections = {}
+    for path in sorted(RECIPES.glob("*.yaml")):
+        for name, values in read_yaml(path).get(section, {}).items():
+            sections[name] = (path, values)
+    return sections

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from denserk.config import benchmarks as config
-from denserk.config.yaml_files import FOLDER
+from denserk.config.yaml_files import RECIPES
 from denserk.errors import UsageError
 from denserk.evaluation.results import PublishedRow
 
@@ -76,7 +76,7 @@ def _on_another_corpus(paper: config.Paper, names: Sequence[str]) -> list[str]:
 @cache
 def figures(paper: config.Paper) -> tuple[Mapping[str, str], ...]:
     """Return all values of a paper, in the order of its tables, by the columns of its file."""
-    return tuple(csv.DictReader((FOLDER / f"{paper}.csv").read_text("utf-8").splitlines()))
+    return tuple(csv.DictReader((RECIPES / f"{paper}.csv").read_text("utf-8").splitlines()))
 
 
 def published_rows(paper: config.Paper, name: str) -> tuple[PublishedRow, ...]:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from denserk.config.benchmarks import Benchmark, Source
-from denserk.config.yaml_files import FOLDER
+from denserk.config.yaml_files import RECIPES
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import installed, require
 from denserk.io.durability import flush_names, flush_tree
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 IRDS = "irds:"
 BEIR = "beir:"
 BEIR_ARCHIVE = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{name}.zip"
-BEIR_CHECKSUMS = FOLDER / "beir-archives.csv"
+BEIR_CHECKSUMS = RECIPES / "beir-archives.csv"
 TEXT_FIELDS = ("text", "body", "abstract", "contents")
 
 
