@@ -13,7 +13,7 @@ import typer
 from mkdocs.structure.files import File
 
 from denserk.commands.app import app, register
-from denserk.commands.options import ALL_OPTIONS
+from denserk.commands.help_pages import ALL_OPTIONS
 
 ROOT = Path(__file__).parents[1]
 ADDED = {"README.md": "overview.md", "CHANGELOG.md": "changes.md"}  # pages from outside docs/

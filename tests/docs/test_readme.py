@@ -91,7 +91,7 @@ def parse(arguments, command=None, name="denserk", parent=None):
         parse(rest, chosen, name, context)
     else:
         given = {setting.partition("=")[0] for setting in context.params.get("set_") or ()}
-        assert {name.replace("-", "_") for name in given} <= command.rare.keys()
+        assert {name.replace("-", "_") for name in given} <= command.page.settings.keys()
 
 
 @pytest.mark.parametrize("page", by_page(PAGES))

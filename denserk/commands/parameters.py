@@ -1,0 +1,158 @@
+"""Fields of settings classes as parameters of typer commands, with their help texts."""
+
+import dataclasses
+import inspect
+import re
+import types
+from enum import Enum
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+
+from denserk.config.options import REQUIRED, OptionSpec, field_docs, fields_of, spec_of
+from denserk.config.values import type_hints, without_none
+
+METAVARS = {bool: "yes|no", int: "INTEGER", float: "NUMBER"}
+
+
+@dataclasses.dataclass(frozen=True)
+class OptionField:
+    """A field of a settings class, as an option of a command."""
+
+    name: str
+    kind: Any  # the type, without None
+    default: Any
+    spec: OptionSpec
+    section: str  # of the help
+    help: str
+    is_unset: bool  # only a given value is passed on: a model or a preset has the others
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the value is a tuple."""
+        return get_origin(self.kind) is tuple
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the value is one number."""
+        return self.kind in (int, float)
+
+    @property
+    def metavar(self) -> str:
+        """What stands for the value in the help."""
+        if isinstance(self.kind, type) and issubclass(self.kind, Enum):
+            return "|".join(str(choice.value) for choice in self.kind)
+        if self.spec.metavar is not None:
+            return self.spec.metavar
+        if self.is_list:
+            return "A,B,..."
+        return METAVARS.get(self.kind, "TEXT")
+
+    @property
+    def help_record(self) -> tuple[str, str]:
+        """The name and the help text of a field that --set takes."""
+        return f"{self.name.replace('_', '-')}={self.metavar}", self.help
+
+    @property
+    def parameter(self) -> inspect.Parameter:
+        """The keyword parameter for typer."""
+        kind = self.kind
+        metavar = self.spec.metavar
+        flag = self.spec.flag(self.name)
+        if self.is_list and self.spec.repeat:
+            kind = types.GenericAlias(list, get_args(kind)[:1])
+        elif self.is_list:
+            kind = str
+            metavar = self.metavar
+        elif kind is bool and (self.default is not False or self.is_unset):
+            flag = f"{flag}/--no-{flag.removeprefix('--')}"
+        return option_parameter(
+            self.name,
+            kind | None,
+            flag,
+            *self.spec.names,
+            help=self.help,
+            metavar=metavar,
+            rich_help_panel=self.section,
+        )
+
+
+def option_fields(settings: type, *, is_unset: bool = False) -> list[OptionField]:
+    """Return the fields of a settings class as options of a command."""
+    return [
+        OptionField(
+            name=name,
+            kind=without_none(type_hints(settings)[name]),
+            default=field.default,
+            spec=spec_of(field),
+            section=_section(settings, name),
+            help=_help(settings, name, is_unset),
+            is_unset=is_unset,
+        )
+        for name, field in fields_of(settings).items()
+    ]
+
+
+def option_parameter(
+    name: str, kind: Any, *flags: str, default: Any = None, **typer_options: Any
+) -> inspect.Parameter:
+    """Return a keyword parameter that typer makes an option of."""
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, typer.Option(*flags, show_default=False, **typer_options)],
+    )
+
+
+def _section(settings: type, name: str) -> str:
+    """Return the title of a field's section: the docstring's beginning, up to a colon or period.
+
+    A class without fields of its own leaves it to its base that has the field.
+    """
+    owner = settings
+    while not inspect.get_annotations(owner):
+        owner = next(base for base in owner.__bases__ if name in fields_of(base))
+    title = re.split("[.:]", owner.__doc__ or "")[0]
+    if _own_defaults(settings):
+        return f"{title} (overrides the model's)"
+    return title
+
+
+def _help(settings: type, name: str, is_unset: bool) -> str:
+    """Return a field's help text, with its default."""
+    text = field_docs(settings)[name]
+    field = fields_of(settings)[name]
+    if field.default is REQUIRED:
+        return text if is_unset else f"{text} [required]"
+    if "[default: " in text:
+        return text
+    default = _own_defaults(settings) or _default_text(field.default, spec_of(field).rare)
+    return f"{text} [default: {default}]" if default else text
+
+
+def _own_defaults(settings: type) -> str:
+    """Return what a class shows in place of every default; empty: nothing else."""
+    return getattr(settings, "own_defaults", "")
+
+
+def _default_text(default: Any, is_setting: bool) -> str:
+    """Return a default as it is typed; empty if the help does not show it.
+
+    >>> _default_text((12, 10), is_setting=False), _default_text(" ", is_setting=False)
+    ('12,10', "' '")
+    >>> _default_text(False, is_setting=False), _default_text(False, is_setting=True)
+    ('', 'no')
+    """
+    if default is None:
+        return "none" if is_setting else ""
+    if default is False:
+        return "no" if is_setting else ""
+    if default is True:
+        return "yes"
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    text = str(default)
+    if text.isspace():
+        return repr(default)
+    return text
