@@ -4,11 +4,14 @@ import logging
 from typing import Annotated, Any
 
 from denserk.commands.options import command
+from denserk.config import finetuning
 from denserk.config import pretraining as config
-from denserk.config import training
 from denserk.config.encoding import ComputeSettings, TextSettings
 from denserk.config.formats import CorpusSettings
+from denserk.config.mining import MiningPaths, MiningSettings, resolve_mining
 from denserk.config.options import Given
+from denserk.config.presets import COLUMNS, PresetSettings, list_presets
+from denserk.config.training import CLASSES
 from denserk.reporting import print_table
 
 logger = logging.getLogger(__name__)
@@ -43,8 +46,8 @@ def pretrain(
     "distillation batch_size epochs lr group_size grad_cache dtype dev_data device resume",
 )
 def finetune(
-    presets: training.PresetSettings,
-    given: Annotated[Given, *training.CLASSES],
+    presets: PresetSettings,
+    given: Annotated[Given, *CLASSES],
     corpus: CorpusSettings,
 ) -> Any:
     """Fine-tune a retriever or a cross-encoder.
@@ -53,9 +56,9 @@ def finetune(
     denserk finetune --model bert-base-uncased --representation agg --train-data t.jsonl --output m/
     """
     if presets.list_presets:
-        print_table(training.COLUMNS, training.list_presets())
+        print_table(COLUMNS, list_presets())
         return None
-    run = training.resolve_run(presets.preset, corpus, given)
+    run = finetuning.resolve_run(presets.preset, corpus, given)
     from denserk.tasks.finetune import finetune as task
 
     result = task(run)
@@ -76,8 +79,8 @@ def _report(result: Any, output: str, best: str = "") -> Any:
     "sampling_strategy range_min relative_margin answers teacher skip_missing seed overwrite",
 )
 def mine_negatives(
-    paths: training.MiningPaths,
-    given: Annotated[Given, training.MiningSettings],
+    paths: MiningPaths,
+    given: Annotated[Given, MiningSettings],
     corpus: CorpusSettings,
     text: Annotated[Given, TextSettings],
     compute: ComputeSettings,
@@ -89,6 +92,6 @@ def mine_negatives(
     """
     from denserk.tasks.mine_negatives import mine_negatives as task
 
-    result = task(paths, training.resolve_mining(paths.preset, given), corpus, text, compute)
+    result = task(paths, resolve_mining(paths.preset, given), corpus, text, compute)
     logger.info(f"{paths.output}: {result.queries:,} queries, {result.negatives:,} negatives")
     return result

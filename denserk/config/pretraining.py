@@ -19,8 +19,9 @@ from denserk.config.options import (
     typed_values,
     unused_options,
 )
+from denserk.config.presets import overridden
 from denserk.config.shared import DeviceSettings, ResumeSettings
-from denserk.config.training import OptimizerSettings, ResolvedRun, overridden
+from denserk.config.training import OptimizerSettings, ResolvedRun
 from denserk.config.yaml_files import paper_sections
 from denserk.errors import UsageError
 

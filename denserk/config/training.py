@@ -1,32 +1,13 @@
-"""Options, presets and resolved settings of fine-tuning, and what pre-training shares with it.
+"""Options of fine-tuning, and what pre-training shares with it."""
 
-The options of negative mining, which writes training data, are at the end.
-"""
-
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
-from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from denserk.config import formats
 from denserk.config.encoding import PrecisionSettings, RepresentationSettings, TextSettings
-from denserk.config.options import (
-    REQUIRED,
-    Given,
-    Settings,
-    as_json,
-    build,
-    option,
-    select,
-    setting,
-    typed_values,
-)
-from denserk.config.shared import DeviceSettings, OverwriteSettings, ResumeSettings, ShardSettings
-from denserk.config.values import plain, unknown_name
-from denserk.config.yaml_files import paper_sections, read_options
+from denserk.config.options import REQUIRED, Settings, as_json, option, setting
+from denserk.config.shared import DeviceSettings, ResumeSettings
+from denserk.config.values import plain
 from denserk.errors import UsageError
 
 # Settings of one run, which its configuration does not record.
@@ -276,16 +257,6 @@ class FinetuneSettings(ResumeSettings, DeviceSettings, kw_only=True):
     """Skip and count passages missing from the corpus instead of stopping."""
 
 
-@dataclass(frozen=True)
-class PresetSettings:
-    """Preset."""
-
-    preset: str | None = option(None, metavar="NAME|FILE")
-    """Preset of a paper (see --list-presets) or YAML file; options override it."""
-    list_presets: bool = False
-    """Print all presets and exit."""
-
-
 # Classes of the settings that a preset can have; field names are unique over them.
 CLASSES: tuple[type, ...] = (
     FinetuneSettings,
@@ -299,93 +270,6 @@ CLASSES: tuple[type, ...] = (
     RerankingSettings,
     ValidationSettings,
 )
-# Given option -> setting of a preset or recipe that it disables, because that one would win.
-RIVALS = {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "train_fraction": "train_queries"}
-
-
-def overridden(values: Given, given: Given) -> dict[str, Any]:
-    """Return the values of a preset or recipe with the given ones in place of theirs."""
-    beaten = {RIVALS.get(name) for name in given}
-    return {name: value for name, value in values.items() if name not in beaten} | dict(given)
-
-
-@dataclass(frozen=True)
-class Description:
-    """Description of a preset: initial model, training data and notes."""
-
-    summary: str = ""
-    start: str = ""
-    data: str = ""
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preset(Description):
-    """Settings of a paper, or of a user's own YAML file, which has the sources as comments.
-
-    `settings` are typed values by field name.
-    """
-
-    name: str
-    file: Path
-    settings: Given
-
-    def lines(self, given: Given) -> Iterator[str]:
-        """Describe the preset and the given options that override it."""
-        yield f"preset {self.name}" + (f": {self.summary}" if self.summary else "")
-        yield f"  values from {self.file}: {shown(self.settings)}"
-        if changed := {name: self.settings[name] for name in given if name in self.settings}:
-            yield f"  overridden: {shown(changed)}"
-        texts = (self.start and f"starts from {self.start}", self.data and f"data: {self.data}")
-        yield from (f"  {text}" for text in (*texts, *self.notes) if text)
-
-
-def as_preset(name: str, file: Path, values: Given) -> Preset:
-    """Validate the values of a preset's YAML mapping."""
-    typed = typed_values(str(file), values, Description, *CLASSES)
-    described = select(typed, Description)
-    settings = {n: value for n, value in typed.items() if n not in described}
-    return Preset(name=name, file=file, settings=settings, **described)
-
-
-@cache
-def presets() -> Mapping[str, Preset]:
-    """Return every preset of the papers by name, paper by paper."""
-    rows = paper_sections("presets")
-    return {name: as_preset(name, file, values) for name, (file, values) in rows.items()}
-
-
-def find_preset(name: str) -> Preset:
-    """Return the preset of a name, or the one in a YAML file."""
-    if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
-        return as_preset(name, Path(name), read_options(name))
-    if name not in presets():
-        raise unknown_name(
-            "preset or file", name, presets(), "denserk finetune --list-presets has all"
-        )
-    return presets()[name]
-
-
-# Columns of `list_presets`.
-COLUMNS = ("preset", "summary", "start", "data", "settings")
-
-
-def list_presets() -> list[tuple[str, ...]]:
-    """Return all presets as rows of text."""
-    return [(p.name, p.summary, p.start, p.data, shown(p.settings)) for p in presets().values()]
-
-
-def shown(values: Given) -> str:
-    """Format values by field name as YAML.
-
-    >>> shown({"batch_size": 8, "fields": ("title", "text"), "l2_norm": True})
-    'batch-size: 8, fields: [title, text], l2-norm: true'
-    """
-    import yaml
-
-    named = {name.replace("_", "-"): plain(value) for name, value in values.items()}
-    text: str = yaml.safe_dump(named, default_flow_style=True, sort_keys=False, width=math.inf)
-    return text.strip()[1:-1]
 
 
 class ResolvedRun:
@@ -410,163 +294,3 @@ class ResolvedRun:
             for name, value in section.items()
             if value is not None and name not in OF_ONE_RUN
         }
-
-
-@dataclass(frozen=True)
-class FinetuneRun(ResolvedRun):
-    """Resolved settings of a run, overrides of the model's own settings, and notes for the log."""
-
-    finetune: FinetuneSettings
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
-    adapters: LoraSettings = field(default_factory=LoraSettings)
-    cache: CacheSettings = field(default_factory=CacheSettings)
-    reranking: RerankingSettings = field(default_factory=RerankingSettings)
-    validation: ValidationSettings = field(default_factory=ValidationSettings)
-    corpus: formats.CorpusSettings = field(default_factory=formats.CorpusSettings)
-    representation: Given = field(default_factory=dict)
-    text: Given = field(default_factory=dict)
-    preset: str | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def warmup_is_of_preset(self) -> bool:
-        """See `ResolvedRun`."""
-        if self.preset is None:
-            return False
-        return find_preset(self.preset).settings.get("warmup_steps") == self.optimizer.warmup_steps
-
-
-def run_of_options(options: Given) -> FinetuneRun:
-    """Resolve a run from the options of `denserk finetune` by name, as they are given."""
-    typed = typed_values(
-        "denserk finetune", options, PresetSettings, formats.CorpusSettings, *CLASSES
-    )
-    preset_name = build(PresetSettings, typed).preset
-    return resolve_run(preset_name, build(formats.CorpusSettings, typed), select(typed, *CLASSES))
-
-
-def resolve_run(
-    preset_name: str | None, corpus: formats.CorpusSettings, given: Given
-) -> FinetuneRun:
-    """Resolve a run's settings: the preset's, overridden by given ones (by field name)."""
-    preset = None if preset_name is None else find_preset(preset_name)
-    values = overridden(preset.settings if preset else {}, given)
-    notes = list(preset.lines(given)) if preset else []
-    if "best_by" in values.keys() - given.keys() and not {"dev_data", "dev_corpus"} & values.keys():
-        metric = values.pop("best_by")
-        notes.append(f"without --dev-data the last weights are kept, not the best by {metric}")
-    start = f"the preset starts from {preset.start}" if preset else "denserk finetune --help"
-    hints = get_type_hints(FinetuneRun)
-    sections: Given = {n: build(cls, values, start) for n, cls in hints.items() if cls in CLASSES}
-    return FinetuneRun(
-        **sections,
-        corpus=corpus,
-        representation=select(values, RepresentationSettings),
-        text=select(values, TextSettings),
-        preset=preset_name,
-        notes=tuple(notes),
-    )
-
-
-SamplingStrategy = StrEnum("SamplingStrategy", "RANDOM TOP")
-# Hits that contain an answer: used like others, not used as negatives, or used as positives.
-AnswerBearing = StrEnum("AnswerBearing", "KEEP DROP PROMOTE")
-
-
-class MiningPaths(OverwriteSettings, kw_only=True):
-    """Input and output."""
-
-    train: str | None = option(None, "--train-data", metavar="FILE|-")
-    """Training data in any format; its queries and positives are used."""
-    train_format: formats.TrainingFormat | None = None
-    """Format of --train. [default: detected]"""
-    topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
-    """Queries, instead of --train or to supply the query texts it lacks."""
-    topics_format: formats.TopicsFormat | None = None
-    """Format of --topics. [default: detected]"""
-    qrels: str | None = option(None, metavar="FILE|DIR|NAME|-")
-    """Relevance judgments: positives of --topics; with --train, further positives to exclude."""
-    qrels_format: formats.QrelsFormat | None = setting(None)
-    """Format of --qrels. [default: detected]"""
-    run: tuple[str, ...] = option(REQUIRED, "--result-path", repeat=True, metavar="FILE|-")
-    """Run to mine from; several runs are merged."""
-    run_format: formats.RunFormat | None = setting(None)
-    """Format of the runs. [default: detected]"""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
-    """Passages of the runs."""
-    answers: str | None = option(None, metavar="FILE|DIR|NAME|-")
-    """Answers by query id. [default: those of --train]"""
-    output: str = option(REQUIRED, metavar="FILE|-")
-    """Training data with the mined negatives."""
-    output_format: formats.TrainingFormat = formats.TrainingFormat.TEVATRON
-    """Format of the output."""
-    preset: str | None = option(None, metavar="NAME")
-    """Settings of a paper, nv-retriever; options override them."""
-
-    def _check(self) -> None:
-        if self.train is None and (self.topics is None or self.qrels is None):
-            raise UsageError("give --train, or both of --topics and --qrels")
-        if self.corpus is None and self.output_format not in formats.WITHOUT_TEXTS:
-            why = f"--output-format {self.output_format} needs the passages' texts"
-            raise UsageError(why, f"add --corpus, or write ids: {', '.join(formats.WITHOUT_TEXTS)}")
-
-
-class MiningSettings(ShardSettings):
-    """Mining."""
-
-    depth: int = option(200, "--range-max", at_least=1)
-    """Hits per query to consider in each run."""
-    num_negatives: int = option(30, "--negative-number", "--n-sample", at_least=1)
-    """Maximum negatives per query."""
-    sampling_strategy: SamplingStrategy = option(SamplingStrategy.RANDOM, "--sampling")
-    """Sample negatives at random or take the highest-ranked hits."""
-    seed: int = 42
-    """Random seed; the sample of a query does not depend on other queries."""
-    min_relevance: int = setting(1)
-    """Minimum grade of a positive in --qrels."""
-    range_min: int = option(0, at_least=0)
-    """Skip the top N hits of each query, which often contain unlabelled positives."""
-    max_score: float | None = setting(None)
-    """Maximum score of a negative."""
-    min_score: float | None = setting(None)
-    """Minimum score of a negative."""
-    absolute_margin: float | None = setting(None)
-    """Minimum score difference between the best positive and a negative."""
-    relative_margin: float | None = None
-    """Minimum relative score difference to the best positive; 0.05: up to 95% of its score."""
-    answer_bearing: AnswerBearing | None = setting(None)
-    """Handling of hits whose text contains an answer (DPR). [default: drop with --answers]"""
-    regex: bool = False
-    """Answers are regular expressions (CuratedTREC)."""
-    keep_gold: bool = setting(True)
-    """With answer-bearing=promote, keep the original positives before the promoted ones."""
-    drop_literal: bool = setting(False)
-    """Exclude hits whose text contains a positive's text, or is contained in one."""
-    teacher: str | None = option(None, metavar="DIR|HUB_ID")
-    """Cross-encoder whose scores replace those of the run, for margins and in the output."""
-    skip_missing: bool = False
-    """Skip and count missing passages and queries without hits instead of stopping."""
-
-    def _check(self) -> None:
-        if self.range_min >= self.depth:
-            raise UsageError(f"--range-min {self.range_min} is not below --depth {self.depth}")
-        if not self.keep_gold and self.answer_bearing is not AnswerBearing.PROMOTE:
-            raise UsageError("--set keep-gold=no needs --set answer-bearing=promote")
-
-    @property
-    def has_margin(self) -> bool:
-        """Whether negatives are compared with a positive's score."""
-        return self.absolute_margin is not None or self.relative_margin is not None
-
-
-def resolve_mining(preset: str | None, given: Given) -> MiningSettings:
-    """Return the settings of a preset of the recipes with given ones in place of theirs."""
-    values: Given = {}
-    if preset is not None:
-        presets = paper_sections("mining")
-        if preset not in presets:
-            raise unknown_name("preset", preset, presets, f"give one of {', '.join(presets)}")
-        values = typed_values(preset, presets[preset][1], MiningSettings)
-    return build(MiningSettings, {**values, **given})

@@ -21,8 +21,8 @@ from datasets import Features, List, Value
 from datasets.arrow_writer import ArrowWriter
 from numpy.typing import NDArray
 
+from denserk.config.finetuning import FinetuneRun
 from denserk.config.options import as_json
-from denserk.config.training import FinetuneRun
 from denserk.data import prepared
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError

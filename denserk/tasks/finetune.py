@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from denserk.config import encoding
+from denserk.config.finetuning import FinetuneRun
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, spelled, unused_options
 from denserk.config.retrieval import Metric
-from denserk.config.training import BI_ENCODER, CROSS_ENCODER, DevMetric, FinetuneRun, Objective
+from denserk.config.training import BI_ENCODER, CROSS_ENCODER, DevMetric, Objective
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import PairTrainingBatches, TrainingBatches
 from denserk.data.training_data import tokenize_sentences

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
 from denserk.config.options import NOTHING, as_json
-from denserk.config.training import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.answers import match_answers
 from denserk.io import training

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from denserk.config import encoding, pretraining, recorded, retrieval, training
+from denserk.config import encoding, finetuning, pretraining, recorded, retrieval
 from denserk.config.analysis import Step
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, select
@@ -373,7 +373,7 @@ def train_again(command: str, options: Mapping[str, Any]) -> None:
 
     with claim([options["output"]], resume=options["resume"]):
         if command == "finetune":
-            finetune(training.run_of_options(options))
+            finetune(finetuning.run_of_options(options))
         else:
             pretrain(pretraining.run_of_options(options))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from denserk.config.training import FinetuneRun
+from denserk.config.finetuning import FinetuneRun
 from denserk.errors import UsageError
 from denserk.extras import require
 from denserk.io.durability import flush_tree

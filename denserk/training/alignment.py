@@ -11,8 +11,8 @@ from datasets import List, Value
 from torch import nn
 
 from denserk.config import encoding, recorded
+from denserk.config.finetuning import FinetuneRun
 from denserk.config.options import as_json
-from denserk.config.training import FinetuneRun
 from denserk.data.batches import plan
 from denserk.data.pretraining_data import split_sentences
 from denserk.data.tokenization import TextTokenizer

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from denserk.config.training import FinetuneRun
+from denserk.config.finetuning import FinetuneRun
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import SentenceBatches, TrainingBatches
 from denserk.data.training_data import SentenceStore, prepare

@@ -33,8 +33,9 @@ from transformers import TrainerControl, TrainerState, TrainingArguments, set_se
 from transformers.integrations import integration_utils as trackers
 
 from denserk.config import recorded
+from denserk.config.finetuning import FinetuneRun
 from denserk.config.pretraining import PretrainRun, PretrainSettings
-from denserk.config.training import FinetuneRun, FinetuneSettings, ValidationSettings
+from denserk.config.training import FinetuneSettings, ValidationSettings
 from denserk.errors import MismatchError, MissingExtraError, UsageError
 from denserk.io.files import display_name, whole_binary, whole_text
 from denserk.io.manifest import TRAINING_RECORD, Kind, differences, read_manifest, training_record

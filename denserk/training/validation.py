@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.config import training
+from denserk.config.finetuning import FinetuneRun
 from denserk.config.formats import CorpusSettings
 from denserk.data.batches import PairJoiner, TokenBatch, by_length, pad, to_device
 from denserk.data.tokenization import TextTokenizer
@@ -45,7 +46,7 @@ class DevSet(NamedTuple):
 
 
 def dev_sets(
-    run: training.FinetuneRun, store: TrainingStore | None, tokenizers: Sequence[TextTokenizer]
+    run: FinetuneRun, store: TrainingStore | None, tokenizers: Sequence[TextTokenizer]
 ) -> list[DevSet]:
     """Return what a run validates on: tokenised held-out training data, then --dev-corpus.
 

@@ -1,8 +1,10 @@
 import pytest
 
+from denserk.config.finetuning import resolve_run
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import fields_of, typed_values
-from denserk.config.training import CLASSES, DevMetric, find_preset, presets, resolve_run
+from denserk.config.presets import find_preset, presets
+from denserk.config.training import CLASSES, DevMetric
 from denserk.errors import UsageError
 
 PATHS = {"model": "m", "train_data": ("t.jsonl",), "output": "o"}

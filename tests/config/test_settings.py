@@ -9,6 +9,7 @@ from denserk.config.encoding import (
     TextSettings,
 )
 from denserk.config.formats import GenerateSettings
+from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.config.options import as_json, from_json
 from denserk.config.retrieval import (
     CollectionSettings,
@@ -18,7 +19,6 @@ from denserk.config.retrieval import (
     SearchPaths,
     SearchSettings,
 )
-from denserk.config.training import MiningPaths, MiningSettings
 from denserk.errors import InputError, UsageError
 
 NEEDED = {

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from denserk.config.encoding import Representation
+from denserk.config.finetuning import FinetuneRun, resolve_run
 from denserk.config.formats import CorpusSettings
-from denserk.config.training import FinetuneRun, resolve_run
 from denserk.tasks.finetune import finetune
 from denserk.training.run_folder import TrainingResult
 from tests.support.training_examples import inline, jsonl

@@ -13,10 +13,10 @@ from denserk.config.encoding import (
     Representation,
     RepresentationSettings,
 )
+from denserk.config.finetuning import FinetuneRun
 from denserk.config.training import (
     ContrastiveKind,
     Distillation,
-    FinetuneRun,
     FinetuneSettings,
     ObjectiveSettings,
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
+from denserk.config.finetuning import FinetuneRun, resolve_run
 from denserk.config.formats import CorpusSettings
-from denserk.config.training import FinetuneRun, resolve_run
 from tests.support.toy import WORDS
 
 

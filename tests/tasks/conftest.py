@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from denserk.config.training import MiningPaths, MiningSettings
+from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.io.training import read_training
 from denserk.tasks.mine_negatives import mine_negatives
 from tests.support.mining import RUN, run_text

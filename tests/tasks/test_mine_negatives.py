@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.formats import ConversionSettings, TrainingFormat
-from denserk.config.training import AnswerBearing, MiningPaths, MiningSettings
+from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings
 from denserk.errors import InputError, MismatchError
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.io.training import read_training

@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.config.training import MiningSettings
+from denserk.config.mining import MiningSettings
 from denserk.records import best_first
 from denserk.tasks.mine_negatives import Drops, guard_hits, text_guard
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from denserk.config.training import presets
+from denserk.config.presets import presets
 from tests.support.finetuning import log_of, write_examples
 from tests.support.training_examples import jsonl, words
 

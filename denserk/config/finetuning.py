@@ -1,0 +1,79 @@
+"""Resolved settings of fine-tuning: a preset's, overridden by given options."""
+
+from dataclasses import dataclass, field
+from typing import get_type_hints
+
+from denserk.config import formats
+from denserk.config.encoding import RepresentationSettings, TextSettings
+from denserk.config.options import Given, build, select, typed_values
+from denserk.config.presets import PresetSettings, find_preset, overridden
+from denserk.config.training import (
+    CLASSES,
+    CacheSettings,
+    FinetuneSettings,
+    LoraSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    RerankingSettings,
+    ResolvedRun,
+    SamplingSettings,
+    ValidationSettings,
+)
+
+
+@dataclass(frozen=True)
+class FinetuneRun(ResolvedRun):
+    """Resolved settings of a run, overrides of the model's own settings, and notes for the log."""
+
+    finetune: FinetuneSettings
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    adapters: LoraSettings = field(default_factory=LoraSettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    reranking: RerankingSettings = field(default_factory=RerankingSettings)
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
+    corpus: formats.CorpusSettings = field(default_factory=formats.CorpusSettings)
+    representation: Given = field(default_factory=dict)
+    text: Given = field(default_factory=dict)
+    preset: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def warmup_is_of_preset(self) -> bool:
+        """See `ResolvedRun`."""
+        if self.preset is None:
+            return False
+        return find_preset(self.preset).settings.get("warmup_steps") == self.optimizer.warmup_steps
+
+
+def run_of_options(options: Given) -> FinetuneRun:
+    """Resolve a run from the options of `denserk finetune` by name, as they are given."""
+    typed = typed_values(
+        "denserk finetune", options, PresetSettings, formats.CorpusSettings, *CLASSES
+    )
+    preset_name = build(PresetSettings, typed).preset
+    return resolve_run(preset_name, build(formats.CorpusSettings, typed), select(typed, *CLASSES))
+
+
+def resolve_run(
+    preset_name: str | None, corpus: formats.CorpusSettings, given: Given
+) -> FinetuneRun:
+    """Resolve a run's settings: the preset's, overridden by given ones (by field name)."""
+    preset = None if preset_name is None else find_preset(preset_name)
+    values = overridden(preset.settings if preset else {}, given)
+    notes = list(preset.lines(given)) if preset else []
+    if "best_by" in values.keys() - given.keys() and not {"dev_data", "dev_corpus"} & values.keys():
+        metric = values.pop("best_by")
+        notes.append(f"without --dev-data the last weights are kept, not the best by {metric}")
+    start = f"the preset starts from {preset.start}" if preset else "denserk finetune --help"
+    hints = get_type_hints(FinetuneRun)
+    sections: Given = {n: build(cls, values, start) for n, cls in hints.items() if cls in CLASSES}
+    return FinetuneRun(
+        **sections,
+        corpus=corpus,
+        representation=select(values, RepresentationSettings),
+        text=select(values, TextSettings),
+        preset=preset_name,
+        notes=tuple(notes),
+    )
