@@ -1,7 +1,7 @@
 """Resolved settings of fine-tuning: a preset's, overridden by given options."""
 
 from dataclasses import dataclass, field
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from denserk.config import formats
 from denserk.config.encoding import RepresentationSettings, TextSettings
@@ -60,15 +60,23 @@ def resolve_run(
     preset_name: str | None, corpus: formats.CorpusSettings, given: Given
 ) -> FinetuneRun:
     """Resolve a run's settings: the preset's, overridden by given ones (by field name)."""
-    preset = None if preset_name is None else find_preset(preset_name)
-    values = overridden(preset.settings if preset else {}, given)
-    notes = list(preset.lines(given)) if preset else []
-    if "best_by" in values.keys() - given.keys() and not {"dev_data", "dev_corpus"} & values.keys():
+    if preset_name is None:
+        values = dict(given)
+        notes = []
+        hint = "denserk finetune --help"
+    else:
+        preset = find_preset(preset_name)
+        values = overridden(preset.settings, given)
+        notes = list(preset.lines(given))
+        hint = f"the preset starts from {preset.start}"
+    has_dev_data = "dev_data" in values or "dev_corpus" in values
+    if "best_by" in values and "best_by" not in given and not has_dev_data:
         metric = values.pop("best_by")
         notes.append(f"without --dev-data the last weights are kept, not the best by {metric}")
-    start = f"the preset starts from {preset.start}" if preset else "denserk finetune --help"
-    hints = get_type_hints(FinetuneRun)
-    sections: Given = {n: build(cls, values, start) for n, cls in hints.items() if cls in CLASSES}
+    sections: dict[str, Any] = {}
+    for name, cls in get_type_hints(FinetuneRun).items():
+        if cls in CLASSES:
+            sections[name] = build(cls, values, hint)
     return FinetuneRun(
         **sections,
         corpus=corpus,

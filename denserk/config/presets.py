@@ -28,9 +28,14 @@ RIVALS = {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "train_fraction
 
 
 def overridden(values: Given, given: Given) -> dict[str, Any]:
-    """Return the values of a preset or recipe with the given ones in place of theirs."""
-    beaten = {RIVALS.get(name) for name in given}
-    return {name: value for name, value in values.items() if name not in beaten} | dict(given)
+    """Return the values of a preset or recipe with the given ones in place of theirs.
+
+    >>> overridden({"max_steps": 9, "lr": 1e-5}, {"epochs": 2})
+    {'lr': 1e-05, 'epochs': 2}
+    """
+    disabled = {RIVALS.get(name) for name in given}
+    kept_values = {name: value for name, value in values.items() if name not in disabled}
+    return kept_values | dict(given)
 
 
 @dataclass(frozen=True)
@@ -56,20 +61,27 @@ class Preset(Description):
 
     def lines(self, given: Given) -> Iterator[str]:
         """Describe the preset and the given options that override it."""
-        yield f"preset {self.name}" + (f": {self.summary}" if self.summary else "")
+        summary = f": {self.summary}" if self.summary else ""
+        yield f"preset {self.name}{summary}"
         yield f"  values from {self.file}: {shown(self.settings)}"
-        if changed := {name: self.settings[name] for name in given if name in self.settings}:
-            yield f"  overridden: {shown(changed)}"
-        texts = (self.start and f"starts from {self.start}", self.data and f"data: {self.data}")
-        yield from (f"  {text}" for text in (*texts, *self.notes) if text)
+        overridden_values = {name: self.settings[name] for name in given if name in self.settings}
+        if overridden_values:
+            yield f"  overridden: {shown(overridden_values)}"
+        if self.start:
+            yield f"  starts from {self.start}"
+        if self.data:
+            yield f"  data: {self.data}"
+        for note in self.notes:
+            if note:
+                yield f"  {note}"
 
 
 def as_preset(name: str, file: Path, values: Given) -> Preset:
     """Validate the values of a preset's YAML mapping."""
     typed = typed_values(str(file), values, Description, *CLASSES)
-    described = select(typed, Description)
-    settings = {n: value for n, value in typed.items() if n not in described}
-    return Preset(name=name, file=file, settings=settings, **described)
+    description = select(typed, Description)
+    settings = {field: value for field, value in typed.items() if field not in description}
+    return Preset(name=name, file=file, settings=settings, **description)
 
 
 @cache
@@ -84,9 +96,8 @@ def find_preset(name: str) -> Preset:
     if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
         return as_preset(name, Path(name), read_options(name))
     if name not in presets():
-        raise unknown_name(
-            "preset or file", name, presets(), "denserk finetune --list-presets has all"
-        )
+        hint = "denserk finetune --list-presets has all"
+        raise unknown_name("preset or file", name, presets(), hint)
     return presets()[name]
 
 
@@ -96,7 +107,10 @@ COLUMNS = ("preset", "summary", "start", "data", "settings")
 
 def list_presets() -> list[tuple[str, ...]]:
     """Return all presets as rows of text."""
-    return [(p.name, p.summary, p.start, p.data, shown(p.settings)) for p in presets().values()]
+    return [
+        (preset.name, preset.summary, preset.start, preset.data, shown(preset.settings))
+        for preset in presets().values()
+    ]
 
 
 def shown(values: Given) -> str:

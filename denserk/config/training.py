@@ -282,15 +282,18 @@ class ResolvedRun:
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON, by section."""
-        parts = {name: part for name, part in vars(self).items() if name != "notes"}
-        return {n: as_json(p) if isinstance(p, Settings) else p for n, p in parts.items()}
+        sections = {}
+        for name, part in vars(self).items():
+            if name != "notes":
+                sections[name] = as_json(part) if isinstance(part, Settings) else part
+        return sections
 
     def config(self) -> dict[str, Any]:
         """Return the settings as --config reads them, without unset ones and those of one run."""
-        sections = (each for each in self.as_json().values() if isinstance(each, dict))
-        return {
-            name.replace("_", "-"): plain(value)
-            for section in sections
-            for name, value in section.items()
-            if value is not None and name not in OF_ONE_RUN
-        }
+        values = {}
+        for section in self.as_json().values():
+            if isinstance(section, dict):
+                for name, value in section.items():
+                    if value is not None and name not in OF_ONE_RUN:
+                        values[name.replace("_", "-")] = plain(value)
+        return values
