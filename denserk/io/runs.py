@@ -7,14 +7,14 @@ import io
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice, pairwise
 from math import isfinite, nan
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -29,6 +29,7 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 BLOCK = 1 << 20  # bytes that are parsed at once
+SMALL_BLOCK = 1 << 19  # bytes up to which a line loop is quicker than importing pyarrow
 COLUMNS = {
     RunFormat.TREC: "6 columns: qid Q0 docid rank score tag",
     RunFormat.MSMARCO: "3 columns: qid, docid, rank",
@@ -58,13 +59,6 @@ QRELS_COLUMNS_HINT = (
 )
 SCORE_HINT = "--set order=score reads the scores"
 TEVATRON_HINT = "if the third column is a score, name the format: tevatron"
-LINES = {  # of query, passage, rank, score and tag; SCORE stands for the format of a score
-    RunFormat.TREC: "{} Q0 {} {} {:SCORE} {}\n",
-    RunFormat.MSMARCO: "{}\t{}\t{}\n",
-    RunFormat.TEVATRON: "{0}\t{1}\t{3:SCORE}\n",
-    RunFormat.JSONL: '{{"qid":{},"docid":{},"rank":{},"score":{:SCORE}}}\n',
-    RunFormat.MTEB: ",{1}:{3:.9}",  # 100.0: pytrec_eval takes no integer
-}
 Results = Iterable[tuple[str, Sequence[tuple[str, float]]]]  # qid, [(docid, score), ...]
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
 RawLines = Iterable[tuple[int, bytes]]  # numbered from 1
@@ -106,11 +100,11 @@ def read_run_scores(
     """
     run: dict[str, dict[str, float]] = {}
     for hits in _RunFile(path, format, by_rank).queries():
-        known = run.setdefault(hits.qid, {})
+        scores = run.setdefault(hits.qid, {})
         for docid, score, line in zip(hits.docids, hits.scores, hits.lines, strict=True):
-            if docid in known:
+            if docid in scores:
                 raise _twice(hits.qid, docid, path, line)
-            known[docid] = score
+            scores[docid] = score
     return run
 
 
@@ -339,20 +333,18 @@ class _RunFile:
         return format
 
     def _split(self, block: bytes, number: int) -> Iterator[RankedList] | None:
-        """Split a large block by pyarrow if its lines are clean; else return None.
-
-        Clean lines are printable ASCII, with one blank or tab between columns.
-        """
-        text = block.replace(b"\t", b" ")
-        # up to half a megabyte a line loop is quicker than importing pyarrow
-        if len(text) <= 1 << 19 or self.by_rank or self.format in (RunFormat.JSONL, RunFormat.MTEB):
+        """Split a large block by pyarrow if its lines are clean; else return None."""
+        is_json = self.format in (RunFormat.JSONL, RunFormat.MTEB)
+        if len(block) <= SMALL_BLOCK or self.by_rank or is_json:
             return None
-        codes = np.frombuffer(text, np.uint8)
-        blank = codes <= ord(" ")
-        if blank[0] or codes[-1] != ord("\n") or (blank[1:] & blank[:-1]).any():
-            return None  # an empty column or line
-        if not text.isascii() or np.count_nonzero(codes < ord(" ")) > block.count(b"\n"):
-            return None  # a control character
+        text = block.replace(b"\t", b" ")
+        if not _has_clean_lines(text):
+            return None
+        hits = self._read_columns(text)
+        return None if hits is None else hits.ranked_lists(number)
+
+    def _read_columns(self, text: bytes) -> "_BlockHits | None":
+        """Read clean lines by pyarrow; None if one is a comment, or no hit."""
         import pyarrow as pa
         from pyarrow import compute, csv
 
@@ -375,19 +367,17 @@ class _RunFile:
             table = csv.read_csv(pa.BufferReader(text), in_one_block, unquoted, needed_columns)
         except pa.ArrowInvalid:  # another number of columns, or a score that may be none
             return None
-        scores = np.from_dlpack(table[value_column].chunk(0))  # to_numpy would import pandas
+        values = np.from_dlpack(table[value_column].chunk(0))  # to_numpy would import pandas
+        scores = -values.astype(float) if has_ranks else values
         queries = compute.run_end_encode(table[Column.QUERY_ID].chunk(0))
         qids = queries.values.to_pylist()
-        starts = [0, *queries.run_ends.to_pylist()]
         if any(qid.startswith("#") for qid in qids) or not np.isfinite(scores).all():
             return None
-        docids = table[Column.PASSAGE_ID].to_pylist()
-        values = (-scores.astype(float) if has_ranks else scores).tolist()
-        return (
-            RankedList(
-                qid, docids[start:end], values[start:end], range(number + start, number + end)
-            )
-            for qid, (start, end) in zip(qids, pairwise(starts), strict=True)
+        return _BlockHits(
+            qids=qids,
+            ends=queries.run_ends.to_pylist(),
+            docids=table[Column.PASSAGE_ID].to_pylist(),
+            scores=scores.tolist(),
         )
 
     def _parse(self, block: bytes, number: int) -> Iterator[RankedList]:
@@ -449,11 +439,9 @@ class _RunFile:
 
     def _predictions(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of all subsets and splits, which may share no query."""
+        data = b"\n".join(text for _, text in lines)
         try:
-            subsets = orjson.loads(b"\n".join(text for _, text in lines))
-            subsets.pop("mteb_model_meta", None)
-            splits = [split for subset in subsets.values() for split in subset.values()]
-            queries = [(qid, hits.items()) for split in splits for qid, hits in split.items()]
+            queries = _queries_of_predictions(orjson.loads(data))
         except (ValueError, AttributeError, TypeError) as error:
             found = f"no predictions of retrieval ({error})"
             raise InputError(self.path, None, found, COLUMNS[RunFormat.MTEB]) from None
@@ -500,6 +488,50 @@ class _RunFile:
         if hint is None and len(parts) > 6:
             hint = "does an id have a blank? only text after the tag may"
         return InputError(self.path, line, files.columns(len(parts)), expected, hint)
+
+
+class _BlockHits(NamedTuple):
+    """The hits of a block of lines, column by column."""
+
+    qids: list[str]  # of consecutive lines
+    ends: list[int]  # for each of them, the row after its last hit
+    docids: list[str]
+    scores: list[float]
+
+    def ranked_lists(self, number: int) -> Iterator[RankedList]:
+        """Yield the hits query by query; `number` is that of the first line."""
+        starts = [0, *self.ends]
+        for qid, (start, end) in zip(self.qids, pairwise(starts), strict=True):
+            lines = range(number + start, number + end)
+            yield RankedList(qid, self.docids[start:end], self.scores[start:end], lines)
+
+
+def _has_clean_lines(text: bytes) -> bool:
+    r"""Return whether all lines are printable ASCII, with one blank between columns.
+
+    >>> _has_clean_lines(b"q Q0 d 1 2.0 tag\n"), _has_clean_lines(b"q  Q0 d 1 2.0 tag\n")
+    (True, False)
+    """
+    codes = np.frombuffer(text, np.uint8)
+    is_blank = codes <= ord(" ")
+    if is_blank[0] or codes[-1] != ord("\n"):
+        return False
+    has_empty_column = (is_blank[1:] & is_blank[:-1]).any()
+    if has_empty_column or not text.isascii():
+        return False
+    control_characters = np.count_nonzero(codes < ord(" "))
+    return bool(control_characters <= text.count(b"\n"))
+
+
+def _queries_of_predictions(predictions: Any) -> list[tuple[str, Iterable[tuple[str, Any]]]]:
+    """Return (qid, hits) of all subsets and splits; another error of Python if they have none."""
+    predictions.pop("mteb_model_meta", None)
+    queries = []
+    for subset in predictions.values():
+        for split in subset.values():
+            for qid, hits in split.items():
+                queries.append((qid, hits.items()))
+    return queries
 
 
 def _joined(parts: Sequence[RankedList]) -> RankedList:
@@ -573,41 +605,100 @@ def write_run(
     tag: str = "denserk",
     score_format: str = ".9g",
 ) -> int:
-    """Write a run from (qid, [(docid, score), ...]), best first; return the number of lines.
+    """Write a run from (qid, [(docid, score), ...]), best first; return the number of hits.
 
     MS MARCO's format takes at most 1000 hits per query. `tag` is the last column of TREC's format,
     and mteb's name of the model. Raises an OutputError if a score is not finite.
     """
-    depth = 1000 if format is RunFormat.MSMARCO else None
-    line = LINES[format].replace("SCORE", score_format)
-    is_one_object = format is RunFormat.MTEB
-    count = 0
-    cut_hits = 0
+    queries = _CheckedHits(results, DEPTHS.get(format))
     with files.whole_binary(path) as out:
-        if is_one_object:
-            model = orjson.dumps({"model_name": tag, "revision": None})
-            out.write(b'{"mteb_model_meta":%b,"default":{"test":{' % model)
-        for number, (qid, hits) in enumerate(results):
-            written = hits[:depth]
-            cut_hits += len(hits) - len(written)
-            for docid, score in written:
+        for text in WRITERS[format](queries, tag, score_format):
+            out.write(text.encode())
+    if queries.left_out:
+        message = f"left out: {queries.left_out:,} hits below rank 1000, the last one of {format}"
+        logger.warning(message)
+    return queries.count
+
+
+class _CheckedHits:
+    """Results that are written, query by query: cut to a depth, and checked.
+
+    Attributes:
+        count: number of hits so far.
+        left_out: number of hits below the depth so far.
+    """
+
+    def __init__(self, results: Results, depth: int | None) -> None:
+        self._results = results
+        self._depth = depth
+        self.count = 0
+        self.left_out = 0
+
+    def __iter__(self) -> Iterator[tuple[str, Sequence[tuple[str, float]]]]:
+        for qid, all_hits in self._results:
+            hits = all_hits[: self._depth]
+            for docid, score in hits:
                 if not isfinite(score):
                     raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
-            if format is RunFormat.JSONL or is_one_object:
-                qid = orjson.dumps(qid).decode()
-                written = [(orjson.dumps(docid).decode(), score) for docid, score in written]
-            lines = [
-                line.format(qid, docid, rank, score, tag)
-                for rank, (docid, score) in enumerate(written, start=1)
-            ]
-            text = "".join(lines)
-            if is_one_object:
-                separator = "," if number > 0 else ""
-                text = f"{separator}{qid}:{{{text.removeprefix(',')}}}"
-            out.write(text.encode())
-            count += len(lines)
-        if is_one_object:
-            out.write(b"}}}\n")
-    if cut_hits:
-        logger.warning(f"left out: {cut_hits:,} hits below rank 1000, the last one of {format}")
-    return count
+            self.count += len(hits)
+            self.left_out += len(all_hits) - len(hits)
+            yield qid, hits
+
+
+def _write_trec(results: Results, tag: str, score_format: str) -> Iterator[str]:
+    for qid, hits in results:
+        lines = [
+            f"{qid} Q0 {docid} {rank} {score:{score_format}} {tag}\n"
+            for rank, (docid, score) in enumerate(hits, start=1)
+        ]
+        yield "".join(lines)
+
+
+def _write_msmarco(results: Results, tag: str, score_format: str) -> Iterator[str]:
+    for qid, hits in results:
+        lines = [f"{qid}\t{docid}\t{rank}\n" for rank, (docid, _) in enumerate(hits, start=1)]
+        yield "".join(lines)
+
+
+def _write_tevatron(results: Results, tag: str, score_format: str) -> Iterator[str]:
+    for qid, hits in results:
+        lines = [f"{qid}\t{docid}\t{score:{score_format}}\n" for docid, score in hits]
+        yield "".join(lines)
+
+
+def _write_json_lines(results: Results, tag: str, score_format: str) -> Iterator[str]:
+    for qid, hits in results:
+        query = f'"qid":{_json(qid)}'
+        lines = [
+            f'{{{query},"docid":{_json(docid)},"rank":{rank},"score":{score:{score_format}}}}\n'
+            for rank, (docid, score) in enumerate(hits, start=1)
+        ]
+        yield "".join(lines)
+
+
+def _write_predictions(results: Results, tag: str, score_format: str) -> Iterator[str]:
+    """Yield one JSON object of mteb; its scores have a point: pytrec_eval takes no integer."""
+    model = _json({"model_name": tag, "revision": None})
+    yield f'{{"mteb_model_meta":{model},"default":{{"test":{{'
+    separator = ""
+    for qid, hits in results:
+        scores = [f"{_json(docid)}:{score:.9}" for docid, score in hits]
+        yield f"{separator}{_json(qid)}:{{{','.join(scores)}}}"
+        separator = ","
+    yield "}}}\n"
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+# For each format a function of results, the tag and the format of scores, which yields the text.
+WRITERS: Mapping[RunFormat, Callable[[Results, str, str], Iterator[str]]] = {
+    RunFormat.TREC: _write_trec,
+    RunFormat.MSMARCO: _write_msmarco,
+    RunFormat.TEVATRON: _write_tevatron,
+    RunFormat.JSONL: _write_json_lines,
+    RunFormat.MTEB: _write_predictions,
+}
+# Hits per query that a format takes, where they are limited.
+DEPTHS = {RunFormat.MSMARCO: 1000}
