@@ -17,7 +17,8 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.fusion import Weights, score_parts, weighted
 from denserk.index.searcher import Hits, Ranking
 from denserk.io.files import STREAM, ScratchRecords, some
-from denserk.io.manifest import describe_run, file_sha256, forget_file
+from denserk.io.ir_metadata import describe_run
+from denserk.io.manifest import file_sha256, forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import RankedList, RunLookup, write_run
 from denserk.io.topics import read_qrels_map

@@ -24,7 +24,8 @@ from denserk.index.searcher import Hits, Ranking
 from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import STREAM, some
-from denserk.io.manifest import describe_run, forget_file
+from denserk.io.ir_metadata import describe_run
+from denserk.io.manifest import forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries

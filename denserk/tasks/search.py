@@ -21,7 +21,8 @@ from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
 from denserk.index.searcher import Hits, Searcher
 from denserk.io import vectors
 from denserk.io.blocks import texts_sha256
-from denserk.io.manifest import Description, describe_run, forget_file, model_of
+from denserk.io.ir_metadata import describe_run
+from denserk.io.manifest import Description, forget_file, model_of
 from denserk.io.runs import write_run
 from denserk.io.topics import read_queries
 from denserk.records import Query
