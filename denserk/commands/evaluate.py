@@ -371,7 +371,7 @@ def finish(
     show(result, settings)
     if settings.plot is not None:
         from denserk.evaluation.report import draw
-        from denserk.io.plots import save_if_installed
+        from denserk.plots import save_if_installed
 
         save_if_installed(partial(draw, result, settings), "the measures", Path(settings.plot))
     if settings.report is not None:

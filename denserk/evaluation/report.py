@@ -34,8 +34,8 @@ from denserk.io.manifest import (
     read_any_manifest,
     read_manifest,
 )
-from denserk.io.plots import INKS, TEXT, as_image, draw_lines, new_axes, style
 from denserk.io.topics import read_qrels_map, read_queries
+from denserk.plots import INKS, TEXT, as_image, draw_lines, new_axes, style
 from denserk.records import Passage
 from denserk.version import __version__
 

@@ -35,13 +35,13 @@ from denserk.errors import DenserkError, InputError, MismatchError, ModelError
 from denserk.evaluation.sentences import Floats, figure_of, score_examples
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.files import some, write_rows
-from denserk.io.plots import draw_lines, new_axes, save_if_installed
 from denserk.io.runs import read_run
 from denserk.io.topics import grades_by_query, read_qrels, read_queries
 from denserk.io.training import read_sentences
 from denserk.models.backbone import Backbone
 from denserk.models.representation import MultiVector, PassageVectors
 from denserk.models.text_encoder import TextEncoder, load_models
+from denserk.plots import draw_lines, new_axes, save_if_installed
 from denserk.records import Passage, Query, best_first
 from denserk.reporting import track
 

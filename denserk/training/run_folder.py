@@ -40,10 +40,10 @@ from denserk.errors import MismatchError, MissingExtraError, UsageError
 from denserk.io.files import display_name, whole_binary, whole_text
 from denserk.io.manifest import TRAINING_RECORD, Kind, differences, read_manifest, training_record
 from denserk.io.outputs import discard_replaced, prepare_folder
-from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.io.tables import HUB
 from denserk.models import devices
 from denserk.models.saving import CARD_FILE, card_template
+from denserk.plots import look, new_axes, save_if_installed
 from denserk.training.trainer import BEST, CHECKPOINTS, EVAL, Trainer, Training
 from denserk.version import __version__
 
