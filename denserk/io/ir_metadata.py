@@ -23,7 +23,7 @@ from denserk.config.retrieval import IrMetadata, RankingSettings, Ties
 from denserk.errors import DenserkError
 from denserk.io.files import open_binary, whole_binary
 from denserk.io.manifest import (
-    SUFFIX,
+    IR_METADATA_SUFFIX,
     Kind,
     Manifest,
     Part,
@@ -71,7 +71,7 @@ def _write_ir_metadata(output: str, manifest: Manifest, *, in_comments: bool) ->
             out.write("".join(f"# {line}\n" for line in lines).encode())
             shutil.copyfileobj(run, out)
     else:
-        with whole_binary(f"{output}{SUFFIX}") as out:
+        with whole_binary(f"{output}{IR_METADATA_SUFFIX}") as out:
             out.write("".join(f"{line}\n" for line in lines).encode())
 
 

@@ -36,7 +36,7 @@ from denserk.version import __version__
 NAME = "manifest.json"
 TRAINING_RECORD = "training.json"  # in the folder of a model that denserk trained
 DTYPES = ("float16", "float32")  # of stored vectors
-SUFFIX = ".ir_metadata.yaml"
+IR_METADATA_SUFFIX = ".ir_metadata.yaml"
 SHOWN = 60  # characters of a wrong value or name that an error shows
 
 Part = Mapping[str, Any]  # settings, inputs or contents
@@ -332,7 +332,7 @@ def forget_file(output: str) -> None:
     """Remove the manifest, and the ir_metadata, of a file that is about to be replaced."""
     if not has_manifest(output):
         return
-    descriptions = (beside(output), Path(f"{output}{SUFFIX}"))
+    descriptions = (beside(output), Path(f"{output}{IR_METADATA_SUFFIX}"))
     with write_errors(output):
         stale = [path for path in descriptions if os.path.lexists(path)]
         for path in stale:

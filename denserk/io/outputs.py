@@ -401,16 +401,29 @@ def holds_work(folder: Path, *, with_data: bool = False) -> bool:
     """
     if _json(folder / MANIFEST).get("complete") is True:
         return True
-    if any(journal.stat().st_size for journal in folder.glob(JOURNALS)):
-        return True
-    if any((folder / "checkpoints").glob("checkpoint-*")):
+    if _holds_blocks(folder) or _holds_checkpoints(folder):
         return True
     if (folder / CONFIG).exists() or (folder / EXPORT).exists():
         return True
     if with_data and holds_work(folder / "training-data"):
         return True
-    of_benchmarks = (*folder.glob("*.trec"), *folder.glob("corpora/*/*"))
-    return any(path.is_file() or holds_work(path) for path in of_benchmarks)
+    return _holds_runs(folder)
+
+
+def _holds_blocks(folder: Path) -> bool:
+    """Return whether a journal of a folder records a block."""
+    return any(journal.stat().st_size for journal in folder.glob(JOURNALS))
+
+
+def _holds_checkpoints(folder: Path) -> bool:
+    """Return whether a folder of a training run has a checkpoint."""
+    return any((folder / "checkpoints").glob("checkpoint-*"))
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Return whether a folder of benchmarks has a run, or finished work for one."""
+    paths = [*folder.glob("*.trec"), *folder.glob("corpora/*/*")]
+    return any(path.is_file() or holds_work(path) for path in paths)
 
 
 def named_paths(*values: Any) -> Iterator[Path]:
@@ -453,25 +466,45 @@ def claim(
             locks.enter_context(_locked(target, replaces=overwrite and not _is_free(target)))
             if not (overwrite or resume):
                 _refuse_existing_file(target)
-        folders = [*targets, *map(unfinished_folder, targets)]
-        free_folders = [folder for folder in folders if _is_free(folder)]
-        empty_folders = [folder for folder in free_folders if folder.is_dir()]
+        free_folders = _free_folders(targets)
         try:
             yield
         except BaseException as error:
-            stop = error if isinstance(error, Interrupted) else Interrupted.received
-            interrupted = stop is not None or not isinstance(error, Exception)
-            for target in targets:
-                _put_back(target)  # where this fails, the old folder stays for the next command
-                discard_replaced(target)
-            for folder in free_folders:
-                existed = folder in empty_folders
-                _remove_started(folder, interrupted=interrupted, existed=existed)
-            if stop is not None:
-                stop.kept = ", ".join(str(target) for target in targets if _is_resumable(target))
+            _clean_up(targets, free_folders, error)
             raise
         for target in targets:
             discard_replaced(target)
+
+
+class _FreeFolder(NamedTuple):
+    """A path at which there is nothing, or an empty folder, before a command begins."""
+
+    path: Path
+    existed: bool
+
+
+def _free_folders(targets: Sequence[Path]) -> list[_FreeFolder]:
+    """Return the folders that a command may fill: its outputs, and those of unfinished files."""
+    paths = [*targets, *map(unfinished_folder, targets)]
+    return [_FreeFolder(path, path.is_dir()) for path in paths if _is_free(path)]
+
+
+def _clean_up(
+    targets: Sequence[Path], free_folders: Sequence[_FreeFolder], error: BaseException
+) -> None:
+    """Put old folders back after an error, and remove new ones without finished work.
+
+    The error of an interrupted command gets the names of outputs that --resume continues.
+    """
+    stop = error if isinstance(error, Interrupted) else Interrupted.received
+    is_interrupted = stop is not None or not isinstance(error, Exception)
+    for target in targets:
+        _put_back(target)  # where this fails, the old folder stays for the next command
+        discard_replaced(target)
+    for folder in free_folders:
+        _remove_started(folder.path, interrupted=is_interrupted, existed=folder.existed)
+    if stop is not None:
+        stop.kept = ", ".join(str(target) for target in targets if _is_resumable(target))
 
 
 def _refuse_existing_file(target: Path) -> None:
@@ -534,11 +567,11 @@ def _remove_started(folder: Path, *, interrupted: bool, existed: bool = False) -
 
 def _is_resumable(target: Path) -> bool:
     """Return whether --resume continues what a command has left."""
-    return (
-        unfinished_folder(target).is_dir()
-        or _json(target / MANIFEST).get("complete") is False
-        or any((target / "checkpoints").glob("checkpoint-*"))
-    )
+    if unfinished_folder(target).is_dir():
+        return True
+    if _json(target / MANIFEST).get("complete") is False:
+        return True
+    return _holds_checkpoints(target)
 
 
 def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False) -> None:

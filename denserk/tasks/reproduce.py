@@ -93,8 +93,9 @@ class WorkFolder:
         steps = [self.path / name for name in manifest.contents.get(STEPS, ())]
         removable = {self.path / manifests.NAME}
         for step in steps:
-            beside_run = f"{step.name}.{manifests.NAME}", f"{step.name}{manifests.SUFFIX}"
-            removable |= {step, *(self.path / name for name in beside_run)}
+            removable.add(step)
+            for suffix in (f".{manifests.NAME}", manifests.IR_METADATA_SUFFIX):
+                removable.add(self.path / f"{step.name}{suffix}")
             if step.is_dir():
                 refuse_occupied(step, overwrite=True)
         for item in self.path.iterdir():
