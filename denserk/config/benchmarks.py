@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from denserk.config import options
+from denserk.config.options import Settings, from_json, option, setting
 from denserk.config.shared import ResumeSettings
 from denserk.config.values import unknown_name
 from denserk.config.yaml_files import RECIPES, read_yaml
@@ -26,8 +26,9 @@ class Source:
     @property
     def shown(self) -> str:
         """Return the name, or the path of a file that no package downloads."""
-        local = f"$DENSERK_CACHE/{self.paths[0]}"
-        return (self.name or local) if self.fetched else local
+        if self.name is not None and self.fetched:
+            return self.name
+        return f"$DENSERK_CACHE/{self.paths[0]}"
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,12 @@ class Benchmark:
     @property
     def sources(self) -> dict[str, Source]:
         """Return the sources of corpus, topics, qrels and answers, without those it lacks."""
-        parts = {"corpus": self.corpus.source, "topics": self.topics}
-        others = {"qrels": self.qrels, "answers": self.answers}
-        return parts | {name: source for name, source in others.items() if source is not None}
+        sources = {"corpus": self.corpus.source, "topics": self.topics}
+        if self.qrels is not None:
+            sources["qrels"] = self.qrels
+        if self.answers is not None:
+            sources["answers"] = self.answers
+        return sources
 
     @property
     def short(self) -> str:
@@ -89,57 +93,67 @@ def _recipe() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def benchmarks() -> Mapping[str, Benchmark]:
     """Return all benchmarks by name."""
-    rows, corpora = _recipe()["benchmarks"], _recipe()["corpora"]
-    found = {}
-    for name, row in rows.items():
-        own = _beir(name, **row) if name.startswith("beir/") else row
-        if isinstance(corpus := own["corpus"], str):
-            own = {**own, "corpus": {"name": corpus, **corpora[corpus]}}
-        found[name] = options.from_json(Benchmark, {"name": name, **own})
-    return found
+    corpora = _recipe()["corpora"]
+    benchmark_by_name = {}
+    for name, row in _recipe()["benchmarks"].items():
+        values = {"name": name, **row}
+        if name.startswith("beir/"):
+            values = _beir(**values)
+        corpus = values["corpus"]
+        if isinstance(corpus, str):
+            values["corpus"] = {"name": corpus, **corpora[corpus]}
+        benchmark_by_name[name] = from_json(Benchmark, values)
+    return benchmark_by_name
 
 
 def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -> dict[str, Any]:
     """Add the corpus, topics and qrels implied by the name of a BEIR dataset."""
-    beir = name.replace("/", ":", 1)
-    source = {"paths": [name], "name": beir, "fetched": fetched}
-    judged = {**source, "name": f"{beir}/{split}"}
-    lengths = {"query_max_length": 512, "passage_max_length": 512}
-    corpus = {"name": name, "source": source, **lengths}
-    return {**values, "corpus": corpus, "topics": judged, "qrels": judged}
+    dataset = name.replace("/", ":", 1)
+    source = {"paths": [name], "name": dataset, "fetched": fetched}
+    source_of_split = {**source, "name": f"{dataset}/{split}"}
+    corpus = {
+        "name": name,
+        "source": source,
+        "query_max_length": 512,
+        "passage_max_length": 512,
+    }
+    implied = {"corpus": corpus, "topics": source_of_split, "qrels": source_of_split}
+    return {"name": name, **values, **implied}
 
 
 @cache
 def groups() -> Mapping[str, Group]:
     """Return all groups by name; members come before the groups that contain them."""
-    rows = _recipe()["groups"]
-    return {
-        name: options.from_json(Group, {"name": name, **values}) for name, values in rows.items()
-    }
+    rows = _recipe()["groups"].items()
+    return {name: from_json(Group, {"name": name, **values}) for name, values in rows}
 
 
 def find_benchmark(name: str) -> Benchmark | Group:
     """Return the benchmark or group of a name; the error of an unknown one has the nearest."""
-    known: dict[str, Benchmark | Group] = {**benchmarks(), **groups()}
+    entries: dict[str, Benchmark | Group] = {**benchmarks(), **groups()}
     name = name.replace("beir:", "beir/").rstrip("/")
-    if name not in known:
-        raise unknown_name("benchmark", name, known, "denserk benchmark --list prints all of them")
-    return known[name]
+    if name not in entries:
+        hint = "denserk benchmark --list prints all of them"
+        raise unknown_name("benchmark", name, entries, hint)
+    return entries[name]
 
 
 def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
     """Return the benchmarks of several names: groups resolved, no duplicates, in order."""
-    found: dict[str, Benchmark] = {}
+    benchmark_by_name: dict[str, Benchmark] = {}
     for entry in map(find_benchmark, names):
         members = [entry] if isinstance(entry, Benchmark) else find_benchmarks(entry.members)
-        found.update({each.name: each for each in members})
-    return tuple(found.values())
+        for benchmark in members:
+            benchmark_by_name[benchmark.name] = benchmark
+    return tuple(benchmark_by_name.values())
 
 
 def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
     """Return the groups whose members are all among these benchmarks."""
     present = set(find_benchmarks(names))
-    return tuple(g for g in groups().values() if present.issuperset(find_benchmarks([g.name])))
+    return tuple(
+        group for group in groups().values() if present.issuperset(find_benchmarks([group.name]))
+    )
 
 
 # Columns of `list_benchmarks`.
@@ -148,32 +162,50 @@ COLUMNS = ("name", "title", "source", "measures", "papers")
 
 def list_benchmarks() -> list[tuple[str, ...]]:
     """Return all benchmarks and groups as rows of text."""
-    rows: list[tuple[str, ...]] = []
     entries: list[Benchmark | Group] = [*benchmarks().values(), *groups().values()]
-    for entry in entries:
-        if isinstance(entry, Benchmark):
-            sources = (entry.corpus.source, entry.qrels or entry.answers)
-            parts = dict.fromkeys(each.shown for each in sources if each)
-        else:
-            parts = dict.fromkeys(entry.members)
-        measures = dict.fromkeys(m for one in find_benchmarks([entry.name]) for m in one.measures)
-        texts = (" ".join(parts), " ".join(measures), ", ".join(entry.labels))
-        rows.append((entry.name, entry.title, *texts))
-    return rows
+    return [
+        (
+            entry.name,
+            entry.title,
+            " ".join(_parts(entry)),
+            " ".join(_measures(entry)),
+            ", ".join(entry.labels),
+        )
+        for entry in entries
+    ]
 
 
-class BenchmarkPaths(options.Settings, kw_only=True):
+def _parts(entry: Benchmark | Group) -> list[str]:
+    """Return the names of a benchmark's sources, or of a group's members."""
+    if isinstance(entry, Group):
+        return list(entry.members)
+    names = [entry.corpus.source.shown]
+    relevance = entry.qrels or entry.answers
+    if relevance is not None and relevance.shown not in names:
+        names.append(relevance.shown)
+    return names
+
+
+def _measures(entry: Benchmark | Group) -> list[str]:
+    """Return the measures of a benchmark, or of all benchmarks of a group, each once."""
+    measures: list[str] = []
+    for benchmark in find_benchmarks([entry.name]):
+        measures += [measure for measure in benchmark.measures if measure not in measures]
+    return measures
+
+
+class BenchmarkPaths(Settings, kw_only=True):
     """Input and output."""
 
-    runs: tuple[str, ...] = options.option((), "--run", metavar="FILE|DIR", repeat=True)
+    runs: tuple[str, ...] = option((), "--run", metavar="FILE|DIR", repeat=True)
     """Run file of the benchmark, or folder of runs named by benchmark; repeatable."""
-    model: str | None = options.option(
+    model: str | None = option(
         None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID", needs="output"
     )
     """Model to encode and search each benchmark with; its runs are written to --output."""
-    output: str | None = options.option(None, metavar="DIR", needs="model")
+    output: str | None = option(None, metavar="DIR", needs="model")
     """Folder for the runs of --model."""
-    against: tuple[Paper, ...] = options.option((), repeat=True, metavar="|".join(Paper))
+    against: tuple[Paper, ...] = option((), repeat=True, metavar="|".join(Paper))
     """Paper whose published figures are shown for comparison; repeatable."""
     list: bool = False
     """List all benchmarks with sources, measures and papers, and exit."""
@@ -182,9 +214,9 @@ class BenchmarkPaths(options.Settings, kw_only=True):
 class MakeSettings(ResumeSettings):
     """Search with --model."""
 
-    hits: int = options.option(1000, "-k")
+    hits: int = option(1000, "-k")
     """Passages returned per query."""
-    index_device: str | None = options.setting(None, metavar="cpu|cuda|cuda:N")
+    index_device: str | None = setting(None, metavar="cpu|cuda|cuda:N")
     """Device of the search. [default: as --device]"""
-    discard_vectors: bool = options.setting(False)
+    discard_vectors: bool = setting(False)
     """Delete the vectors and index of a corpus after its runs are made."""

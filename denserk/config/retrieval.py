@@ -205,7 +205,9 @@ class RankingSettings(TagSettings):
     @property
     def kept(self) -> int:
         """Return the number of hits per query in the run."""
-        return (self.max_passage_hits if self.max_passage else None) or self.hits
+        if self.max_passage and self.max_passage_hits is not None:
+            return self.max_passage_hits
+        return self.hits
 
 
 class RerankSettings(RankingSettings):
@@ -254,15 +256,20 @@ class SearchSettings(RankingSettings):
             of_rocchio = "prf_alpha prf_beta prf_gamma prf_negatives"
             reject_given(self, why="only for --prf rocchio", among=of_rocchio)
         if self.prf_negatives >= self.prf_depth:
-            given = f"--set prf-negatives={self.prf_negatives}"
-            raise UsageError(f"{given} is not below --prf-depth {self.prf_depth}")
+            raise UsageError(
+                f"--set prf-negatives={self.prf_negatives} is not below "
+                f"--prf-depth {self.prf_depth}"
+            )
 
     @property
     def index_options(self) -> Mapping[str, float]:
         """Return the given options of approximate indexes, by name."""
-        values = (self.ef_search, self.nprobe, self.k_factor)
-        given = zip(("--ef-search", "--nprobe", "--set k-factor"), values, strict=True)
-        return {name: value for name, value in given if value is not None}
+        values = {
+            "--ef-search": self.ef_search,
+            "--nprobe": self.nprobe,
+            "--set k-factor": self.k_factor,
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class FusionPaths(RunOutput, kw_only=True):
@@ -314,15 +321,20 @@ class FusionSettings(Settings):
     @property
     def chosen(self) -> FusionMethod:
         """Return the method: as given, or the default."""
-        return self.method or (FusionMethod.LINEAR if self.tune else FusionMethod.RRF)
+        if self.method is not None:
+            return self.method
+        return FusionMethod.LINEAR if self.tune else FusionMethod.RRF
 
     def _check(self) -> None:
         if self.weights is not None and not any(self.weights):
             raise UsageError("--weights: one must be above 0")
-        given = (self.normalization is not Normalization.MIN_MAX, self.missing is not None)
-        if any(given) and self.chosen is FusionMethod.RRF:
-            flag = "--normalization" if given[0] else "--missing"
-            raise UsageError(f"{flag} is for scores; rrf uses ranks alone", "add --method linear")
+        if self.chosen is not FusionMethod.RRF:
+            return
+        hint = "add --method linear"
+        if self.normalization is not Normalization.MIN_MAX:
+            raise UsageError("--normalization is for scores; rrf uses ranks alone", hint)
+        if self.missing is not None:
+            raise UsageError("--missing is for scores; rrf uses ranks alone", hint)
 
     def weights_of(self, count: int) -> tuple[float, ...]:
         """Return the weight of each of `count` runs; other numbers of weights are a UsageError."""
@@ -350,18 +362,27 @@ class CollectionSettings(Settings):
     """Index or search parameters by Milvus's names, such as M=32,efConstruction=200."""
 
     def _check(self) -> None:
-        parts = urlsplit(self.uri or "a.db")
-        if "@" in (self.uri or "") or parts.query or parts.fragment:
+        if self.uri is not None:
+            self._check_address(self.uri)
+        name = self.collection
+        if name and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", name):
+            raise UsageError(f"--collection {name}: at most 255 letters, digits and _")
+        _ = self.parameters
+
+    def _check_address(self, uri: str) -> None:
+        """Raise a UsageError for an address with credentials, or of neither a file nor a server."""
+        parts = urlsplit(uri)
+        if "@" in uri or parts.query or parts.fragment:
             raise UsageError(
                 "--uri contains credentials, which would be written to logs and manifests",
                 f"give the address only, and set {TOKEN} in the environment",
             )
-        if parts.scheme not in (("",) if self.is_embedded else ("http", "https", "tcp", "unix")):
-            why = f"--uri {self.uri}: neither a file ending in .db nor the address of a server"
-            raise UsageError(why, "for example ./passages.db or http://localhost:19530")
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", self.collection or "_"):
-            raise UsageError(f"--collection {self.collection}: at most 255 letters, digits and _")
-        _ = self.parameters
+        schemes = ("",) if self.is_embedded else ("http", "https", "tcp", "unix")
+        if parts.scheme not in schemes:
+            raise UsageError(
+                f"--uri {uri}: neither a file ending in .db nor the address of a server",
+                "for example ./passages.db or http://localhost:19530",
+            )
 
     @property
     def is_embedded(self) -> bool:
@@ -376,15 +397,15 @@ class CollectionSettings(Settings):
     @property
     def parameters(self) -> dict[str, Any]:
         """Return the parameters as Milvus expects them: numbers and booleans where they are."""
-        found: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         for part in self.milvus_params or ():
             name, _, text = part.partition("=")
             if not (name and text):
                 raise UsageError(f"--set milvus-params={part}: not NAME=VALUE", "for example M=32")
-            found[name] = text
+            parameters[name] = text
             with suppress(ValueError):
-                found[name] = json.loads(text)
-        return found
+                parameters[name] = json.loads(text)
+        return parameters
 
 
 class MilvusIndexSettings(CollectionSettings):
