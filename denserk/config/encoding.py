@@ -161,8 +161,8 @@ class TextSettings(Settings):
 
     def _check(self) -> None:
         if self.join == "pair" and len(self.fields) > 2:
-            found = ",".join(self.fields)
-            raise UsageError(f"--set join=pair takes at most two fields, found {found}")
+            fields = ",".join(self.fields)
+            raise UsageError(f"--set join=pair takes at most two fields, found {fields}")
 
 
 @dataclass(frozen=True)
@@ -221,12 +221,15 @@ class ComputeSettings(DeviceSettings, PrecisionSettings):
     @property
     def precision(self) -> str:
         """Return the precision as text, with the head's if it differs."""
-        own = self.head_dtype not in (None, self.dtype)
-        return f"{self.dtype}, head {self.head_dtype}" if own else str(self.dtype)
+        if self.head_dtype in (None, self.dtype):
+            return str(self.dtype)
+        return f"{self.dtype}, head {self.head_dtype}"
 
     def tokens_on(self, device: str) -> int:
         """Return the tokens per batch for encoding on a device type."""
-        return self.batch_tokens or (CPU_BATCH_TOKENS if device == "cpu" else BATCH_TOKENS)
+        if self.batch_tokens is not None:
+            return self.batch_tokens
+        return CPU_BATCH_TOKENS if device == "cpu" else BATCH_TOKENS
 
 
 class ModelOptions(NamedTuple):
