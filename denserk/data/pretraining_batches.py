@@ -233,8 +233,10 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         return torch.from_numpy(visible)
 
     def _padded(self, texts: Sequence[Ids]) -> Texts:
-        ids, mask = (tensor.numpy() for tensor in pad(texts, self.vocabulary.pad_id))
-        return Texts(ids, mask.sum(axis=1), masking.words_of(ids, self.vocabulary))
+        padded = pad(texts, self.vocabulary.pad_id)
+        ids = padded.input_ids.numpy()
+        lengths = padded.attention_mask.numpy().sum(axis=1)
+        return Texts(ids, lengths, masking.words_of(ids, self.vocabulary))
 
     def _choose(self, texts: Texts, draws: Draws, extra: int = 0) -> Mask:
         """Return uniform masks; `extra` tokens are added to the lengths for the budget."""

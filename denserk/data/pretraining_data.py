@@ -336,9 +336,11 @@ class _Preparation:
             )
         wants_spans = self.layout is Layout.SPANS
         if self.layout is not Layout.BLOCKS and document.cut != wants_spans:
-            found = "spans" if document.cut else "one text"
-            expected = '{"text": [ids]} for master, {"spans": [[ids], ...]} for cocondenser'
-            raise InputError(*document.place, found, expected)
+            raise InputError(
+                *document.place,
+                "spans" if document.cut else "one text",
+                '{"text": [ids]} for master, {"spans": [[ids], ...]} for cocondenser',
+            )
 
     def _divide(self, parts: Sequence[str], room: int) -> list[TokenIds]:
         """Divide a text into spans, at sentences or after a fixed number of tokens."""

@@ -53,23 +53,23 @@ def published_by(against: Sequence[config.Paper], names: Sequence[str]) -> tuple
             rows_of_paper += published_rows(paper, name)
         if not rows_of_paper:
             message = f"{paper} reports nothing on {', '.join(names)}"
-            others = _on_another_corpus(paper, names)
-            if others:
-                message += f"; it does on {', '.join(others)}"
+            names_on_other_corpora = _on_other_corpora(paper, names)
+            if names_on_other_corpora:
+                message += f"; it does on {', '.join(names_on_other_corpora)}"
             logger.info(message)
         published += rows_of_paper
     return tuple(published)
 
 
-def _on_another_corpus(paper: config.Paper, names: Sequence[str]) -> list[str]:
+def _on_other_corpora(paper: config.Paper, names: Sequence[str]) -> list[str]:
     """Return the benchmarks with the same qrels as those with `names` that a paper reports on."""
     benchmarks = config.benchmarks().values()
     reported = []
     for benchmark in benchmarks:
         if benchmark.name in names and benchmark.qrels is not None:
-            for other in benchmarks:
-                if other.qrels == benchmark.qrels and paper in other.labels:
-                    reported.append(other.name)
+            for candidate in benchmarks:
+                if candidate.qrels == benchmark.qrels and paper in candidate.labels:
+                    reported.append(candidate.name)
     return reported
 
 

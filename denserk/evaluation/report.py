@@ -363,9 +363,8 @@ def _transfer(result: BenchmarksResult) -> Transfer | None:
 
 def _shared_measure(measures_of_benchmarks: Sequence[Sequence[Measure]]) -> str:
     """Return the first measure that all benchmarks have; "" if there is none."""
-    first, *others = measures_of_benchmarks
-    for measure in first:
-        if all(measure in measures for measures in others):
+    for measure in measures_of_benchmarks[0]:
+        if all(measure in measures for measures in measures_of_benchmarks):
             return str(measure)
     return ""
 

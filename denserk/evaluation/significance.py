@@ -143,9 +143,10 @@ def _differences_by_division(values: NDArray[np.float64], count: int) -> NDArray
     """
     differences = []
     for division in combinations(range(len(values)), count):
-        chosen = list(division)
-        others = np.delete(values, chosen, 0)
-        differences.append(values[chosen].mean(0) - others.mean(0))
+        rows = list(division)
+        mean = values[rows].mean(0)
+        mean_of_rest = np.delete(values, rows, 0).mean(0)
+        differences.append(mean - mean_of_rest)
     return np.array(differences).round(DIGITS)
 
 

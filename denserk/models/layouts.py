@@ -143,16 +143,16 @@ def _average(sides: Sequence[Encoder], stored: StoredModel, names: Sequence[str]
     fingerprints = {}
     for number, name in enumerate(names, start=2):
         _, folder = find_model(name)
-        other = read_model_folder(folder)
-        changes = differences(stored.shared_settings(), other.shared_settings())
+        averaged = read_model_folder(folder)
+        changes = differences(stored.shared_settings(), averaged.shared_settings())
         if changes:
             message = f"{name} cannot be averaged with {stored.root}: {'; '.join(changes)}"
             raise ModelError(message, "average models that were trained alike from one model")
         means = nn.ModuleList(sides).parameters()  # shared ones once
-        weights = nn.ModuleList(other.build(sides[0].settings)).parameters()
+        weights = nn.ModuleList(averaged.build(sides[0].settings)).parameters()
         for mean, weight in zip(means, weights, strict=True):
             mean.data.lerp_(weight.data, 1 / number)
-        fingerprints[name] = other.fingerprint()
+        fingerprints[name] = averaged.fingerprint()
     return fingerprints
 
 

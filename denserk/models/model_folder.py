@@ -444,22 +444,22 @@ def read_model_folder(folder: Path) -> StoredModel:
 
 def _read_own_folder(folder: Path) -> StoredModel:
     """Read a folder that denserk wrote."""
-    own = read_own_file(folder)
+    settings = read_own_file(folder)
     if (folder / PASSAGE_SIDE).is_dir():
-        passage = StoredEncoder.read(folder / PASSAGE_SIDE, activation=own.activation)
-        query = StoredEncoder.read(folder / QUERY_SIDE, activation=own.activation)
+        passage = StoredEncoder.read(folder / PASSAGE_SIDE, activation=settings.activation)
+        query = StoredEncoder.read(folder / QUERY_SIDE, activation=settings.activation)
     else:
-        passage = query = StoredEncoder.read(folder, activation=own.activation)
+        passage = query = StoredEncoder.read(folder, activation=settings.activation)
     return StoredModel(
         folder,
         query,
         passage,
-        own.representation,
-        own.text,
+        settings.representation,
+        settings.text,
         files=(folder / DENSERK_FILE,),
-        dimensions=own.dimensions,
-        queries_of=own.queries_of,
-        metric=own.metric,
+        dimensions=settings.dimensions,
+        queries_of=settings.queries_of,
+        metric=settings.metric,
     )
 
 

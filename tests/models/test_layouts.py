@@ -4,7 +4,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from denserk.config.encoding import (
     AggKind,
@@ -16,8 +15,7 @@ from denserk.config.encoding import (
     TextSettings,
 )
 from denserk.data.tokenization import load_tokenizer
-from denserk.errors import ModelError, OutputError
-from denserk.models import saving
+from denserk.errors import ModelError
 from denserk.models.layouts import convert_model
 from denserk.models.model_folder import read_model_folder
 from denserk.models.saving import save_model
@@ -25,60 +23,11 @@ from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.support.peers import run_pyserini
 from tests.support.reporters import Heard
-from tests.support.tiny_models import BACKBONES, WITH_HEADS, write_tiny_aggretriever
+from tests.support.tiny_models import write_tiny_aggretriever
 
 CPU = ComputeSettings(device="cpu")
-PASSAGES = [Passage("a", "the old river", "Moon"), Passage("b", ""), Passage("c", "cat dog fish")]
-IDS = torch.tensor([[2, 9, 14, 30, 3]])
-TEXT = TextSettings(query_max_length=9, passage_max_length=20, join="sep", query_prefix="the ")
 LENGTHS: dict[str, Any] = {"query_max_length": 32, "passage_max_length": 64}
 PYSERINI, AUTHORS = ModelLayout.AGGRETRIEVER_PYSERINI, ModelLayout.AGGRETRIEVER_AUTHORS
-
-
-def vectors(folder, representation=None, text=None):
-    encoder = TextEncoder(str(folder), representation or {}, text or {}, CPU)
-    queries = encoder.encode_queries([Query(p.docid, p.text) for p in PASSAGES])
-    return np.concatenate([encoder.encode_passages(PASSAGES), queries])
-
-
-@pytest.mark.parametrize("kind", BACKBONES)
-def test_a_saved_model_has_the_vectors_and_the_settings_it_had(tiny, tmp_path, kind):
-    settings = RepresentationSettings(Representation.MEAN, l2_norm=True)
-    given: dict[str, Any] = {"passage_max_length": 20, "query_prefix": "the "}
-    encoder, _ = read_model_folder(tiny(kind)).build(settings)
-    save_model(tmp_path / "m", encoder, load_tokenizer(tiny(kind)), TextSettings(**given))
-    stored = read_model_folder(tmp_path / "m")
-    assert stored.representation == settings
-    assert stored.text == TextSettings(**given)
-    before = vectors(tiny(kind), {"representation": "mean", "l2_norm": True}, given)
-    assert (vectors(tmp_path / "m") == before).all()
-
-
-@pytest.mark.parametrize("kind", WITH_HEADS)
-def test_transformers_loads_an_aggretriever_folder_heads_included(tiny, tiny_agg, kind):
-    folder, masked = tiny_agg(kind), transformers.AutoModelForMaskedLM
-    with torch.no_grad():
-        expected = masked.from_pretrained(tiny(kind)).eval()(IDS)
-        model, report = masked.from_pretrained(folder, output_loading_info=True)
-        assert not report["missing_keys"]
-        got = model.eval()(IDS)
-        assert got.logits.equal(expected.logits)
-        base = transformers.AutoModel.from_pretrained(folder).eval()
-        assert base(IDS).last_hidden_state.equal(got.hidden_states[-1])
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    assert (tokenizer["truncation"], tokenizer["padding"]) == (None, None)
-
-
-def test_an_interrupted_save_leaves_nothing_that_loads(tiny, tmp_path, monkeypatch):
-    encoder, _ = read_model_folder(tiny()).build(RepresentationSettings())
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(OutputError, match="cannot be written"):
-        save_model(tmp_path / "file", encoder, load_tokenizer(tiny()), TEXT)
-    monkeypatch.setattr(saving, "write_errors", lambda folder: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        save_model(tmp_path / "m", encoder, load_tokenizer(tiny()), TEXT)
-    with pytest.raises(ModelError, match=r"config.json is missing"):
-        read_model_folder(tmp_path / "m")
 
 
 @pytest.mark.parametrize("layout", [PYSERINI, AUTHORS])
