@@ -20,20 +20,13 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import fields_of, reject_given
 from denserk.config.shared import OverwriteSettings
 from denserk.errors import InputError, UsageError
+from denserk.io.column_names import Table, recognise_header, run_or_qrels, split_columns
 from denserk.io.data_sets import BEIR, IRDS, knows_irds
-from denserk.io.detection import (
-    OBJECT_OF_SCORES,
-    Table,
-    recognise_header,
-    reject_binary,
-    run_or_qrels,
-    split_columns,
-    unread_file_error,
-)
 from denserk.io.files import STREAM, first_line, is_json, is_special, open_ahead, read_text_lines
 from denserk.io.json_records import first_record
 from denserk.io.runs import read_run
 from denserk.io.tables import HUB
+from denserk.io.unread_files import OBJECT_OF_SCORES, reject_binary, unread_file_error
 from denserk.reporting import print_table, printable
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import orjson
 
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
-from denserk.io import data_sets, detection, files, json_records
-from denserk.io.detection import Column, Header, Table
+from denserk.io import column_names, data_sets, files, json_records, unread_files
+from denserk.io.column_names import Column, Header, Table
 from denserk.io.json_records import Numbered, RecordKeys
 from denserk.io.manifest import NAME as MANIFEST
 from denserk.io.tables import is_table
@@ -110,7 +110,7 @@ def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]
     if paths:
         return paths
     expected = f"{', '.join(f'*{ending}' for ending in endings)} files, perhaps with .gz"
-    unread = detection.unread_folder(folder)
+    unread = unread_files.unread_folder(folder)
     if unread is not None:
         raise unread.error(folder, None, expected)
     raise UsageError(f"{folder} holds no corpus", expected)
@@ -152,7 +152,7 @@ def _read_columns(
     path: str | Path, handle: BinaryIO, head: bytes, settings: CorpusSettings
 ) -> tuple[CorpusFormat, Iterator[Numbered]]:
     """Return the format and the records of lines with columns, by their header if there is one."""
-    detection.reject_binary(head, path, Table.CORPUS)
+    unread_files.reject_binary(head, path, Table.CORPUS)
     numbered = files.read_text_lines(path, handle)
     # a blank line further on may stand inside a quoted column
     first_line, lines = files.peek(dropwhile(_is_blank, numbered))
@@ -160,7 +160,7 @@ def _read_columns(
     if first_line is None:
         return form or CorpusFormat.MARCO, iter(())
     line, text = first_line
-    header = detection.read_header(text.split("\t"), Table.CORPUS, path, line)
+    header = column_names.read_header(text.split("\t"), Table.CORPUS, path, line)
     if header is None:
         form = form or _detect_columns(text, path, head)
         return form, _table_rows(lines, COLUMNS[form], form, path)
@@ -193,11 +193,11 @@ def _detect_columns(line: str, path: str | Path, head: bytes) -> CorpusFormat:
     width = line.count("\t") + 1
     if width not in (2, 3):
         expected = "JSON lines, or 2 columns (id, text) or 3 (id, title, text) between tabs"
-        error = detection.unread_file_error(head, path, Table.CORPUS, expected, line=1)
+        error = unread_files.unread_file_error(head, path, Table.CORPUS, expected, line=1)
         if error is not None:
             raise error
         found = f"{files.columns(width)} between tabs: {line[:60]!r}"
-        hint = detection.numbering_hint(path, Table.CORPUS) if width == 1 else None
+        hint = unread_files.numbering_hint(path, Table.CORPUS) if width == 1 else None
         raise InputError(path, 1, found, expected, hint)
     return CorpusFormat.MARCO if width == 2 else CorpusFormat.MARCO_TITLES
 

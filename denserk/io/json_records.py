@@ -20,7 +20,8 @@ import orjson
 
 from denserk.errors import InputError
 from denserk.io import files
-from denserk.io.detection import Table, renaming_hint
+from denserk.io.column_names import Table
+from denserk.io.unread_files import renaming_hint
 from denserk.records import NO_FIELDS
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ import orjson
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
-from denserk.io import detection, files
-from denserk.io.detection import Column, Table
+from denserk.io import column_names, files, unread_files
+from denserk.io.column_names import Column, Table
 from denserk.io.json_records import identifier, list_keys, parse_objects
 from denserk.reporting import track
 
@@ -152,7 +152,7 @@ def read_run_tag(path: str | Path) -> str | None:
         parts = line.split(None, len(order))
         if not parts or _is_comment(parts) or line.startswith("{"):
             continue
-        header = detection.recognise_header(parts, Table.RUN) if is_first_line else None
+        header = column_names.recognise_header(parts, Table.RUN) if is_first_line else None
         is_first_line = False
         if header is not None:
             order = header.columns
@@ -271,23 +271,23 @@ class _RunFile:
         self.order = ORDERS.get(self.format, ()) if self.format else ()
         return True, 0
 
-    def _read_header(self, text: str, line: int) -> detection.Header | None:
+    def _read_header(self, text: str, line: int) -> column_names.Header | None:
         """Return the header that a line is; None if it is a hit."""
-        cells = detection.split_columns(text)
-        header = detection.recognise_header(cells, Table.RUN)
+        cells = column_names.split_columns(text)
+        header = column_names.recognise_header(cells, Table.RUN)
         if header is not None:
-            detection.log_header(header, self.path, line)
+            column_names.log_header(header, self.path, line)
             return header
-        hint = detection.header_hint(cells, Table.RUN)
+        hint = column_names.header_hint(cells, Table.RUN)
         if hint and not any(map(files.is_number, cells[1:])):
-            found = f"the columns {detection.show_cells(cells)}"
+            found = f"the columns {column_names.show_cells(cells)}"
             raise InputError(self.path, line, found, COLUMNS[RunFormat.TREC], hint)
         return None
 
-    def _follow(self, header: detection.Header, line: int) -> None:
+    def _follow(self, header: column_names.Header, line: int) -> None:
         """Take the order of the columns from a header, and from its names the format."""
         names = f"the columns {', '.join(header.names)}"
-        if detection.run_or_qrels(header.names) is Table.QRELS:
+        if column_names.run_or_qrels(header.names) is Table.QRELS:
             raise InputError(self.path, line, names, COLUMNS[RunFormat.TREC], QRELS_NAMES_HINT)
         has_score = Column.SCORE in header.columns
         has_rank = Column.RANK in header.columns
@@ -319,7 +319,7 @@ class _RunFile:
         line, parts = hits[0]
         if PREDICTIONS.match(block):
             format = RunFormat.MTEB
-        elif detection.OBJECT_OF_SCORES.match(block):
+        elif unread_files.OBJECT_OF_SCORES.match(block):
             raise self._unread(block) or self._wrong_columns(line, parts)
         elif parts[0].startswith("{"):
             format = RunFormat.JSONL
@@ -423,8 +423,8 @@ class _RunFile:
 
     def _keys_of(self, record: Mapping[str, object], line: int) -> JsonKeys:
         """Return the keys of a record that has other names than denserk writes."""
-        keys = detection.columns_by_meaning(record, Table.RUN)
-        is_qrels = detection.run_or_qrels(record) is Table.QRELS
+        keys = column_names.columns_by_meaning(record, Table.RUN)
+        is_qrels = column_names.run_or_qrels(record) is Table.QRELS
         needed = {Column.QUERY_ID, Column.PASSAGE_ID, Column.SCORE}
         if is_qrels or not needed <= keys.keys():
             found = f"the keys {list_keys(record)}"
@@ -476,13 +476,13 @@ class _RunFile:
         """Return an error for a file of a format that is not read yet."""
         head = block[: 1 << 16]
         expected = COLUMNS[RunFormat.TREC]
-        return detection.unread_file_error(head, self.path, Table.RUN, expected)
+        return unread_files.unread_file_error(head, self.path, Table.RUN, expected)
 
     def _wrong_columns(self, line: int, parts: list[str]) -> InputError:
         expected = COLUMNS[self.format] if self.format else " or ".join(COLUMNS.values())
         if self.format and self.order != ORDERS[self.format]:
             expected = f"{files.columns(len(self.order))}: {', '.join(self.order)}"
-        hint = detection.header_hint(parts, Table.RUN)
+        hint = column_names.header_hint(parts, Table.RUN)
         if hint is None and len(parts) == 4:
             hint = QRELS_COLUMNS_HINT
         if hint is None and len(parts) > 6:

@@ -18,8 +18,8 @@ import orjson
 
 from denserk.config.formats import QrelsFormat, TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io import data_sets, detection, files, json_records
-from denserk.io.detection import Column, Header, Table
+from denserk.io import column_names, data_sets, files, json_records, unread_files
+from denserk.io.column_names import Column, Header, Table
 from denserk.io.json_records import Fields, RecordKeys, list_keys
 from denserk.io.tables import is_table
 from denserk.records import NO_FIELDS, NO_SUBTOPIC, Passage, Qrel, Query
@@ -220,13 +220,13 @@ def _read_columns(
     path: str | Path, handle: BinaryIO, head: bytes, form: TopicsFormat | None, textless: bool
 ) -> tuple[TopicsFormat, Iterator[Row]]:
     """Return the format and the records of lines with columns, by their header if there is one."""
-    detection.reject_binary(head, path, Table.QUERIES)
+    unread_files.reject_binary(head, path, Table.QUERIES)
     numbered = files.read_text_lines(path, handle)
     first_line, lines = files.peek((line, text) for line, text in numbered if text.strip())
     if first_line is None:
         return TopicsFormat.TSV, iter(())
     line, text = first_line
-    header = detection.read_header(text.split("\t"), Table.QUERIES, path, line)
+    header = column_names.read_header(text.split("\t"), Table.QUERIES, path, line)
     if header is None:
         form = form or _detect_columns(text, path, head, textless)
         return form, COLUMNS[form](lines, path)
@@ -249,10 +249,10 @@ def _detect_columns(line: str, path: str | Path, head: bytes, textless: bool) ->
     parts = line.split("\t")
     if len(parts) == 1:
         expected = "id and text, or question and answers"
-        error = detection.unread_file_error(head, path, Table.QUERIES, expected, line=1)
+        error = unread_files.unread_file_error(head, path, Table.QUERIES, expected, line=1)
         if error is not None:
             raise error
-        hint = detection.numbering_hint(path, Table.QUERIES)
+        hint = unread_files.numbering_hint(path, Table.QUERIES)
         raise InputError(path, 1, f"a line without a tab: {line[:60]!r}", expected, hint)
     if len(parts) == 2 and (textless or is_answer_list(parts[1])):
         return TopicsFormat.DPR
@@ -504,10 +504,10 @@ class QrelRow(NamedTuple):
 def _qrels_rows(path: str | Path, form: QrelsFormat | None) -> Iterator[QrelRow]:
     """Yield the judgments of one file, of columns or of JSON."""
     with files.open_ahead(path, part="qrels") as (head, handle):
-        detection.reject_binary(head, path, Table.QRELS)
+        unread_files.reject_binary(head, path, Table.QRELS)
         if json_records.first_record(head) is None:
             yield from _qrels_columns(files.read_text_lines(path, handle), path, form, head)
-        elif detection.OBJECT_OF_SCORES.match(head):
+        elif unread_files.OBJECT_OF_SCORES.match(head):
             raise _unread_qrels(head, path) or InputError(path, None, "JSON", JSON_QRELS)
         else:
             rows = json_records.read_json(handle, files.first_line(head), path)
@@ -559,8 +559,8 @@ def _first_qrels_line(
 ) -> tuple[QrelsFormat, Header | None]:
     """Return the format of qrels by their first line, and the header if the line is one."""
     parts = text.split()
-    cells = detection.split_columns(text)
-    header = detection.recognise_header(cells, Table.QRELS)
+    cells = column_names.split_columns(text)
+    header = column_names.recognise_header(cells, Table.QRELS)
     width = len(header.columns) if header else len(parts)
     if width not in FORMAT_BY_WIDTH:
         error = _unread_qrels(head, path)
@@ -568,11 +568,11 @@ def _first_qrels_line(
             raise error
     form = _qrels_format(width, form, path, line, parts)
     if header is not None:
-        detection.log_header(header, path, line)
+        column_names.log_header(header, path, line)
         return form, header
-    hint = detection.header_hint(cells, Table.QRELS)
+    hint = column_names.header_hint(cells, Table.QRELS)
     if hint and not GRADE.fullmatch(parts[-1]):
-        found = f"the columns {detection.show_cells(cells)}"
+        found = f"the columns {column_names.show_cells(cells)}"
         raise InputError(path, line, found, QREL_COLUMNS[form], hint)
     return form, None
 
@@ -580,7 +580,7 @@ def _first_qrels_line(
 def _unread_qrels(head: bytes, path: str | Path) -> InputError | None:
     """Return an error for a file of a format that is not read yet."""
     expected = QREL_COLUMNS[QrelsFormat.TREC]
-    return detection.unread_file_error(head, path, Table.QRELS, expected)
+    return unread_files.unread_file_error(head, path, Table.QRELS, expected)
 
 
 def _qrels_format(
@@ -590,7 +590,7 @@ def _qrels_format(
     detected = FORMAT_BY_WIDTH.get(width)
     if detected is None or form not in (None, detected):
         expected = QREL_COLUMNS[form] if form else " or ".join(QREL_COLUMNS.values())
-        hint = RUN_HINT if width == 6 else detection.header_hint(parts, Table.QRELS)
+        hint = RUN_HINT if width == 6 else column_names.header_hint(parts, Table.QRELS)
         raise InputError(path, line, files.columns(len(parts)), expected, hint)
     if form is None:
         logger.info(f"{files.display_name(path)}: {detected} qrels ({files.columns(width)})")
@@ -604,8 +604,8 @@ def _qrels_records(
     for line, record in rows:
         fields = Fields(record, path, line)
         names = filter(fields.__contains__, record)
-        keys = detection.columns_by_meaning(names, Table.QRELS)
-        if not detection.has_required_columns(keys.keys(), Table.QRELS):
+        keys = column_names.columns_by_meaning(names, Table.QRELS)
+        if not column_names.has_required_columns(keys.keys(), Table.QRELS):
             raise fields.error(f"the columns {list_keys(record)}", JSON_QRELS)
         value = record[keys[Column.GRADE]]
         if isinstance(value, float) and value.is_integer():

@@ -23,8 +23,8 @@ import orjson
 
 from denserk.config.formats import WITHOUT_TEXTS, TrainingFormat
 from denserk.errors import DenserkError, InputError
-from denserk.io import detection, files, json_records
-from denserk.io.detection import Column, Header, Table, TrainingColumns, training_columns
+from denserk.io import column_names, files, json_records, unread_files
+from denserk.io.column_names import Column, Header, Table, TrainingColumns, training_columns
 from denserk.io.json_records import Fields, dump_json, list_keys
 from denserk.records import Candidate, SentenceExample, TrainingExample
 
@@ -259,7 +259,7 @@ def read_training(
     `datasets` saved; `hf:NAME`.
     """
     with files.open_ahead(source, part="train") as (head, handle):
-        detection.reject_binary(head, source, Table.TRAINING)
+        unread_files.reject_binary(head, source, Table.TRAINING)
         if form is None:
             form = detect_training(head)
             if form is None:
@@ -342,7 +342,7 @@ def _tab_rows(handle: BinaryIO, source: str | Path) -> Iterator[Row]:
     if first_line is None:
         return
     line, text = first_line
-    header = detection.read_header(text.split("\t"), Table.TRAINING, source, line)
+    header = column_names.read_header(text.split("\t"), Table.TRAINING, source, line)
     names = None if header is None else _distinct(header.names)
     if header is not None:
         next(lines)
@@ -403,7 +403,7 @@ def _detect_tabs(rows: Sequence[Sequence[str]]) -> TrainingFormat | None:
     if len(widths) != 1:
         return None
     width = len(rows[0])
-    header = detection.recognise_header(rows[0], Table.TRAINING)
+    header = column_names.recognise_header(rows[0], Table.TRAINING)
     if header is not None:
         return _detect_header(header, rows[1:])
     if _names_pairs(rows[0]):
@@ -430,7 +430,7 @@ def _detect_header(header: Header, rows: Sequence[Sequence[str]]) -> TrainingFor
 def _detect_keys(record: Mapping[str, Any]) -> TrainingFormat | None:
     """Return the format of JSON records whose keys are columns; None if it is unknown."""
     keys = record.keys()
-    meanings = {detection.column_of(key, Table.TRAINING) for key in keys}
+    meanings = {column_names.column_of(key, Table.TRAINING) for key in keys}
     has_passages = not meanings.isdisjoint((Column.POSITIVE, Column.NEGATIVE))
     has_labelled_pair = "label" in keys and not QUERY_NAMES.isdisjoint(keys)
     has_texts = has_passages or has_labelled_pair
@@ -452,13 +452,13 @@ def _detect_commas(lines: Sequence[str]) -> TrainingFormat | None:
     _, cells = first_row
     if len(cells) < 2:
         return None
-    is_header = detection.recognise_header(cells, Table.TRAINING) or _names_pairs(cells)
+    is_header = column_names.recognise_header(cells, Table.TRAINING) or _names_pairs(cells)
     return TrainingFormat.ST_TRIPLET if is_header else None
 
 
 def _names_pairs(cells: Sequence[str]) -> bool:
     """Return whether cells name a query and a positive, and perhaps columns of other names."""
-    meanings = {detection.column_of(cell, Table.TRAINING) for cell in cells}
+    meanings = {column_names.column_of(cell, Table.TRAINING) for cell in cells}
     return {Column.QUERY, Column.POSITIVE} <= meanings
 
 
@@ -696,7 +696,7 @@ def _with_standard_names(row: Mapping[str, Any]) -> dict[str, Any]:
     """Rename columns of sentences whose names are another spelling: sentence_a is sentence1."""
     renamed: dict[str, Any] = {}
     for name, value in row.items():
-        column = detection.column_of(name, Table.SENTENCES)
+        column = column_names.column_of(name, Table.SENTENCES)
         standard = name if column in (None, Column.LABEL) else str(column)
         renamed[name if standard in row else standard] = value
     return renamed
@@ -751,4 +751,4 @@ def _is_sentence_header(cells: Sequence[str]) -> bool:
     names_label = any(name in LABELS for name in names) and not any(map(files.is_number, names))
     if names_label or not {"anchor", "sentence1"}.isdisjoint(names):
         return True
-    return detection.recognise_header(cells, Table.SENTENCES) is not None
+    return column_names.recognise_header(cells, Table.SENTENCES) is not None

@@ -22,13 +22,7 @@ from denserk.errors import InputError, UsageError
 from denserk.io import corpus, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
-from denserk.io.detection import (
-    OBJECT_OF_SCORES,
-    Table,
-    recognise_header,
-    run_or_qrels,
-    split_columns,
-)
+from denserk.io.column_names import Table, recognise_header, run_or_qrels, split_columns
 from denserk.io.files import STREAM, first_line, is_number, open_ahead, refuse_folder, some
 from denserk.io.json_records import first_record
 from denserk.io.known_positives import without_known_positives
@@ -36,6 +30,7 @@ from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
 from denserk.io.tables import HUB
 from denserk.io.unchanged import checksum, refuse_change
+from denserk.io.unread_files import OBJECT_OF_SCORES
 from denserk.io.vector_formats import VectorBlock, is_single_file, write_vectors
 from denserk.io.vectors import VectorFolderWriter, read_vector_blocks
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first

@@ -1,0 +1,332 @@
+"""Files that denserk does not read yet: what they are, and a command that converts them."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from denserk.errors import InputError
+from denserk.io import files
+from denserk.io.column_names import Column, Table, column_of, columns_by_meaning, plain_name
+
+
+class UnreadFile(NamedTuple):
+    """A file of a format that denserk does not read yet: what it is, and a command that helps."""
+
+    description: str
+    hint: str
+
+    def error(self, path: str | Path, line: int | None, expected: str) -> InputError:
+        """Return the error of a reader that expected something else."""
+        found = f"{self.description}, which denserk does not read yet"
+        return InputError(path, line, found, expected, self.hint)
+
+
+# how files that are no text begin
+PDF = b"%PDF"
+GZIP = b"\x1f\x8b"
+ZIP = b"PK\x03\x04"
+# {query: {passage: number}}, as pytrec_eval, ranx and BEIR have runs and qrels
+OBJECT_OF_SCORES = re.compile(
+    rb'\s*\{\s*(?!"mteb_model_meta")"(?:[^"\\]|\\.)*"\s*:'
+    rb'\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*-?[0-9])'
+)
+# Programs of one line that convert a file, for `python3 -c`: they use Python alone, and a user
+# copies them from a message. A statement `for` would need a second line.
+RUN_OF_OBJECT = (
+    "import json, sys; "
+    '[print(query, "Q0", passage, rank, score, "json") '
+    "for query, hits in json.load(open(sys.argv[1])).items() "
+    "for rank, (passage, score) in enumerate(sorted(hits.items(), key=lambda hit: -hit[1]), 1)]"
+)
+QRELS_OF_OBJECT = (
+    "import json, sys; "
+    "[print(query, 0, passage, grade) "
+    "for query, grades in json.load(open(sys.argv[1])).items() "
+    "for passage, grade in grades.items()]"
+)
+TSV_OF_CSV = (
+    "import csv, sys; "
+    r'[print("\t".join(" ".join(cell.split()) for cell in row)) '
+    'for row in csv.reader(open(sys.argv[1], newline="", encoding="utf-8-sig"))]'
+)
+TSV_OF_XML_TOPICS = (
+    "import sys, xml.etree.ElementTree as xml; "
+    '[print(topic.get("number") or topic.findtext("number").strip(), '
+    '" ".join((topic.findtext("query") or topic.findtext("title") or topic.text).split()), '
+    r'sep="\t") '
+    'for topic in xml.parse(sys.argv[1]).iter("topic")]'
+)
+TSV_OF_SGML_TOPICS = (
+    "import re, sys; "
+    r'[print(number, " ".join(title.split()), sep="\t") '
+    "for number, title in re.findall("
+    r'r"(?is)<num>\s*(?:Number:)?\s*([^\s<]+).*?<title>\s*(?:Topic:)?\s*([^<]*)", '
+    'open(sys.argv[1], encoding="utf-8", errors="replace").read())]'
+)
+TSV_OF_LINES = (
+    "import sys; "
+    r'[print(number, " ".join(line.split()), sep="\t") '
+    'for number, line in enumerate(open(sys.argv[1], encoding="utf-8"), 1) if line.strip()]'
+)
+JSON_OF_CSV = (
+    "import csv, json, sys; "
+    "[print(json.dumps(RECORD)) "
+    'for row in csv.DictReader(open(sys.argv[1], newline="", encoding="utf-8-sig"))]'
+)
+JSON_OF_TREC_DOCUMENTS = (
+    "import json, re, sys; "
+    '[print(json.dumps({"_id": docno, "text": " ".join(re.sub("<[^>]+>", " ", text).split())})) '
+    r'for docno, text in re.findall(r"(?is)<DOCNO>\s*(\S+?)\s*</DOCNO>(.*?)</DOC>", '
+    'open(sys.argv[1], encoding="utf-8", errors="replace").read())]'
+)
+JSON_OF_PAGES = (
+    "import json, sys; "
+    '[print(json.dumps({"_id": str(number), "text": " ".join(page.split())})) '
+    r'for number, page in enumerate(sys.stdin.read().split("\f"), 1) if page.strip()]'
+)
+PLAIN_TEXT = 'path.read_text(encoding="utf-8", errors="replace")'
+HTML_TEXT = (
+    r'" ".join(html.unescape(re.sub(r"(?is)<(script|style)\b.*?</\1>|<[^>]+>", " ", '
+    f"{PLAIN_TEXT})).split())"
+)
+JSON_OF_HTML_PAGE = (
+    "import html, json, pathlib, re, sys; "
+    "path = pathlib.Path(sys.argv[1]); "
+    'name = path.name.replace(" ", "%20").replace("#", "%23"); '
+    f'print(json.dumps({{"_id": name, "text": {HTML_TEXT}}}))'
+)
+JSON_OF_FOLDER = (
+    "import html, json, pathlib, re, sys; "
+    "folder = pathlib.Path(sys.argv[1]); "
+    '[print(json.dumps({"_id": str(path.relative_to(folder))'
+    '.replace(" ", "%20").replace("#", "%23"), "text": TEXT})) '
+    'for path in sorted(folder.rglob("*ENDING"))]'
+)
+EXPECTED_FORMATS = {
+    Table.RUN: "lines of qid Q0 docid rank score tag",
+    Table.QRELS: "lines of qid iter docid relevance",
+    Table.QUERIES: "lines of id, tab, text; or JSON lines",
+    Table.CORPUS: "JSON lines, or lines of id, tab, text",
+    Table.TRAINING: "JSON lines, or columns between tabs",
+    Table.SENTENCES: "JSON lines, or columns between tabs",
+}
+CONVERTED_NAMES = {
+    Table.RUN: "converted.trec",
+    Table.QRELS: "converted.qrels",
+    Table.CORPUS: "converted.jsonl",
+}
+TEXT_FILES = (".txt", ".md", ".rst")
+HTML_FILES = (".html", ".htm", ".xhtml")
+LISTED_ROWS = 20  # of a file, by which the column with its texts is chosen
+
+
+def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:
+    """Return what a file is that begins with these bytes, if it is of a format that is not read.
+
+    For readers that did not recognise a format of their own.
+    """
+    start = head.lstrip()[:2000].lower()
+    if head.startswith(PDF):
+        to_json = f"python3 -c {shlex.quote(JSON_OF_PAGES)} > converted.jsonl"
+        command = f"pdftotext -q {_shell_path(path)} - | {to_json}"
+        return UnreadFile("a PDF", f"convert its pages: {command}")
+    if head.startswith(GZIP):
+        name = _shell_path(path)
+        return UnreadFile("a gzip file without .gz in its name", f"rename it: mv {name} {name}.gz")
+    if head.startswith(ZIP):
+        return UnreadFile("a zip archive or an office document", "unpack it, or save it as text")
+    if start.startswith((b"<!doctype html", b"<html")):
+        return UnreadFile("an HTML page", _conversion_hint(JSON_OF_HTML_PAGE, path, Table.CORPUS))
+    if start.startswith(b"<"):
+        return _unread_markup(start, path, table)
+    if OBJECT_OF_SCORES.match(head) and table in (Table.RUN, Table.QRELS):
+        program = RUN_OF_OBJECT if table is Table.RUN else QRELS_OF_OBJECT
+        description = f"one JSON object of {table} by query"
+        return UnreadFile(description, _conversion_hint(program, path, table))
+    if files.is_json(start):
+        return None
+    return _unread_csv(head, path, table)
+
+
+def unread_file_error(
+    head: bytes, path: str | Path, table: Table, expected: str, line: int | None = None
+) -> InputError | None:
+    """Return the error of an `unread_file`; None for other files."""
+    unread = unread_file(head, path, table)
+    return None if unread is None else unread.error(path, line, expected)
+
+
+def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
+    """Raise an InputError for a file that is no text, by its first bytes."""
+    if not head.startswith((PDF, GZIP, ZIP)):
+        return
+    error = unread_file_error(head, path, table, EXPECTED_FORMATS[table])
+    if error is not None:
+        raise error
+
+
+def _unread_markup(start: bytes, path: str | Path, table: Table) -> UnreadFile:
+    """Return what a file is that begins with a tag."""
+    if b"<topic" in start:
+        hint = _conversion_hint(TSV_OF_XML_TOPICS, path, Table.QUERIES)
+        return UnreadFile("TREC topics in XML", hint)
+    if b"<top>" in start:
+        hint = _conversion_hint(TSV_OF_SGML_TOPICS, path, Table.QUERIES)
+        return UnreadFile("TREC topics with tags", hint)
+    if b"<doc>" in start and b"<docno>" in start:
+        hint = _conversion_hint(JSON_OF_TREC_DOCUMENTS, path, Table.CORPUS)
+        return UnreadFile("TREC documents with tags", hint)
+    return UnreadFile("XML", f"write {EXPECTED_FORMATS[table]}")
+
+
+def _unread_csv(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:
+    """Return what text is whose first line has no tab and several columns between commas."""
+    line = files.first_line(head[: 1 << 16]).decode("utf-8", "replace")
+    if "\t" in line:
+        return None
+    rows = _comma_rows(head)
+    if len(rows) < 2 or len(rows[0]) < 2:
+        return None
+    header = rows[0]
+    is_named_csv = Path(path).name.lower().removesuffix(".gz").endswith(".csv")
+    if not is_named_csv and not any(column_of(name, table) for name in header):
+        return None
+    program = TSV_OF_CSV
+    if table is Table.CORPUS:
+        records = [dict(zip(header, row, strict=False)) for row in rows[1:]]
+        keys = choose_keys(records, Table.CORPUS)
+        if keys is None:
+            return None
+        fields = [f"{json.dumps(key)}: row[{json.dumps(name)}]" for key, name in keys.items()]
+        program = JSON_OF_CSV.replace("RECORD", f"{{{', '.join(fields)}}}")
+    return UnreadFile("columns between commas (CSV)", _conversion_hint(program, path, table))
+
+
+def numbering_hint(path: str | Path, table: Table) -> str:
+    """Return a command that makes a corpus or queries of plain text: each line gets a number."""
+    unit = "passage" if table is Table.CORPUS else "query"
+    purpose = f"if each line is a {unit}, number them"
+    return _conversion_hint(TSV_OF_LINES, path, Table.QUERIES, purpose)
+
+
+def _comma_rows(head: bytes) -> list[list[str]]:
+    """Return the first rows of CSV that are whole in the beginning of a file."""
+    lines = head[: 1 << 16].decode("utf-8", "replace").splitlines()[:LISTED_ROWS]
+    try:
+        return [row for _, row in files.read_rows(enumerate(lines, 1), "", ",", "")]
+    except InputError:
+        return []
+
+
+def _shell_path(path: str | Path) -> str:
+    """Return a path as a shell reads it; FILE stands for what came through standard input."""
+    return "FILE" if str(path) == files.STREAM else shlex.quote(str(path))
+
+
+def _conversion_hint(
+    program: str, path: str | Path, table: Table, purpose: str = "convert it"
+) -> str:
+    """Return a command that converts a file by a program of one line."""
+    name = _shell_path(path)
+    output = CONVERTED_NAMES.get(table, "converted.tsv")
+    python = f"python3 -c {shlex.quote(program)}"
+    if str(path).endswith(".gz"):
+        return f"{purpose}: zcat {name} | {python} /dev/stdin > {output}"
+    return f"{purpose}: {python} {name} > {output}"
+
+
+def unread_folder(folder: Path) -> UnreadFile | None:
+    """Return what a folder without a corpus holds, if it is of files that are not read yet."""
+    endings = {path.suffix.lower() for path in folder.rglob("*") if path.is_file()}
+    for ending in sorted(endings):
+        if ending in (*TEXT_FILES, *HTML_FILES):
+            text = PLAIN_TEXT if ending in TEXT_FILES else HTML_TEXT
+            program = JSON_OF_FOLDER.replace("TEXT", text).replace("ENDING", ending)
+            return UnreadFile(f"*{ending} files", _conversion_hint(program, folder, Table.CORPUS))
+    if ".pdf" in endings:
+        name = shlex.quote(str(folder))
+        hint = f'convert them to text: for f in {name}/*.pdf; do pdftotext -q "$f"; done'
+        return UnreadFile("*.pdf files", hint)
+    if ".csv" in endings:
+        return UnreadFile("*.csv files", "name one of them, for a command that converts it")
+    return None
+
+
+def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str, str] | None:
+    """Return which keys of records of another format most probably are denserk's; None if none is.
+
+    The text is under a known name, or under the key with the longest texts.
+
+    >>> choose_keys([{"doc_key": "a1", "headline": "Moon", "body_text": "a b"}], Table.CORPUS)
+    {'_id': 'doc_key', 'title': 'headline', 'text': 'body_text'}
+    """
+    is_corpus = table is Table.CORPUS
+    by_meaning = columns_by_meaning(records[0], table)
+    id_key = by_meaning.get(Column.PASSAGE_ID if is_corpus else Column.QUERY_ID)
+    if id_key is None:
+        id_key = next(filter(_is_id_name, records[0]), None)
+    lengths = _text_lengths(records)
+    if id_key is not None:
+        lengths.pop(id_key, None)
+    if not lengths:
+        return None
+    title_key = by_meaning.get(Column.TITLE)
+    text_key = by_meaning.get(Column.TEXT if is_corpus else Column.QUERY)
+    if text_key not in lengths:
+        longest_first = sorted(lengths, key=lambda key: lengths[key], reverse=True)
+        text_key = next((key for key in longest_first if key != title_key), longest_first[0])
+    keys = {}
+    if id_key is not None:
+        keys["_id"] = id_key
+    if title_key is not None and title_key in lengths and title_key != text_key:
+        keys["title"] = title_key
+    # queries without ids are questions, which denserk numbers
+    text_name = "text" if is_corpus or id_key is not None else "question"
+    keys[text_name] = text_key
+    return keys
+
+
+def _text_lengths(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the number of characters under each key with texts, over all records."""
+    lengths: dict[str, int] = {}
+    for record in records:
+        for key, value in record.items():
+            if isinstance(value, str):
+                lengths[key] = lengths.get(key, 0) + len(value)
+    return lengths
+
+
+def _is_id_name(name: str) -> bool:
+    """Return whether a key is probably that of an id: doc_key, uid, number, url."""
+    return re.search(r"(id|key|no|num|number|url|uri)$", plain_name(name)) is not None
+
+
+def renaming_hint(record: Mapping[str, Any], path: str | Path, table: Table) -> str | None:
+    """Return a command of jq that renames the keys of JSON lines, or of an array.
+
+    None for other sources, and for records without a text.
+    """
+    keys = choose_keys([record], table)
+    if keys is None or not Path(path).is_file() or Path(path).suffix == ".parquet":
+        return None
+    with files.open_ahead(path, 1 << 10) as (head, _):
+        is_array = head.lstrip().startswith(b"[")
+    pairs = [f"{key}: {_jq_path(name)}" for key, name in keys.items()]
+    program = f"{{{', '.join(pairs)}}}"
+    if is_array:
+        program = f".[] | {program}"
+    name = shlex.quote(str(path))
+    if str(path).endswith(".gz"):
+        command = f"zcat {name} | jq -c {shlex.quote(program)}"
+    else:
+        command = f"jq -c {shlex.quote(program)} {name}"
+    return f"rename the keys: {command} > converted.jsonl"
+
+
+def _jq_path(key: str) -> str:
+    """Return a key as a program of jq names it."""
+    is_plain = re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key) is not None
+    return f".{key}" if is_plain else f".[{json.dumps(key)}]"
