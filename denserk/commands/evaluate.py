@@ -1,13 +1,12 @@
 """`denserk eval` and `denserk benchmark`."""
 
 import logging
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,17 +15,13 @@ from denserk.config import benchmarks
 from denserk.config import evaluation as config
 from denserk.config.encoding import ModelOptions
 from denserk.config.evaluation import EvalSettings, ReportSources
-from denserk.config.formats import CorpusSettings
+from denserk.config.formats import CorpusSettings, Kind
 from denserk.config.options import fields_of, reject_given
 from denserk.config.shared import OverwriteSettings
 from denserk.errors import InputError, UsageError
-from denserk.io.column_names import Table, recognise_header, run_or_qrels, split_columns
-from denserk.io.data_sets import BEIR, IRDS, knows_irds
-from denserk.io.files import STREAM, first_line, is_json, is_special, open_ahead, read_text_lines
-from denserk.io.json_records import first_record
+from denserk.io.detection import detect_run_or_qrels
+from denserk.io.files import STREAM
 from denserk.io.runs import read_run
-from denserk.io.tables import HUB
-from denserk.io.unread_files import OBJECT_OF_SCORES, reject_binary, unread_file_error
 from denserk.reporting import print_table, printable
 
 if TYPE_CHECKING:
@@ -197,66 +192,6 @@ def _evaluate_one(
     finish(result, runs, settings, sources)
 
 
-def content_of(name: str) -> Literal["run", "qrels"] | None:
-    """Return what a file holds, by its first line; None for standard input, which is read once."""
-    path = Path(name)
-    if name == STREAM or (is_special(path) and not path.is_fifo()):
-        return None
-    if path.is_dir() or path.suffix == ".parquet":
-        return "qrels"
-    # ir_datasets is asked last: it makes a folder in HOME
-    if not path.exists() and (name.startswith((IRDS, BEIR, HUB)) or knows_irds(name)):
-        return "qrels"
-    with open_ahead(name) as (head, _):
-        reject_binary(head, name, Table.RUN)
-        if is_json(first_line(head)):
-            return _content_of_json(name, head)
-    number, text = _first_record_line(name)
-    names = split_columns(text)
-    if recognise_header(names, Table.RUN) or recognise_header(names, Table.QRELS):
-        return "qrels" if run_or_qrels(names) is Table.QRELS else "run"
-    columns = text.split()
-    if len(columns) == 4:
-        return "qrels"
-    if len(columns) == 3 or len(columns) >= 6:
-        return "run"
-    expected = "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)"
-    table = run_or_qrels(text.split(",")) or Table.RUN
-    error = unread_file_error(head, name, table, expected)
-    if error is not None:
-        raise error
-    found = f"{len(columns)} columns" if number else "nothing"
-    raise InputError(name, number, found, expected)
-
-
-def _first_record_line(name: str) -> tuple[int | None, str]:
-    """Return the number and text of the first line that is neither blank nor a comment.
-
-    Ids may begin like a comment: of comments alone it is the first one, and of nothing (None, "").
-    """
-    first_line: tuple[int | None, str] = (None, "")
-    for number, text in read_text_lines(name):
-        if not text.strip():
-            continue
-        if not text.lstrip().startswith("#"):
-            return number, text
-        if first_line == (None, ""):
-            first_line = number, text
-    return first_line
-
-
-def _content_of_json(name: str, head: bytes) -> Literal["run", "qrels"]:
-    """Return what JSON lines or an object hold, by the keys of the first record."""
-    if OBJECT_OF_SCORES.match(head):
-        is_run = re.search(rb":\s*-?[0-9]+[.eE]", head) is not None
-        table = Table.RUN if is_run else Table.QRELS
-        error = unread_file_error(head, name, table, "JSON lines, or columns")
-        if error is not None:
-            raise error
-    keys = first_record(head) or {}
-    return "qrels" if run_or_qrels(keys) is Table.QRELS else "run"
-
-
 def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tuple[list[str], str]:
     """Return the runs and the qrels among `files`, given in any order, `--run` and `--qrels`."""
     inputs = [*files, *runs]
@@ -265,8 +200,8 @@ def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tup
     repeated = sorted({name for name in inputs if inputs.count(name) > 1})
     if repeated:
         raise UsageError(f"{', '.join(repeated)}: given twice", EXAMPLES)
-    contents = {name: content_of(name) for name in files}
-    qrels_files = [name for name in files if contents[name] == "qrels"]
+    contents = {name: detect_run_or_qrels(name) for name in files}
+    qrels_files = [name for name in files if contents[name] is Kind.QRELS]
     if qrels:
         qrels_files.append(qrels)
     if not qrels_files and len(inputs) > 1:
@@ -281,9 +216,7 @@ def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tup
     return run_files, qrels_file
 
 
-def _wrong_number_of_qrels(
-    qrels: Sequence[str], contents: Mapping[str, Literal["run", "qrels"] | None]
-) -> str:
+def _wrong_number_of_qrels(qrels: Sequence[str], contents: Mapping[str, Kind | None]) -> str:
     """Return which qrels are given, or what each file was taken for if none is."""
     if qrels:
         return f"several qrels files given: {', '.join(qrels)}"
@@ -293,7 +226,7 @@ def _wrong_number_of_qrels(
     return f"no qrels file given: {', '.join(taken_for)}"
 
 
-def _taken_for(name: str, content: Literal["run", "qrels"] | None) -> str:
+def _taken_for(name: str, content: Kind | None) -> str:
     """Return what a file was taken for."""
     if content is None:
         return f"{name} is read only once"

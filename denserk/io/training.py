@@ -23,8 +23,9 @@ import orjson
 
 from denserk.config.formats import WITHOUT_TEXTS, TrainingFormat
 from denserk.errors import DenserkError, InputError
-from denserk.io import column_names, files, json_records, unread_files
-from denserk.io.column_names import Column, Header, Table, TrainingColumns, training_columns
+from denserk.io import column_names, detection, files, json_records, unread_files
+from denserk.io.column_names import Column, Table, TrainingColumns, training_columns
+from denserk.io.detection import PASSAGE_LISTS
 from denserk.io.json_records import Fields, dump_json, list_keys
 from denserk.records import Candidate, SentenceExample, TrainingExample
 
@@ -33,10 +34,6 @@ logger = logging.getLogger(__name__)
 PASSAGE_ID_KEYS = ("docid", "passage_id", "psg_id")
 RANDOM_NEGATIVES = "negative_ctxs"  # DPR's key of negatives that it does not train with
 LABELS = ("label", "score", "similarity_score")
-ST_NAMES = {"anchor"}  # a key that training data alone has
-QUERY_NAMES = {"anchor", "query", "question"}  # beside a label; sentences have labels, too
-# columns of a list of negatives
-NEGATIVE_LISTS = {Column.QUERY_ID, Column.NEGATIVE, Column.NEGATIVE_ID}
 Candidates = tuple[Candidate, ...]
 Order = Callable[[Sequence[str]], Sequence[str]]  # names of the columns of a row
 Row = tuple[int, Mapping[Any, Any]]  # line number, columns by name or number
@@ -190,17 +187,17 @@ def _values(record: Mapping[Any, Any], names: Iterable[Any]) -> list[Any]:
 
 _docid, _text = attrgetter("docid"), attrgetter("text")
 _to_dpr = partial(_to_passage, id_key="passage_id")
-TEXTS = Keys("", "query", "pos", "neg", _texts, _text)
-IDS = Keys("qid", "query", "pos", "neg", _ids, _docid)
+TEXTS = Keys("", "query", *PASSAGE_LISTS[TrainingFormat.FLAG], _texts, _text)
+IDS = Keys("qid", "query", *PASSAGE_LISTS[TrainingFormat.FLAG], _ids, _docid)
 KEYS = {
     TrainingFormat.TEVATRON: Keys(
-        "query_id", "query", "positive_passages", "negative_passages", _passages, _to_passage
+        "query_id", "query", *PASSAGE_LISTS[TrainingFormat.TEVATRON], _passages, _to_passage
     ),
     TrainingFormat.TEVATRON_IDS: Keys(
-        "query_id", "query_text", "positive_document_ids", "negative_document_ids", _ids, _docid
+        "query_id", "query_text", *PASSAGE_LISTS[TrainingFormat.TEVATRON_IDS], _ids, _docid
     ),
     TrainingFormat.DPR: Keys(
-        "query_id", "question", "positive_ctxs", "hard_negative_ctxs", _passages, _to_dpr
+        "query_id", "question", *PASSAGE_LISTS[TrainingFormat.DPR], _passages, _to_dpr
     ),
     TrainingFormat.FLAG: TEXTS,
     TrainingFormat.ST_IDS: IDS,
@@ -261,7 +258,7 @@ def read_training(
     with files.open_ahead(source, part="train") as (head, handle):
         unread_files.reject_binary(head, source, Table.TRAINING)
         if form is None:
-            form = detect_training(head)
+            form = detection.format_of(detection.FileHead(head), TrainingFormat)
             if form is None:
                 raise _unknown_format(head, source)
             logger.info(f"{source}: training data in the format {form}")
@@ -371,95 +368,6 @@ def _distinct(names: Sequence[str]) -> list[str]:
         counts[name] += 1
         distinct.append(name if counts[name] == 1 else f"{name}_{counts[name]}")
     return distinct
-
-
-def detect_training(head: bytes) -> TrainingFormat | None:
-    """Return the format of training data that begins with these bytes; None if it is unknown."""
-    record = json_records.first_record(head)
-    if record is not None:
-        return _detect_record(record)
-    lines = [line for line in head.splitlines()[:100] if line.strip()]
-    if len(lines) > 1 and not head.endswith((b"\n", b"\r")):
-        lines.pop()  # it may be cut short
-    texts = [line.decode("utf-8", "replace") for line in lines]
-    if texts and "\t" not in texts[0]:
-        return _detect_commas(texts)
-    return _detect_tabs([[cell.strip() for cell in text.split("\t")] for text in texts])
-
-
-def _detect_record(record: Mapping[str, Any]) -> TrainingFormat | None:
-    """Return the format of JSON that begins with this record; None if it is unknown."""
-    if isinstance(record.get("neg"), dict) or {"qid", "pos"} <= record.keys():
-        return TrainingFormat.ST_IDS
-    for form, keys in KEYS.items():
-        if keys.positives in record or keys.negatives in record:
-            return form
-    return _detect_keys(record)
-
-
-def _detect_tabs(rows: Sequence[Sequence[str]]) -> TrainingFormat | None:
-    """Return the format of lines with columns between tabs; None if it is unknown."""
-    widths = {len(row) for row in rows}
-    if len(widths) != 1:
-        return None
-    width = len(rows[0])
-    header = column_names.recognise_header(rows[0], Table.TRAINING)
-    if header is not None:
-        return _detect_header(header, rows[1:])
-    if _names_pairs(rows[0]):
-        return TrainingFormat.ST_TRIPLET
-    are_ids = not any(" " in cell for row in rows for cell in row)
-    if width == 3:
-        return TrainingFormat.TRIPLES if are_ids else TrainingFormat.TEXT_TRIPLES
-    return TrainingFormat.NEGATIVES if width == 2 and are_ids else None
-
-
-def _detect_header(header: Header, rows: Sequence[Sequence[str]]) -> TrainingFormat:
-    """Return the format of columns under a header, by its names and the rows below."""
-    columns = set(header.columns)
-    if columns <= NEGATIVE_LISTS:
-        return TrainingFormat.NEGATIVES
-    cells = [cell for row in rows for cell in row]
-    are_numbers = bool(cells) and all(map(str.isdecimal, cells))
-    names_ids = Column.QUERY_ID in columns and Column.QUERY not in columns
-    if len(header.columns) == 3 and Column.LABEL not in columns and (names_ids or are_numbers):
-        return TrainingFormat.TRIPLES
-    return TrainingFormat.ST_TRIPLET
-
-
-def _detect_keys(record: Mapping[str, Any]) -> TrainingFormat | None:
-    """Return the format of JSON records whose keys are columns; None if it is unknown."""
-    keys = record.keys()
-    meanings = {column_names.column_of(key, Table.TRAINING) for key in keys}
-    has_passages = not meanings.isdisjoint((Column.POSITIVE, Column.NEGATIVE))
-    has_labelled_pair = "label" in keys and not QUERY_NAMES.isdisjoint(keys)
-    has_texts = has_passages or has_labelled_pair
-    names_ids = {Column.POSITIVE_ID, Column.NEGATIVE_ID} <= meanings
-    has_ids = names_ids or all(type(value) is int for value in record.values())
-    if len(keys) == 3 and has_ids and (has_texts or Column.QUERY_ID in meanings):
-        return TrainingFormat.TRIPLES
-    return TrainingFormat.ST_TRIPLET if has_texts or keys & ST_NAMES else None
-
-
-def _detect_commas(lines: Sequence[str]) -> TrainingFormat | None:
-    """Return the format of lines without tabs: columns between commas under a header, or none."""
-    try:
-        first_row = next(files.read_rows(enumerate(lines, 1), "", ",", ""), None)
-    except InputError:
-        return None
-    if first_row is None:
-        return None
-    _, cells = first_row
-    if len(cells) < 2:
-        return None
-    is_header = column_names.recognise_header(cells, Table.TRAINING) or _names_pairs(cells)
-    return TrainingFormat.ST_TRIPLET if is_header else None
-
-
-def _names_pairs(cells: Sequence[str]) -> bool:
-    """Return whether cells name a query and a positive, and perhaps columns of other names."""
-    meanings = {column_names.column_of(cell, Table.TRAINING) for cell in cells}
-    return {Column.QUERY, Column.POSITIVE} <= meanings
 
 
 def _check(example: TrainingExample, form: TrainingFormat) -> None:

@@ -2,8 +2,7 @@
 
 import logging
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
@@ -22,15 +21,12 @@ from denserk.errors import InputError, UsageError
 from denserk.io import corpus, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
-from denserk.io.column_names import Table, recognise_header, run_or_qrels, split_columns
-from denserk.io.files import STREAM, first_line, is_number, open_ahead, refuse_folder, some
-from denserk.io.json_records import first_record
+from denserk.io.detection import detect_kind
+from denserk.io.files import STREAM, refuse_folder, some
 from denserk.io.known_positives import without_known_positives
 from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
-from denserk.io.tables import HUB
 from denserk.io.unchanged import checksum, refuse_change
-from denserk.io.unread_files import OBJECT_OF_SCORES
 from denserk.io.vector_formats import VectorBlock, is_single_file, write_vectors
 from denserk.io.vectors import VectorFolderWriter, read_vector_blocks
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
@@ -295,158 +291,6 @@ def _named(name: str, formats: Iterable[Form], flag: str) -> Form:
     if name not in known:
         raise UsageError(f"{flag} {name}: no such format", f"one of {', '.join(known)}")
     return known[name]
-
-
-KINDS = {
-    Table.RUN: Kind.RUN,
-    Table.QRELS: Kind.QRELS,
-    Table.QUERIES: Kind.QUERIES,
-    Table.CORPUS: Kind.CORPUS,
-    Table.TRAINING: Kind.TRAINING,
-}
-COLLECTION = {Kind.CORPUS, Kind.QUERIES, Kind.QRELS}
-BINARY = (b"PAR1", b"\x93NUMPY", b"\x80")  # of vectors: Parquet, NumPy, pickle
-MODEL_FILES = {"config.json", "denserk.json", "modules.json", "pooler.pt", "TermWeightTrans.pt"}
-# terms in a name that settle what the content leaves open
-TERMS = {
-    Kind.CORPUS: {"corpus", "collection", "passages", "psgs"},
-    Kind.QUERIES: {"queries", "topics", "questions"},
-    Kind.QRELS: {"qrels"},
-    Kind.RUN: {"run"},
-    Kind.TRAINING: {"train", "triples", "qidpidtriples"},
-    Kind.VECTORS: {"vectors", "embeddings"},
-}
-
-
-def detect_kind(source: str, target: str) -> Kind:
-    """Return what a source holds: by its content, else by its name and that of the target."""
-    if source == STREAM:
-        hint = f"add --kind with one of {', '.join(Kind)}"
-        raise UsageError("what standard input holds is not guessed", hint)
-    path = Path(source)
-    is_dataset_name = ":" in source and not path.exists()
-    if is_dataset_name and source.startswith(HUB):
-        possible: Set[Kind] = COLLECTION | {Kind.TRAINING}
-    elif is_dataset_name:
-        possible = COLLECTION
-    elif path.is_dir():
-        possible = _folder_kinds(path)
-    else:
-        possible = _file_kinds(path)
-    if len(possible) == 1:
-        return next(iter(possible))
-    for name in (source, target):
-        name_terms = set(re.findall("[a-z]+", Path(name).name.lower()))
-        named = {kind for kind, terms in TERMS.items() if terms & name_terms}
-        if len(named) == 1 and (named <= possible or not possible):
-            return named.pop()
-    choices = [kind for kind in Kind if kind in possible] or list(Kind)
-    message = f"{source} is of no known kind"
-    if possible:
-        message = f"{source} could hold {' or '.join(choices)}"
-    raise UsageError(message, f"add --kind with one of {', '.join(choices)}")
-
-
-def _folder_kinds(folder: Path) -> Set[Kind]:
-    """Return what a folder may hold, by the names in it or else by its first file."""
-    names = {item.name for item in folder.iterdir()}
-    if names & MODEL_FILES:
-        return {Kind.MODEL}
-    if manifests.NAME in names or {"index", "docid"} <= names or "embedding.pkl" in names:
-        return {Kind.VECTORS}
-    if names & {"corpus.jsonl", "corpus.jsonl.gz"}:
-        return COLLECTION
-    if any(topics.is_relation_file(name) for name in names):
-        return {Kind.QUERIES}
-    paths = (folder / name for name in sorted(names) if not name.startswith("."))
-    first_file = next((path for path in paths if path.is_file()), None)
-    return set() if first_file is None else _file_kinds(first_file)
-
-
-def _file_kinds(path: Path) -> Set[Kind]:
-    """Return what a file may hold, by its first bytes."""
-    with open_ahead(path, part="train") as (head, _):
-        record = first_record(head)
-    if head.startswith(BINARY) or path.suffix in (".pkl", ".pickle"):
-        return {Kind.VECTORS}
-    if runs.PREDICTIONS.match(head):
-        return {Kind.RUN}
-    if record is not None:
-        return _json_kinds(record, head)
-    return _header_kinds(head) or _column_kinds(head)
-
-
-def _json_kinds(record: Mapping[str, Any], head: bytes) -> Set[Kind]:
-    """Return what JSON may hold, by its first record."""
-    keys = record.keys()
-    run_or_qrels_table = run_or_qrels(keys)
-    if "vector" in keys:
-        return {Kind.VECTORS}
-    if training.detect_training(head) is not None:
-        return {Kind.TRAINING}
-    if OBJECT_OF_SCORES.match(head):
-        return {Kind.RUN, Kind.QRELS}
-    if run_or_qrels_table is not None:
-        return {KINDS[run_or_qrels_table]}
-    # the first of these that holds decides
-    has_records = all(isinstance(value, dict) for value in record.values())
-    rules: Sequence[tuple[object, Set[Kind]]] = (
-        ({"query-id", "corpus-id"} <= keys, {Kind.QRELS}),
-        ({"qid", "docid"} <= keys, {Kind.RUN}),
-        (keys & {"question", "query", "query_id", "query_text", "qid"}, {Kind.QUERIES}),
-        (has_records, {Kind.QUERIES}),
-        (keys & {"contents", "docid"} or {"title", "text"} <= keys, {Kind.CORPUS}),
-        ("title" in keys, {Kind.QUERIES}),
-        ("text" in keys, {Kind.CORPUS, Kind.QUERIES}),
-    )
-    return next((kinds for holds, kinds in rules if holds), set())
-
-
-def _column_kinds(head: bytes) -> Set[Kind]:
-    """Return what lines of columns without a header may hold, by the first of them."""
-    line = first_line(head).decode("utf-8", "replace")
-    form = training.detect_training(head)
-    tabs = line.split("\t")
-    terms = line.split()
-    has_two = len(tabs) == 2
-    has_three = len(tabs) == 3
-    # text may follow the tag
-    has_run_columns = len(terms) == 6 or (len(terms) > 6 and terms[1] == "Q0")
-    ends_with_number = has_three and form is TrainingFormat.TRIPLES and is_number(tabs[2])
-    is_id_list = has_two and form is TrainingFormat.NEGATIVES and "," in tabs[1]
-    rules: Sequence[tuple[bool, Set[Kind]]] = (  # the first that holds decides
-        (has_run_columns and is_number(terms[3]) and is_number(terms[4]), {Kind.RUN}),
-        (len(terms) == 4 and is_number(terms[3]), {Kind.QRELS}),
-        (has_two and topics.is_answer_list(tabs[1]), {Kind.QUERIES}),
-        (form is TrainingFormat.ST_TRIPLET, {Kind.TRAINING}),
-        (is_id_list, {Kind.TRAINING}),
-        (has_two, {Kind.CORPUS, Kind.QUERIES}),
-        (ends_with_number and "." in tabs[-1], {Kind.RUN}),
-        (ends_with_number, {Kind.QRELS, Kind.RUN, Kind.TRAINING}),
-        (form is TrainingFormat.TRIPLES, {Kind.TRAINING}),
-        (has_three, {Kind.CORPUS, Kind.TRAINING}),
-    )
-    return next((kinds for holds, kinds in rules if holds), set())
-
-
-def _header_kinds(head: bytes) -> Set[Kind]:
-    """Return what a file with a header may hold, by the names of its columns; none without one."""
-    text = head[: 1 << 16].decode("utf-8", "replace")
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        return set()
-    columns = split_columns(lines[0])
-    if recognise_header(columns, Table.RUN) or recognise_header(columns, Table.QRELS):
-        table = run_or_qrels(columns)
-        return {KINDS[table]} if table else set()
-    cells = lines[0].split("\t")
-    tables = (Table.QUERIES, Table.CORPUS, Table.TRAINING)
-    kinds = {KINDS[table] for table in tables if recognise_header(cells, table)}
-    if kinds == {Kind.QUERIES, Kind.TRAINING}:  # question and answer: DPR's answers are lists
-        first_row = lines[1].split("\t") if len(lines) > 1 else []
-        has_answer_list = any(topics.is_answer_list(cell) for cell in first_row)
-        return {Kind.QUERIES} if has_answer_list else {Kind.TRAINING}
-    return kinds
 
 
 # names that leave no choice, by kind; others need the format by name

@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from denserk.models.checkpoints import read_weights
 from denserk.models.model_folder import read_model_folder
 from denserk.models.saving import WEIGHTS_FILE
 from denserk.records import Candidate
-from denserk.tasks.convert import CONVERSIONS, convert, detect_kind
+from denserk.tasks.convert import CONVERSIONS, convert
 from tests.support.toy import PASSAGES, QUERIES
 from tests.support.training_examples import write_expansions
 
@@ -160,46 +159,3 @@ def test_the_mean_of_models_that_are_alike(tiny_agg, tmp_path):
         turn(first, tmp_path / "no", "denserk", average=(str(tiny_agg("bert", agg_dim=16)),))
     with pytest.raises(ModelError, match=r"config.model_type was 'bert', now 'distilbert'"):
         turn(first, tmp_path / "no", "denserk", average=(str(tiny_agg("distilbert")),))
-
-
-KINDS: dict[Kind, list[Any]] = {
-    Kind.CORPUS: [
-        b'{"_id": "d1", "title": "", "text": "one"}',
-        b'[{"id": "d1", "contents": "one"}]',
-        b"id\ttext\ttitle\n1\tone\thead\n",
-        ("collection.tsv", b"1\tone two\n"),
-        ("corpus.jsonl", b'{"_id": "1", "text": "one"}'),
-    ],
-    Kind.QUERIES: [
-        *(b'{"query_id": "1", "query": "who"}', b'{"id": "1", "title": "who"}'),
-        *(b'{"0": {"question": "who"}}', b'{\n"0": {"question": "who"}}', b"who\t['she']\n"),
-        b'[{"question": "who", "answers": []}]',
-        ("P17.test.json", b"{}"),
-    ],
-    Kind.QRELS: [
-        *(b"q1 0 d1 1\n", b"query-id\tcorpus-id\tscore\nq1\td1\t1\n"),
-        ("qrels.x.tsv", b"1\t2\t3\n"),
-    ],
-    Kind.RUN: [
-        *(b"q1 Q0 d1 1 2.5 tag\n", b'{"qid": "q1", "docid": "d1", "score": 2.5}', b"q1\td1\t2.5\n"),
-        *(b'{"mteb_model_meta": {}, "default": {"tes', ("run.x.tsv", b"1\t2\t1\n")),
-    ],
-    Kind.VECTORS: [
-        *(b'{"qid": "q1", "vector": [1]}', b"PAR1", b"\x93NUMPY", b"\x80\x04"),
-        *(("manifest.json", b"{}"), ("embedding.pkl", b"")),
-    ],
-    Kind.TRAINING: [
-        *(b'{"query": "who", "pos": ["a"], "neg": []}', b"1\t2,3\n", b"q1\td1\td2\n"),
-        *(b'[{"question": "who", "positive_ctxs": []}]', b"anchor\tpositive\nwho\ta\n"),
-        ("train.tsv", b"who runs\ta cat\ta dog\n"),
-    ],
-    Kind.MODEL: [("config.json", b"{}")],
-}
-
-
-@pytest.mark.parametrize(("kind", "data"), [(k, data) for k in KINDS for data in KINDS[k]])
-def test_contents_and_names_decide_the_kind(kind, data, tmp_path):
-    name, data = ("file", data) if isinstance(data, bytes) else data
-    (tmp_path / name).write_bytes(data)
-    of_folder = data in (b"{}", b"")
-    assert detect_kind(str(tmp_path if of_folder else tmp_path / name), "target") is kind

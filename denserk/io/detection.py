@@ -1,0 +1,1090 @@
+"""The one place that decides what a file or a folder is.
+
+`FileHead` gathers the facts about the beginning of a file. `RULES` is the table of what files look
+like and what each of them is read as; the first rule that holds counts. Where a command or an
+option has said of which kind a file is, `RULES_OF_A_KIND` follow, which would take too much for
+that kind otherwise. `FOLDER_RULES` are those of folders.
+
+JSON records of queries and of passages are read by their keys: `TOPICS_KEYS` and `CORPUS_KEYS`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property, partial
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from denserk.config.encoding import VectorFormat
+from denserk.config.formats import (
+    CorpusFormat,
+    Kind,
+    QrelsFormat,
+    RunFormat,
+    TopicsFormat,
+    TrainingFormat,
+)
+from denserk.errors import InputError, UsageError
+from denserk.io import files
+from denserk.io import manifest as manifests
+from denserk.io.column_names import (
+    Column,
+    Header,
+    Table,
+    column_of,
+    recognise_header,
+    run_or_qrels,
+    split_columns,
+)
+from denserk.io.data_sets import BEIR, IRDS, knows_irds
+from denserk.io.json_records import RecordKeys, first_record
+from denserk.io.model_files import MODEL_FILES
+from denserk.io.tables import HUB
+from denserk.io.unread_files import OBJECT_OF_SCORES, reject_binary, unread_file_error
+
+Format = TypeVar("Format", bound=StrEnum)
+
+KIND_OF_FORMATS: Mapping[type[StrEnum], Kind] = {
+    CorpusFormat: Kind.CORPUS,
+    TopicsFormat: Kind.QUERIES,
+    QrelsFormat: Kind.QRELS,
+    RunFormat: Kind.RUN,
+    VectorFormat: Kind.VECTORS,
+    TrainingFormat: Kind.TRAINING,
+}
+# How files that are no text begin.
+PARQUET = b"PAR1"
+NUMPY = b"\x93NUMPY"
+PICKLE = b"\x80"
+PICKLE_ENDINGS = (".pkl", ".pickle")
+
+# The keys of JSON records by format. The first format whose keys a record has counts.
+CORPUS_KEYS = {
+    CorpusFormat.ANSERINI: RecordKeys(("id", "_id", "docid"), ("contents",)),
+    CorpusFormat.BEIR: RecordKeys(("_id", "id"), ("text",), "title"),
+    CorpusFormat.TEVATRON: RecordKeys(("docid", "passage_id"), ("text", "passage"), "title"),
+    CorpusFormat.FLAG: RecordKeys((), ("text",), "title", must_have_id=False),
+}
+TOPICS_KEYS = {
+    TopicsFormat.BEIR: RecordKeys(("_id",), ("text",)),
+    TopicsFormat.TEVATRON: RecordKeys(("query_id",), ("query", "query_text")),
+    TopicsFormat.ANSERINI: RecordKeys(("id", "qid"), ("title", "query", "text")),
+    TopicsFormat.QA: RecordKeys(("_id", "id", "qid"), ("question",), must_have_id=False),
+    TopicsFormat.ENTITY_QUESTIONS: RecordKeys((), ("question",), must_have_id=False),
+    TopicsFormat.TSV: RecordKeys(("id",), ("text",)),
+    TopicsFormat.DPR: RecordKeys((), ("question",), must_have_id=False),
+}
+# The keys of the positives and the negatives of JSON training data.
+PASSAGE_LISTS = {
+    TrainingFormat.TEVATRON: ("positive_passages", "negative_passages"),
+    TrainingFormat.TEVATRON_IDS: ("positive_document_ids", "negative_document_ids"),
+    TrainingFormat.DPR: ("positive_ctxs", "hard_negative_ctxs"),
+    TrainingFormat.FLAG: ("pos", "neg"),
+}
+QUERY_KEYS = {"question", "query", "query_id", "query_text", "qid"}
+LABELLED_QUERY_KEYS = {"anchor", "query", "question"}  # sentences have labels, too
+NEGATIVE_LIST_COLUMNS = {Column.QUERY_ID, Column.NEGATIVE, Column.NEGATIVE_ID}
+
+PREDICTIONS = re.compile(rb'\s*\{\s*"mteb_model_meta"')  # how mteb's begin
+# {query id: {...}}, perhaps on several lines
+OBJECT_OF_OBJECTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{')
+RELATION_FILE = re.compile(r"P\d+\..*json(\.gz)?")
+GRADE = re.compile(r"([+-]?[0-9]{1,18})(\.0*)?")  # trec_eval reads 1.0 as 1
+
+FIRST_LINES = 100  # by which tab-separated columns are recognised
+RANKED_LINES = 2000  # that decide whether a third column has ranks
+
+
+def is_comment(cells: Sequence[str]) -> bool:
+    """Return whether a line is a comment of trec_eval 10, not a hit of a query named `#...`.
+
+    >>> is_comment(["#", "a", "comment"]), is_comment(["#1", "Q0", "d1", "1", "2.5", "tag"])
+    (True, False)
+    """
+    return cells[0].startswith("#") and list(cells[1:2]) != ["Q0"]
+
+
+def is_answer_list(column: str) -> bool:
+    """Return whether a column looks like a list written as a Python literal, quoted or not."""
+    bare = files.unquote(column.strip())
+    return bare.startswith("[") and bare.endswith("]")
+
+
+def is_relation_file(path: str | Path) -> bool:
+    """Return whether a file is named as EntityQuestions names its relations: P17.test.json."""
+    return RELATION_FILE.fullmatch(Path(path).name) is not None
+
+
+@dataclass(frozen=True)
+class FileHead:
+    r"""The first bytes of a file, its name, and facts about them.
+
+    A fact is worked out when a rule asks for it. Columns between tabs are those of the first line
+    that is not blank. Terms are those of the first line that is no comment either; of comments
+    alone, that is the first one.
+
+    >>> FileHead(b"# a comment\nq1 0 d1 1\n").terms
+    ['q1', '0', 'd1', '1']
+    """
+
+    data: bytes
+    name: str = ""
+
+    @cached_property
+    def record(self) -> Mapping[str, Any] | None:
+        """The first JSON record; {} if it is not whole in the head, None if this is no JSON."""
+        return first_record(self.data)
+
+    @cached_property
+    def keys(self) -> AbstractSet[str]:
+        """The keys of the first JSON record."""
+        return frozenset(self.record or ())
+
+    @cached_property
+    def key_meanings(self) -> AbstractSet[Column | None]:
+        """What the keys of the first JSON record are as columns of training data."""
+        return {column_of(key, Table.TRAINING) for key in self.keys}
+
+    @cached_property
+    def is_json(self) -> bool:
+        """Whether the first line begins JSON lines, an array or an object."""
+        return files.is_json(files.first_line(self.data))
+
+    @cached_property
+    def line(self) -> str:
+        """The first line that is not blank."""
+        return files.first_line(self.data).decode("utf-8", "replace")
+
+    @cached_property
+    def cells(self) -> Sequence[str]:
+        """The columns of the first line between tabs."""
+        return self.line.split("\t")
+
+    @cached_property
+    def record_line(self) -> tuple[int, str]:
+        """Number and text of the first line that is neither blank nor a comment; (0, "") of none.
+
+        In a head of comments alone it is the first comment: ids may begin like one.
+        """
+        first_comment = (0, "")
+        for number, line in enumerate(self.data.split(b"\n"), start=1):
+            text = line.decode("utf-8", "replace").rstrip("\r")
+            if not text.strip():
+                continue
+            if not is_comment(text.split()):
+                return number, text
+            if first_comment == (0, ""):
+                first_comment = number, text
+        return first_comment
+
+    @cached_property
+    def terms(self) -> Sequence[str]:
+        """The columns of the record line between white space."""
+        _, text = self.record_line
+        return text.split()
+
+    def records(self) -> Iterator[Sequence[str]]:
+        """Yield the columns between white space of all lines that are no comments."""
+        are_comments_alone = bool(self.terms) and is_comment(self.terms)
+        for line in self.data.split(b"\n"):
+            terms = line.decode("utf-8", "replace").split()
+            if terms and (are_comments_alone or not is_comment(terms)):
+                yield terms
+
+    @cached_property
+    def lines(self) -> Sequence[str]:
+        """The first lines that are not blank; the last one may be cut short, and is left out."""
+        *lines, rest = self.data.split(b"\n", FIRST_LINES)
+        first_lines = [line for line in lines if line.strip()] or [rest]
+        return [line.decode("utf-8", "replace") for line in first_lines if line.strip()]
+
+    @cached_property
+    def rows(self) -> Sequence[Sequence[str]]:
+        """The columns of the first lines between tabs, without blanks around them."""
+        return [[cell.strip() for cell in line.split("\t")] for line in self.lines]
+
+    @cached_property
+    def width(self) -> int:
+        """The number of columns between tabs, if all rows have the same; otherwise 0."""
+        widths = {len(row) for row in self.rows}
+        return widths.pop() if len(widths) == 1 else 0
+
+    @cached_property
+    def comma_cells(self) -> Sequence[str]:
+        """The columns between commas of a first line without tabs; none if it has one alone."""
+        if "\t" in self.line:
+            return []
+        rows = files.read_rows(enumerate(self.lines, start=1), "", ",", "")
+        try:
+            _, cells = next(rows, (0, []))
+        except InputError:
+            return []
+        return cells if len(cells) > 1 else []
+
+    def header(self, table: Table) -> Header | None:
+        """Return the header of a table that the file begins with; None without one."""
+        if table not in self._headers:
+            self._headers[table] = self._recognise_header(table)
+        return self._headers[table]
+
+    @cached_property
+    def _headers(self) -> dict[Table, Header | None]:
+        return {}
+
+    def _recognise_header(self, table: Table) -> Header | None:
+        if table in (Table.RUN, Table.QRELS):
+            _, text = self.record_line
+            return recognise_header(split_columns(text), table)
+        return recognise_header(self.cells, table)
+
+
+class Rule(NamedTuple):
+    """What files look like, and what they are read as: kinds, and the format of each of them.
+
+    Of several kinds the name of the file decides. A format of None is left to the reader, which
+    goes by the keys or the columns, or reports which of them are missing.
+    """
+
+    looks_like: str
+    holds: Callable[[FileHead], bool]
+    formats: Mapping[Kind, StrEnum | None]
+
+
+# files that are no text
+
+
+def is_parquet(head: FileHead) -> bool:
+    """A file of Parquet; its rows are read as JSON where its name ends in .parquet."""
+    return head.data.startswith(PARQUET)
+
+
+def is_array(head: FileHead) -> bool:
+    """A .npy file."""
+    return head.data.startswith(NUMPY)
+
+
+def is_pickle(head: FileHead) -> bool:
+    """A pickle; those of protocol 0 have nothing but their names."""
+    return head.data.startswith(PICKLE) or head.name.endswith(PICKLE_ENDINGS)
+
+
+# JSON
+
+
+def has_vector(head: FileHead) -> bool:
+    """JSON records with the key `vector`."""
+    return "vector" in head.keys
+
+
+def has_predictions(head: FileHead) -> bool:
+    """One JSON object that begins with mteb's description of the model."""
+    return PREDICTIONS.match(head.data) is not None
+
+
+def has_ids_of_systems(head: FileHead) -> bool:
+    """JSON records of MS MARCO's hard negatives: ids by system."""
+    negatives = (head.record or {}).get("neg")
+    return isinstance(negatives, dict) or {"qid", "pos"} <= head.keys
+
+
+def has_passage_list(head: FileHead, training_format: TrainingFormat) -> bool:
+    """JSON records with the positives or the negatives of a format of training data."""
+    return not head.keys.isdisjoint(PASSAGE_LISTS[training_format])
+
+
+def has_question_with_answer_list(head: FileHead) -> bool:
+    """JSON records of a question and the list of its answers: a `positive` would be one text."""
+    record = head.record or {}
+    return head.keys == {"question", "answer"} and isinstance(record["answer"], list)
+
+
+def has_labelled_query(head: FileHead) -> bool:
+    """JSON records of a query, and whether a passage answers it."""
+    return "label" in head.keys and not LABELLED_QUERY_KEYS.isdisjoint(head.keys)
+
+
+def has_training_texts(head: FileHead) -> bool:
+    """JSON records whose keys are columns of training data."""
+    has_passages = not head.key_meanings.isdisjoint((Column.POSITIVE, Column.NEGATIVE))
+    return has_passages or has_labelled_query(head)
+
+
+def has_training_ids(head: FileHead) -> bool:
+    """JSON records of three ids: of a query, a positive and a negative."""
+    if len(head.keys) != 3 or Column.LABEL in head.key_meanings:
+        return False
+    names_ids = {Column.POSITIVE_ID, Column.NEGATIVE_ID} <= head.key_meanings
+    are_integers = all(type(value) is int for value in (head.record or {}).values())
+    names_query = has_training_texts(head) or Column.QUERY_ID in head.key_meanings
+    return names_query and (names_ids or are_integers)
+
+
+def has_training_columns(head: FileHead) -> bool:
+    """JSON records of an anchor, or of a query with a positive, a negative or a label."""
+    return has_training_texts(head) or "anchor" in head.keys
+
+
+def is_object_of_scores(head: FileHead) -> bool:
+    """One JSON object of scores or grades, as pytrec_eval and BEIR have them."""
+    return OBJECT_OF_SCORES.match(head.data) is not None
+
+
+def has_hits(head: FileHead) -> bool:
+    """JSON records with the names of a run's columns."""
+    return run_or_qrels(head.keys) is Table.RUN
+
+
+def has_judgments(head: FileHead) -> bool:
+    """JSON records with the names of the columns of qrels."""
+    return run_or_qrels(head.keys) is Table.QRELS
+
+
+def has_keys_of_beir_qrels(head: FileHead) -> bool:
+    """JSON records with BEIR's ids of queries and passages."""
+    return {"query-id", "corpus-id"} <= head.keys
+
+
+def has_ids_alone(head: FileHead) -> bool:
+    """JSON records with a query and a passage, and without a text."""
+    return {"qid", "docid"} <= head.keys and head.keys.isdisjoint({"text", "contents"})
+
+
+def has_docid_with_text(head: FileHead) -> bool:
+    """JSON records with a passage, to which a query may belong."""
+    return {"docid", "qid", "text"} <= head.keys and head.keys.isdisjoint({"query", "question"})
+
+
+def has_query(head: FileHead) -> bool:
+    """JSON records with one of the keys that queries alone have."""
+    return not head.keys.isdisjoint(QUERY_KEYS)
+
+
+def is_object_of_records(head: FileHead) -> bool:
+    """One JSON object with a record for each query."""
+    if head.record:
+        return all(isinstance(value, dict) for value in head.record.values())
+    return OBJECT_OF_OBJECTS.match(head.data) is not None
+
+
+def has_passage(head: FileHead) -> bool:
+    """JSON records with one of the keys that passages alone have, or with title and text."""
+    has_name = not head.keys.isdisjoint({"contents", "docid", "passage_id"})
+    return has_name or {"title", "text"} <= head.keys
+
+
+def has_title(head: FileHead) -> bool:
+    """JSON records with a title."""
+    return "title" in head.keys
+
+
+def has_text(head: FileHead) -> bool:
+    """JSON records with a text, which is no list of token ids."""
+    return "text" in head.keys and not isinstance((head.record or {})["text"], list)
+
+
+# headers
+
+
+def has_run_header(head: FileHead) -> bool:
+    """A header whose names are those of a run."""
+    return _table_of_header(head) is Table.RUN
+
+
+def has_qrels_header(head: FileHead) -> bool:
+    """A header whose names are those of qrels."""
+    return _table_of_header(head) is Table.QRELS
+
+
+def _table_of_header(head: FileHead) -> Table | None:
+    """Return which of the two a header is that runs and qrels may have in common."""
+    header = head.header(Table.RUN) or head.header(Table.QRELS)
+    return None if header is None else run_or_qrels(header.names)
+
+
+def has_header_of_labelled_texts(head: FileHead) -> bool:
+    """A header that qrels and training data may have, above columns of texts."""
+    both = head.header(Table.QRELS) is not None and head.header(Table.TRAINING) is not None
+    return both and has_blank(head.rows[1:])
+
+
+def has_queries_header(head: FileHead) -> bool:
+    """A header whose names are those of queries."""
+    return head.header(Table.QUERIES) is not None
+
+
+def has_corpus_header(head: FileHead) -> bool:
+    """A header whose names are those of a corpus."""
+    return head.header(Table.CORPUS) is not None
+
+
+def has_corpus_or_queries_header(head: FileHead) -> bool:
+    """A header whose names are those of a corpus, and of queries."""
+    return has_corpus_header(head) and has_queries_header(head)
+
+
+def has_header_above_answer_list(head: FileHead) -> bool:
+    """A header of question and answer, above a list: DPR's answers, and no positive."""
+    if not has_queries_header(head) or not has_training_header(head):
+        return False
+    first_row = head.rows[1] if len(head.rows) > 1 else []
+    return any(map(is_answer_list, first_row))
+
+
+def has_training_header(head: FileHead) -> bool:
+    """A header whose names are those of training data."""
+    return head.header(Table.TRAINING) is not None
+
+
+def has_header_of_negatives(head: FileHead) -> bool:
+    """A header of query ids and their negatives."""
+    header = head.header(Table.TRAINING)
+    return header is not None and head.width > 0 and set(header.columns) <= NEGATIVE_LIST_COLUMNS
+
+
+def has_header_of_triples(head: FileHead) -> bool:
+    """A header of three ids, by its names or by the numbers below them."""
+    header = head.header(Table.TRAINING)
+    if header is None or head.width != 3 or Column.LABEL in header.columns:
+        return False
+    names_ids = Column.QUERY_ID in header.columns and Column.QUERY not in header.columns
+    cells = [cell for row in head.rows[1:] for cell in row]
+    are_numbers = bool(cells) and all(map(str.isdecimal, cells))
+    return names_ids or are_numbers
+
+
+def has_header_of_texts(head: FileHead) -> bool:
+    """A header of training data that names a query and its passages."""
+    return has_training_header(head) and head.width > 0
+
+
+def names_query_and_positive(head: FileHead) -> bool:
+    """Columns of a first line that name a query and a positive, and perhaps others."""
+    return head.width > 0 and _names_query_and_positive(head.cells)
+
+
+def has_comma_header(head: FileHead) -> bool:
+    """A header of training data between commas."""
+    is_header = recognise_header(head.comma_cells, Table.TRAINING) is not None
+    return is_header or _names_query_and_positive(head.comma_cells)
+
+
+def _names_query_and_positive(cells: Sequence[str]) -> bool:
+    meanings = {column_of(cell, Table.TRAINING) for cell in cells}
+    return {Column.QUERY, Column.POSITIVE} <= meanings
+
+
+def has_sentence_header(head: FileHead) -> bool:
+    """A header of pairs or triplets of sentences."""
+    return head.header(Table.SENTENCES) is not None
+
+
+# columns
+
+
+def has_blank(rows: Iterable[Sequence[str]]) -> bool:
+    """Return whether a column of some rows has a blank, which ids have not."""
+    return any(" " in cell for row in rows for cell in row)
+
+
+def has_text_after_tab(head: FileHead) -> bool:
+    """A column without blanks, a tab, and a column with blanks: an id and a text, probably."""
+    return has_two_cells(head) and " " not in head.cells[0] and " " in head.cells[1]
+
+
+def has_hit_columns(head: FileHead) -> bool:
+    """Six columns with a score, or more of them: text may follow the tag."""
+    terms = head.terms
+    if len(terms) < 6 or not files.is_number(terms[4]):
+        return False
+    if terms[1] == "Q0":
+        return True
+    is_tag_alone = len(terms) == 6 or terms[1] == "0"
+    return is_tag_alone and files.is_number(terms[3])
+
+
+def has_judgment_columns(head: FileHead) -> bool:
+    """Four columns, a number last."""
+    return len(head.terms) == 4 and files.is_number(head.terms[3])
+
+
+def may_have_hit_columns(head: FileHead) -> bool:
+    """Two columns between tabs that are six columns of a run between blanks."""
+    return has_text_after_tab(head) and has_hit_columns(head)
+
+
+def may_have_judgment_columns(head: FileHead) -> bool:
+    """Two columns between tabs that are four columns of qrels between blanks."""
+    return has_text_after_tab(head) and has_judgment_columns(head)
+
+
+def has_two_cells(head: FileHead) -> bool:
+    """Two columns between tabs."""
+    return len(head.cells) == 2
+
+
+def has_answers_after_tab(head: FileHead) -> bool:
+    """Two columns between tabs, of which the second is a list."""
+    return has_two_cells(head) and is_answer_list(head.cells[1])
+
+
+def has_two_ids(head: FileHead) -> bool:
+    """Two columns between tabs, and no blank in any."""
+    return head.width == 2 and not has_blank(head.rows)
+
+
+def has_list_of_ids(head: FileHead) -> bool:
+    """Two columns between tabs, of which the second is a list of ids between commas."""
+    return has_two_ids(head) and "," in head.rows[0][1]
+
+
+def has_three_cells(head: FileHead) -> bool:
+    """Three columns between tabs."""
+    return len(head.cells) == 3
+
+
+def has_three_ids(head: FileHead) -> bool:
+    """Three columns between tabs, and no blank in any."""
+    return head.width == 3 and not has_blank(head.rows)
+
+
+def has_three_texts(head: FileHead) -> bool:
+    """Three columns between tabs in every line."""
+    return head.width == 3
+
+
+def has_number_last(head: FileHead) -> bool:
+    """Three columns without blanks in them, a number last."""
+    if len(head.terms) != 3 or not files.is_number(head.terms[2]):
+        return False
+    _, text = head.record_line
+    if "\t" not in text:
+        return True
+    is_below_comment = text != head.line
+    return text.count("\t") == 2 if is_below_comment else has_three_ids(head)
+
+
+def has_score_last(head: FileHead) -> bool:
+    """Three columns, a number last that is no whole one."""
+    if not has_number_last(head):
+        return False
+    value = head.terms[2]
+    return isfinite(float(value)) and not value.lstrip("+-").isdecimal()
+
+
+def has_rank_last(head: FileHead) -> bool:
+    """Three columns, of which the last counts 1, 2, 3, ... within each query."""
+    return has_number_last(head) and counts_ranks(head)
+
+
+def has_number_after_tabs(head: FileHead) -> bool:
+    """Three columns between tabs, a number last."""
+    return has_number_last(head) and has_three_cells(head)
+
+
+def has_rank_after_tabs(head: FileHead) -> bool:
+    """Three columns between tabs, of which the last counts within each query."""
+    return has_number_after_tabs(head) and counts_ranks(head)
+
+
+def counts_ranks(head: FileHead) -> bool:
+    """Three columns in the first line; where there are three, the last counts for each query."""
+    counted: Counter[str] = Counter()
+    for terms in islice(head.records(), RANKED_LINES):
+        if len(terms) != 3:
+            break
+        counted[terms[0]] += 1
+        if terms[2] != str(counted[terms[0]]):
+            return False
+    return counted.total() > 0
+
+
+def has_three_terms(head: FileHead) -> bool:
+    """Three columns between white space."""
+    return len(head.terms) == 3
+
+
+def has_four_terms(head: FileHead) -> bool:
+    """Four columns between white space."""
+    return len(head.terms) == 4
+
+
+def has_six_terms(head: FileHead) -> bool:
+    """Six columns between white space, or more."""
+    return len(head.terms) >= 6
+
+
+def is_json(head: FileHead) -> bool:
+    """JSON of any content."""
+    return head.is_json
+
+
+def has_tab(head: FileHead) -> bool:
+    """Columns between tabs."""
+    return len(head.cells) > 1
+
+
+RULES: Sequence[Rule] = (
+    # files that are no text
+    Rule("Parquet", is_parquet, {Kind.VECTORS: VectorFormat.PARQUET}),
+    Rule("a NumPy array", is_array, {Kind.VECTORS: None}),
+    Rule("a pickle, or a name in `.pkl` or `.pickle`", is_pickle, {Kind.VECTORS: None}),
+    # JSON, by the keys of the first record
+    Rule("JSON: `mteb_model_meta` first", has_predictions, {Kind.RUN: RunFormat.MTEB}),
+    Rule("JSON: `vector`", has_vector, {Kind.VECTORS: VectorFormat.JSONL}),
+    Rule(
+        "JSON: `qid` with `pos`, or `neg` by system",
+        has_ids_of_systems,
+        {Kind.TRAINING: TrainingFormat.ST_IDS},
+    ),
+    Rule(
+        "JSON: `positive_passages` or `negative_passages`",
+        partial(has_passage_list, training_format=TrainingFormat.TEVATRON),
+        {Kind.TRAINING: TrainingFormat.TEVATRON},
+    ),
+    Rule(
+        "JSON: `positive_document_ids` or `negative_document_ids`",
+        partial(has_passage_list, training_format=TrainingFormat.TEVATRON_IDS),
+        {Kind.TRAINING: TrainingFormat.TEVATRON_IDS},
+    ),
+    Rule(
+        "JSON: `positive_ctxs` or `hard_negative_ctxs`",
+        partial(has_passage_list, training_format=TrainingFormat.DPR),
+        {Kind.TRAINING: TrainingFormat.DPR},
+    ),
+    Rule(
+        "JSON: `pos` or `neg`",
+        partial(has_passage_list, training_format=TrainingFormat.FLAG),
+        {Kind.TRAINING: TrainingFormat.FLAG},
+    ),
+    Rule(
+        "JSON: `question` and `answer`, a list",
+        has_question_with_answer_list,
+        {Kind.QUERIES: TopicsFormat.QA},
+    ),
+    Rule(
+        "JSON: three ids, of a query, a positive and a negative",
+        has_training_ids,
+        {Kind.TRAINING: TrainingFormat.TRIPLES},
+    ),
+    Rule(
+        "JSON: `anchor`, `positive`, `negative`, or `query` with `label`",
+        has_training_columns,
+        {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
+    ),
+    Rule(
+        "JSON: one object of scores or grades by query and passage (not read yet)",
+        is_object_of_scores,
+        {Kind.QRELS: None, Kind.RUN: None},
+    ),
+    Rule("JSON: query, passage, and score or rank", has_hits, {Kind.RUN: RunFormat.JSONL}),
+    Rule("JSON: query, passage and grade, or BEIR's names", has_judgments, {Kind.QRELS: None}),
+    Rule("JSON: `query-id` and `corpus-id`", has_keys_of_beir_qrels, {Kind.QRELS: None}),
+    Rule("JSON: `qid` and `docid` without a text", has_ids_alone, {Kind.RUN: RunFormat.JSONL}),
+    Rule(
+        "JSON: `docid`, `text` and a `qid`",
+        has_docid_with_text,
+        {Kind.CORPUS: CorpusFormat.TEVATRON},
+    ),
+    Rule(
+        "JSON: `question`, `query`, `query_text`, `query_id` or `qid`",
+        has_query,
+        {Kind.QUERIES: None},
+    ),
+    Rule(
+        "JSON: one object with a record for each query id",
+        is_object_of_records,
+        {Kind.QUERIES: TopicsFormat.QA},
+    ),
+    Rule(
+        "JSON: `contents`, `docid`, `passage_id`, or `title` with `text`",
+        has_passage,
+        {Kind.CORPUS: None},
+    ),
+    Rule("JSON: `title` alone", has_title, {Kind.QUERIES: None}),
+    Rule("JSON: `text` alone", has_text, {Kind.CORPUS: None, Kind.QUERIES: None}),
+    # a header, by the names of its columns
+    Rule("a header: query, passage, and score or rank", has_run_header, {Kind.RUN: None}),
+    Rule(
+        "a header: query, passage and label, above texts",
+        has_header_of_labelled_texts,
+        {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
+    ),
+    Rule("a header: query, passage and grade", has_qrels_header, {Kind.QRELS: None}),
+    Rule(
+        "a header: question and answer, above a list in brackets",
+        has_header_above_answer_list,
+        {Kind.QUERIES: None},
+    ),
+    Rule(
+        "a header: query id and negatives",
+        has_header_of_negatives,
+        {Kind.TRAINING: TrainingFormat.NEGATIVES},
+    ),
+    Rule(
+        "a header: three ids, of a query, a positive and a negative",
+        has_header_of_triples,
+        {Kind.TRAINING: TrainingFormat.TRIPLES},
+    ),
+    Rule(
+        "a header: query or anchor, positive, negatives",
+        has_header_of_texts,
+        {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
+    ),
+    Rule(
+        "a header of training data, above lines of several widths",
+        has_training_header,
+        {Kind.TRAINING: None},
+    ),
+    Rule(
+        "a header: `id` and `text`",
+        has_corpus_or_queries_header,
+        {Kind.CORPUS: None, Kind.QUERIES: None},
+    ),
+    Rule(
+        "a header: query id and query, or question and answers",
+        has_queries_header,
+        {Kind.QUERIES: None},
+    ),
+    Rule("a header: passage id and text", has_corpus_header, {Kind.CORPUS: None}),
+    Rule("a header: two or three sentences", has_sentence_header, {Kind.TRAINING: None}),
+    # columns
+    Rule(
+        "two columns between tabs that are the six of a run between blanks",
+        may_have_hit_columns,
+        {Kind.CORPUS: CorpusFormat.MARCO, Kind.QUERIES: TopicsFormat.TSV, Kind.RUN: RunFormat.TREC},
+    ),
+    Rule(
+        "two columns between tabs that are the four of qrels between blanks",
+        may_have_judgment_columns,
+        {
+            Kind.CORPUS: CorpusFormat.MARCO,
+            Kind.QUERIES: TopicsFormat.TSV,
+            Kind.QRELS: QrelsFormat.TREC,
+        },
+    ),
+    Rule(
+        "six columns with rank and score; more after `Q0` or `0`",
+        has_hit_columns,
+        {Kind.RUN: RunFormat.TREC},
+    ),
+    Rule("four columns, a number last", has_judgment_columns, {Kind.QRELS: QrelsFormat.TREC}),
+    Rule("a tab, and a list in brackets", has_answers_after_tab, {Kind.QUERIES: TopicsFormat.DPR}),
+    Rule(
+        "a first line that names query and positive among its columns",
+        names_query_and_positive,
+        {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
+    ),
+    Rule(
+        "a header between commas: query or anchor, positive",
+        has_comma_header,
+        {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
+    ),
+    Rule(
+        "an id, a tab, and ids between commas",
+        has_list_of_ids,
+        {Kind.TRAINING: TrainingFormat.NEGATIVES},
+    ),
+    Rule(
+        "two columns between tabs",
+        has_two_cells,
+        {Kind.CORPUS: CorpusFormat.MARCO, Kind.QUERIES: TopicsFormat.TSV},
+    ),
+    Rule(
+        "three columns, a number last that is no whole one",
+        has_score_last,
+        {Kind.RUN: RunFormat.TEVATRON},
+    ),
+    Rule(
+        "three columns between tabs, a rank last",
+        has_rank_after_tabs,
+        {
+            Kind.RUN: RunFormat.MSMARCO,
+            Kind.QRELS: QrelsFormat.BEIR,
+            Kind.TRAINING: TrainingFormat.TRIPLES,
+        },
+    ),
+    Rule(
+        "three columns between tabs, a whole number last",
+        has_number_after_tabs,
+        {
+            Kind.RUN: RunFormat.TEVATRON,
+            Kind.QRELS: QrelsFormat.BEIR,
+            Kind.TRAINING: TrainingFormat.TRIPLES,
+        },
+    ),
+    Rule(
+        "three columns between blanks, a rank last",
+        has_rank_last,
+        {Kind.RUN: RunFormat.MSMARCO, Kind.QRELS: QrelsFormat.BEIR},
+    ),
+    Rule(
+        "three columns between blanks, a whole number last",
+        has_number_last,
+        {Kind.RUN: RunFormat.TEVATRON, Kind.QRELS: QrelsFormat.BEIR},
+    ),
+    Rule("three ids between tabs", has_three_ids, {Kind.TRAINING: TrainingFormat.TRIPLES}),
+    Rule(
+        "three columns between tabs",
+        has_three_texts,
+        {Kind.CORPUS: CorpusFormat.MARCO_TITLES, Kind.TRAINING: TrainingFormat.TEXT_TRIPLES},
+    ),
+    Rule(
+        "three columns between tabs, above lines of other widths",
+        has_three_cells,
+        {Kind.CORPUS: CorpusFormat.MARCO_TITLES, Kind.TRAINING: None},
+    ),
+)
+# Rules for a file that is known to be of a kind, after those above.
+RULES_OF_A_KIND: Sequence[Rule] = (
+    Rule("JSON of other keys", is_json, {Kind.RUN: RunFormat.JSONL}),
+    Rule("six columns or more", has_six_terms, {Kind.RUN: RunFormat.TREC}),
+    Rule("four columns", has_four_terms, {Kind.QRELS: QrelsFormat.TREC}),
+    Rule(
+        "three columns, ranks last",
+        counts_ranks,
+        {Kind.RUN: RunFormat.MSMARCO, Kind.QRELS: QrelsFormat.BEIR},
+    ),
+    Rule(
+        "three columns",
+        has_three_terms,
+        {Kind.RUN: RunFormat.TEVATRON, Kind.QRELS: QrelsFormat.BEIR},
+    ),
+    Rule("columns between tabs", has_tab, {Kind.QUERIES: TopicsFormat.TSV}),
+    Rule("two ids between tabs", has_two_ids, {Kind.TRAINING: TrainingFormat.NEGATIVES}),
+)
+
+
+def recognise(head: FileHead, kinds: AbstractSet[Kind] = frozenset()) -> Rule | None:
+    r"""Return the first rule that holds of a file, which is of one of some `kinds` if given.
+
+    >>> rule = recognise(FileHead(b"q1\td1\td2\n"))
+    >>> rule.looks_like, rule.formats[Kind.TRAINING]
+    ('three ids between tabs', <TrainingFormat.TRIPLES: 'triples'>)
+    >>> recognise(FileHead(b"q1\td1\td2\n"), {Kind.CORPUS}).looks_like
+    'three columns between tabs'
+    """
+    rules = [*RULES, *RULES_OF_A_KIND] if kinds else RULES
+    for rule in rules:
+        is_possible = not kinds or not kinds.isdisjoint(rule.formats)
+        if is_possible and rule.holds(head):
+            return rule
+    return None
+
+
+def format_of(head: FileHead, formats: type[Format]) -> Format | None:
+    r"""Return which of the formats of a kind a file has; None where no rule says it.
+
+    >>> format_of(FileHead(b"q1 d1 2.5\n"), RunFormat)
+    <RunFormat.TEVATRON: 'tevatron'>
+    """
+    kind = KIND_OF_FORMATS[formats]
+    rule = recognise(head, {kind})
+    detected = None if rule is None else rule.formats[kind]
+    return detected if isinstance(detected, formats) else None
+
+
+# folders
+
+
+class FolderRule(NamedTuple):
+    """What folders look like by the names in them, and what they are read as."""
+
+    looks_like: str
+    holds: Callable[[AbstractSet[str]], bool]
+    formats: Mapping[Kind, StrEnum | None]
+
+
+def is_model_folder(names: AbstractSet[str]) -> bool:
+    """A file that models alone have."""
+    return not names.isdisjoint(MODEL_FILES)
+
+
+def is_denserk_folder(names: AbstractSet[str]) -> bool:
+    """A manifest: vectors or an index that denserk wrote."""
+    return manifests.NAME in names
+
+
+def is_flat_index(names: AbstractSet[str]) -> bool:
+    """A flat index of faiss with its ids."""
+    return {"index", "docid"} <= names
+
+
+def is_folder_of_encoded_queries(names: AbstractSet[str]) -> bool:
+    """Pyserini's encoded queries."""
+    return "embedding.pkl" in names
+
+
+def is_beir_folder(names: AbstractSet[str]) -> bool:
+    """A corpus as BEIR names it."""
+    return not names.isdisjoint({"corpus.jsonl", "corpus.jsonl.gz"})
+
+
+def is_folder_of_relations(names: AbstractSet[str]) -> bool:
+    """Files as EntityQuestions names them."""
+    return any(map(is_relation_file, names))
+
+
+FOLDER_RULES: Sequence[FolderRule] = (
+    FolderRule(
+        f"{', '.join(f'`{name}`' for name in MODEL_FILES[:-1])} or `{MODEL_FILES[-1]}`",
+        is_model_folder,
+        {Kind.MODEL: None},
+    ),
+    FolderRule("`manifest.json`", is_denserk_folder, {Kind.VECTORS: VectorFormat.NPY}),
+    FolderRule("`index` and `docid`", is_flat_index, {Kind.VECTORS: VectorFormat.PYSERINI_FAISS}),
+    FolderRule(
+        "`embedding.pkl`",
+        is_folder_of_encoded_queries,
+        {Kind.VECTORS: VectorFormat.PYSERINI_QUERIES},
+    ),
+    FolderRule(
+        "`corpus.jsonl`",
+        is_beir_folder,
+        {
+            Kind.CORPUS: CorpusFormat.BEIR,
+            Kind.QUERIES: TopicsFormat.BEIR,
+            Kind.QRELS: QrelsFormat.BEIR,
+        },
+    ),
+    FolderRule(
+        "`P17.test.json` and its like",
+        is_folder_of_relations,
+        {Kind.QUERIES: TopicsFormat.ENTITY_QUESTIONS},
+    ),
+)
+
+
+# kinds
+
+# terms in a name that settle what the content leaves open
+NAME_TERMS = {
+    Kind.CORPUS: {"corpus", "collection", "passages", "psgs"},
+    Kind.QUERIES: {"queries", "topics", "questions"},
+    Kind.QRELS: {"qrels"},
+    Kind.RUN: {"run"},
+    Kind.TRAINING: {"train", "triples", "qidpidtriples"},
+    Kind.VECTORS: {"vectors", "embeddings"},
+}
+DATASET = frozenset({Kind.CORPUS, Kind.QUERIES, Kind.QRELS})
+
+
+def detect_kind(source: str, target: str) -> Kind:
+    """Return what a source holds: by its content, else by its name and that of the target."""
+    if source == files.STREAM:
+        hint = f"add --kind with one of {', '.join(Kind)}"
+        raise UsageError("what standard input holds is not guessed", hint)
+    kinds = possible_kinds(source)
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    for name in (source, target):
+        kind = kind_of_name(name)
+        if kind is not None and (kind in kinds or not kinds):
+            return kind
+    choices = [kind for kind in Kind if kind in kinds] or list(Kind)
+    message = f"{source} is of no known kind"
+    if kinds:
+        message = f"{source} could hold {' or '.join(choices)}"
+    raise UsageError(message, f"add --kind with one of {', '.join(choices)}")
+
+
+def kind_of_name(name: str) -> Kind | None:
+    """Return the kind that the terms of a name leave no choice of.
+
+    >>> kind_of_name("data/qrels.dev.tsv")
+    <Kind.QRELS: 'qrels'>
+    """
+    name_terms = set(re.findall("[a-z]+", Path(name).name.lower()))
+    kinds = [kind for kind, terms in NAME_TERMS.items() if terms & name_terms]
+    return kinds[0] if len(kinds) == 1 else None
+
+
+def possible_kinds(source: str) -> AbstractSet[Kind]:
+    """Return what a dataset's name, a folder or a file may hold."""
+    path = Path(source)
+    is_dataset_name = ":" in source and not path.exists()
+    if is_dataset_name and source.startswith(HUB):
+        return DATASET | {Kind.TRAINING}
+    if is_dataset_name:
+        return DATASET
+    return _kinds_of_folder(path) if path.is_dir() else _kinds_of_file(path)
+
+
+def _kinds_of_folder(folder: Path) -> AbstractSet[Kind]:
+    """Return what a folder may hold, by the names in it or else by the first known file."""
+    paths = sorted(folder.iterdir())
+    names = {path.name for path in paths}
+    for rule in FOLDER_RULES:
+        if rule.holds(names):
+            return rule.formats.keys()
+    for path in paths:
+        if path.name.startswith(".") or not path.is_file():
+            continue
+        kinds = _kinds_of_file(path)
+        if kinds:
+            return kinds
+    return set()
+
+
+def _kinds_of_file(path: Path) -> AbstractSet[Kind]:
+    """Return what a file may hold, by its first bytes."""
+    with files.open_ahead(path, part="train") as (head, _):
+        rule = recognise(FileHead(head, path.name))
+    return set() if rule is None else rule.formats.keys()
+
+
+RUN_AND_QRELS = frozenset({Kind.RUN, Kind.QRELS})
+
+
+def detect_run_or_qrels(name: str) -> Kind | None:
+    """Return whether a source is a run or qrels; None for one that can be read only once.
+
+    A file that could be both is what its name says, or else a run. Raises an InputError for a file
+    that is neither.
+    """
+    path = Path(name)
+    if name == files.STREAM or (files.is_special(path) and not path.is_fifo()):
+        return None
+    if path.is_dir() or path.suffix == ".parquet":
+        return Kind.QRELS
+    # ir_datasets is asked last: it makes a folder in HOME
+    if not path.exists() and (name.startswith((IRDS, BEIR, HUB)) or knows_irds(name)):
+        return Kind.QRELS
+    with files.open_ahead(name) as (data, _):
+        head = FileHead(data, path.name)
+    reject_binary(data, name, Table.RUN)
+    if is_object_of_scores(head):
+        has_scores = re.search(rb":\s*-?[0-9]+[.eE]", data) is not None
+        table = Table.RUN if has_scores else Table.QRELS
+        error = unread_file_error(data, name, table, "JSON lines, or columns")
+        if error is not None:
+            raise error
+    rule = recognise(head, RUN_AND_QRELS)
+    if rule is None:
+        raise _neither_run_nor_qrels(head, name)
+    kinds = [kind for kind in rule.formats if kind in RUN_AND_QRELS]
+    named_kind = kind_of_name(name)
+    return named_kind if named_kind in kinds else kinds[0]
+
+
+def _neither_run_nor_qrels(head: FileHead, name: str) -> InputError:
+    """Return the error of a file that is neither a run nor qrels."""
+    expected = "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)"
+    number, text = head.record_line
+    # a byte that is not UTF-8 is reported first
+    for _ in islice(files.decode_lines(_numbered_lines(head.data), name), number):
+        pass
+    table = run_or_qrels(text.split(",")) or Table.RUN
+    error = unread_file_error(head.data, name, table, expected)
+    if error is not None:
+        return error
+    found = f"{len(head.terms)} columns" if number else "nothing"
+    return InputError(name, number or None, found, expected)
+
+
+def _numbered_lines(data: bytes) -> Iterable[tuple[int, bytes]]:
+    return enumerate(data.split(b"\n"), start=1)
