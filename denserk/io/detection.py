@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
+from io import BytesIO
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -151,11 +152,6 @@ class FileHead:
         return {column_of(key, Table.TRAINING) for key in self.keys}
 
     @cached_property
-    def is_json(self) -> bool:
-        """Whether the first line begins JSON lines, an array or an object."""
-        return files.is_json(files.first_line(self.data))
-
-    @cached_property
     def line(self) -> str:
         """The first line that is not blank."""
         return files.first_line(self.data).decode("utf-8", "replace")
@@ -172,8 +168,8 @@ class FileHead:
         In a head of comments alone it is the first comment: ids may begin like one.
         """
         first_comment = (0, "")
-        for number, line in enumerate(self.data.split(b"\n"), start=1):
-            text = line.decode("utf-8", "replace").rstrip("\r")
+        for number, line in enumerate(BytesIO(self.data), start=1):
+            text = line.decode("utf-8", "replace").rstrip("\r\n")
             if not text.strip():
                 continue
             if not is_comment(text.split()):
@@ -191,7 +187,7 @@ class FileHead:
     def records(self) -> Iterator[Sequence[str]]:
         """Yield the columns between white space of all lines that are no comments."""
         are_comments_alone = bool(self.terms) and is_comment(self.terms)
-        for line in self.data.split(b"\n"):
+        for line in BytesIO(self.data):
             terms = line.decode("utf-8", "replace").split()
             if terms and (are_comments_alone or not is_comment(terms)):
                 yield terms
@@ -620,7 +616,8 @@ def has_six_terms(head: FileHead) -> bool:
 
 def is_json(head: FileHead) -> bool:
     """JSON of any content."""
-    return head.is_json
+    _, text = head.record_line
+    return files.is_json(text.encode())
 
 
 def has_tab(head: FileHead) -> bool:

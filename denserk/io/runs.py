@@ -3,14 +3,12 @@
 A rank stands for its negative as score, so that higher is better in every format.
 """
 
-import io
 import logging
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby, islice, pairwise
+from itertools import groupby, pairwise
 from math import isfinite, nan
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -21,8 +19,9 @@ import orjson
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
-from denserk.io import column_names, files, unread_files
+from denserk.io import column_names, detection, files, unread_files
 from denserk.io.column_names import Column, Table
+from denserk.io.detection import FileHead, is_comment
 from denserk.io.json_records import identifier, list_keys, parse_objects
 from denserk.reporting import track
 
@@ -50,7 +49,6 @@ ORDERS = {
     RunFormat.MSMARCO: (Column.QUERY_ID, Column.PASSAGE_ID, Column.RANK),
     RunFormat.TEVATRON: (Column.QUERY_ID, Column.PASSAGE_ID, Column.SCORE),
 }
-PREDICTIONS = re.compile(rb'\s*\{\s*"mteb_model_meta"')  # how mteb's begin
 QRELS_NAMES_HINT = (
     "these are the names of qrels: exchange run and qrels; a run may also have a rank"
 )
@@ -150,7 +148,7 @@ def read_run_tag(path: str | Path) -> str | None:
     is_quoted = False
     for _, line in files.read_text_lines(path):
         parts = line.split(None, len(order))
-        if not parts or _is_comment(parts) or line.startswith("{"):
+        if not parts or is_comment(parts) or files.is_json(line.encode()):
             continue
         header = column_names.recognise_header(parts, Table.RUN) if is_first_line else None
         is_first_line = False
@@ -259,16 +257,19 @@ class _RunFile:
         Returns whether the block has a line at all, and the number of lines to the end of its
         header, 0 without one. `number` is that of the first line of the block.
         """
-        lines_above, text = _first_line(block)
+        head = FileHead(block)
+        line, text = head.record_line
         if not text:
             return False, 0
-        if not text.startswith("{") and self.format not in (RunFormat.JSONL, RunFormat.MTEB):
-            header = self._read_header(text, number + lines_above)
-            if header is not None:
-                self._follow(header, number + lines_above)
-                return True, lines_above + 1
-        self.format = self.format or self._detect(block, number)
-        self.order = ORDERS.get(self.format, ()) if self.format else ()
+        first_line = number + line - 1
+        is_json = files.is_json(text.encode()) or self.format in (RunFormat.JSONL, RunFormat.MTEB)
+        header = None if is_json else self._read_header(text, first_line)
+        if header is not None:
+            self._follow(header, first_line)
+            return True, line
+        if self.format is None:
+            self.format = self._detect(head, first_line)
+        self.order = ORDERS.get(self.format, ())
         return True, 0
 
     def _read_header(self, text: str, line: int) -> column_names.Header | None:
@@ -306,31 +307,14 @@ class _RunFile:
         self.order = header.columns
         self.is_quoted = header.is_quoted
 
-    def _detect(self, block: bytes, number: int) -> RunFormat | None:
-        """Return the format by the first lines; None if they are blank."""
-        lines = block.decode("utf-8", "replace").split("\n")
-        rows: Iterable[tuple[int, list[str]]]
-        rows = ((line, text.split()) for line, text in enumerate(lines, number))
-        # in a file with three columns the first 2000 lines decide between ranks and scores
-        rows = list(islice((row for row in rows if row[1]), 2000))
-        if not rows:
-            return None
-        hits = [row for row in rows if not _is_comment(row[1])] or rows
-        line, parts = hits[0]
-        if PREDICTIONS.match(block):
-            format = RunFormat.MTEB
-        elif unread_files.OBJECT_OF_SCORES.match(block):
-            raise self._unread(block) or self._wrong_columns(line, parts)
-        elif parts[0].startswith("{"):
-            format = RunFormat.JSONL
-        elif len(parts) >= 6:  # text after the tag is ignored
-            format = RunFormat.TREC
-        elif len(parts) == 3:
-            format = RunFormat.MSMARCO if _are_ranks(hits) else RunFormat.TEVATRON
-        else:
-            raise self._unread(block) or self._wrong_columns(line, parts)
-        logger.info(f"{files.display_name(self.path)}: {format} run ({COLUMNS[format]})")
-        return format
+    def _detect(self, head: FileHead, line: int) -> RunFormat:
+        """Return the format by the first lines, of which number `line` is the first hit."""
+        run_format = detection.format_of(head, RunFormat)
+        if run_format is None:
+            raise self._unread(head.data) or self._wrong_columns(line, head.terms)
+        name = files.display_name(self.path)
+        logger.info(f"{name}: {run_format} run ({COLUMNS[run_format]})")
+        return run_format
 
     def _split(self, block: bytes, number: int) -> Iterator[RankedList] | None:
         """Split a large block by pyarrow if its lines are clean; else return None."""
@@ -398,11 +382,12 @@ class _RunFile:
         rank_column = columns.get(Column.RANK, columns.get(Column.SCORE, -1))
         score_column = columns.get(Column.SCORE, rank_column)
         width = len(self.order)
-        has_comments = self.format is RunFormat.TREC
         ends_with_tag = self.order == ORDERS[RunFormat.TREC]
         for line, text in files.decode_lines(lines, self.path):
             parts = text.split()
-            if not parts or (has_comments and _is_comment(parts)):
+            if not parts:
+                continue
+            if is_comment(parts) and not self._is_hit(parts, score_column):
                 continue
             fits = len(parts) == width
             if ends_with_tag and len(parts) > width:  # text after the tag, unless an id has a blank
@@ -411,6 +396,12 @@ class _RunFile:
                 raise self._wrong_columns(line, parts)
             score = self._score(line, parts[rank_column], parts[score_column])
             yield line, parts[query_column], parts[passage_column], score
+
+    def _is_hit(self, parts: Sequence[str], score_column: int) -> bool:
+        """Return whether a line that begins like a comment is a hit of a query named `#...`."""
+        if self.format is RunFormat.TREC:
+            return False
+        return len(parts) == len(self.order) and files.is_number(parts[score_column])
 
     def _records(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of JSON lines."""
@@ -478,7 +469,7 @@ class _RunFile:
         expected = COLUMNS[RunFormat.TREC]
         return unread_files.unread_file_error(head, self.path, Table.RUN, expected)
 
-    def _wrong_columns(self, line: int, parts: list[str]) -> InputError:
+    def _wrong_columns(self, line: int, parts: Sequence[str]) -> InputError:
         expected = COLUMNS[self.format] if self.format else " or ".join(COLUMNS.values())
         if self.format and self.order != ORDERS[self.format]:
             expected = f"{files.columns(len(self.order))}: {', '.join(self.order)}"
@@ -557,40 +548,6 @@ def _without_lines(block: bytes, count: int) -> bytes:
     """Return a block without its first lines."""
     lines = block.split(b"\n", count)
     return lines[count] if count < len(lines) else b""
-
-
-def _first_line(block: bytes) -> tuple[int, str]:
-    """Return the first line that is neither blank nor a comment, and how many are above it.
-
-    In a block of comments alone it is the first comment; in a blank one it is empty.
-    """
-    first_comment = (0, "")
-    for lines_above, line in enumerate(io.BytesIO(block)):
-        text = line.decode("utf-8", "replace").rstrip("\n")
-        if not text.strip():
-            continue
-        if not _is_comment(text.split()):
-            return lines_above, text
-        if first_comment == (0, ""):
-            first_comment = lines_above, text
-    return first_comment
-
-
-def _are_ranks(rows: Iterable[tuple[int, list[str]]]) -> bool:
-    """Return whether the third column counts 1, 2, 3, ... within each query."""
-    counted: Counter[str] = Counter()
-    for _, parts in rows:
-        if len(parts) != 3:
-            break
-        counted[parts[0]] += 1
-        if parts[2] != str(counted[parts[0]]):
-            return False
-    return True
-
-
-def _is_comment(parts: list[str]) -> bool:
-    """Return whether a line is a comment of trec_eval 10, not a hit of a query named `#...`."""
-    return parts[0].startswith("#") and parts[1:2] != ["Q0"]
 
 
 def _twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
