@@ -7,18 +7,19 @@ import logging
 from array import array
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, dropwhile, islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
 
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
-from denserk.io import column_names, data_sets, files, json_records, unread_files
+from denserk.io import column_names, data_sets, detection, files, json_records, unread_files
 from denserk.io.column_names import Column, Header, Table
+from denserk.io.detection import CORPUS_KEYS, FileHead
 from denserk.io.json_records import Numbered, RecordKeys
 from denserk.io.manifest import NAME as MANIFEST
 from denserk.io.tables import is_table
@@ -28,19 +29,15 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 ENDINGS = (".json", ".jsonl", ".tsv")
-JSON_FORMATS = {
-    CorpusFormat.ANSERINI: RecordKeys(("id", "_id", "docid"), ("contents",)),
-    CorpusFormat.BEIR: RecordKeys(("_id", "id"), ("text",), "title"),
-    CorpusFormat.TEVATRON: RecordKeys(("docid", "passage_id"), ("text", "passage"), "title"),
-    CorpusFormat.FLAG: RecordKeys((), ("text",), "title", must_have_id=False),
-}
 COLUMNS = {
     CorpusFormat.MARCO: ("id", "text"),
     CorpusFormat.MARCO_TITLES: ("id", "title", "text"),
     CorpusFormat.DPR: ("id", "text", "title"),  # under a header, quoted as CSV
 }
-FORMATS = JSON_FORMATS | dict.fromkeys(COLUMNS, RecordKeys(("id",), ("text",), "title"))
-WRITTEN = tuple(form for form in CorpusFormat if form is not CorpusFormat.FLAG)
+KEYS = CORPUS_KEYS | dict.fromkeys(COLUMNS, RecordKeys(("id",), ("text",), "title"))
+WRITTEN = tuple(
+    corpus_format for corpus_format in CorpusFormat if corpus_format is not CorpusFormat.FLAG
+)
 
 Record = TypeVar("Record", Passage, Query)
 
@@ -120,58 +117,111 @@ def read_corpus_file(
     path: str | Path, settings: CorpusSettings = DETECTED, fields: Sequence[str] | None = None
 ) -> Iterator[Passage]:
     """Yield the passages of one file ("-" is standard input); see `read_passages`."""
-    with files.open_ahead(path, part="corpus") as (head, handle):
-        start = files.first_line(head)
-        if not start:
+    with files.open_ahead(path, part="corpus") as (data, handle):
+        head = FileHead(data, Path(path).name)
+        if not head.line:
             return
-        form = settings.corpus_format
-        is_json = files.is_json(start) if form is None else form in JSON_FORMATS
-        rows: Iterator[Numbered]
-        if is_json:
-            formats = JSON_FORMATS if form is None else FORMATS
-            rows = json_records.read_json(handle, start, path)
-        else:
-            table_format, rows = _read_columns(path, handle, head, settings)
-            formats = {table_format: FORMATS[table_format]}
-        docid_field = settings.docid_field
-        if docid_field is not None:
-            formats = {
-                name: RecordKeys((docid_field,), keys.texts, keys.title)
-                for name, keys in formats.items()
-            }
-        form, records = json_records.read_records(rows, formats, form, path, "corpus")
+        file = _CorpusFile(path, head, handle, settings)
+        keys_by_format, rows = file.columns() if file.has_columns else file.json_records()
+        corpus_format, records = json_records.read_records(
+            rows, keys_by_format, settings.corpus_format, path, "corpus"
+        )
         delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
         for line, docid, text, title, extra in records:
             passage = Passage(docid, text, title, extra or NO_FIELDS)
-            if fields and form is CorpusFormat.ANSERINI:
+            if fields and corpus_format is CorpusFormat.ANSERINI:
                 passage = _split_contents(passage, fields, delimiter, path, line)
             yield passage
 
 
-def _read_columns(
-    path: str | Path, handle: BinaryIO, head: bytes, settings: CorpusSettings
-) -> tuple[CorpusFormat, Iterator[Numbered]]:
-    """Return the format and the records of lines with columns, by their header if there is one."""
-    unread_files.reject_binary(head, path, Table.CORPUS)
-    numbered = files.read_text_lines(path, handle)
-    # a blank line further on may stand inside a quoted column
-    first_line, lines = files.peek(dropwhile(_is_blank, numbered))
-    form = settings.corpus_format
-    if first_line is None:
-        return form or CorpusFormat.MARCO, iter(())
-    line, text = first_line
-    header = column_names.read_header(text.split("\t"), Table.CORPUS, path, line)
-    if header is None:
-        form = form or _detect_columns(text, path, head)
-        return form, _table_rows(lines, COLUMNS[form], form, path)
-    names = _record_keys(header, settings.docid_field)
-    if form is None:
-        has_title = Column.TITLE in header.columns
-        form = CorpusFormat.MARCO_TITLES if has_title else CorpusFormat.MARCO
-        if sorted(names) == sorted(COLUMNS[CorpusFormat.DPR]):
-            form = CorpusFormat.DPR
-    next(lines)
-    return form, _table_rows(lines, names, form, path, is_quoted=header.is_quoted)
+class _Rows(NamedTuple):
+    """Records of passages, and the keys of the formats that they may have."""
+
+    keys_by_format: Mapping[CorpusFormat, RecordKeys]
+    records: Iterator[Numbered]
+
+
+class _CorpusFile(NamedTuple):
+    """A file of passages that is open, its beginning, and what was said about its format."""
+
+    path: str | Path
+    head: FileHead
+    handle: BinaryIO
+    settings: CorpusSettings
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the file has columns between tabs; otherwise it is JSON."""
+        corpus_format = self.settings.corpus_format
+        if corpus_format is None:
+            return self.head.record is None
+        return corpus_format in COLUMNS
+
+    def json_records(self) -> _Rows:
+        """Return the records of JSON lines, or of an array."""
+        rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
+        return _Rows(self._with_docid_field(CORPUS_KEYS), rows)
+
+    def columns(self) -> _Rows:
+        """Return the records of lines with columns, by their header if there is one."""
+        unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
+        numbered = files.read_text_lines(self.path, self.handle)
+        # a blank line further on may stand inside a quoted column
+        first_line, lines = files.peek(dropwhile(_is_blank, numbered))
+        corpus_format = self.settings.corpus_format
+        if first_line is None:
+            return self._rows(corpus_format or CorpusFormat.MARCO, iter(()))
+        line, text = first_line
+        header = column_names.read_header(text.split("\t"), Table.CORPUS, self.path, line)
+        if header is None:
+            corpus_format = corpus_format or self._format_of_columns()
+            rows = _table_rows(lines, COLUMNS[corpus_format], corpus_format, self.path)
+            return self._rows(corpus_format, rows)
+        next(lines)
+        names = _record_keys(header, self.settings.docid_field)
+        corpus_format = corpus_format or _format_of_header(header, names)
+        rows = _table_rows(lines, names, corpus_format, self.path, is_quoted=header.is_quoted)
+        return self._rows(corpus_format, rows)
+
+    def _rows(self, corpus_format: CorpusFormat, rows: Iterator[Numbered]) -> _Rows:
+        """Return records of columns, whose format is decided."""
+        keys = {corpus_format: KEYS[corpus_format]}
+        return _Rows(self._with_docid_field(keys), rows)
+
+    def _with_docid_field(
+        self, keys_by_format: Mapping[CorpusFormat, RecordKeys]
+    ) -> Mapping[CorpusFormat, RecordKeys]:
+        """Return keys with the one that --set docid-field names as id."""
+        docid_field = self.settings.docid_field
+        if docid_field is None:
+            return keys_by_format
+        return {
+            corpus_format: RecordKeys((docid_field,), keys.texts, keys.title)
+            for corpus_format, keys in keys_by_format.items()
+        }
+
+    def _format_of_columns(self) -> CorpusFormat:
+        """Return the format of columns without a header, by the first line."""
+        corpus_format = detection.format_of(self.head, CorpusFormat)
+        if corpus_format is not None:
+            return corpus_format
+        expected = "JSON lines, or 2 columns (id, text) or 3 (id, title, text) between tabs"
+        data = self.head.data
+        error = unread_files.unread_file_error(data, self.path, Table.CORPUS, expected, line=1)
+        if error is not None:
+            raise error
+        width = len(self.head.cells)
+        found = f"{files.columns(width)} between tabs: {self.head.line[:60]!r}"
+        hint = unread_files.numbering_hint(self.path, Table.CORPUS) if width == 1 else None
+        raise InputError(self.path, 1, found, expected, hint)
+
+
+def _format_of_header(header: Header, names: Sequence[str]) -> CorpusFormat:
+    """Return the format of columns under a header, by the keys of their records."""
+    if sorted(names) == sorted(COLUMNS[CorpusFormat.DPR]):
+        return CorpusFormat.DPR
+    has_title = Column.TITLE in header.columns
+    return CorpusFormat.MARCO_TITLES if has_title else CorpusFormat.MARCO
 
 
 def _is_blank(numbered_line: tuple[int, str]) -> bool:
@@ -188,31 +238,17 @@ def _record_keys(header: Header, docid_field: str | None) -> list[str]:
     ]
 
 
-def _detect_columns(line: str, path: str | Path, head: bytes) -> CorpusFormat:
-    """Return the format of columns without a header, by their first line."""
-    width = line.count("\t") + 1
-    if width not in (2, 3):
-        expected = "JSON lines, or 2 columns (id, text) or 3 (id, title, text) between tabs"
-        error = unread_files.unread_file_error(head, path, Table.CORPUS, expected, line=1)
-        if error is not None:
-            raise error
-        found = f"{files.columns(width)} between tabs: {line[:60]!r}"
-        hint = unread_files.numbering_hint(path, Table.CORPUS) if width == 1 else None
-        raise InputError(path, 1, found, expected, hint)
-    return CorpusFormat.MARCO if width == 2 else CorpusFormat.MARCO_TITLES
-
-
 def _table_rows(
     lines: files.Lines,
     names: Sequence[str],
-    form: CorpusFormat,
+    corpus_format: CorpusFormat,
     path: str | Path,
     *,
     is_quoted: bool = False,
 ) -> Iterator[Numbered]:
     """Yield tab-separated lines as records with the columns `names`; DPR's are quoted as CSV."""
     rows: Iterable[tuple[int, list[str]]]
-    if form is CorpusFormat.DPR:
+    if corpus_format is CorpusFormat.DPR:
         rows = files.read_rows(lines, path, "\t", ", ".join(names))
     else:
         rows = ((line, row.split("\t")) for line, row in lines if row.strip())
@@ -220,7 +256,7 @@ def _table_rows(
         if len(parts) != len(names):
             expected = f"{len(names)}: {', '.join(names)}"
             raise InputError(path, line, f"{files.columns(len(parts))} between tabs", expected)
-        if is_quoted and form is not CorpusFormat.DPR:
+        if is_quoted and corpus_format is not CorpusFormat.DPR:
             parts = [files.unquote(part) for part in parts]
         yield line, dict(zip(names, parts, strict=True))
 
@@ -360,37 +396,41 @@ class PassageTexts:
             raise InputError(source, None, found, "the corpus that was searched", hint)
 
 
-def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFormat) -> int:
+def write_passages(
+    path: str | Path, passages: Iterable[Passage], corpus_format: CorpusFormat
+) -> int:
     """Write a corpus in one of `WRITTEN`; return the number of passages.
 
     Where the format has no title, it goes before the text: in Anserini's `contents` before a line
     break, in MARCO before a space.
     """
-    if form in JSON_FORMATS:
-        return json_records.write_objects(path, (_record(passage, form) for passage in passages))
+    if corpus_format in CORPUS_KEYS:
+        return json_records.write_objects(
+            path, (_record(passage, corpus_format) for passage in passages)
+        )
 
     losses: Counter[str] = Counter()
 
     def rows() -> Iterator[Sequence[str]]:
         for docid, text, title, extra in passages:
             losses.update(extra.keys())
-            if form is CorpusFormat.MARCO and title:
+            if corpus_format is CorpusFormat.MARCO and title:
                 text = f"{title} {text}"
             values = {"id": docid, "text": files.one_line(text), "title": files.one_line(title)}
-            yield [values[name] for name in COLUMNS[form]]
+            yield [values[name] for name in COLUMNS[corpus_format]]
 
-    if form is CorpusFormat.DPR:
-        count = files.write_rows(path, chain([COLUMNS[form]], rows()), "\t") - 1
+    if corpus_format is CorpusFormat.DPR:
+        count = files.write_rows(path, chain([COLUMNS[corpus_format]], rows()), "\t") - 1
     else:
         count = files.write_lines(path, ("\t".join(row) + "\n" for row in rows()))
-    files.log_losses(losses, form)
+    files.log_losses(losses, corpus_format)
     return count
 
 
-def _record(passage: Passage, form: CorpusFormat) -> dict[str, Any]:
+def _record(passage: Passage, corpus_format: CorpusFormat) -> dict[str, Any]:
     """Return a passage as a record of a JSON format; its further fields come last."""
-    record = {JSON_FORMATS[form].ids[0]: passage.docid}
-    if form is CorpusFormat.ANSERINI:
+    record = {CORPUS_KEYS[corpus_format].ids[0]: passage.docid}
+    if corpus_format is CorpusFormat.ANSERINI:
         has_title = bool(passage.title)
         record["contents"] = f"{passage.title}\n{passage.text}" if has_title else passage.text
     else:

@@ -293,6 +293,11 @@ def has_passage_list(head: FileHead, training_format: TrainingFormat) -> bool:
     return not head.keys.isdisjoint(PASSAGE_LISTS[training_format])
 
 
+def is_relation(head: FileHead) -> bool:
+    """A JSON array that is named as EntityQuestions names its relations."""
+    return is_relation_file(head.name) and head.line.lstrip().startswith("[")
+
+
 def has_question_with_answer_list(head: FileHead) -> bool:
     """JSON records of a question and the list of its answers: a `positive` would be one text."""
     record = head.record or {}
@@ -365,6 +370,11 @@ def is_object_of_records(head: FileHead) -> bool:
     if head.record:
         return all(isinstance(value, dict) for value in head.record.values())
     return OBJECT_OF_OBJECTS.match(head.data) is not None
+
+
+def is_cut_object(head: FileHead) -> bool:
+    """A JSON object that does not end with its first line."""
+    return head.record == {} and head.line.lstrip().startswith("{")
 
 
 def has_passage(head: FileHead) -> bool:
@@ -659,6 +669,11 @@ RULES: Sequence[Rule] = (
         {Kind.TRAINING: TrainingFormat.FLAG},
     ),
     Rule(
+        "JSON: an array in a file such as `P17.test.json`",
+        is_relation,
+        {Kind.QUERIES: TopicsFormat.ENTITY_QUESTIONS},
+    ),
+    Rule(
         "JSON: `question` and `answer`, a list",
         has_question_with_answer_list,
         {Kind.QUERIES: TopicsFormat.QA},
@@ -839,6 +854,7 @@ RULES: Sequence[Rule] = (
 # Rules for a file that is known to be of a kind, after those above.
 RULES_OF_A_KIND: Sequence[Rule] = (
     Rule("JSON of other keys", is_json, {Kind.RUN: RunFormat.JSONL}),
+    Rule("JSON: an object on several lines", is_cut_object, {Kind.QUERIES: TopicsFormat.QA}),
     Rule("six columns or more", has_six_terms, {Kind.RUN: RunFormat.TREC}),
     Rule("four columns", has_four_terms, {Kind.QRELS: QrelsFormat.TREC}),
     Rule(

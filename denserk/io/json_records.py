@@ -164,6 +164,31 @@ class RecordKeys(NamedTuple):
     def __str__(self) -> str:
         return " with ".join("|".join(keys) for keys in (self.ids, self.texts) if keys)
 
+    def used_in(self, record: Mapping[str, Any]) -> "UsedKeys | None":
+        """Return the keys of the format that a record has; None if it is of another format.
+
+        >>> RecordKeys(("_id", "id"), ("text",)).used_in({"id": "d1", "text": "one"})
+        UsedKeys(id='id', text='text', title=None)
+        """
+        id_key = next((key for key in self.ids if key in record), None)
+        text_key = next((key for key in self.texts if key in record), None)
+        if text_key is None or (id_key is None and self.must_have_id):
+            return None
+        return UsedKeys(id_key, text_key, self.title)
+
+
+class UsedKeys(NamedTuple):
+    """The keys of id, text and title in the records of a file; None of what they have not."""
+
+    id: str | None
+    text: str
+    title: str | None
+
+    def listed(self, record: Mapping[str, Any]) -> str:
+        """Return those that a record has, for a message."""
+        names = ", ".join(key for key in self if key is not None and key in record)
+        return f"{names}; ids count from 0" if self.id is None else names
+
 
 def read_records(
     objects: Iterable[tuple[int | None, dict[str, Any]]],
@@ -183,10 +208,8 @@ def read_records(
     line, record = first_object
     candidates = [format] if format else list(formats)
     for name in candidates:
-        keys = formats[name]
-        id_key = next((key for key in keys.ids if key in record), None)
-        text_key = next((key for key in keys.texts if key in record), None)
-        if text_key is not None and (id_key is not None or not keys.must_have_id):
+        used_keys = formats[name].used_in(record)
+        if used_keys is not None:
             break
     else:
         expected = " or ".join(dict.fromkeys(str(formats[name]) for name in candidates))
@@ -194,35 +217,30 @@ def read_records(
         hint = renaming_hint(record, path, table)
         raise InputError(path, line, f"the keys {list_keys(record)}", expected, hint)
     if format is None:
-        used_keys = ", ".join(key for key in (id_key, text_key, keys.title) if key in record)
-        if id_key is None:
-            used_keys += "; ids count from 0"
-        logger.info(f"{files.display_name(path)}: {name} {what} ({used_keys})")
+        logger.info(f"{files.display_name(path)}: {name} {what} ({used_keys.listed(record)})")
     unit = "passage" if what == "corpus" else "query"
-    return name, _records_of_keys(objects, id_key, text_key, keys.title, path, unit)
+    return name, _records_of_keys(objects, used_keys, path, unit)
 
 
 def _records_of_keys(
     objects: Iterable[tuple[int | None, dict[str, Any]]],
-    id_key: str | None,
-    text_key: str,
-    title_key: str | None,
+    keys: UsedKeys,
     path: str | Path,
     unit: str,
 ) -> Iterator[Record]:
     """Yield the records of objects; without an id key the ids count from 0."""
     for number, (line, record) in enumerate(objects):
-        for key in (id_key, text_key):
+        for key in (keys.id, keys.text):
             if key is not None and key not in record:
                 found = f"no {key} (keys: {list_keys(record)})"
                 raise InputError(path, line, found, f"a record with {key}")
         id = str(number)
-        if id_key is not None:
-            id = identifier(record.pop(id_key), path, line, unit)
-        text = as_text(record.pop(text_key), text_key, path, line)
+        if keys.id is not None:
+            id = identifier(record.pop(keys.id), path, line, unit)
+        text = as_text(record.pop(keys.text), keys.text, path, line)
         title = ""
-        if title_key is not None:
-            title = as_text(record.pop(title_key, None), title_key, path, line)
+        if keys.title is not None:
+            title = as_text(record.pop(keys.title, None), keys.title, path, line)
         yield line, id, text, title, record
 
 

@@ -5,10 +5,9 @@ Lists of answers that are written as Python literals are parsed as literals, nev
 
 import ast
 import logging
-import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -18,31 +17,27 @@ import orjson
 
 from denserk.config.formats import QrelsFormat, TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io import column_names, data_sets, files, json_records, unread_files
+from denserk.io import column_names, data_sets, detection, files, json_records, unread_files
 from denserk.io.column_names import Column, Header, Table
-from denserk.io.json_records import Fields, RecordKeys, list_keys
+from denserk.io.detection import GRADE, TOPICS_KEYS, FileHead, is_answer_list, is_relation_file
+from denserk.io.json_records import Fields, list_keys
 from denserk.io.tables import is_table
 from denserk.records import NO_FIELDS, NO_SUBTOPIC, Passage, Qrel, Query
 
 logger = logging.getLogger(__name__)
 
 Row = tuple[int | None, dict[str, Any]]  # line, record
-KEYS = {
-    TopicsFormat.BEIR: RecordKeys(("_id",), ("text",)),
-    TopicsFormat.TEVATRON: RecordKeys(("query_id",), ("query", "query_text")),
-    TopicsFormat.ANSERINI: RecordKeys(("id", "qid"), ("title", "query", "text")),
-    TopicsFormat.QA: RecordKeys(("_id", "id", "qid"), ("question",), must_have_id=False),
-    TopicsFormat.ENTITY_QUESTIONS: RecordKeys((), ("question",), must_have_id=False),
-    TopicsFormat.TSV: RecordKeys(("id",), ("text",)),
-    TopicsFormat.DPR: RecordKeys((), ("question",), must_have_id=False),
-}
 WRITTEN_KEYS = {
     TopicsFormat.ANSERINI: ("qid", "title"),
     TopicsFormat.BEIR: ("_id", "text"),
     TopicsFormat.TEVATRON: ("query_id", "query"),
     TopicsFormat.QA: ("id", "question"),
 }
-WRITTEN = tuple(form for form in TopicsFormat if form is not TopicsFormat.ENTITY_QUESTIONS)
+WRITTEN = tuple(
+    topics_format
+    for topics_format in TopicsFormat
+    if topics_format is not TopicsFormat.ENTITY_QUESTIONS
+)
 BEIR_HEADER = ("query-id", "corpus-id", "score")
 QREL_COLUMNS = {
     QrelsFormat.TREC: "4 columns: query, iteration, passage, relevance",
@@ -52,18 +47,17 @@ QREL_ORDERS = {
     QrelsFormat.TREC: (Column.QUERY_ID, Column.ITERATION, Column.PASSAGE_ID, Column.GRADE),
     QrelsFormat.BEIR: (Column.QUERY_ID, Column.PASSAGE_ID, Column.GRADE),
 }
-FORMAT_BY_WIDTH = {4: QrelsFormat.TREC, 3: QrelsFormat.BEIR}
+FORMAT_BY_WIDTH = {len(order): qrels_format for qrels_format, order in QREL_ORDERS.items()}
 RUN_HINT = "six columns are a run, and qrels are expected: exchange run and qrels if both are given"
 SUBTOPIC_HINT = (
     "the second column names sub-topics; only measures of sub-topics, such as alpha_nDCG@10, take "
     "a passage that is judged for several"
 )
 JSON_QRELS = "query-id|query_id|qid with corpus-id|corpus_id|docid with score|relevance"
-GRADE = re.compile(r"([+-]?[0-9]{1,18})(\.0*)?")  # trec_eval reads 1.0 as 1
 
 
 def read_queries(
-    source: str, form: TopicsFormat | None = None, qrels: str | None = None
+    source: str, topics_format: TopicsFormat | None = None, qrels: str | None = None
 ) -> Iterator[Query]:
     """Yield the queries of a source, in its order, each id once; reject one without any.
 
@@ -74,7 +68,7 @@ def read_queries(
     judged = None if qrels is None else read_qrels_map(qrels)
     first_qid = ""
     query_count = judged_count = 0
-    for query in _queries(source, form):
+    for query in _queries(source, topics_format):
         first_qid = first_qid or query.qid
         query_count += 1
         if judged is None:
@@ -109,29 +103,33 @@ def read_questions(source: str) -> Iterator[Query]:
         raise InputError(source, None, "no answers", "questions with `answers`")
 
 
-def _queries(source: str, form: TopicsFormat | None, *, textless: bool = False) -> Iterator[Query]:
+def _queries(
+    source: str, topics_format: TopicsFormat | None, *, textless: bool = False
+) -> Iterator[Query]:
     """Yield the queries of a source; reject an id that occurs twice."""
     seen: set[str] = set()
-    for query in _queries_of_source(source, form, textless):
+    for query in _queries_of_source(source, topics_format, textless):
         if query.qid in seen:
             raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
         seen.add(query.qid)
         yield query
 
 
-def _queries_of_source(source: str, form: TopicsFormat | None, textless: bool) -> Iterator[Query]:
+def _queries_of_source(
+    source: str, topics_format: TopicsFormat | None, textless: bool
+) -> Iterator[Query]:
     """Return the queries of a table, a dataset's name, a file or a folder."""
     if is_table(source, "queries"):
-        return read_topics_file(source, form, textless=textless)
+        return read_topics_file(source, topics_format, textless=textless)
     dataset = data_sets.locate(source)
     if dataset.irds is not None:
         return iter(data_sets.irds_queries(dataset.irds))
     if not dataset.path.is_dir():
-        return read_topics_file(dataset.path, form, textless=textless)
+        return read_topics_file(dataset.path, topics_format, textless=textless)
     beir_file = data_sets.plain_or_packed(dataset.path, "queries.jsonl")
     if beir_file is None:
         return _queries_of_relations(dataset.path)
-    queries = read_topics_file(beir_file, form)
+    queries = read_topics_file(beir_file, topics_format)
     if not dataset.split:
         return queries
     judged = read_qrels_map(split_file(dataset.path, dataset.split))
@@ -145,60 +143,119 @@ def _queries_of_relations(folder: Path) -> Iterator[Query]:
         hint = "queries.jsonl, or P17.test.json and its like"
         raise UsageError(f"{folder} holds no queries", hint)
     logger.info(f"{folder.name}: entity-questions queries ({len(paths)} relations)")
-    form = TopicsFormat.ENTITY_QUESTIONS
-    return chain.from_iterable(read_topics_file(path, form) for path in paths)
+    topics_format = TopicsFormat.ENTITY_QUESTIONS
+    return chain.from_iterable(read_topics_file(path, topics_format) for path in paths)
 
 
 def read_topics_file(
-    path: str | Path, form: TopicsFormat | None = None, *, textless: bool = False
+    path: str | Path, topics_format: TopicsFormat | None = None, *, textless: bool = False
 ) -> Iterator[Query]:
     """Yield the queries of one file, in its order.
 
     If `textless`, only answers are needed: JSON records may lack the question, and two columns are
     question and answers.
     """
-    with files.open_ahead(path, part="queries") as (head, handle):
-        if not files.first_line(head).strip():
+    with files.open_ahead(path, part="queries") as (data, handle):
+        head = FileHead(data, Path(path).name)
+        if not head.line:
             return
-        first_record = json_records.first_record(head)
-        has_columns = first_record is None if form is None else form in COLUMNS
-        detected: TopicsFormat | None
-        rows: Iterable[Row]
-        if has_columns:
-            detected, rows = _read_columns(path, handle, head, form, textless)
-        else:
-            detected, rows = _read_json(path, handle, head, form, first_record)
-        formats = KEYS if detected is None else {detected: KEYS[detected]}
+        file = _TopicsFile(path, head, handle, topics_format, textless)
+        detected, rows = file.columns() if file.has_columns else file.json_records()
+        keys_by_format = TOPICS_KEYS
+        if detected is not None:
+            keys_by_format = {detected: TOPICS_KEYS[detected]}
         if textless and detected is not TopicsFormat.TSV:
             rows = ((line, {"question": "", **record}) for line, record in rows)
-        form, records = json_records.read_records(rows, formats, form, path, "queries")
+        topics_format, records = json_records.read_records(
+            rows, keys_by_format, topics_format, path, "queries"
+        )
         relation = Path(path).name.partition(".")[0]
         for line, qid, text, _, extra in records:
             answers = _take_answers(extra, path, line)
-            if form is TopicsFormat.ENTITY_QUESTIONS:
+            if topics_format is TopicsFormat.ENTITY_QUESTIONS:
                 qid = f"{relation}-{qid}"
                 extra = {**extra, "relation": relation}
             yield Query(qid, text, answers, extra or NO_FIELDS)
 
 
-def _read_json(
-    path: str | Path,
-    handle: BinaryIO,
-    head: bytes,
-    form: TopicsFormat | None,
-    first_record: dict[str, Any] | None,
-) -> tuple[TopicsFormat | None, Iterable[Row]]:
-    """Return the records of JSON, and their format where more than their keys decides it."""
-    start = files.first_line(head).strip()
-    # one object with a record for each query id, perhaps on several lines
-    values = {} if first_record is None else first_record
-    is_by_id = start.startswith(b"{") and all(isinstance(value, dict) for value in values.values())
-    if is_by_id and form in (None, TopicsFormat.QA):
-        return TopicsFormat.QA, _keyed_rows(files.read_all(handle, path), path)
-    rows = json_records.read_json(handle, start, path)
-    if form is None and start.startswith(b"[") and is_relation_file(path):
-        return TopicsFormat.ENTITY_QUESTIONS, rows
-    return None, rows
+class _Rows(NamedTuple):
+    """Records of queries, and their format where more than their keys decides it."""
+
+    format: TopicsFormat | None
+    records: Iterable[Row]
+
+
+class _TopicsFile(NamedTuple):
+    """A file of queries that is open, its beginning, and its format if that is given."""
+
+    path: str | Path
+    head: FileHead
+    handle: BinaryIO
+    format: TopicsFormat | None
+    textless: bool
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the file has columns between tabs; otherwise it is JSON."""
+        if self.format is None:
+            return self.head.record is None
+        return self.format in COLUMNS
+
+    def json_records(self) -> _Rows:
+        """Return the records of JSON lines, of an array, or of an object by query id."""
+        is_object = detection.is_object_of_records(self.head) or detection.is_cut_object(self.head)
+        if is_object and self.format in (None, TopicsFormat.QA):
+            data = files.read_all(self.handle, self.path)
+            return _Rows(TopicsFormat.QA, _keyed_rows(data, self.path))
+        rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
+        if self.format is None and detection.is_relation(self.head):
+            return _Rows(TopicsFormat.ENTITY_QUESTIONS, rows)
+        return _Rows(None, rows)
+
+    def columns(self) -> _Rows:
+        """Return the records of lines with columns, by their header if there is one."""
+        unread_files.reject_binary(self.head.data, self.path, Table.QUERIES)
+        numbered = files.read_text_lines(self.path, self.handle)
+        first_line, lines = files.peek((line, text) for line, text in numbered if text.strip())
+        if first_line is None:
+            return _Rows(TopicsFormat.TSV, ())
+        line, text = first_line
+        header = column_names.read_header(text.split("\t"), Table.QUERIES, self.path, line)
+        if header is None:
+            topics_format = self.format or self._format_of_columns()
+            return _Rows(topics_format, COLUMNS[topics_format](lines, self.path))
+        next(lines)
+        topics_format = self.format or _format_of_header(header)
+        first_column = Column.ANSWERS if topics_format is TopicsFormat.DPR else Column.QUERY_ID
+        needed = {first_column} if self.textless else {first_column, Column.QUERY}
+        if not needed <= set(header.columns):
+            found = f"the columns {', '.join(header.names)}"
+            expected = f"columns of {' and '.join(sorted(needed))}"
+            raise InputError(self.path, line, found, expected)
+        return _Rows(topics_format, _header_rows(lines, header, topics_format, self.path))
+
+    def _format_of_columns(self) -> TopicsFormat:
+        """Return the format of columns without a header, by the first line."""
+        if self.textless and detection.has_two_cells(self.head):
+            return TopicsFormat.DPR
+        topics_format = detection.format_of(self.head, TopicsFormat)
+        if topics_format is not None:
+            return topics_format
+        expected = "id and text, or question and answers"
+        error = unread_files.unread_file_error(
+            self.head.data, self.path, Table.QUERIES, expected, line=1
+        )
+        if error is not None:
+            raise error
+        hint = unread_files.numbering_hint(self.path, Table.QUERIES)
+        found = f"a line without a tab: {self.head.line[:60]!r}"
+        raise InputError(self.path, 1, found, expected, hint)
+
+
+def _format_of_header(header: Header) -> TopicsFormat:
+    """Return the format of columns under a header: DPR's have no ids."""
+    has_ids = Column.QUERY_ID in header.columns
+    return TopicsFormat.TSV if has_ids else TopicsFormat.DPR
 
 
 def _take_answers(fields: dict[str, Any], path: str | Path, line: int | None) -> tuple[str, ...]:
@@ -216,57 +273,14 @@ def _is_list_of_strings(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _read_columns(
-    path: str | Path, handle: BinaryIO, head: bytes, form: TopicsFormat | None, textless: bool
-) -> tuple[TopicsFormat, Iterator[Row]]:
-    """Return the format and the records of lines with columns, by their header if there is one."""
-    unread_files.reject_binary(head, path, Table.QUERIES)
-    numbered = files.read_text_lines(path, handle)
-    first_line, lines = files.peek((line, text) for line, text in numbered if text.strip())
-    if first_line is None:
-        return TopicsFormat.TSV, iter(())
-    line, text = first_line
-    header = column_names.read_header(text.split("\t"), Table.QUERIES, path, line)
-    if header is None:
-        form = form or _detect_columns(text, path, head, textless)
-        return form, COLUMNS[form](lines, path)
-    next(lines)
-    if form is None:
-        has_ids = Column.QUERY_ID in header.columns
-        form = TopicsFormat.TSV if has_ids else TopicsFormat.DPR
-    first_column = Column.ANSWERS if form is TopicsFormat.DPR else Column.QUERY_ID
-    needed = {first_column}
-    if not textless:
-        needed.add(Column.QUERY)
-    if not needed <= set(header.columns):
-        found = f"the columns {', '.join(header.names)}"
-        raise InputError(path, line, found, f"columns of {' and '.join(sorted(needed))}")
-    return form, _header_rows(lines, header, form, path)
-
-
-def _detect_columns(line: str, path: str | Path, head: bytes, textless: bool) -> TopicsFormat:
-    """Return the format of columns without a header, by their first line."""
-    parts = line.split("\t")
-    if len(parts) == 1:
-        expected = "id and text, or question and answers"
-        error = unread_files.unread_file_error(head, path, Table.QUERIES, expected, line=1)
-        if error is not None:
-            raise error
-        hint = unread_files.numbering_hint(path, Table.QUERIES)
-        raise InputError(path, 1, f"a line without a tab: {line[:60]!r}", expected, hint)
-    if len(parts) == 2 and (textless or is_answer_list(parts[1])):
-        return TopicsFormat.DPR
-    return TopicsFormat.TSV
-
-
 def _header_rows(
-    lines: files.Lines, header: Header, form: TopicsFormat, path: str | Path
+    lines: files.Lines, header: Header, topics_format: TopicsFormat, path: str | Path
 ) -> Iterator[json_records.Numbered]:
     """Yield the lines under a header as records; its names decide what a column holds.
 
     Further tabs belong to the text if it is the last column.
     """
-    text_key = "question" if form is TopicsFormat.DPR else "text"
+    text_key = "question" if topics_format is TopicsFormat.DPR else "text"
     keys = {Column.QUERY_ID: "id", Column.QUERY: text_key, Column.ANSWERS: "answers"}
     names = [
         keys.get(column, name) for column, name in zip(header.columns, header.names, strict=True)
@@ -337,25 +351,14 @@ def _parse_answers(column: str, path: str | Path, line: int) -> list[str]:
 COLUMNS = {TopicsFormat.TSV: _tsv_rows, TopicsFormat.DPR: _dpr_rows}
 
 
-def is_answer_list(column: str) -> bool:
-    """Return whether a column looks like a list written as a Python literal, quoted or not."""
-    bare = files.unquote(column.strip())
-    return bare.startswith("[") and bare.endswith("]")
-
-
-def is_relation_file(path: str | Path) -> bool:
-    """Return whether a file is named as EntityQuestions names its relations: P17.test.json."""
-    return re.fullmatch(r"P\d+\..*json(\.gz)?", Path(path).name) is not None
-
-
-def write_queries(path: str | Path, queries: Iterable[Query], form: TopicsFormat) -> int:
+def write_queries(path: str | Path, queries: Iterable[Query], topics_format: TopicsFormat) -> int:
     """Write queries in one of `WRITTEN`; return their number. What a format lacks is logged."""
-    if form in COLUMNS:
+    if topics_format in COLUMNS:
         losses: Counter[str] = Counter()
-        count = files.write_lines(path, _query_lines(queries, form, losses))
-        files.log_losses(losses, form)
+        count = files.write_lines(path, _query_lines(queries, topics_format, losses))
+        files.log_losses(losses, topics_format)
         return count
-    id_key, text_key = WRITTEN_KEYS[form]
+    id_key, text_key = WRITTEN_KEYS[topics_format]
 
     def records() -> Iterator[dict[str, Any]]:
         for qid, text, answers, extra in queries:
@@ -368,13 +371,13 @@ def write_queries(path: str | Path, queries: Iterable[Query], form: TopicsFormat
 
 
 def _query_lines(
-    queries: Iterable[Query], form: TopicsFormat, losses: Counter[str]
+    queries: Iterable[Query], topics_format: TopicsFormat, losses: Counter[str]
 ) -> Iterator[str]:
     """Yield queries as lines with columns; count what they leave out."""
     for number, (qid, text, answers, extra) in enumerate(queries):
         losses.update(extra.keys())
         text = files.one_line(text)
-        if form is TopicsFormat.TSV:
+        if topics_format is TopicsFormat.TSV:
             losses["answers"] += len(answers)
             yield f"{qid}\t{text}\n"
         else:
@@ -427,16 +430,16 @@ def _pyserini_entry(passage: Passage) -> dict[str, Any]:
 
 
 def read_qrels(
-    source: str | Path, form: QrelsFormat | None = None, *, by_subtopic: bool = False
+    source: str | Path, qrels_format: QrelsFormat | None = None, *, by_subtopic: bool = False
 ) -> Iterator[Qrel]:
     """Yield the judgments of a source, in its order; lines of a query need not stand together.
 
     The source is a file; a BEIR folder with one split; "-"; `irds:NAME`; `beir:NAME/SPLIT`;
-    Parquet; `hf:NAME/SPLIT`. A `form` of None is detected by the number of columns. A passage has
-    one grade for a query, or with `by_subtopic` one for each sub-topic of it.
+    Parquet; `hf:NAME/SPLIT`. A `qrels_format` of None is detected by the number of columns. A
+    passage has one grade for a query, or with `by_subtopic` one for each sub-topic of it.
     """
     judged: dict[tuple[str, str, str], int] = {}
-    for path, line, qrel in _judgments(source, form):
+    for path, line, qrel in _judgments(source, qrels_format):
         key = qrel.qid, qrel.docid, qrel.subtopic if by_subtopic else NO_SUBTOPIC
         grade = judged.setdefault(key, qrel.relevance)
         if grade != qrel.relevance:
@@ -452,17 +455,17 @@ def read_qrels(
 Judgment = tuple[str | Path, int | None, Qrel]  # file, line
 
 
-def _judgments(source: str | Path, form: QrelsFormat | None) -> Iterator[Judgment]:
+def _judgments(source: str | Path, qrels_format: QrelsFormat | None) -> Iterator[Judgment]:
     """Return the judgments of a table, a dataset's name, a file or a folder."""
     if is_table(source, "qrels"):
-        return _read_qrels_file(source, form)
+        return _read_qrels_file(source, qrels_format)
     dataset = data_sets.locate(str(source))
     if dataset.irds is not None:
         return _irds_judgments(source, dataset.irds)
     path = dataset.path
     if path.is_dir():
         path = split_file(path, dataset.split)
-    return _read_qrels_file(path, form)
+    return _read_qrels_file(path, qrels_format)
 
 
 def _irds_judgments(source: str | Path, name: str) -> Iterator[Judgment]:
@@ -478,17 +481,17 @@ def _qrel(qid: str, docid: str, relevance: int, subtopic: str) -> Qrel:
     return Qrel(qid, docid, relevance, NO_SUBTOPIC if subtopic == "Q0" else subtopic)
 
 
-def _read_qrels_file(path: str | Path, form: QrelsFormat | None) -> Iterator[Judgment]:
+def _read_qrels_file(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[Judgment]:
     """Yield the judgments of one file, whose grades are integers."""
     is_empty = True
-    for row in _qrels_rows(path, form):
+    for row in _qrels_rows(path, qrels_format):
         grade = GRADE.fullmatch(row.grade)
         if not grade:
             raise InputError(path, row.line, f"relevance {row.grade[:40]!r}", "an integer")
         is_empty = False
         yield path, row.line, _qrel(row.qid, row.docid, int(grade[1]), row.subtopic)
     if is_empty:
-        raise InputError(path, None, "no judgments", QREL_COLUMNS[form or QrelsFormat.TREC])
+        raise InputError(path, None, "no judgments", QREL_COLUMNS[qrels_format or QrelsFormat.TREC])
 
 
 class QrelRow(NamedTuple):
@@ -501,37 +504,49 @@ class QrelRow(NamedTuple):
     subtopic: str = NO_SUBTOPIC
 
 
-def _qrels_rows(path: str | Path, form: QrelsFormat | None) -> Iterator[QrelRow]:
+def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[QrelRow]:
     """Yield the judgments of one file, of columns or of JSON."""
-    with files.open_ahead(path, part="qrels") as (head, handle):
-        unread_files.reject_binary(head, path, Table.QRELS)
-        if json_records.first_record(head) is None:
-            yield from _qrels_columns(files.read_text_lines(path, handle), path, form, head)
-        elif unread_files.OBJECT_OF_SCORES.match(head):
-            raise _unread_qrels(head, path) or InputError(path, None, "JSON", JSON_QRELS)
+    with files.open_ahead(path, part="qrels") as (data, handle):
+        unread_files.reject_binary(data, path, Table.QRELS)
+        head = FileHead(data, Path(path).name)
+        if head.record is None:
+            lines = files.read_text_lines(path, handle)
+            yield from _qrels_columns(lines, path, qrels_format, head)
+        elif detection.is_object_of_scores(head):
+            raise _unread_qrels(data, path) or InputError(path, None, "JSON", JSON_QRELS)
         else:
-            rows = json_records.read_json(handle, files.first_line(head), path)
-            yield from _qrels_records(rows, path, form)
+            rows = json_records.read_json(handle, head.line.encode(), path)
+            yield from _qrels_records(rows, path, qrels_format)
+
+
+class _QrelsLayout(NamedTuple):
+    """What the columns of qrels hold, and which line is a header, 0 without one."""
+
+    order: tuple[Column, ...]
+    header_line: int = 0
+    is_quoted: bool = False
 
 
 def _qrels_columns(
-    lines: files.Lines, path: str | Path, form: QrelsFormat | None, head: bytes
+    lines: files.Lines, path: str | Path, qrels_format: QrelsFormat | None, head: FileHead
 ) -> Iterator[QrelRow]:
     """Yield judgments in columns, which a header may name and order."""
+    width = len(head.terms)
     order: tuple[Column, ...] = ()
     is_quoted = False
     for line, text in lines:
         parts = text.split()
-        if not parts or _is_qrels_comment(parts):
+        if not parts or _is_qrels_comment(parts, width):
             continue
         if not order:
-            form, header = _first_qrels_line(line, text, path, form, head)
-            order = header.columns if header else QREL_ORDERS[form]
+            qrels_format, header = _first_qrels_line(line, text, path, qrels_format, head.data)
+            order = header.columns if header else QREL_ORDERS[qrels_format]
+            width = len(order)
             if header is not None:
                 is_quoted = header.is_quoted
                 continue
-        if len(parts) != len(order):
-            expected = QREL_COLUMNS[form] if form else ""
+        if len(parts) != width:
+            expected = QREL_COLUMNS[qrels_format] if qrels_format else ""
             hint = RUN_HINT if len(parts) == 6 else None
             raise InputError(path, line, files.columns(len(parts)), expected, hint)
         if is_quoted:
@@ -546,16 +561,20 @@ def _qrels_columns(
         )
 
 
-def _is_qrels_comment(parts: list[str]) -> bool:
-    """Return whether a line is a comment of trec_eval 10, no judgment of a query named `#...`."""
+def _is_qrels_comment(parts: Sequence[str], width: int) -> bool:
+    """Return whether a line is a comment of trec_eval 10, no judgment of a query named `#...`.
+
+    `width` is the number of columns of judgments.
+    """
     if not parts[0].startswith("#"):
         return False
-    has_width = len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0"))
+    is_trec = width == 4 and parts[1:2] in (["0"], ["Q0"])
+    has_width = len(parts) == width and (width == 3 or is_trec)
     return not (has_width and GRADE.fullmatch(parts[-1]))
 
 
 def _first_qrels_line(
-    line: int, text: str, path: str | Path, form: QrelsFormat | None, head: bytes
+    line: int, text: str, path: str | Path, qrels_format: QrelsFormat | None, head: bytes
 ) -> tuple[QrelsFormat, Header | None]:
     """Return the format of qrels by their first line, and the header if the line is one."""
     parts = text.split()
@@ -566,15 +585,15 @@ def _first_qrels_line(
         error = _unread_qrels(head, path)
         if error is not None:
             raise error
-    form = _qrels_format(width, form, path, line, parts)
+    qrels_format = _qrels_format(width, qrels_format, path, line, parts)
     if header is not None:
         column_names.log_header(header, path, line)
-        return form, header
+        return qrels_format, header
     hint = column_names.header_hint(cells, Table.QRELS)
     if hint and not GRADE.fullmatch(parts[-1]):
         found = f"the columns {column_names.show_cells(cells)}"
-        raise InputError(path, line, found, QREL_COLUMNS[form], hint)
-    return form, None
+        raise InputError(path, line, found, QREL_COLUMNS[qrels_format], hint)
+    return qrels_format, None
 
 
 def _unread_qrels(head: bytes, path: str | Path) -> InputError | None:
@@ -584,21 +603,23 @@ def _unread_qrels(head: bytes, path: str | Path) -> InputError | None:
 
 
 def _qrels_format(
-    width: int, form: QrelsFormat | None, path: str | Path, line: int, parts: list[str]
+    width: int, qrels_format: QrelsFormat | None, path: str | Path, line: int, parts: Sequence[str]
 ) -> QrelsFormat:
     """Return the format of qrels by the number of columns of their first line."""
     detected = FORMAT_BY_WIDTH.get(width)
-    if detected is None or form not in (None, detected):
-        expected = QREL_COLUMNS[form] if form else " or ".join(QREL_COLUMNS.values())
+    if detected is None or qrels_format not in (None, detected):
+        expected = (
+            QREL_COLUMNS[qrels_format] if qrels_format else " or ".join(QREL_COLUMNS.values())
+        )
         hint = RUN_HINT if width == 6 else column_names.header_hint(parts, Table.QRELS)
         raise InputError(path, line, files.columns(len(parts)), expected, hint)
-    if form is None:
+    if qrels_format is None:
         logger.info(f"{files.display_name(path)}: {detected} qrels ({files.columns(width)})")
     return detected
 
 
 def _qrels_records(
-    rows: Iterable[json_records.Numbered], path: str | Path, form: QrelsFormat | None
+    rows: Iterable[json_records.Numbered], path: str | Path, qrels_format: QrelsFormat | None
 ) -> Iterator[QrelRow]:
     """Yield judgments of JSON records; BEIR's have no sub-topics."""
     for line, record in rows:
@@ -611,7 +632,7 @@ def _qrels_records(
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         subtopic = NO_SUBTOPIC
-        if Column.ITERATION in keys and form is not QrelsFormat.BEIR:
+        if Column.ITERATION in keys and qrels_format is not QrelsFormat.BEIR:
             subtopic = fields.identifier(keys[Column.ITERATION], NO_SUBTOPIC)
         yield QrelRow(
             line,
@@ -652,9 +673,9 @@ def split_file(folder: Path, split: str | None) -> Path:
     raise UsageError(message, f"name one: {qrels_folder / names[0]}.tsv")
 
 
-def write_qrels(path: str | Path, qrels: Iterable[Qrel], form: QrelsFormat) -> int:
+def write_qrels(path: str | Path, qrels: Iterable[Qrel], qrels_format: QrelsFormat) -> int:
     """Write judgments; return their number. BEIR's format has no place for sub-topics."""
-    if form is QrelsFormat.TREC:
+    if qrels_format is QrelsFormat.TREC:
         return files.write_lines(
             path, (f"{q.qid} {q.subtopic} {q.docid} {q.relevance}\n" for q in qrels)
         )

@@ -248,27 +248,27 @@ def unpacked(record: bytes) -> TrainingExample:
 
 
 def read_training(
-    source: str | Path, form: TrainingFormat | None = None
+    source: str | Path, training_format: TrainingFormat | None = None
 ) -> Iterator[TrainingExample]:
-    """Read training examples one at a time; a `form` of None is detected.
+    """Read training examples one at a time; a `training_format` of None is detected.
 
     The source is a file, plain or gzip by suffix; "-"; Parquet, or a folder of it; a folder that
     `datasets` saved; `hf:NAME`.
     """
     with files.open_ahead(source, part="train") as (head, handle):
         unread_files.reject_binary(head, source, Table.TRAINING)
-        if form is None:
-            form = detection.format_of(detection.FileHead(head), TrainingFormat)
-            if form is None:
+        if training_format is None:
+            training_format = detection.format_of(detection.FileHead(head), TrainingFormat)
+            if training_format is None:
                 raise _unknown_format(head, source)
-            logger.info(f"{source}: training data in the format {form}")
-        if form in KEYS:
+            logger.info(f"{source}: training data in the format {training_format}")
+        if training_format in KEYS:
             records = json_records.read_json(handle, head.lstrip()[:1], source)
             for number, (line, record) in enumerate(records):
-                yield KEYS[form].example(Fields(record, source, line), str(number))
+                yield KEYS[training_format].example(Fields(record, source, line), str(number))
             return
         # lines of one query that follow each other are one example; an absent id is its number
-        examples = _column_examples(handle, head, source, form)
+        examples = _column_examples(handle, head, source, training_format)
         groups = groupby(examples, key=lambda example: (example.qid, example.query))
         for number, ((qid, query), group) in enumerate(groups):
             lines = list(group)
@@ -303,11 +303,11 @@ def _distinct_candidates(lists: Iterable[Candidates]) -> Candidates:
 
 
 def _column_examples(
-    handle: BinaryIO, head: bytes, source: str | Path, form: TrainingFormat
+    handle: BinaryIO, head: bytes, source: str | Path, training_format: TrainingFormat
 ) -> Iterator[TrainingExample]:
     """Yield the example of each line with columns, or of each record of the same keys."""
-    reader = COLUMNS[form]
-    if form is TrainingFormat.ST_TRIPLET or files.is_json(head):
+    reader = COLUMNS[training_format]
+    if training_format is TrainingFormat.ST_TRIPLET or files.is_json(head):
         rows = _named_rows(handle, head, source, reader.expected)
     else:
         rows = _tab_rows(handle, source)
@@ -370,29 +370,35 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return distinct
 
 
-def _check(example: TrainingExample, form: TrainingFormat) -> None:
+def _check(example: TrainingExample, training_format: TrainingFormat) -> None:
     """Raise an error for an example without the texts, or the ids, that a format needs."""
     passages = all_candidates(example)
     query = f"query {example.qid}"
     has_ids = any(passage.docid for passage in passages)
     has_texts = any(passage.text or passage.title for passage in passages)
-    if form in WITHOUT_TEXTS:
-        _check_ids(passages, query, form)
+    if training_format in WITHOUT_TEXTS:
+        _check_ids(passages, query, training_format)
     elif not example.query:
-        raise DenserkError(f"{query} has no text, and {form} holds texts", "add --queries")
+        raise DenserkError(
+            f"{query} has no text, and {training_format} holds texts", "add --queries"
+        )
     elif has_ids and not has_texts:
-        message = f"the passages of {query} have ids and no texts, and {form} holds texts"
+        message = (
+            f"the passages of {query} have ids and no texts, and {training_format} holds texts"
+        )
         raise DenserkError(message, "add --corpus")
 
 
-def _check_ids(passages: Candidates, query: str, form: TrainingFormat) -> None:
+def _check_ids(passages: Candidates, query: str, training_format: TrainingFormat) -> None:
     """Raise an error for passages whose ids a format of ids alone cannot hold."""
     if not all(passage.docid for passage in passages):
-        message = f"a passage of {query} has no id, and {form} holds ids alone"
+        message = f"a passage of {query} has no id, and {training_format} holds ids alone"
         hint = "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples"
         raise DenserkError(message, hint)
-    if form is TrainingFormat.NEGATIVES and any("," in passage.docid for passage in passages):
-        message = f"a passage id of {query} has a comma, which separates ids in {form}"
+    if training_format is TrainingFormat.NEGATIVES and any(
+        "," in passage.docid for passage in passages
+    ):
+        message = f"a passage id of {query} has a comma, which separates ids in {training_format}"
         raise DenserkError(message, "write tevatron-ids or triples")
 
 
@@ -415,7 +421,7 @@ def _contents(example: TrainingExample) -> Counter[str]:
 
 
 def write_training(
-    path: str | Path, examples: Iterable[TrainingExample], form: TrainingFormat
+    path: str | Path, examples: Iterable[TrainingExample], training_format: TrainingFormat
 ) -> int:
     """Write training examples; return how many the file holds.
 
@@ -425,21 +431,21 @@ def write_training(
     losses: Counter[str] = Counter()
     count = pair_count = 0
     unwritten: list[str] = []
-    is_array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
+    is_array = training_format is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
     with files.whole_binary(path) as out:
         if is_array:
             out.write(b"[\n")
         for example in examples:
-            _check(example, form)
+            _check(example, training_format)
             lost = _contents(example)
-            records = _records(example, count, form)
+            records = _records(example, count, training_format)
             for record in records:
                 if is_array:
                     separator = b",\n" if count > 0 else b""
                     out.write(separator + dump_json(record).rstrip(b"\n"))
                 else:
-                    out.write(_as_line(record, form))
-                read_back = (KEYS | COLUMNS)[form].example(Fields(record, path, None))
+                    out.write(_as_line(record, training_format))
+                read_back = (KEYS | COLUMNS)[training_format].example(Fields(record, path, None))
                 lost -= _contents(read_back)
             losses += lost
             if records:
@@ -448,17 +454,17 @@ def write_training(
             else:
                 unwritten.append(example.qid)
         if unwritten and not count:
-            raise _nothing_written(unwritten, form)
+            raise _nothing_written(unwritten, training_format)
         if is_array:
             out.write(b"\n]\n")
-    files.log_losses(losses, form)
+    files.log_losses(losses, training_format)
     if unwritten:
         total = count + len(unwritten)
         logger.warning(
-            f"left out, without the positive or the negative that {form} needs: "
+            f"left out, without the positive or the negative that {training_format} needs: "
             f"{len(unwritten):,} of {total:,} examples (queries {files.some(unwritten)})"
         )
-    if form is TrainingFormat.ST_TRIPLET and 0 < pair_count < count:
+    if training_format is TrainingFormat.ST_TRIPLET and 0 < pair_count < count:
         logger.warning(
             f"{pair_count:,} of {count:,} examples have no negatives and are written as pairs "
             "among triplets: denserk reads both, sentence-transformers needs files of their own"
@@ -466,39 +472,45 @@ def write_training(
     return count
 
 
-def _as_line(record: Mapping[Any, Any], form: TrainingFormat) -> bytes:
+def _as_line(record: Mapping[Any, Any], training_format: TrainingFormat) -> bytes:
     """Return a record as a line of JSON, or of columns."""
-    if form in KEYS or form is TrainingFormat.ST_TRIPLET:
+    if training_format in KEYS or training_format is TrainingFormat.ST_TRIPLET:
         return dump_json(record)
     columns = "\t".join(map(files.one_line, record.values()))
     return f"{columns}\n".encode()
 
 
-def _nothing_written(qids: Sequence[str], form: TrainingFormat) -> DenserkError:
+def _nothing_written(qids: Sequence[str], training_format: TrainingFormat) -> DenserkError:
     """Return the error of a format that has no place for any of the examples."""
-    needed = "a positive" if form is TrainingFormat.ST_TRIPLET else "a positive and a negative"
+    needed = (
+        "a positive"
+        if training_format is TrainingFormat.ST_TRIPLET
+        else "a positive and a negative"
+    )
     message = (
-        f"none of the {len(qids):,} examples can be written: {form} needs {needed} for each query "
-        f"(queries {files.some(qids)})"
+        f"none of the {len(qids):,} examples can be written: {training_format} needs {needed} for "
+        f"each query (queries {files.some(qids)})"
     )
     hint = "write tevatron or flag; denserk mine-negatives finds negatives"
     return DenserkError(message, hint)
 
 
-def _records(example: TrainingExample, number: int, form: TrainingFormat) -> list[dict[Any, Any]]:
+def _records(
+    example: TrainingExample, number: int, training_format: TrainingFormat
+) -> list[dict[Any, Any]]:
     """Return the lines of an example, written after `number` others, as keys or columns."""
-    if form is TrainingFormat.NEGATIVES:
+    if training_format is TrainingFormat.NEGATIVES:
         return [{0: example.qid, 1: ",".join(map(_docid, example.negatives))}]
-    if form is TrainingFormat.TRIPLES:
+    if training_format is TrainingFormat.TRIPLES:
         return _triples(example.qid, example, _docid, range(3))
-    if form is TrainingFormat.TEXT_TRIPLES:
+    if training_format is TrainingFormat.TEXT_TRIPLES:
         return _triples(example.query, example, _text, range(3))
-    if form is TrainingFormat.ST_TRIPLET and example.negatives:
+    if training_format is TrainingFormat.ST_TRIPLET and example.negatives:
         return _triples(example.query, example, _text, TRIPLETS[0])
-    if form is TrainingFormat.ST_TRIPLET:
+    if training_format is TrainingFormat.ST_TRIPLET:
         anchor, positive, _ = TRIPLETS[0]
         return [{anchor: example.query, positive: _text(passage)} for passage in example.positives]
-    return [_json_record(example, number, form)]
+    return [_json_record(example, number, training_format)]
 
 
 def _triples(
@@ -514,13 +526,15 @@ def _triples(
     ]
 
 
-def _json_record(example: TrainingExample, number: int, form: TrainingFormat) -> dict[str, Any]:
+def _json_record(
+    example: TrainingExample, number: int, training_format: TrainingFormat
+) -> dict[str, Any]:
     """Return an example, written after `number` others, as the record of a JSON format."""
-    keys = KEYS[form]
-    is_dpr = form is TrainingFormat.DPR
+    keys = KEYS[training_format]
+    is_dpr = training_format is TrainingFormat.DPR
     positives = [keys.write(passage) for passage in example.positives]
     negatives = [keys.write(passage) for passage in example.negatives]
-    if form is TrainingFormat.ST_IDS:
+    if training_format is TrainingFormat.ST_IDS:
         ids_by_system = {"denserk": negatives}
         return {keys.qid: example.qid, keys.positives: positives, keys.negatives: ids_by_system}
     record: dict[str, Any] = {}
@@ -533,7 +547,7 @@ def _json_record(example: TrainingExample, number: int, form: TrainingFormat) ->
     record[keys.positives] = positives
     record[keys.negatives] = negatives
     has_scores = all(passage.score is not None for passage in all_candidates(example))
-    if form is TrainingFormat.FLAG and has_scores:
+    if training_format is TrainingFormat.FLAG and has_scores:
         record[f"{keys.positives}_scores"] = [passage.score for passage in example.positives]
         record[f"{keys.negatives}_scores"] = [passage.score for passage in example.negatives]
     if is_dpr:

@@ -69,10 +69,10 @@ READERS = [
     partial(read_passages, fields=("title", "text")),
     partial(read_passages, settings=CorpusSettings(docid_field="id")),
     *(partial(read_passages, settings=CorpusSettings(corpus_format=f)) for f in CorpusFormat),
-    *(partial(read_queries, form=form) for form in TopicsFormat),
-    *(partial(read_qrels, form=form) for form in QrelsFormat),
+    *(partial(read_queries, topics_format=form) for form in TopicsFormat),
+    *(partial(read_qrels, qrels_format=form) for form in QrelsFormat),
     *(partial(read_run, format=form) for form in RunFormat),
-    *(partial(read_training, form=form) for form in TrainingFormat),
+    *(partial(read_training, training_format=form) for form in TrainingFormat),
 ]
 
 
