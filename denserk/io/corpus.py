@@ -19,7 +19,8 @@ from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
 from denserk.io import column_names, data_sets, detection, files, json_records, unread_files
 from denserk.io.column_names import Column, Header, Table
-from denserk.io.detection import CORPUS_KEYS, FileHead
+from denserk.io.detection import CORPUS_KEYS
+from denserk.io.file_head import FileHead
 from denserk.io.json_records import Numbered, RecordKeys
 from denserk.io.manifest import NAME as MANIFEST
 from denserk.io.tables import is_table

@@ -1,21 +1,19 @@
 """The one place that decides what a file or a folder is.
 
-`FileHead` gathers the facts about the beginning of a file. `RULES` is the table of what files look
-like and what each of them is read as; the first rule that holds counts. Where a command or an
-option has said of which kind a file is, `RULES_OF_A_KIND` follow, which would take too much for
-that kind otherwise. `FOLDER_RULES` are those of folders.
+`RULES` is the table of what files look like and what each of them is read as; the first rule that
+holds of a `FileHead` counts. Where a command or an option has said of which kind a file is,
+`RULES_OF_A_KIND` follow, which would take too much for that kind otherwise. `FOLDER_RULES` are
+those of folders.
 
 JSON records of queries and of passages are read by their keys: `TOPICS_KEYS` and `CORPUS_KEYS`.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property, partial
-from io import BytesIO
+from functools import partial
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -35,18 +33,18 @@ from denserk.io import files
 from denserk.io import manifest as manifests
 from denserk.io.column_names import (
     Column,
-    Header,
     Table,
     column_of,
     recognise_header,
     run_or_qrels,
-    split_columns,
 )
 from denserk.io.data_sets import BEIR, IRDS, knows_irds
-from denserk.io.json_records import RecordKeys, first_record
+from denserk.io.file_head import FileHead
+from denserk.io.json_records import RecordKeys
 from denserk.io.model_files import MODEL_FILES
 from denserk.io.tables import HUB
 from denserk.io.unread_files import OBJECT_OF_SCORES, reject_binary, unread_file_error
+from denserk.io.vector_formats import DOCID, INDEX, QUERIES_FILE
 
 Format = TypeVar("Format", bound=StrEnum)
 
@@ -97,17 +95,7 @@ OBJECT_OF_OBJECTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{')
 RELATION_FILE = re.compile(r"P\d+\..*json(\.gz)?")
 GRADE = re.compile(r"([+-]?[0-9]{1,18})(\.0*)?")  # trec_eval reads 1.0 as 1
 
-FIRST_LINES = 100  # by which tab-separated columns are recognised
 RANKED_LINES = 2000  # that decide whether a third column has ranks
-
-
-def is_comment(cells: Sequence[str]) -> bool:
-    """Return whether a line is a comment of trec_eval 10, not a hit of a query named `#...`.
-
-    >>> is_comment(["#", "a", "comment"]), is_comment(["#1", "Q0", "d1", "1", "2.5", "tag"])
-    (True, False)
-    """
-    return cells[0].startswith("#") and list(cells[1:2]) != ["Q0"]
 
 
 def is_answer_list(column: str) -> bool:
@@ -119,124 +107,6 @@ def is_answer_list(column: str) -> bool:
 def is_relation_file(path: str | Path) -> bool:
     """Return whether a file is named as EntityQuestions names its relations: P17.test.json."""
     return RELATION_FILE.fullmatch(Path(path).name) is not None
-
-
-@dataclass(frozen=True)
-class FileHead:
-    r"""The first bytes of a file, its name, and facts about them.
-
-    A fact is worked out when a rule asks for it. Columns between tabs are those of the first line
-    that is not blank. Terms are those of the first line that is no comment either; of comments
-    alone, that is the first one.
-
-    >>> FileHead(b"# a comment\nq1 0 d1 1\n").terms
-    ['q1', '0', 'd1', '1']
-    """
-
-    data: bytes
-    name: str = ""
-
-    @cached_property
-    def record(self) -> Mapping[str, Any] | None:
-        """The first JSON record; {} if it is not whole in the head, None if this is no JSON."""
-        return first_record(self.data)
-
-    @cached_property
-    def keys(self) -> AbstractSet[str]:
-        """The keys of the first JSON record."""
-        return frozenset(self.record or ())
-
-    @cached_property
-    def key_meanings(self) -> AbstractSet[Column | None]:
-        """What the keys of the first JSON record are as columns of training data."""
-        return {column_of(key, Table.TRAINING) for key in self.keys}
-
-    @cached_property
-    def line(self) -> str:
-        """The first line that is not blank."""
-        return files.first_line(self.data).decode("utf-8", "replace")
-
-    @cached_property
-    def cells(self) -> Sequence[str]:
-        """The columns of the first line between tabs."""
-        return self.line.split("\t")
-
-    @cached_property
-    def record_line(self) -> tuple[int, str]:
-        """Number and text of the first line that is neither blank nor a comment; (0, "") of none.
-
-        In a head of comments alone it is the first comment: ids may begin like one.
-        """
-        first_comment = (0, "")
-        for number, line in enumerate(BytesIO(self.data), start=1):
-            text = line.decode("utf-8", "replace").rstrip("\r\n")
-            if not text.strip():
-                continue
-            if not is_comment(text.split()):
-                return number, text
-            if first_comment == (0, ""):
-                first_comment = number, text
-        return first_comment
-
-    @cached_property
-    def terms(self) -> Sequence[str]:
-        """The columns of the record line between white space."""
-        _, text = self.record_line
-        return text.split()
-
-    def records(self) -> Iterator[Sequence[str]]:
-        """Yield the columns between white space of all lines that are no comments."""
-        are_comments_alone = bool(self.terms) and is_comment(self.terms)
-        for line in BytesIO(self.data):
-            terms = line.decode("utf-8", "replace").split()
-            if terms and (are_comments_alone or not is_comment(terms)):
-                yield terms
-
-    @cached_property
-    def lines(self) -> Sequence[str]:
-        """The first lines that are not blank; the last one may be cut short, and is left out."""
-        *lines, rest = self.data.split(b"\n", FIRST_LINES)
-        first_lines = [line for line in lines if line.strip()] or [rest]
-        return [line.decode("utf-8", "replace") for line in first_lines if line.strip()]
-
-    @cached_property
-    def rows(self) -> Sequence[Sequence[str]]:
-        """The columns of the first lines between tabs, without blanks around them."""
-        return [[cell.strip() for cell in line.split("\t")] for line in self.lines]
-
-    @cached_property
-    def width(self) -> int:
-        """The number of columns between tabs, if all rows have the same; otherwise 0."""
-        widths = {len(row) for row in self.rows}
-        return widths.pop() if len(widths) == 1 else 0
-
-    @cached_property
-    def comma_cells(self) -> Sequence[str]:
-        """The columns between commas of a first line without tabs; none if it has one alone."""
-        if "\t" in self.line:
-            return []
-        rows = files.read_rows(enumerate(self.lines, start=1), "", ",", "")
-        try:
-            _, cells = next(rows, (0, []))
-        except InputError:
-            return []
-        return cells if len(cells) > 1 else []
-
-    def header(self, table: Table) -> Header | None:
-        """Return the header of a table that the file begins with; None without one."""
-        if table not in self._headers:
-            self._headers[table] = self._recognise_header(table)
-        return self._headers[table]
-
-    @cached_property
-    def _headers(self) -> dict[Table, Header | None]:
-        return {}
-
-    def _recognise_header(self, table: Table) -> Header | None:
-        if table in (Table.RUN, Table.QRELS):
-            _, text = self.record_line
-            return recognise_header(split_columns(text), table)
-        return recognise_header(self.cells, table)
 
 
 class Rule(NamedTuple):
@@ -355,6 +225,21 @@ def has_ids_alone(head: FileHead) -> bool:
     return {"qid", "docid"} <= head.keys and head.keys.isdisjoint({"text", "contents"})
 
 
+def document_list_key(record: Mapping[str, Any]) -> str | None:
+    """Return the key of a record's list of token ids or of spans, which pre-training reads.
+
+    >>> document_list_key({"text": [101, 2054]}), document_list_key({"text": "one"})
+    ('text', None)
+    """
+    return next((key for key in ("text", "spans") if isinstance(record.get(key), list)), None)
+
+
+def has_document_list(head: FileHead) -> bool:
+    """JSON records of a document whose text is a list: token ids, or spans."""
+    key = document_list_key(head.record or {})
+    return key == "text" or (key == "spans" and "text" not in head.keys)
+
+
 def has_docid_with_text(head: FileHead) -> bool:
     """JSON records with a passage, to which a query may belong."""
     return {"docid", "qid", "text"} <= head.keys and head.keys.isdisjoint({"query", "question"})
@@ -389,8 +274,8 @@ def has_title(head: FileHead) -> bool:
 
 
 def has_text(head: FileHead) -> bool:
-    """JSON records with a text, which is no list of token ids."""
-    return "text" in head.keys and not isinstance((head.record or {})["text"], list)
+    """JSON records with a text."""
+    return "text" in head.keys
 
 
 # headers
@@ -697,6 +582,7 @@ RULES: Sequence[Rule] = (
     Rule("JSON: query, passage and grade, or BEIR's names", has_judgments, {Kind.QRELS: None}),
     Rule("JSON: `query-id` and `corpus-id`", has_keys_of_beir_qrels, {Kind.QRELS: None}),
     Rule("JSON: `qid` and `docid` without a text", has_ids_alone, {Kind.RUN: RunFormat.JSONL}),
+    Rule("JSON: `text` or `spans`, a list (of `pretrain` alone)", has_document_list, {}),
     Rule(
         "JSON: `docid`, `text` and a `qid`",
         has_docid_with_text,
@@ -924,12 +810,12 @@ def is_denserk_folder(names: AbstractSet[str]) -> bool:
 
 def is_flat_index(names: AbstractSet[str]) -> bool:
     """A flat index of faiss with its ids."""
-    return {"index", "docid"} <= names
+    return {INDEX, DOCID} <= names
 
 
 def is_folder_of_encoded_queries(names: AbstractSet[str]) -> bool:
     """Pyserini's encoded queries."""
-    return "embedding.pkl" in names
+    return QUERIES_FILE in names
 
 
 def is_beir_folder(names: AbstractSet[str]) -> bool:

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 STREAM = "-"
 LOCK_SUFFIX = ".denserk.lock"
 BOM = b"\xef\xbb\xbf"
+AHEAD = 1 << 20  # bytes of an input by which its format is recognised
 
 T = TypeVar("T")
 Lines = Iterable[tuple[int, str]]  # numbered from 1, without line ends
@@ -160,7 +161,7 @@ class _Chunks(io.RawIOBase):
 
 @contextmanager
 def open_ahead(
-    path: str | Path, size: int = 1 << 20, part: str = ""
+    path: str | Path, size: int = AHEAD, part: str = ""
 ) -> Iterator[tuple[bytes, BinaryIO]]:
     """Yield the first bytes of an input, and the input from its start; without byte-order mark."""
     with open_binary(path, part) as handle:

@@ -10,6 +10,7 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.pretraining import RawText
 from denserk.errors import InputError
 from denserk.io.corpus import ENDINGS, corpus_files, read_passages
+from denserk.io.detection import document_list_key
 from denserk.io.files import STREAM, display_name, open_ahead, read_text_lines
 from denserk.io.json_records import Fields, first_record, read_objects
 from denserk.io.tables import is_table
@@ -84,12 +85,12 @@ def _listed_key(file: str) -> str | None:
     """Return the key of the list that a file's first record has; None for a corpus."""
     with open_ahead(file) as (head, _):
         record = first_record(head) or {}
-    for key in ("text", "spans"):
-        if isinstance(listed := record.get(key), list):
-            texts = key == "spans" and not (listed and isinstance(listed[0], list))
-            logger.info(f"{display_name(file)}: {'spans' if texts else 'token ids'} of documents")
-            return key
-    return None
+    key = document_list_key(record)
+    if key is not None:
+        has_spans = key == "spans" and not isinstance(next(iter(record[key]), None), list)
+        contents = "spans" if has_spans else "token ids"
+        logger.info(f"{display_name(file)}: {contents} of documents")
+    return key
 
 
 def _read_records(file: str, key: str) -> Iterator[Document]:

@@ -21,7 +21,7 @@ from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
 from denserk.io import column_names, detection, files, unread_files
 from denserk.io.column_names import Column, Table
-from denserk.io.detection import FileHead, is_comment
+from denserk.io.file_head import FileHead, is_comment
 from denserk.io.json_records import identifier, list_keys, parse_objects
 from denserk.reporting import track
 

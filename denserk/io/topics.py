@@ -19,7 +19,8 @@ from denserk.config.formats import QrelsFormat, TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io import column_names, data_sets, detection, files, json_records, unread_files
 from denserk.io.column_names import Column, Header, Table
-from denserk.io.detection import GRADE, TOPICS_KEYS, FileHead, is_answer_list, is_relation_file
+from denserk.io.detection import GRADE, TOPICS_KEYS, is_answer_list, is_relation_file
+from denserk.io.file_head import FileHead
 from denserk.io.json_records import Fields, list_keys
 from denserk.io.tables import is_table
 from denserk.records import NO_FIELDS, NO_SUBTOPIC, Passage, Qrel, Query

@@ -26,6 +26,7 @@ from denserk.errors import DenserkError, InputError
 from denserk.io import column_names, detection, files, json_records, unread_files
 from denserk.io.column_names import Column, Table, TrainingColumns, training_columns
 from denserk.io.detection import PASSAGE_LISTS
+from denserk.io.file_head import FileHead
 from denserk.io.json_records import Fields, dump_json, list_keys
 from denserk.records import Candidate, SentenceExample, TrainingExample
 
@@ -258,7 +259,7 @@ def read_training(
     with files.open_ahead(source, part="train") as (head, handle):
         unread_files.reject_binary(head, source, Table.TRAINING)
         if training_format is None:
-            training_format = detection.format_of(detection.FileHead(head), TrainingFormat)
+            training_format = detection.format_of(FileHead(head), TrainingFormat)
             if training_format is None:
                 raise _unknown_format(head, source)
             logger.info(f"{source}: training data in the format {training_format}")

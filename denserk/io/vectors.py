@@ -35,6 +35,7 @@ from denserk.io import manifest as manifests
 from denserk.io import vector_formats as formats
 from denserk.io.blocks import JOURNAL, Block, BlockFolder, Hashes, read_journal
 from denserk.io.corpus import IdLedger
+from denserk.io.detection import NUMPY, PARQUET, PICKLE, PICKLE_ENDINGS
 from denserk.io.files import STREAM, open_ahead, read_errors, read_file, read_text_lines
 from denserk.io.json_records import dump_json, first_record, identifier
 from denserk.io.locks import refuse_being_written
@@ -50,12 +51,12 @@ DAMAGED = "the file was changed or damaged: copy it again, or make the folder ag
 
 # The int8 model of `encode --int8`, in OpenVINO's own format.
 INT8_MODEL, INT8_WEIGHTS = "int8.xml", "int8.bin"
-SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".pkl", ".pickle")
+SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", *PICKLE_ENDINGS)
 # formats of files: their first bytes, and how they are read
 FILES: dict[str, tuple[bytes, Callable[[Any], Iterator[VectorBlock]]]] = {
-    "parquet": (b"PAR1", formats.read_parquet),
-    "array": (b"\x93NUMPY", formats.read_array),
-    "pickle": (b"\x80", formats.read_pickle),
+    "parquet": (PARQUET, formats.read_parquet),
+    "array": (NUMPY, formats.read_array),
+    "pickle": (PICKLE, formats.read_pickle),
     "JSON lines": (b"{", formats.read_json_lines),
 }
 
@@ -274,7 +275,7 @@ def _open_file(source: str) -> VectorSource:
     """Open a file, or JSON lines from standard input, whose first record may have a manifest."""
     with open_ahead(source, 1 << 18) as (head, handle):
         start = (form for form, (magic, _) in FILES.items() if head.lstrip().startswith(magic))
-        form = next(start, "pickle" if source.endswith((".pkl", ".pickle")) else None)
+        form = next(start, "pickle" if source.endswith(PICKLE_ENDINGS) else None)
     if source == STREAM:
         form, read = "JSON lines", partial(formats.read_json_lines, source, handle)
     elif form is None:
