@@ -399,7 +399,7 @@ class _RunFile:
 
     def _is_hit(self, parts: Sequence[str], score_column: int) -> bool:
         """Return whether a line that begins like a comment is a hit of a query named `#...`."""
-        if self.format is RunFormat.TREC:
+        if self.format is RunFormat.TREC or parts[0] == "#":
             return False
         return len(parts) == len(self.order) and files.is_number(parts[score_column])
 

@@ -569,6 +569,8 @@ def _is_qrels_comment(parts: Sequence[str], width: int) -> bool:
     """
     if not parts[0].startswith("#"):
         return False
+    if parts[0] == "#":
+        return True
     is_trec = width == 4 and parts[1:2] in (["0"], ["Q0"])
     has_width = len(parts) == width and (width == 3 or is_trec)
     return not (has_width and GRADE.fullmatch(parts[-1]))
