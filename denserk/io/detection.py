@@ -252,6 +252,8 @@ def has_query(head: FileHead) -> bool:
 
 def is_object_of_records(head: FileHead) -> bool:
     """One JSON object with a record for each query."""
+    if not head.line.lstrip().startswith("{"):
+        return False
     if head.record:
         return all(isinstance(value, dict) for value in head.record.values())
     return OBJECT_OF_OBJECTS.match(head.data) is not None
@@ -299,8 +301,8 @@ def _table_of_header(head: FileHead) -> Table | None:
 
 def has_header_of_labelled_texts(head: FileHead) -> bool:
     """A header that qrels and training data may have, above columns of texts."""
-    both = head.header(Table.QRELS) is not None and head.header(Table.TRAINING) is not None
-    return both and has_blank(head.rows[1:])
+    is_header = has_qrels_header(head) and has_training_header(head)
+    return is_header and has_blank(head.rows[1:])
 
 
 def has_queries_header(head: FileHead) -> bool:

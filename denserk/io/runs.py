@@ -148,7 +148,7 @@ def read_run_tag(path: str | Path) -> str | None:
     is_quoted = False
     for _, line in files.read_text_lines(path):
         parts = line.split(None, len(order))
-        if not parts or is_comment(parts) or files.is_json(line.encode()):
+        if not parts or is_comment(parts) or parts[0].startswith("{"):
             continue
         header = column_names.recognise_header(parts, Table.RUN) if is_first_line else None
         is_first_line = False

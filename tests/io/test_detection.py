@@ -257,6 +257,7 @@ def test_widths_of_qrels_are_those_of_the_rules(width):
 UNKNOWN = [
     *("", " \n", "1\n", "The green moon\n", "The moon is green\n", "q1 Q0 d1 1 2.5\n"),
     *("[1, 2]\n", "[]\n", "{}\n", "{broken\n", '{"a": "b"}\n', '{"sentence1": "a", "score": 1}\n'),
+    *('[{"a": {"b": "c"}}]\n', '[{"a": {}}, 1]\n'),
     *("qid,docid,score\nq1,d1,2.5\n", "<html>"),
 ]
 
@@ -266,6 +267,14 @@ def test_what_no_rule_recognises_is_asked_for(text, tmp_path):
     (tmp_path / "file").write_text(text)
     with pytest.raises(UsageError, match="of no known kind"):
         detect_kind(str(tmp_path / "file"), "target")
+
+
+@pytest.mark.parametrize("reader", [read_passages, read_queries, read_qrels, read_training])
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_readers_report_what_no_rule_recognises(text, reader, tmp_path):
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(InputError):
+        list(reader(str(tmp_path / "file")))
 
 
 ASKED = "(asked)"
