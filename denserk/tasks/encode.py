@@ -1,4 +1,4 @@
-"""Encode a corpus or queries: streaming, in independent blocks, resumable, in several processes.
+"""`denserk encode`: streaming, in independent blocks, resumable, in several processes.
 
 `prefetch` tokenizes the next blocks while the model computes one in the caller's thread. It also
 reads the source in that thread, so that an interrupt takes effect even while a stream has no data.
@@ -6,24 +6,30 @@ reads the source in that thread, so that an interrupt takes effect even while a 
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import Backend, EncodeSettings, ModelOptions, VectorFormat
+from denserk.config.encoding import (
+    Backend,
+    ComputeSettings,
+    EncodeSettings,
+    ModelOptions,
+    VectorFormat,
+)
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
 from denserk.data.batches import PlannedTexts
 from denserk.errors import MismatchError, UsageError
 from denserk.io import blocks
-from denserk.io.blocks import Block, Hashes, refuse_other_run, text_hashes, texts_sha256
+from denserk.io.blocks import Block, Finished, Hashes, Texts
 from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM, refuse_folder
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
@@ -39,15 +45,13 @@ from denserk.reporting import track
 T = TypeVar("T")
 R = TypeVar("R")
 Records = Sequence[Any]  # passages, or queries
-Encoded = tuple[Block, Records, Hashes, Vectors]
-# of each text the passage to copy from, or -1; and the other texts, unless the block is finished
-Prepared = tuple[Block, Records, Hashes, NDArray[np.int64], PlannedTexts | None]
 # Passages per block without --block-size. A CPU encodes 4,096 in minutes, which a kill would cost;
 # a GPU encodes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
 # options in the manifest, which a resumed run must share
 RECORDED = ("vector_dtype", "shard_id", "shard_num", "dtype", "batch_size", "threads")
 PLACES = ("shard_id", "shard_num", "block_size")  # those which need not be those of --update
+START_OVER = "start over with --overwrite"
 
 
 @dataclass
@@ -66,10 +70,47 @@ class EncodeResult:
     positions: int = 0
 
 
+class PreparedBlock(NamedTuple):
+    """A block whose texts were compared with the journal and tokenized."""
+
+    block: Block
+    records: Records
+    hashes: Hashes
+    origins: NDArray[np.int64]  # of each text the passage to copy from, or -1
+    planned: PlannedTexts | None  # the texts to encode; None if the block needs no work here
+
+
+class EncodedBlock(NamedTuple):
+    """A block and its vectors."""
+
+    block: Block
+    records: Records
+    hashes: Hashes
+    vectors: Vectors
+
+
+@dataclass(frozen=True)
+class EarlierWork:
+    """What a run builds on: the folder that it resumes, and the vectors that it copies from."""
+
+    resumed: Manifest | None  # of the output
+    updated: EncodedTexts | None  # of --update
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The manifest whose block size and backend this run takes over."""
+        if self.resumed is not None:
+            return self.resumed
+        return None if self.updated is None else self.updated.folder.manifest
+
+
 def encode(settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptions) -> EncodeResult:
-    """Encode passages or queries."""
-    streams = settings.source == STREAM or settings.output_format is not VectorFormat.NPY
-    if devices.launched() and streams:
+    """Encode passages or queries.
+
+    Under torchrun the processes share the blocks, and each returns the result of all.
+    """
+    is_stream = settings.source == STREAM or settings.output_format is not VectorFormat.NPY
+    if devices.launched() and is_stream:
         raise UsageError(
             "several processes cannot read a stream, or write other than --output-format npy",
             "start encode without torchrun, or use denserk convert afterwards",
@@ -81,214 +122,337 @@ def encode(settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptio
 def _encode(
     settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptions
 ) -> EncodeResult:
-    source, compute = settings.source, options.compute
+    """Encode the blocks of this process, and write them with the other processes."""
+    texts = open_texts(settings, corpus, options.text.get("fields"))
+    updated = EncodedTexts(settings.update) if settings.update else None
+    count, resumed = devices.from_main_process(lambda: check_output(settings, texts))
+    earlier = EarlierWork(resumed, updated)
+
+    block_size = choose_block_size(settings, options.compute, earlier.manifest)
+    start, stop = blocks.shard_bounds(count, block_size, settings.shard_id, settings.shard_num)
+    compute = with_earlier_backend(options.compute, earlier.manifest)
+    encoder = load_encoder(settings, options._replace(compute=compute))
+    if settings.int8:
+        quantize(settings, encoder, texts, resumed)
+    manifest = describe(settings, corpus, compute, encoder, block_size)
+    if updated is not None:
+        manifest = describe_update(updated, manifest)
+
+    writer = None
+    if settings.output_format is VectorFormat.NPY:
+        writer = open_folder(settings, manifest, encoder, resumed)
+    finished = {} if writer is None else dict(writer.finished)
+    block_encoder = BlockEncoder(settings, encoder, finished, updated)
+    total = None if stop is None else stop - start
+    with track("encoding", total, texts.unit) as progress:
+        numbered_blocks = texts.blocks(block_size, start, stop)
+        encoded_blocks = block_encoder.encode(numbered_blocks, progress.advance)
+        if writer is None:
+            complete_manifest = replace(manifest, complete=True)
+            write_file(encoded_blocks, settings, encoder.text.fields, complete_manifest)
+            return block_encoder.result
+        for block, records, hashes, vectors in encoded_blocks:
+            writer.write(block, [record[0] for record in records], vectors, hashes)
+        return finish_folder(settings, encoder, writer, block_encoder.result)
+
+
+def open_texts(
+    settings: EncodeSettings, corpus: CorpusSettings, fields: Sequence[str] | None
+) -> Texts:
+    """Return the passages of a corpus (with the fields that are encoded), or the queries."""
+    source = settings.source
     if settings.topics is None:
-        fields = options.text.get("fields")
-        texts = blocks.Texts(source, "passages", partial(read_passages, source, corpus, fields))
+        return Texts(source, "passages", partial(read_passages, source, corpus, fields))
+    read = partial(read_queries, source, settings.topics_format, settings.qrels)
+    return Texts(source, "queries", read)
+
+
+def check_output(settings: EncodeSettings, texts: Texts) -> tuple[int | None, Manifest | None]:
+    """Check the output, and count the texts (a stream: None).
+
+    Also return the manifest of the output if it is a folder that is resumed.
+    """
+    if is_single_file(settings.output_format):
+        refuse_folder(settings.output)
     else:
-        read = partial(read_queries, source, settings.topics_format, settings.qrels)
-        texts = blocks.Texts(source, "queries", read)
-    to_folder = settings.output_format is VectorFormat.NPY
+        refuse_occupied(settings.output, overwrite=settings.overwrite, resume=settings.resume)
+    count = texts.count()
+    if not settings.resume or not (Path(settings.output) / NAME).exists():
+        return count, None
+    return count, read_manifest(settings.output, Kind.VECTORS, unfinished=True)
 
-    def look() -> tuple[int | None, Manifest | None]:
-        """Count the texts, and read the manifest of the folder that is resumed."""
-        if is_single_file(settings.output_format):
-            refuse_folder(settings.output)
-        else:
-            refuse_occupied(settings.output, overwrite=settings.overwrite, resume=settings.resume)
-        count = texts.count()
-        if not settings.resume or not (Path(settings.output) / NAME).exists():
-            return count, None
-        return count, read_manifest(settings.output, Kind.VECTORS, unfinished=True)
 
-    old = EncodedTexts(settings.update) if settings.update else None
-    count, resumed = devices.from_main_process(look)
-    earlier = resumed or (old.folder.manifest if old else None)
-    size = settings.block_size or (earlier and earlier.settings.get("block_size"))
-    size = size or BLOCK_SIZES[devices.choose_device(compute.device).type]
-    start, stop = blocks.shard_bounds(count, size, settings.shard_id, settings.shard_num)
-    if earlier is not None and compute.backend is Backend.AUTO:
-        # absent where the vectors were encoded before manifests recorded it: by torch
-        backend = earlier.made_from["model"].get("backend", Backend.TORCH)
-        compute = replace(compute, backend=Backend(backend))
-    encoder = TextEncoder(settings.model, *options._replace(compute=compute))
+def choose_block_size(
+    settings: EncodeSettings, compute: ComputeSettings, earlier: Manifest | None
+) -> int:
+    """Return the texts per block: as asked for, as in earlier work, or by the device."""
+    if settings.block_size:
+        return settings.block_size
+    if earlier is not None and earlier.settings.get("block_size"):
+        return int(earlier.settings["block_size"])
+    return BLOCK_SIZES[devices.choose_device(compute.device).type]
+
+
+def with_earlier_backend(compute: ComputeSettings, earlier: Manifest | None) -> ComputeSettings:
+    """Return the settings with the backend of earlier work, unless one is asked for."""
+    if earlier is None or compute.backend is not Backend.AUTO:
+        return compute
+    # absent where the vectors were encoded before manifests recorded it: by torch
+    backend = earlier.made_from["model"].get("backend", Backend.TORCH)
+    return replace(compute, backend=Backend(backend))
+
+
+def load_encoder(settings: EncodeSettings, options: ModelOptions) -> TextEncoder:
+    """Load the model; one that encodes only queries is rejected for a corpus."""
+    encoder = TextEncoder(settings.model, *options)
     if encoder.queries_of and settings.topics is None:
         hint = f"encode the corpus with --model {encoder.queries_of['name']}"
         raise UsageError(f"{encoder.name} is an encoder of queries alone", hint)
-    if settings.int8:
-        folder, side = Path(settings.output), settings.side
-        recorded = resumed.made_from["model"].get("int8") if resumed else None
-        if recorded and (folder / INT8_WEIGHTS).exists():
-            encoder.use_int8(side, folder, recorded)
-        else:
-            first = list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS))
-            encoder.int8 = devices.from_main_process(lambda: encoder.quantize(side, first))
-    asked = as_json(settings) | as_json(compute)
-    chosen = {
-        **{name: asked[name] for name in RECORDED},
-        **as_json(corpus),
+    return encoder
+
+
+def quantize(
+    settings: EncodeSettings, encoder: TextEncoder, texts: Texts, resumed: Manifest | None
+) -> None:
+    """Let the encoder compute in int8: by the weights of the resumed folder, or by new ones.
+
+    New ones are calibrated and certified on the first texts by the main process.
+    """
+    folder = Path(settings.output)
+    recorded = None if resumed is None else resumed.made_from["model"].get("int8")
+    if recorded and (folder / INT8_WEIGHTS).exists():
+        encoder.use_int8(settings.side, folder, recorded)
+        return
+    first_texts = list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS))
+    encoder.int8 = devices.from_main_process(lambda: encoder.quantize(settings.side, first_texts))
+
+
+def describe(
+    settings: EncodeSettings,
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+    encoder: TextEncoder,
+    block_size: int,
+) -> Manifest:
+    """Return the manifest of an unfinished output."""
+    options = as_json(settings) | as_json(compute)
+    recorded_settings = {name: options[name] for name in RECORDED}
+    recorded_settings |= as_json(corpus)
+    recorded_settings |= {
         "side": settings.side,
-        "block_size": size,
+        "block_size": block_size,
         "device": encoder.device.type,
         "batch_tokens": encoder.batch_tokens,
-        **({"qrels": settings.qrels} if settings.qrels else {}),
     }
+    if settings.qrels:
+        recorded_settings["qrels"] = settings.qrels
     made_from = {"model": encoder.description(), "texts": settings.source}
-    manifest = _updating(old, Manifest(Kind.VECTORS, False, chosen, made_from))
-    result = EncodeResult(dimension=encoder.dimension)
-    writer = _folder_writer(settings, manifest, encoder, resumed) if to_folder else None
-    finished = dict(writer.finished) if writer else {}
-    numbered = texts.blocks(size, start, stop)
-    with track("encoding", stop and stop - start, texts.unit) as progress:
-        advance = progress.advance
-        encoded = _encode_blocks(settings, encoder, numbered, finished, old, result, advance)
-        if writer is None:
-            _to_file(encoded, settings, encoder.text.fields, replace(manifest, complete=True))
-            return result
-        several = 1 if settings.topics else encoder.vectors_per_passage
-        contents = {"dimension": encoder.dimension, "vectors_per_passage": several}
-        return _to_folder(encoded, writer, result, contents)
+    return Manifest(Kind.VECTORS, False, recorded_settings, made_from)
 
 
-def _updating(old: EncodedTexts | None, manifest: Manifest) -> Manifest:
+def describe_update(updated: EncodedTexts, manifest: Manifest) -> Manifest:
     """Add what vectors are copied from; other settings or another model are a MismatchError."""
-    if old is None:
-        return manifest
-    where, before = old.folder.folder, old.folder.manifest
+    folder = updated.folder.folder
+    earlier = updated.folder.manifest
     places = {name: manifest.settings[name] for name in PLACES}
-    before = replace(before, settings={**before.settings, **places})
+    comparable = replace(earlier, settings={**earlier.settings, **places})
     hint = "give the same settings, or encode without --update"
-    refuse_other_run(where, before, manifest, ["model"], hint)
-    source = {"name": str(where), "fingerprint": before.contents["journal_sha256"]}
+    blocks.refuse_other_run(folder, comparable, manifest, ["model"], hint)
+    source = {"name": str(folder), "fingerprint": earlier.contents["journal_sha256"]}
     return replace(manifest, made_from={**manifest.made_from, "update": source})
 
 
-def _folder_writer(
+def open_folder(
     settings: EncodeSettings, manifest: Manifest, encoder: TextEncoder, resumed: Manifest | None
 ) -> VectorFolderWriter:
     """Return this process' writer of the folder, which the main process prepares."""
     folder = Path(settings.output)
 
-    def start() -> tuple[Manifest, dict[int, Block]]:
+    def start() -> tuple[Manifest, Finished]:
         prepare_folder(
             folder, overwrite=settings.overwrite, resume=settings.resume, restorable=True
         )
         if resumed is not None:
-            refuse_other_run(folder, resumed, manifest, ["model", "update"])
+            blocks.refuse_other_run(folder, resumed, manifest, ["model", "update"])
         finished = blocks.start_folder(folder, manifest)
         if settings.int8 and not (folder / INT8_WEIGHTS).exists():
             encoder.save_int8(folder)
         return manifest, finished
 
-    of_main, finished = devices.from_main_process(start)
+    main_manifest, finished = devices.from_main_process(start)
     rank, _ = devices.world()
     if rank:
-        refuse_other_run(folder, of_main, manifest, ["model"])
+        blocks.refuse_other_run(folder, main_manifest, manifest, ["model"])
         if encoder.int8:
             encoder.use_int8(settings.side, folder, encoder.int8)
     return VectorFolderWriter(folder, manifest, settings.vector_dtype.value, finished, rank)
 
 
-def _to_folder(
-    encoded: Iterable[Encoded], writer: VectorFolderWriter, result: EncodeResult, contents: Any
+class BlockEncoder:
+    """Encodes this process' blocks; `result` counts its work."""
+
+    def __init__(
+        self,
+        settings: EncodeSettings,
+        encoder: TextEncoder,
+        finished: Finished,
+        updated: EncodedTexts | None,
+    ) -> None:
+        self._settings = settings
+        self._encoder = encoder
+        self._finished = finished
+        self._updated = updated
+        self._rank, self._processes = devices.world()
+        self.result = EncodeResult(dimension=encoder.dimension)
+
+    def encode(
+        self, numbered_blocks: Iterable[tuple[int, Records]], advance: Callable[[int], None]
+    ) -> Iterator[EncodedBlock]:
+        """Yield the blocks that were not finished before, in order.
+
+        Finished ones are compared with the input and skipped. `advance` is called with numbers of
+        texts that are done.
+        """
+        settings = self._settings
+        result = self.result
+        unread_blocks = set(self._finished)
+        started = time.perf_counter()
+        for prepared in prefetch(self._prepare, numbered_blocks, settings.workers):
+            block = prepared.block
+            unread_blocks.discard(block.number)
+            copied = int(np.count_nonzero(prepared.origins >= 0))
+            result.copied += copied
+            planned = prepared.planned
+            if planned is None:
+                advance(block.count)
+                if not result.encoded:  # time counts from the first text that is encoded
+                    started = time.perf_counter()
+                continue
+            vectors = self._encoder.encode_planned(settings.side, planned, advance)
+            if self._updated is not None:
+                vectors = self._updated.with_encoded(prepared.origins, vectors)
+                advance(copied)
+            result.encoded += planned.count
+            result.tokens += planned.tokens
+            result.positions += planned.positions
+            result.seconds = time.perf_counter() - started
+            yield EncodedBlock(block, prepared.records, prepared.hashes, vectors)
+        result.count = result.encoded
+        if unread_blocks:
+            message = (
+                f"{settings.output} holds block {min(unread_blocks)}, past the end of "
+                f"{settings.source}"
+            )
+            raise MismatchError(message, START_OVER)
+
+    def _prepare(self, numbered_block: tuple[int, Records]) -> PreparedBlock:
+        """Compare a block with the journal, look for vectors to copy, and tokenize the others."""
+        number, records = numbered_block
+        if number % self._processes != self._rank:  # another process encodes it
+            block = Block(number, len(records), "")
+            return PreparedBlock(block, records, blocks.text_hashes([]), np.empty(0, int), None)
+        texts = [text_parts(record, self._encoder.text.fields) for record in records]
+        block = Block(number, len(records), records_sha256(records, texts))
+        if self._finished.get(number, block) != block:
+            message = (
+                f"{block.name} of {self._settings.output} was made from other texts than "
+                f"{self._settings.source} holds now"
+            )
+            raise MismatchError(message, START_OVER)
+        hashes = blocks.text_hashes(texts)
+        origins = np.full(len(records), -1)
+        if self._updated is not None:
+            origins = self._updated.find(hashes)
+        planned = None
+        if number not in self._finished:
+            new_records = [records[row] for row in np.flatnonzero(origins < 0).tolist()]
+            planned = self._encoder.plan(self._settings.side, new_records)
+        return PreparedBlock(block, records, hashes, origins, planned)
+
+
+def text_parts(record: Passage | Query, fields: Sequence[str]) -> list[str]:
+    """Return the texts of a record that the tokenizer joins."""
+    if isinstance(record, Query):
+        return [record.text]
+    return [record.field(name) for name in fields]
+
+
+def records_sha256(records: Records, texts: Sequence[Sequence[str]]) -> str:
+    """Return the SHA-256 of the ids and texts of records."""
+    return blocks.texts_sha256(
+        [record[0], *parts] for record, parts in zip(records, texts, strict=True)
+    )
+
+
+def finish_folder(
+    settings: EncodeSettings,
+    encoder: TextEncoder,
+    writer: VectorFolderWriter,
+    local_result: EncodeResult,
 ) -> EncodeResult:
-    """Write the resumable folder, together with the other processes."""
-    for block, records, hashes, vectors in encoded:
-        writer.write(block, [record[0] for record in records], vectors, hashes)
-    of_ranks = devices.gather_objects((writer.finished, result))
+    """Finish the folder of all processes, and return the result of all."""
+    of_processes = devices.gather_objects((writer.finished, local_result))
+    several = 1 if settings.topics else encoder.vectors_per_passage
+    contents = {"dimension": encoder.dimension, "vectors_per_passage": several}
 
     def finish() -> EncodeResult:
-        for finished, _ in of_ranks:
+        for finished, _ in of_processes:
             writer.finished |= finished
-        results = [other for _, other in of_ranks]
-        summed = ("copied", "encoded", "tokens", "positions")
-        work = {name: sum(getattr(each, name) for each in results) for name in summed}
-        count = writer.finish({**contents, "copied": work["copied"]}).contents["count"]
-        seconds = max(each.seconds for each in results)
-        return EncodeResult(count, result.dimension, seconds=seconds, **work)
+        result = summed(results for _, results in of_processes)
+        manifest = writer.finish({**contents, "copied": result.copied})
+        return replace(result, count=manifest.contents["count"])
 
     return devices.from_main_process(finish)
 
 
-def _to_file(
-    encoded: Iterable[Encoded], settings: EncodeSettings, fields: Sequence[str], manifest: Manifest
-) -> None:
-    """Write another tool's format, in one pass; several vectors of d1 are d1#0, d1#1."""
+def summed(results: Iterable[EncodeResult]) -> EncodeResult:
+    """Return the work of several processes, in the time of the slowest.
 
-    def named() -> Iterator[VectorBlock]:
-        for _, records, _, vectors in encoded:
-            names = [record[0] for record in records]
-            contents = [" ".join(filter(None, _parts(record, fields))) for record in records]
-            size = len(vectors) // len(records)
-            if size > 1:
-                names = [f"{name}#{i}" for name in names for i in range(size)]
-                contents = [content for content in contents for _ in range(size)]
-            with np.errstate(over="ignore"):
-                stored = vectors.astype(settings.vector_dtype.value, copy=False)
-            yield VectorBlock(names, stored, contents)
-
-    path, form, queries = settings.output, settings.output_format, settings.topics is not None
-    overwrite = settings.overwrite
-    write_vectors(path, form, named(), overwrite=overwrite, queries=queries, manifest=manifest)
+    >>> summed([EncodeResult(encoded=2, seconds=3.0), EncodeResult(encoded=1, seconds=4.0)])
+    EncodeResult(count=0, dimension=0, copied=0, encoded=3, seconds=4.0, tokens=0, positions=0)
+    """
+    total = EncodeResult()
+    for result in results:
+        total.dimension = result.dimension
+        total.copied += result.copied
+        total.encoded += result.encoded
+        total.tokens += result.tokens
+        total.positions += result.positions
+        total.seconds = max(total.seconds, result.seconds)
+    return total
 
 
-def _parts(record: Passage | Query, fields: Sequence[str]) -> list[str]:
-    """Return the texts of a record that the tokenizer joins."""
-    return [record.field(f) for f in fields] if isinstance(record, Passage) else [record.text]
-
-
-def _encode_blocks(
+def write_file(
+    encoded_blocks: Iterable[EncodedBlock],
     settings: EncodeSettings,
-    encoder: TextEncoder,
-    numbered: Iterable[tuple[int, Records]],
-    finished: Mapping[int, Block],
-    old: EncodedTexts | None,
-    result: EncodeResult,
-    advance: Callable[[int], None],
-) -> Iterator[Encoded]:
-    """Encode this process' blocks; finished ones are compared with the input and skipped."""
-    (rank, size), side = devices.world(), settings.side
-    start, unseen = time.perf_counter(), set(finished)
-    output, source, again = settings.output, settings.source, "start over with --overwrite"
+    fields: Sequence[str],
+    manifest: Manifest,
+) -> None:
+    """Write another tool's format, in one pass."""
+    write_vectors(
+        settings.output,
+        settings.output_format,
+        named_vectors(encoded_blocks, settings, fields),
+        overwrite=settings.overwrite,
+        queries=settings.topics is not None,
+        manifest=manifest,
+    )
 
-    def prepare(item: tuple[int, Records]) -> Prepared:
-        number, records = item
-        if number % size != rank:
-            return Block(number, len(records), ""), records, text_hashes([]), np.empty(0, int), None
-        texts = [_parts(record, encoder.text.fields) for record in records]
-        digest = texts_sha256([r[0], *parts] for r, parts in zip(records, texts, strict=True))
-        block = Block(number, len(records), digest)
-        if finished.get(number, block) != block:
-            raise MismatchError(
-                f"{block.name} of {output} was made from other texts than {source} holds now", again
-            )
-        hashes = text_hashes(texts)
-        kept = np.full(len(records), -1) if old is None else old.find(hashes)
-        new = [records[place] for place in np.flatnonzero(kept < 0).tolist()]
-        planned = None if number in finished else encoder.plan(side, new)
-        return block, records, hashes, kept, planned
 
-    for block, records, hashes, kept, planned in prefetch(prepare, numbered, settings.workers):
-        unseen.discard(block.number)
-        copied = int(np.count_nonzero(kept >= 0))
-        result.copied += copied
-        if planned is None:
-            advance(block.count)
-            if not result.encoded:  # time counts from the first text that is encoded
-                start = time.perf_counter()
-            continue
-        vectors = encoder.encode_planned(side, planned, advance)
-        if old is not None:
-            vectors = old.with_encoded(kept, vectors)
-            advance(copied)
-        result.encoded += planned.count
-        result.tokens += planned.tokens
-        result.positions += planned.positions
-        result.seconds = time.perf_counter() - start
-        yield block, records, hashes, vectors
-    result.count = result.encoded
-    if unseen:
-        raise MismatchError(f"{output} holds block {min(unseen)}, past the end of {source}", again)
+def named_vectors(
+    encoded_blocks: Iterable[EncodedBlock], settings: EncodeSettings, fields: Sequence[str]
+) -> Iterator[VectorBlock]:
+    """Yield vectors with their ids and texts; several vectors of d1 are d1#0, d1#1."""
+    for _, records, _, vectors in encoded_blocks:
+        ids = [record[0] for record in records]
+        contents = [" ".join(filter(None, text_parts(record, fields))) for record in records]
+        per_record = len(vectors) // len(records)
+        if per_record > 1:
+            ids = [f"{docid}#{number}" for docid in ids for number in range(per_record)]
+            contents = [text for text in contents for _ in range(per_record)]
+        with np.errstate(over="ignore"):
+            stored = vectors.astype(settings.vector_dtype.value, copy=False)
+        yield VectorBlock(ids, stored, contents)
 
 
 def prefetch(work: Callable[[T], R], items: Iterable[T], workers: int = 1) -> Iterator[R]:
