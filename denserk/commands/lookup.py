@@ -1,11 +1,10 @@
 """`denserk search --query` and `--interactive`: hits with their passages, on the terminal."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import partial
-from itertools import chain, starmap, takewhile
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.retrieval import SearchPaths
@@ -19,35 +18,63 @@ from denserk.io.manifest import Manifest, corpora_of
 from denserk.io.outputs import scratch_folder
 from denserk.records import Passage, Query
 from denserk.reporting import printable
+from denserk.tasks.search import OpenSearch
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 EXCERPT = 320  # characters of a passage that are printed
-Answer = Callable[[Sequence[Query]], list[tuple[str, Hits]]]
+UNWRAPPED = 1 << 20  # columns of an output that is no terminal
 
 
-def print_hits(paths: SearchPaths, opened: OpenedIndex, answer: Answer) -> None:
+def print_hits(paths: SearchPaths, session: OpenSearch) -> None:
     """Print the hits of `paths.query`, or of the queries that are typed.
 
     The corpus is read once, and the passages that may be printed are copied to a temporary file.
     """
-    sources = _corpora(paths, opened)
-    corpus, name = chain.from_iterable(starmap(read_passages, sources.items())), ", ".join(sources)
-    asked: Iterable[Sequence[str]] = [paths.query]
+    corpora = _corpora(paths, session.opened)
+    corpora_names = ", ".join(corpora)
     with scratch_folder("look-up") as scratch, closing(PassageTexts(scratch / "texts")) as texts:
         if paths.interactive:
-            texts.find(corpus, name, everything=True)
-            asked = ([line] for line in _typed())
-        for batch in asked:
-            queries = [Query(f"q{number}", text) for number, text in enumerate(batch, 1)]
-            found = answer(queries)
-            if not paths.interactive:
-                texts.refer(docid for _, hits in found for docid, _ in hits)
-                texts.find(corpus, name)
-            for query, (_, hits) in zip(queries, found, strict=True):
-                passages = texts.get([docid for docid, _ in hits])
-                heading = not (paths.interactive and sys.stdin.isatty())
-                _print(query.text, hits, passages, heading=heading)
-                if not hits:
-                    _print_no_hits(opened.hint_without_hits([query.text]))
+            texts.find(_passages(corpora), corpora_names, everything=True)
+            for line in _typed_queries():
+                answers = _answer(session, [line])
+                _print_answers(session.opened, answers, texts, heading=not sys.stdin.isatty())
+        else:
+            answers = _answer(session, paths.query)
+            texts.refer(docid for _, hits in answers for docid, _ in hits)
+            texts.find(_passages(corpora), corpora_names)
+            _print_answers(session.opened, answers, texts, heading=True)
+    session.searcher.warn_of_short_lists()
+
+
+def _answer(session: OpenSearch, query_texts: Sequence[str]) -> list[tuple[str, Hits]]:
+    """Return each query's text and hits."""
+    queries = [Query(f"q{number}", text) for number, text in enumerate(query_texts, start=1)]
+    hits_of_queries = session.answer(queries)
+    return [(query.text, hits) for query, (_, hits) in zip(queries, hits_of_queries, strict=True)]
+
+
+def _print_answers(
+    opened: OpenedIndex,
+    answers: Sequence[tuple[str, Hits]],
+    texts: PassageTexts,
+    *,
+    heading: bool,
+) -> None:
+    """Print the hits of queries with their passages, and why there may be none."""
+    for query, hits in answers:
+        passages = texts.get([docid for docid, _ in hits])
+        _print_query(query, hits, passages, heading=heading)
+        if not hits:
+            hint = opened.hint_without_hits([query])
+            print("     no hits" + (f" ({hint})" if hint else "") + "\n")  # noqa: T201
+
+
+def _passages(corpora: dict[str, CorpusSettings]) -> Iterator[Passage]:
+    """Yield the passages of corpora by name."""
+    for name, settings in corpora.items():
+        yield from read_passages(name, settings)
 
 
 def _corpora(paths: SearchPaths, opened: OpenedIndex) -> dict[str, CorpusSettings]:
@@ -74,18 +101,36 @@ def _absent_vectors(manifest: Manifest | None) -> Iterator[str]:
                 yield manifest.absent[folder]
 
 
-def _typed() -> Iterator[str]:
+def _typed_queries() -> Iterator[str]:
     """Yield lines of the terminal or of standard input, up to its end or an empty line."""
+    is_terminal = sys.stdin.isatty()
+    lines = _terminal_lines() if is_terminal else _stream_lines()
+    with suppress(EOFError):  # Ctrl-D
+        for line in lines:
+            if not line.strip():
+                break
+            yield line
+    if is_terminal:
+        sys.stdout.write("\n")  # the shell's prompt has its own line
+
+
+def _terminal_lines() -> Iterator[str]:
+    """Yield the lines that are typed after a prompt."""
     import readline  # noqa: F401  (`input` then edits lines and has a history)
 
-    typed = iter(partial(input, "query: "), None)
-    lines = typed if sys.stdin.isatty() else (text for _, text in read_text_lines(STREAM))
-    with suppress(EOFError):  # Ctrl-D
-        yield from takewhile(str.strip, lines)
-    sys.stdout.write("\n" * sys.stdin.isatty())  # the shell's prompt has its own line
+    while True:
+        yield input("query: ")
 
 
-def _print(query: str, hits: Hits, passages: Sequence[Passage | None], *, heading: bool) -> None:
+def _stream_lines() -> Iterator[str]:
+    """Yield the lines of standard input."""
+    for _, text in read_text_lines(STREAM):
+        yield text
+
+
+def _print_query(
+    query: str, hits: Hits, passages: Sequence[Passage | None], *, heading: bool
+) -> None:
     """Print rank, score, id, title and an excerpt of each hit; on a terminal with its terms."""
     from rich.console import Console
     from rich.padding import Padding
@@ -93,35 +138,45 @@ def _print(query: str, hits: Hits, passages: Sequence[Passage | None], *, headin
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 1 << 20  # no line is wrapped
+        console.width = UNWRAPPED
     terms = set(TERM.findall(query.lower()))
     terms = terms - STOP_WORDS or terms
-
-    def marked(text: str) -> Text:
-        shown = Text(printable(one_line(text), None))
-        for match in TERM.finditer(shown.plain):
-            if match.group().lower() in terms:
-                shown.stylize("bold yellow", *match.span())
-        return shown
-
     if heading:
         console.print(Text(printable(query, None), "bold"))
-    for rank, ((docid, score), passage) in enumerate(zip(hits, passages, strict=True), 1):
-        _, text, title, _ = passage or Passage(docid, "(not in the corpus)")
-        name = (printable(docid, None), "cyan")
-        head = Text.assemble(f"{rank:>3}  {score:.4f}  ", name, "  ", marked(title))
-        head.rstrip()
-        console.print(head)
-        # the part of the text that has most of the terms
-        parts = wrap(text, EXCERPT) or [""]
-        counts = [len(terms.intersection(TERM.findall(part.lower()))) for part in parts]
-        best = counts.index(max(counts))
-        excerpt = f"{'… ' * (best > 0)}{parts[best]}{' …' * (best < len(parts) - 1)}"
-        console.print(Padding.indent(marked(excerpt), 5))
+    for rank, ((docid, score), passage) in enumerate(zip(hits, passages, strict=True), start=1):
+        if passage is None:
+            passage = Passage(docid, "(not in the corpus)")
+        docid_cell = (printable(docid, None), "cyan")
+        title = _with_marks(passage.title, terms)
+        line = Text.assemble(f"{rank:>3}  {score:.4f}  ", docid_cell, "  ", title)
+        line.rstrip()
+        console.print(line)
+        excerpt = _excerpt(passage.text, terms)
+        console.print(Padding.indent(_with_marks(excerpt, terms), 5))
     if hits:
         console.print()
 
 
-def _print_no_hits(hint: str) -> None:
-    """Print that a query has no hits, and why that may be."""
-    print("     no hits" + (f" ({hint})" if hint else "") + "\n")  # noqa: T201
+def _with_marks(text: str, terms: Iterable[str]) -> "Text":
+    """Return a text whose terms of the query stand out on a terminal."""
+    from rich.text import Text
+
+    marked = Text(printable(one_line(text), None))
+    for match in TERM.finditer(marked.plain):
+        if match.group().lower() in terms:
+            marked.stylize("bold yellow", *match.span())
+    return marked
+
+
+def _excerpt(text: str, terms: set[str]) -> str:
+    """Return the part of a text that has most of the terms.
+
+    >>> _excerpt("the moon rises", {"moon"})
+    'the moon rises'
+    """
+    parts = wrap(text, EXCERPT) or [""]
+    counts = [len(terms.intersection(TERM.findall(part.lower()))) for part in parts]
+    best = counts.index(max(counts))
+    before = "… " if best > 0 else ""
+    after = " …" if best < len(parts) - 1 else ""
+    return f"{before}{parts[best]}{after}"

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -41,10 +40,13 @@ def encode(
     result = task(settings, corpus, options)
     copied = f"{result.copied:,} copied from {settings.update}, " if settings.update else ""
     rate = per_second(result.encoded / (result.seconds or 1))
-    made = f"{settings.output}: {result.count:,} vectors of {result.dimension} dimensions"
-    logger.info(f"{made}; {copied}{result.encoded:,} encoded in this run, {rate} per second")
+    logger.info(
+        f"{settings.output}: {result.count:,} vectors of {result.dimension} dimensions; "
+        f"{copied}{result.encoded:,} encoded in this run, {rate} per second"
+    )
     if result.positions:
-        speed, padding = result.tokens / result.seconds, 1 - result.tokens / result.positions
+        speed = result.tokens / result.seconds
+        padding = 1 - result.tokens / result.positions
         logger.info(f"{speed:,.0f} tokens per second, {padding:.1%} padding")
     return result
 
@@ -66,21 +68,20 @@ def index(
     denserk index --input vectors/ --output index/
     denserk index --type bm25 --corpus corpus.jsonl --output bm25/
     """
-    result: Any
     if settings.engine is retrieval.Engine.MILVUS:
         from denserk.tasks.build_collection import build_collection
 
         result = build_collection(paths, settings, milvus)
-        made = f"{milvus.place}: {result.count:,} passages"
+        summary = f"{milvus.place}: {result.count:,} passages"
     else:
         reject_given(milvus, why="only for Milvus", hint="add --engine milvus")
         from denserk.tasks.build_index import build_index
 
         result = build_index(paths, settings, bm25, corpus)
         size = f"{result.bytes / result.count:,.0f} bytes each"
-        made = f"{paths.output}: {result.count:,} passages, {size}"
+        summary = f"{paths.output}: {result.count:,} passages, {size}"
     recall = "" if result.recall is None else f", recall {result.recall:.3f}"
-    logger.info(f"{made}{recall}, in {result.seconds:,.1f} s")
+    logger.info(f"{summary}{recall}, in {result.seconds:,.1f} s")
     return result
 
 
@@ -106,19 +107,35 @@ def search(
     own_precision = not {"dtype", "fp16", "bf16", "head_dtype"}.isdisjoint(computing)
     if paths.engine is None:
         reject_given(milvus, why="only for Milvus", hint="add --engine milvus")
-    defaults: dict[str, Any] = {} if paths.output else {"hits": PRINTED_HITS}
-    searching, use = retrieval.SearchSettings(**{**defaults, **settings}), None
     if not paths.output:
+        search_settings = retrieval.SearchSettings(**{"hits": PRINTED_HITS, **settings})
+        reject_given(search_settings, among="output_format tag", why="only for --output")
         from denserk.commands.lookup import print_hits
+        from denserk.tasks.search import open_search
 
-        reject_given(searching, among="output_format tag", why="only for --output")
-        use = partial(print_hits, paths)
+        with open_search(
+            paths,
+            search_settings,
+            representation,
+            text,
+            compute,
+            milvus,
+            own_precision=own_precision,
+        ) as session:
+            print_hits(paths, session)
+        return None
     from denserk.tasks.search import search as task
 
-    asked = (paths, searching, representation, text, compute, milvus)
-    result = task(*asked, own_precision=own_precision, use=use)
-    if use is not None:
-        return None
+    search_settings = retrieval.SearchSettings(**settings)
+    result = task(
+        paths,
+        search_settings,
+        representation,
+        text,
+        compute,
+        milvus,
+        own_precision=own_precision,
+    )
     speed = f"{result.queries / result.searching_seconds:,.1f} queries per second"
     logger.info(f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, {speed}")
     return result
@@ -178,6 +195,7 @@ def fuse(
     if not paths.output:
         print(result.options)  # noqa: T201
         return result
-    found = f"{len(runs)} runs, {result.queries:,} queries, {result.hits:,} hits"
-    logger.info(f"{paths.output}: {found}{f'; {result.options}' if fusion.tune else ''}")
+    tuned = f"; {result.options}" if fusion.tune else ""
+    counts = f"{len(runs)} runs, {result.queries:,} queries, {result.hits:,} hits"
+    logger.info(f"{paths.output}: {counts}{tuned}")
     return result

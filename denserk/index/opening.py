@@ -1,4 +1,4 @@
-"""Open indexes and folders of vectors, one or several as one, search them, and write the run.
+"""Open indexes and folders of vectors, one or several as one.
 
 The rows of flat indexes and of vector folders are one chain of memory-mapped files for exact
 search in torch. Approximate indexes beside them are searched by faiss, and the hits are merged.
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,12 +44,12 @@ from denserk.io.manifest import (
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.versions import Version, read_whole
 
-if TYPE_CHECKING:
-    pass
-
 logger = logging.getLogger(__name__)
 
 MAKER = "search with the model and settings that made the index"
+# memory of a hit: ten copies of query, row and score (4 bytes each) while they are sorted, and then
+# row, score and id as Python objects
+HIT_BYTES = 10 * 3 * 4 + 60
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,11 @@ class OpenedIndex:
     @property
     def model(self) -> Description | None:
         """The model that encoded the vectors, if one of the manifests names it."""
-        return next((made for m in self.manifests if (made := model_of(m)) is not None), None)
+        for manifest in self.manifests:
+            model = model_of(manifest)
+            if model is not None:
+                return model
+        return None
 
     def hint_without_hits(self, queries: Iterable[str]) -> str:
         """Say why a BM25 index may have no hits for these texts; of vectors, nothing is known."""
@@ -148,54 +152,11 @@ class Shard:
     name: str
     version: Version
     manifest: Manifest | None  # None if another tool wrote it
-    size: int  # vectors per passage
+    size: int  # vectors of a passage
     dimension: int
     parts: Sequence[folder.Part]
     metric: Metric | None = None  # None for a vector folder
     approximate: FaissIndex | None = None
-
-
-def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -> Shard:
-    version = Version.of(name)
-    if folder.is_vector_folder(name):
-        return _open_vector_folder(name, version)
-    manifest, engine = folder.read_index_manifest(name)
-    if engine in BM25_ENGINES:
-        raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
-    path = Path(name) / folder.INDEX
-    size = vectors_per_passage(manifest)
-    vectors.check_index(path.parent, manifest)
-    index = None
-    if is_flat(path):
-        flat, metric = map_flat(path)
-        rows, dimension = flat.shape
-    else:
-        tuned_options = manifest.contents.get("search", {}) if manifest else {}
-        device = settings.index_device or compute.device
-        index = FaissIndex(path, settings, device, compute.threads, tuned_options)
-        rows, dimension, metric = len(index), index.dimension, index.metric
-    ids = path.with_name(folder.DOCID)
-    read_rows = partial(_map_rows, path, version)
-    part = folder.Part(name, ids, rows // size, size, rows, read_rows, version)
-    return Shard(name, version, manifest, size, dimension, [part], metric, index)
-
-
-def _open_vector_folder(name: str, version: Version) -> Shard:
-    opened = vectors.open_vectors(name)
-    size = opened.vectors_per_passage
-    parts = []
-    for block in opened.finished:
-        ids = opened.ids_of(block)
-        read_rows = partial(opened.map_block, block)
-        rows = block.count * size
-        parts.append(folder.Part(name, ids, block.count, 1, rows, read_rows, version))
-    return Shard(name, version, opened.manifest, size, opened.dimension, parts)
-
-
-def _map_rows(path: Path, version: Version) -> NDArray[np.float32]:
-    with version.reading():
-        rows, _ = map_flat(path)
-    return rows
 
 
 def open_index(
@@ -222,25 +183,19 @@ def open_index(
 def _open_index(
     names: Sequence[str], settings: SearchSettings, compute: ComputeSettings
 ) -> OpenedIndex:
-    alone = len(names) == 1 and not folder.is_vector_folder(names[0])
-    if alone:
+    """Open a BM25 index, or folders of vectors as one index."""
+    is_one_index = len(names) == 1 and not folder.is_vector_folder(names[0])
+    if is_one_index:
         manifest, engine = folder.read_index_manifest(names[0])
         if engine in BM25_ENGINES:
             _reject_options(settings, f"{names[0]} is a BM25 index")
             return _open_bm25(names[0], manifest, engine, compute.threads)
     shards = [_open_shard(name, settings, compute) for name in names]
-    folder.require_same("dimensions", [(shard.name, shard.dimension) for shard in shards])
-    folder.require_same("vectors per passage", [(shard.name, shard.size) for shard in shards])
-    metrics = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
-    folder.require_same("as its metric", metrics)
-    metric = metrics[0][1] if metrics else metric_of(shards[0].manifest)
-    manifests = [(shard.name, shard.manifest) for shard in shards]
-    common_model([pair for pair in manifests if model_of(pair[1])] or manifests)
-    folder.check_shards(manifests)
-
-    engines: list[SearchableIndex] = []
+    metric = _common_metric(shards)
+    size = shards[0].size
     exact_parts: list[folder.Part] = []
     approximate_parts: list[folder.Part] = []
+    engines: list[SearchableIndex] = []
     for shard in shards:
         if shard.approximate is None:
             exact_parts += shard.parts
@@ -249,24 +204,23 @@ def _open_index(
             engines.append(shard.approximate)
     if not engines:
         _reject_options(settings, f"{names[0]} is searched exactly")
-    size = shards[0].size
     if sum(part.passages for part in exact_parts):
         device = settings.index_device or compute.device
-        engines.insert(0, _exact(exact_parts, metric, size, device, compute.threads))
+        engines.insert(0, _open_exact(exact_parts, metric, size, device, compute.threads))
     if not engines:
         raise InputError(names[0], None, "no vectors", "at least one")
-    index = ShardedIndex(engines, shards[0].dimension, is_exhaustive=not approximate_parts)
-    if not alone:
-        shards_named = f"{len(shards):,} shards" if len(shards) > 1 else names[0]
-        compared = "inner product" if metric is Metric.INNER else "distance"
-        searched = "approximate ones by their own engines" if approximate_parts else "all exactly"
-        passages = len(index) // size
-        logger.info(f"{shards_named}: {passages:,} passages, compared by {compared}, {searched}")
+    index: SearchableIndex = ShardedIndex(
+        engines, shards[0].dimension, is_exhaustive=not approximate_parts
+    )
+    if not is_one_index:
+        _log_shards(shards, len(index) // size, metric)
         _require_memory_of_hits(settings, len(index))
+    if len(engines) == 1:
+        index = engines[0]
     ids = folder.PassageIds([*exact_parts, *approximate_parts])
     return OpenedIndex(
         names,
-        engines[0] if len(engines) == 1 else index,
+        index,
         ids,
         [shard.manifest for shard in shards],
         versions=[shard.version for shard in shards],
@@ -277,19 +231,90 @@ def _open_index(
     )
 
 
+def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -> Shard:
+    """Open an index folder or a folder of vectors."""
+    version = Version.of(name)
+    if folder.is_vector_folder(name):
+        return _open_vector_folder(name, version)
+    manifest, engine = folder.read_index_manifest(name)
+    if engine in BM25_ENGINES:
+        raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
+    path = Path(name) / folder.INDEX
+    size = vectors_per_passage(manifest)
+    vectors.check_index(path.parent, manifest)
+    index = None
+    if is_flat(path):
+        flat, metric = map_flat(path)
+        rows, dimension = flat.shape
+    else:
+        tuned_options = manifest.contents.get("search", {}) if manifest else {}
+        device = settings.index_device or compute.device
+        index = FaissIndex(path, settings, device, compute.threads, tuned_options)
+        rows, dimension, metric = len(index), index.dimension, index.metric
+    ids = path.with_name(folder.DOCID)
+    read_rows = partial(_map_rows, path, version)
+    part = folder.Part(name, ids, rows // size, size, rows, read_rows, version)
+    return Shard(name, version, manifest, size, dimension, [part], metric, index)
+
+
+def _open_vector_folder(name: str, version: Version) -> Shard:
+    """Open a folder of vectors, each of whose blocks is a part."""
+    opened = vectors.open_vectors(name)
+    size = opened.vectors_per_passage
+    parts = []
+    for block in opened.finished:
+        ids = opened.ids_of(block)
+        read_rows = partial(opened.map_block, block)
+        rows = block.count * size
+        parts.append(folder.Part(name, ids, block.count, 1, rows, read_rows, version))
+    return Shard(name, version, opened.manifest, size, opened.dimension, parts)
+
+
+def _map_rows(path: Path, version: Version) -> NDArray[np.float32]:
+    """Map the vectors of a flat index into memory, if it is still that version."""
+    with version.reading():
+        rows, _ = map_flat(path)
+    return rows
+
+
+def _common_metric(shards: Sequence[Shard]) -> Metric:
+    """Return the metric of shards, which must belong together."""
+    folder.require_same("dimensions", [(shard.name, shard.dimension) for shard in shards])
+    folder.require_same("vectors per passage", [(shard.name, shard.size) for shard in shards])
+    metrics = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
+    folder.require_same("as its metric", metrics)
+    manifests = [(shard.name, shard.manifest) for shard in shards]
+    with_model = [(name, manifest) for name, manifest in manifests if model_of(manifest)]
+    common_model(with_model or manifests)
+    folder.check_shards(manifests)
+    if metrics:
+        return metrics[0][1]
+    return metric_of(shards[0].manifest)
+
+
+def _log_shards(shards: Sequence[Shard], passages: int, metric: Metric) -> None:
+    """Log what is searched as one index, and how."""
+    named = f"{len(shards):,} shards" if len(shards) > 1 else shards[0].name
+    compared = "inner product" if metric is Metric.INNER else "distance"
+    searched = "all exactly"
+    if any(shard.approximate is not None for shard in shards):
+        searched = "approximate ones by their own engines"
+    logger.info(f"{named}: {passages:,} passages, compared by {compared}, {searched}")
+
+
 def _require_memory_of_hits(settings: SearchSettings, rows: int) -> None:
     """Raise an error if the hits of a batch of queries do not fit into memory."""
     hits_of_query = min(settings.hits + TAIL, rows)
-    # for each hit that is returned: query, row and score; sorting them; row, score, id
-    needed = settings.query_batch * hits_of_query * (4 * 3 * 10 + 60)
+    needed = settings.query_batch * hits_of_query * HIT_BYTES
     smaller_batch = max(settings.query_batch // 8, 1)
     hint = f"search with --query-batch {smaller_batch}, or less deep"
     require_memory("searching", {"the top-k": needed}, hint)
 
 
-def _exact(
+def _open_exact(
     parts: Sequence[folder.Part], metric: Metric, size: int, device: str, threads: int | None
 ) -> SearchableIndex:
+    """Open the exact search in torch, on a GPU if there is one."""
     import torch
 
     from denserk.index.exact import ExactIndex
@@ -297,14 +322,17 @@ def _exact(
 
     if threads:
         torch.set_num_threads(threads)
-    device = str(choose_device(device)) if device != "auto" or torch.cuda.is_available() else "cpu"
-    chained = folder.ChainedVectors(parts)
-    return ExactIndex(chained, metric, device, size, bfloat16=has_bfloat16())
+    chosen_device = "cpu"
+    if device != "auto" or torch.cuda.is_available():
+        chosen_device = str(choose_device(device))
+    vectors_of_parts = folder.ChainedVectors(parts)
+    return ExactIndex(vectors_of_parts, metric, chosen_device, size, bfloat16=has_bfloat16())
 
 
 def _open_bm25(
     name: str, manifest: Manifest | None, engine: Engine, threads: int | None
 ) -> OpenedIndex:
+    """Open a BM25 index, of bm25s or of Lucene."""
     path = Path(name)
     version = Version.of(name)
     vectors.check_index(path, manifest)

@@ -19,28 +19,7 @@ from denserk.io.model_files import can_be_on_hub
 if TYPE_CHECKING:
     from denserk.models.text_encoder import TextEncoder
 
-
 logger = logging.getLogger(__name__)
-
-
-def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
-    """Return `compute` in the precision that the index was encoded in."""
-    made = opened.model or {}
-    if made.get("dtype") not in list(Dtype):
-        return compute
-    dtype, head = Dtype(made["dtype"]), Dtype(made.get("head_dtype") or made["dtype"])
-    from denserk.models.devices import choose_device
-
-    on_cpu = choose_device(compute.device).type == "cpu"
-    if on_cpu and dtype is Dtype.FLOAT16:
-        logger.info(f"queries are encoded in {compute.precision}, as a CPU computes no float16")
-        return compute
-    own_head = head if on_cpu and head is not dtype else None
-    wanted = replace(compute, dtype=dtype, head_dtype=own_head, fp16=False, bf16=False)
-    if wanted.precision != compute.precision:
-        why = f"as {opened.name} was; --dtype chooses another precision"
-        logger.info(f"queries are encoded in {wanted.precision}, {why}")
-    return wanted
 
 
 def load_query_encoder(
@@ -52,30 +31,61 @@ def load_query_encoder(
     own_precision: bool = False,
     force: bool = False,
 ) -> "TextEncoder":
-    """Load a query encoder: by default the index's own model, with the index's settings."""
-    index_model = opened.model
-    model = name or (index_model or {}).get("name")
+    """Load a query encoder: by default the index's own model, with the index's settings.
+
+    `overrides` are fields of the representation and of the texts that replace those of the model.
+    With `own_precision` queries are encoded in the precision of `compute`, otherwise in that of the
+    passages. Unless `force`, another model than that of the passages is a MismatchError.
+    """
+    index_model = opened.model or {}
+    model = name or index_model.get("name")
     if model is None:
         hint = "give --model, or --encoded-queries"
         raise UsageError(f"the manifest of {opened.name} names no model", hint)
     if name is None:
         _require_model(opened, model)
-    if compute.backend is Backend.AUTO and (index_model or {}).get("backend") == Backend.TORCH:
+    if compute.backend is Backend.AUTO and index_model.get("backend") == Backend.TORCH:
         compute = replace(compute, backend=Backend.TORCH)
     if not own_precision:
-        compute = _in_precision_of(opened, compute)
+        compute = in_precision_of_index(opened, compute)
     if name is None:
         logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
     from denserk.models.text_encoder import TextEncoder
 
-    like = None if force else index_model
-    encoder = TextEncoder(model, *overrides, compute, like=like)
-    int8 = like.get("int8") if like and like["fingerprint"] == encoder.fingerprint else None
+    recorded = None if force else opened.model
+    encoder = TextEncoder(model, *overrides, compute, like=recorded)
+    is_recorded_model = recorded is not None and recorded["fingerprint"] == encoder.fingerprint
+    int8 = recorded.get("int8") if recorded is not None and is_recorded_model else None
     if int8 and encoder.backend is Backend.OPENVINO:
         _use_int8(opened, encoder, int8)
-    described = encoder.description()
-    refuse_other_queries(opened, encoder.dimension, described, encoder.name, force=force)
+    description = encoder.description()
+    refuse_other_queries(opened, encoder.dimension, description, encoder.name, force=force)
     return encoder
+
+
+def in_precision_of_index(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
+    """Return `compute` in the precision that the index was encoded in."""
+    index_model = opened.model or {}
+    if index_model.get("dtype") not in list(Dtype):
+        return compute
+    dtype = Dtype(index_model["dtype"])
+    head_dtype = Dtype(index_model.get("head_dtype") or dtype)
+    from denserk.models.devices import choose_device
+
+    on_cpu = choose_device(compute.device).type == "cpu"
+    if on_cpu and dtype is Dtype.FLOAT16:
+        logger.info(f"queries are encoded in {compute.precision}, as a CPU computes no float16")
+        return compute
+    other_head_dtype = head_dtype if on_cpu and head_dtype is not dtype else None
+    index_compute = replace(
+        compute, dtype=dtype, head_dtype=other_head_dtype, fp16=False, bf16=False
+    )
+    if index_compute.precision != compute.precision:
+        logger.info(
+            f"queries are encoded in {index_compute.precision}, as {opened.name} was; --dtype "
+            "chooses another precision"
+        )
+    return index_compute
 
 
 def _use_int8(opened: OpenedIndex, encoder: "TextEncoder", recorded: Mapping[str, Any]) -> None:
@@ -121,9 +131,10 @@ def refuse_other_queries(
             f"{name} compares by Euclidean distance, and {opened.name} by inner product: the "
             "ranking is another one; build the index again with --metric l2"
         )
-    if not force:
-        teacher = (model or {}).get("queries_of")
-        if teacher:  # whose index it is for, with any texts
-            model = {**(opened.model or {}), **teacher}
-        what = f"{opened.name} and the queries of {name}"
-        refuse_other_model(opened.model, model, what, f"{MAKER}, or add --force")
+    if force:
+        return
+    teacher = None if model is None else model.get("queries_of")
+    if teacher:  # whose index it is for, with any texts
+        model = {**(opened.model or {}), **teacher}
+    compared = f"{opened.name} and the queries of {name}"
+    refuse_other_model(opened.model, model, compared, f"{MAKER}, or add --force")

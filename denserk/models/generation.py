@@ -4,7 +4,8 @@ Tokens are drawn with torch's own generator, seeded for each block of passages. 
 depend on the block, the seed, the batch settings and the machine, but on no other block.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from denserk.io.versions import Version
 from denserk.models import checkpoints
 from denserk.models.devices import choose_dtype, prepare_device
 
-QUERIES, CONTINUATIONS = "--queries-model", "--continuation-model"
+QUERIES = "--queries-model"
+CONTINUATIONS = "--continuation-model"
 # fields of the models, which are their keys in the manifest
 MODELS = {QUERIES: "queries_model", CONTINUATIONS: "continuation_model"}
 # all that is kept of a model's own settings
@@ -37,79 +39,106 @@ class TextGenerator:
         self.device = prepare_device(compute)
         self.name, folder = find_model(getattr(settings, MODELS[option]), option)
         version = Version.of(folder)
-        sampling = settings.sampling[MODELS[option]]
+        self._compute = compute
+        self._sampling = settings.sampling[MODELS[option]]
+        self._is_causal = option == CONTINUATIONS
         weights = checkpoints.weight_files(folder)
         if not settings.allow_pickle and weights[-1].suffix == ".bin":
             raise ModelError(
                 f"{option} {self.name}: its weights are a pickle, {weights[-1].name}",
                 "add --allow-pickle to read its tensors; nothing in it is run",
             )
-        files = (folder / name for name in (CONFIG, *VOCABULARY, "merges.txt"))
-        own = [*weights, *(path for path in files if path.is_file())]
-        self.fingerprint = checkpoints.fingerprint(folder, own)
-        self._causal, self._sampling, self._compute = option == CONTINUATIONS, sampling, compute
-        auto: Any = AutoModelForCausalLM if self._causal else AutoModelForSeq2SeqLM
+        self.fingerprint = checkpoints.fingerprint(folder, [*weights, *other_files(folder)])
+        auto_class: Any = AutoModelForCausalLM if self._is_causal else AutoModelForSeq2SeqLM
+        config = checkpoints.read_config(folder)
         self._model = checkpoints.load_model(
-            auto, folder, checkpoints.read_config(folder), checkpoints.read_weights(folder)
+            auto_class, folder, config, checkpoints.read_weights(folder)
         )
         self._tokenizer = load_tokenizer(folder)
-        if self._causal:  # new text follows the end of a passage
-            self._tokenizer.padding_side = self._tokenizer.truncation_side = "left"
+        if self._is_causal:  # new text follows the end of a passage
+            self._tokenizer.padding_side = "left"
+            self._tokenizer.truncation_side = "left"
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
-        # T5 has no limit
-        room = getattr(self._model.config, "max_position_embeddings", None) or 10**9
-        self._room = room - sampling.max_new_tokens if self._causal else room
-        if self._room < 1:
-            new = f"{sampling.max_new_tokens:,} new tokens leave no room for a passage"
-            raise UsageError(f"{self.name} has {room:,} positions: {new}")
-        recorded = self._model.generation_config
-        if (folder / "generation_config.json").is_file():
-            recorded = GenerationConfig.from_pretrained(folder)
-        self._model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
-            do_sample=True,
-            **sampling._asdict(),
-            pad_token_id=self._tokenizer.pad_token_id,
-            **{name: getattr(recorded, name) for name in SPECIAL_TOKENS},
-        )
+        self._room = self._room_for_passages()
+        self._model.generation_config = self._generation_config(folder)
         version.require_unchanged()
         self._model.to(self.device, choose_dtype(compute.dtype, self.device))
+
+    def _room_for_passages(self) -> int:
+        """Return the number of tokens that a passage may have."""
+        positions = getattr(self._model.config, "max_position_embeddings", None)
+        positions = positions or 10**9  # T5 has no limit
+        if not self._is_causal:
+            return int(positions)
+        new_tokens = self._sampling.max_new_tokens
+        if positions <= new_tokens:
+            raise UsageError(
+                f"{self.name} has {positions:,} positions: {new_tokens:,} new tokens leave no room "
+                "for a passage"
+            )
+        return int(positions - new_tokens)
+
+    def _generation_config(self, folder: Path) -> GenerationConfig:
+        """Return the settings of sampling; of the model's own ones only the special tokens."""
+        of_model = self._model.generation_config
+        if (folder / "generation_config.json").is_file():
+            of_model = GenerationConfig.from_pretrained(folder)
+        special_tokens = {name: getattr(of_model, name) for name in SPECIAL_TOKENS}
+        return GenerationConfig(  # type: ignore[no-untyped-call]
+            do_sample=True,
+            **self._sampling._asdict(),
+            pad_token_id=self._tokenizer.pad_token_id,
+            **special_tokens,
+        )
 
     def generate(self, texts: Sequence[str], longest: int, seed: int) -> list[list[str]]:
         """Sample texts for each of `texts`, cut to `longest` tokens; an empty text gets none.
 
         Samples without text are dropped.
         """
-        found: list[list[str]] = [[] for _ in texts]
-        filled = [place for place, text in enumerate(texts) if text]
-        if not filled:
-            return found
+        sampled: list[list[str]] = [[] for _ in texts]
+        rows_with_text = [row for row, text in enumerate(texts) if text]
+        if not rows_with_text:
+            return sampled
         encoded = self._tokenizer(
-            [texts[place] for place in filled],
+            [texts[row] for row in rows_with_text],
             truncation=True,
             max_length=min(longest, self._room),
-            add_special_tokens=not self._causal,
+            add_special_tokens=not self._is_causal,
             return_attention_mask=True,
         )
-        samples, longest, *_ = self._sampling
-        costs = [samples * (len(ids) + longest) for ids in encoded["input_ids"]]
+        samples, new_tokens, *_ = self._sampling
+        costs = [samples * (len(ids) + new_tokens) for ids in encoded["input_ids"]]
         budget = self._compute.batch_tokens or BATCH_TOKENS
-        gpu = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(gpu), torch.inference_mode():
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(gpus), torch.inference_mode():
             torch.manual_seed(seed)
-            for rows in by_length(costs, budget, self._compute.batch_size):
-                batch = self._tokenizer.pad(
-                    {name: [values[row] for row in rows] for name, values in encoded.items()},
-                    return_tensors="pt",
-                ).to(self.device)
-                ids = batch["input_ids"]
-                drawn = self._model.generate(input_ids=ids, attention_mask=batch["attention_mask"])
-                made = self._tokenizer.batch_decode(
-                    drawn[:, ids.shape[1] if self._causal else 0 :],
-                    skip_special_tokens=True,
-                    clean_up_tokenization_spaces=False,
-                )
-                for number, row in enumerate(rows):
-                    own = map(str.strip, made[number * samples : (number + 1) * samples])
-                    found[filled[row]] = [text for text in own if text]
-        return found
+            for batch_rows in by_length(costs, budget, self._compute.batch_size):
+                batch = {
+                    name: [values[row] for row in batch_rows] for name, values in encoded.items()
+                }
+                samples_of_batch = self._generate_batch(batch)
+                for number, row in enumerate(batch_rows):
+                    its_samples = samples_of_batch[number * samples : (number + 1) * samples]
+                    stripped = [text.strip() for text in its_samples]
+                    sampled[rows_with_text[row]] = [text for text in stripped if text]
+        return sampled
+
+    def _generate_batch(self, batch: Mapping[str, Any]) -> list[str]:
+        """Return the samples of each text of a tokenized batch, one text's after the other's."""
+        padded = self._tokenizer.pad(batch, return_tensors="pt").to(self.device)
+        ids = padded["input_ids"]
+        generated = self._model.generate(input_ids=ids, attention_mask=padded["attention_mask"])
+        if self._is_causal:
+            generated = generated[:, ids.shape[1] :]
+        decoded: list[str] = self._tokenizer.batch_decode(
+            generated, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return decoded
+
+
+def other_files(folder: Path) -> list[Path]:
+    """Return the files beside the weights that decide what a model generates."""
+    paths = [folder / name for name in (CONFIG, *VOCABULARY, "merges.txt")]
+    return [path for path in paths if path.is_file()]
