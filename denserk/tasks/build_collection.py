@@ -27,7 +27,7 @@ from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, Manifest, common_model, metric_of_model
 from denserk.io.vectors import VectorSource, verify_folders
 from denserk.reporting import track
-from denserk.tasks.build_index import DEPTH, IndexResult, measure_recall, resumed
+from denserk.tasks.build_index import RECALL_DEPTH, IndexResult, measure_recall, resumed
 
 logger = logging.getLogger(__name__)
 # options of IndexSettings and IndexPaths that a collection takes
@@ -39,94 +39,165 @@ def build_collection(
 ) -> IndexResult:
     """Load vectors into a collection of Milvus, or resume an interrupted load."""
     started = time.perf_counter()
-    for name in sorted({*given_fields(settings), *given_fields(paths)} - TAKEN):
-        option = spelled(name, IndexSettings, IndexPaths)
-        raise UsageError(f"{option} is not for --engine milvus", f"leave out {option}")
+    _refuse_other_options(paths, settings)
     if paths.verify:
         verify_folders(expanded(paths.input))
     sources = open_sources(paths.input, paths.allow_pickle)
-    chosen = {
+    planned = _describe(sources, settings, milvus)
+    with closing(Collection(milvus, create=True)) as collection:
+        present = _prepare(collection, paths, planned)
+        if present is None or not present.complete:
+            contents = _load(collection, sources, planned, present, milvus)
+            present = replace(planned, complete=True, contents=contents)
+            collection.note_manifest(present)
+            if _is_measurable(sources, milvus):
+                recall = _measure_recall(sources, settings, milvus)
+                present = replace(present, contents={**contents, "recall": recall})
+                collection.note_manifest(present)
+    return IndexResult(
+        count=present.contents["count"],
+        bytes=0,
+        seconds=time.perf_counter() - started,
+        recall=present.contents.get("recall"),
+    )
+
+
+def _refuse_other_options(paths: IndexPaths, settings: IndexSettings) -> None:
+    """Raise a UsageError for options that have no effect on a collection."""
+    given_options = {*given_fields(settings), *given_fields(paths)}
+    for name in sorted(given_options - TAKEN):
+        option = spelled(name, IndexSettings, IndexPaths)
+        raise UsageError(f"{option} is not for --engine milvus", f"leave out {option}")
+
+
+def _describe(
+    sources: Sequence[VectorSource], settings: IndexSettings, milvus: MilvusIndexSettings
+) -> Manifest:
+    """Return the manifest of a collection that is not loaded yet."""
+    recorded_settings = {
         "engine": Engine.MILVUS.value,
         "milvus_index": milvus.milvus_index,
         "milvus_params": milvus.parameters,
         "metric": "inner",
     }
-    made_from: dict[str, Any] = {
-        "vectors": [source.name for source in sources],
-        "model": common_model((source.name, source.manifest) for source in sources),
-    }
-    if settings.metric is None and metric_of_model(made_from["model"]) is Metric.L2:
+    model = common_model((source.name, source.manifest) for source in sources)
+    if settings.metric is None and metric_of_model(model) is Metric.L2:
         raise UsageError(
             "the model of the vectors compares by Euclidean distance, and --engine milvus by inner "
             "product",
             "use --engine faiss, or give --metric inner for another ranking",
         )
-    manifest = Manifest(Kind.INDEX, False, chosen, made_from)
-    with closing(Collection(milvus, create=True)) as collection:
-        found, exists = None, collection.call("has_collection")
-        if exists and paths.overwrite:
-            collection.call("drop_collection")
-        elif exists:
-            if not paths.resume:
-                hint = "--resume continues it, --overwrite replaces it"
-                raise UsageError(f"{collection.place} exists already", hint)
-            found = resumed(collection.place, collection.read_manifest(), manifest)
-        if found is None or not found.complete:
-            contents = _load(collection, sources, manifest, found, milvus)
-            found = replace(manifest, complete=True, contents=contents)
-            collection.note_manifest(found)
-            streamed = any(source.name == STREAM for source in sources)
-            if milvus.milvus_index not in EXHAUSTIVE and not streamed:
-                place = CollectionSettings(milvus.uri, milvus.collection)
-                with closing(MilvusIndex(place, SearchSettings(hits=DEPTH))) as index:
+    made_from = {"vectors": [source.name for source in sources], "model": model}
+    return Manifest(Kind.INDEX, False, recorded_settings, made_from)
 
-                    def blocks() -> Iterator[Vectors]:
-                        return (block.vectors for each in sources for block in each.blocks())
 
-                    kind = milvus.milvus_index
-                    contents["recall"] = measure_recall(kind, index, blocks, settings)
-                collection.note_manifest(found)
-    seconds = time.perf_counter() - started
-    return IndexResult(found.contents["count"], 0, seconds, found.contents.get("recall"))
+def _prepare(collection: Collection, paths: IndexPaths, planned: Manifest) -> Manifest | None:
+    """Return the manifest of a collection that is resumed; drop one that is replaced."""
+    if not collection.call("has_collection"):
+        return None
+    if paths.overwrite:
+        collection.call("drop_collection")
+        return None
+    if not paths.resume:
+        hint = "--resume continues it, --overwrite replaces it"
+        raise UsageError(f"{collection.place} exists already", hint)
+    return resumed(collection.place, collection.read_manifest(), planned)
+
+
+def _is_measurable(sources: Sequence[VectorSource], milvus: MilvusIndexSettings) -> bool:
+    """Return whether the index is approximate, and its vectors can be read again."""
+    is_streamed = any(source.name == STREAM for source in sources)
+    return milvus.milvus_index not in EXHAUSTIVE and not is_streamed
+
+
+def _measure_recall(
+    sources: Sequence[VectorSource], settings: IndexSettings, milvus: MilvusIndexSettings
+) -> float:
+    """Return the recall of a collection, with some of its own vectors as queries."""
+
+    def blocks() -> Iterator[Vectors]:
+        for source in sources:
+            for block in source.blocks():
+                yield block.vectors
+
+    place = CollectionSettings(milvus.uri, milvus.collection)
+    with closing(MilvusIndex(place, SearchSettings(hits=RECALL_DEPTH))) as index:
+        return measure_recall(milvus.milvus_index, index, blocks, settings)
 
 
 def _load(
     collection: Collection,
     sources: Sequence[VectorSource],
-    manifest: Manifest,
-    found: Manifest | None,
+    planned: Manifest,
+    interrupted: Manifest | None,
     milvus: MilvusIndexSettings,
 ) -> dict[str, Any]:
     """Write vectors into a collection, one block in memory; return the manifest's contents.
 
-    With the manifest `found` of an interrupted load, its rows are not written again.
+    With the manifest of an interrupted load, its rows are not written again.
     """
-    size = sources[0].vectors_per_passage
-    sent, there, batches, dimension = 0, 0, 0, 0
-    with track("loading vectors", known_count(sources), "passages") as bar:
+    per_passage = sources[0].vectors_per_passage
+    loading = _Loading(collection, per_passage)
+    dimension = 0
+    with track("loading vectors", known_count(sources), "passages") as progress:
         for ids, vectors, _ in checked_blocks(sources):
             if not dimension:
                 dimension = vectors.shape[1]
-                if found is None:
-                    started = replace(manifest, contents={"dimension": dimension})
+                if interrupted is None:
+                    started = replace(planned, contents={"dimension": dimension})
                     collection.create(started, milvus)
                 else:
-                    there = int(collection.noted(ROWS) or 0)
-                    logger.info(f"{collection.place}: {there:,} rows are there, load resumed")
-            step = milvus.milvus_batch or max(1, BATCH_BYTES // (4 * size * dimension))
+                    loading.resume()
+            step = milvus.milvus_batch or max(1, BATCH_BYTES // (4 * per_passage * dimension))
             for first in range(0, len(ids), step):
-                names = [name for name in ids[first : first + step] for _ in range(size)]
-                sent += len(names)
-                if sent > there:
-                    rows = vectors[first * size : (first + step) * size]
-                    collection.write(sent - len(names), names, rows.astype(np.float32))
-                    batches += 1
-                    if batches % KEPT_EVERY == 0:
-                        collection.note(ROWS, str(sent))
-                bar.advance(len(names) // size)
-        collection.note(ROWS, str(sent))
-        collection.settle()
-    if (count := collection.count()) != sent:
-        what = f"{collection.place} holds {count:,} rows where {sent:,} were written"
-        raise ServerError(what, "load it again with --overwrite")
-    return {"count": sent // size, "vectors_per_passage": size, "dimension": dimension}
+                batch_ids = ids[first : first + step]
+                rows = vectors[first * per_passage : (first + step) * per_passage]
+                loading.write(batch_ids, rows)
+                progress.advance(len(batch_ids))
+    loading.finish()
+    return {
+        "count": loading.rows // per_passage,
+        "vectors_per_passage": per_passage,
+        "dimension": dimension,
+    }
+
+
+class _Loading:
+    """Rows that are written into a collection in order, after those that are there already."""
+
+    def __init__(self, collection: Collection, vectors_per_passage: int) -> None:
+        self._collection = collection
+        self._vectors_per_passage = vectors_per_passage
+        self._present_rows = 0  # of an interrupted load
+        self._batches = 0
+        self.rows = 0  # present or written
+
+    def resume(self) -> None:
+        """Skip the rows that are surely there."""
+        self._present_rows = int(self._collection.noted(ROWS) or 0)
+        logger.info(
+            f"{self._collection.place}: {self._present_rows:,} rows are there, load resumed"
+        )
+
+    def write(self, ids: Sequence[str], vectors: Vectors) -> None:
+        """Write the vectors of some passages, unless they are there."""
+        names = [docid for docid in ids for _ in range(self._vectors_per_passage)]
+        first_row = self.rows
+        self.rows += len(names)
+        if self.rows <= self._present_rows:
+            return
+        self._collection.write(first_row, names, vectors.astype(np.float32))
+        self._batches += 1
+        if self._batches % KEPT_EVERY == 0:
+            self._collection.note(ROWS, str(self.rows))
+
+    def finish(self) -> None:
+        """Note the number of rows, wait for the server, and compare with what it holds."""
+        self._collection.note(ROWS, str(self.rows))
+        self._collection.settle()
+        count = self._collection.count()
+        if count != self.rows:
+            message = (
+                f"{self._collection.place} holds {count:,} rows where {self.rows:,} were written"
+            )
+            raise ServerError(message, "load it again with --overwrite")

@@ -1,8 +1,9 @@
-"""Build an index folder, which denserk and Pyserini open, from vectors, a corpus or indexes."""
+"""`denserk index`: a folder, which denserk and Pyserini open, of vectors, a corpus or indexes."""
 
 import logging
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +38,6 @@ from denserk.io.outputs import named_paths, refuse_inputs, whole_folder
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, read_vector_blocks, verify_folders
 from denserk.io.versions import Versions
-from denserk.records import Passage
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,10 @@ logger = logging.getLogger(__name__)
 VECTORS = "vectors"  # file of the vectors of an approximate index, while it is built
 VECTORS_SHA256 = "vectors_sha256"  # in `made_from`: checksums of the journals of vectors
 UNCOMPARED = ("threads", "device")  # settings that do not change the index
-# recall: queries, hits of a query, vectors read at once
-QUERIES, DEPTH, BLOCK = 100, 10, 16_384
+# recall of an approximate index
+RECALL_QUERIES = 100
+RECALL_DEPTH = 10  # hits of a query
+RECALL_BLOCK = 16_384  # vectors compared at once
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,15 @@ class IndexResult:
     recall: float | None = None
 
 
-# content of an index folder, checked before anything is written: settings and inputs for the
-# manifest; writes index and ids, and returns the manifest's contents
-Plan = tuple[Mapping[str, Any], Mapping[str, Any], Callable[[Path], dict[str, Any]]]
+class Plan(ABC):
+    """The content of an index folder, which is checked before anything is written."""
+
+    settings: Mapping[str, Any]  # of the manifest
+    made_from: Mapping[str, Any]
+
+    @abstractmethod
+    def fill(self, folder: Path) -> dict[str, Any]:
+        """Write index and ids into a folder; return the contents of its manifest."""
 
 
 def build_index(
@@ -71,30 +79,43 @@ def build_index(
     corpus: CorpusSettings = DETECTED,
 ) -> IndexResult:
     """Build an index in a folder."""
-    start = time.perf_counter()
-    if not paths.output or settings.engine is Engine.MILVUS:
-        raise UsageError("an index goes into a folder", "give --output, or --engine milvus")
-    is_bm25 = settings.type is IndexType.BM25
-    if is_bm25 != (paths.corpus is not None):
-        given = "--input" if is_bm25 else "--corpus"
-        hint = "--type bm25 indexes the text of --corpus, every other type the vectors of --input"
-        raise UsageError(f"--type {settings.type} takes no {given}", hint)
+    started = time.perf_counter()
+    _check_inputs(paths, settings)
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
-    refuse_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
+    named = named_paths(inputs, paths.trained_as)
+    refuse_inputs(Path(paths.output), named, resume=paths.resume)
     folders = [*inputs, *filter(None, [paths.trained_as, settings.encoded_queries])]
     if paths.verify:
         verify_folders(folders)
-    if is_bm25:
-        plan = _plan_bm25(paths.corpus or "", settings, bm25, corpus)
+    if settings.type is IndexType.BM25:
+        plan: Plan = Bm25Plan(paths.corpus or "", settings, bm25, corpus)
         contents = _build(paths, inputs, plan, Versions.of([]))
     else:
         versions = Versions.of(folders)  # the whole index is of one version of each
         with versions.reading():
-            plan_inputs = _plan_merge if any(map(is_approximate, inputs)) else _plan_vectors
-            contents = _build(paths, inputs, plan_inputs(paths, inputs, settings), versions)
-    count, recall = contents["count"], contents.get("recall")
-    size = folder_bytes(Path(paths.output))
-    return IndexResult(count, size, time.perf_counter() - start, recall)
+            if any(is_approximate(name) for name in inputs):
+                plan = MergePlan(paths, inputs, settings)
+            else:
+                plan = VectorsPlan(paths, inputs, settings)
+            contents = _build(paths, inputs, plan, versions)
+    return IndexResult(
+        count=contents["count"],
+        bytes=folder_bytes(Path(paths.output)),
+        seconds=time.perf_counter() - started,
+        recall=contents.get("recall"),
+    )
+
+
+def _check_inputs(paths: IndexPaths, settings: IndexSettings) -> None:
+    """Raise a UsageError for inputs or an output that do not fit the type and the engine."""
+    if not paths.output or settings.engine is Engine.MILVUS:
+        raise UsageError("an index goes into a folder", "give --output, or --engine milvus")
+    is_bm25 = settings.type is IndexType.BM25
+    has_corpus = paths.corpus is not None
+    if is_bm25 != has_corpus:
+        wrong_input = "--input" if is_bm25 else "--corpus"
+        hint = "--type bm25 indexes the text of --corpus, every other type the vectors of --input"
+        raise UsageError(f"--type {settings.type} takes no {wrong_input}", hint)
 
 
 def _build(
@@ -104,8 +125,7 @@ def _build(
 
     An index is built in one go, beside its place: until it is complete, an old one stays there.
     """
-    recorded_settings, made_from, fill = plan
-    planned = manifest.Manifest(manifest.Kind.INDEX, False, recorded_settings, made_from)
+    planned = manifest.Manifest(manifest.Kind.INDEX, False, plan.settings, plan.made_from)
     output = Path(paths.output)
     starts_over = paths.overwrite
     if paths.resume and (output / manifest.NAME).exists():
@@ -114,16 +134,21 @@ def _build(
             return resumed(output, present, planned).contents
         starts_over = True
     with whole_folder(output, overwrite=starts_over) as folder:
-        contents = fill(folder)
-        for name in (INT8_MODEL, INT8_WEIGHTS):  # queries are encoded by it too
-            if (Path(inputs[0]) / name).is_file():
-                shutil.copyfile(Path(inputs[0]) / name, folder / name)
+        contents = plan.fill(folder)
+        _copy_int8_model(Path(inputs[0]), folder)
         files = [item for item in sorted(folder.iterdir()) if item.is_file()]
         contents["sha256"] = {item.name: manifest.file_sha256(item) for item in files}
         contents["bytes"] = {item.name: item.stat().st_size for item in files}
         manifest.write_manifest(folder, replace(planned, complete=True, contents=contents))
         versions.require_unchanged()
     return contents
+
+
+def _copy_int8_model(source: Path, folder: Path) -> None:
+    """Copy the int8 model that encoded the vectors, if there is one: it encodes queries, too."""
+    for name in (INT8_MODEL, INT8_WEIGHTS):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
 
 
 def is_approximate(name: str) -> bool:
@@ -137,11 +162,12 @@ def resumed(
 ) -> manifest.Manifest:
     """Return the manifest that is present; a MismatchError if the planned one differs from it."""
     hint = "choose another output, or replace it with --overwrite"
-    made_from, planned_from = dict(present.made_from), dict(planned.made_from)
-    checksums = made_from.pop(VECTORS_SHA256, None)
-    planned_checksums = planned_from.pop(VECTORS_SHA256, None)
+    present_inputs = dict(present.made_from)
+    planned_inputs = dict(planned.made_from)
+    checksums = present_inputs.pop(VECTORS_SHA256, None)
+    planned_checksums = planned_inputs.pop(VECTORS_SHA256, None)
     changes = manifest.differences(_compared_settings(present), _compared_settings(planned))
-    changes += manifest.differences(made_from, planned_from)
+    changes += manifest.differences(present_inputs, planned_inputs)
     if changes:
         raise MismatchError(f"{where} was made with other settings: {'; '.join(changes)}", hint)
     # an index of an older version has no checksums; an unfinished one starts over
@@ -160,9 +186,11 @@ def _compared_settings(index: manifest.Manifest) -> dict[str, Any]:
 
 def with_engine(settings: IndexSettings) -> IndexSettings:
     """Return settings that name their engine: the one given, or the default."""
-    default = Engine.TORCH if settings.is_flat and not installed("faiss") else Engine.FAISS
+    default = Engine.FAISS
     if settings.type is IndexType.BM25:
         default = Engine.BM25S
+    elif settings.is_flat and not installed("faiss"):
+        default = Engine.TORCH
     return replace(settings, engine=settings.engine or default, metric=settings.similarity)
 
 
@@ -179,121 +207,159 @@ def with_metric(settings: IndexSettings, model: manifest.Description | None) -> 
     return settings
 
 
-def _plan_bm25(
-    source: str, settings: IndexSettings, bm25: Bm25Settings, corpus: CorpusSettings
-) -> Plan:
-    settings = with_engine(settings)
-    in_lucene = settings.engine is Engine.LUCENE
-    if in_lucene:
-        require_lucene(bm25)
-    else:
-        require("bm25s", PURPOSE)
-        Analyzer(bm25)
-    chosen = as_json(settings) | {"bm25": as_json(bm25), "corpus": as_json(corpus)}
+class Bm25Plan(Plan):
+    """A BM25 index of the texts of a corpus."""
 
-    def fill(folder: Path) -> dict[str, Any]:
-        digest = sha256()
-        texts = bm25_texts(source, bm25, corpus, digest)
-        if in_lucene:
-            contents = build_lucene(folder, texts, bm25, settings.threads)
+    def __init__(
+        self, source: str, settings: IndexSettings, bm25: Bm25Settings, corpus: CorpusSettings
+    ) -> None:
+        settings = with_engine(settings)
+        self._source = source
+        self._bm25 = bm25
+        self._corpus = corpus
+        self._threads = settings.threads
+        self._in_lucene = settings.engine is Engine.LUCENE
+        if self._in_lucene:
+            require_lucene(bm25)
         else:
-            contents = build_bm25(folder, texts, bm25)
-        return {**contents, "texts_sha256": digest.hexdigest()}
+            require("bm25s", PURPOSE)
+            Analyzer(bm25)  # raises an error for a stemmer or stop words that are not there
+        self.settings = as_json(settings) | {"bm25": as_json(bm25), "corpus": as_json(corpus)}
+        self.made_from = {"texts": source}
 
-    return chosen, {"texts": source}, fill
+    def fill(self, folder: Path) -> dict[str, Any]:
+        """Write index and ids into a folder; return the contents of its manifest."""
+        digest = sha256()
+        texts = bm25_texts(self._source, self._bm25, self._corpus, digest)
+        if self._in_lucene:
+            contents = build_lucene(folder, texts, self._bm25, self._threads)
+        else:
+            contents = build_bm25(folder, texts, self._bm25)
+        return {**contents, "texts_sha256": digest.hexdigest()}
 
 
 def bm25_texts(
     source: str, bm25: Bm25Settings, corpus: CorpusSettings, digest: Any
 ) -> Iterator[tuple[str, str]]:
     """Yield the id and the text of passages, and add both to a digest."""
-
-    def read() -> Iterator[Passage]:
-        return read_passages(source, corpus, fields=bm25.fields)
-
+    read = partial(read_passages, source, corpus, bm25.fields)
+    fields = bm25.fields or ("title", "text")
     with track("reading text", None, "passages") as progress:
         for passage in Texts(source, "passages", read).checked():
-            text = " ".join(map(passage.field, bm25.fields or ("title", "text")))
+            text = " ".join(map(passage.field, fields))
             digest.update(f"{passage.docid}\x1f{text}\x1e".encode("utf-8", "surrogatepass"))
             yield passage.docid, text
             progress.advance()
 
 
-def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> Plan:
-    if paths.trained_as is not None:
-        given = f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes"
-        hint = "leave it out: indexes with the same training are merged as they are"
-        raise UsageError(given, hint)
-    parts = faiss_index.open_parts(inputs)
-    manifests = [part.manifest for part in parts]
-    made_from: dict[str, Any] = {
-        "indexes": [{"name": p.name, "sha256": p.manifest.contents["sha256"]} for p in parts],
-        "vectors": [name for made in manifests for name in made.made_from.get("vectors", [])],
-        "model": manifest.common_model((p.name, p.manifest) for p in parts),
-    }
+class MergePlan(Plan):
+    """Approximate indexes with the same training, merged into one."""
 
-    def fill(folder: Path) -> dict[str, Any]:
-        faiss_index.merge_folders(parts, folder)
-        return {
-            "count": sum(made.contents["count"] for made in manifests),
-            "dimension": parts[0].index.d,
-            "vectors_per_passage": manifest.vectors_per_passage(manifests[0]),
-            "factory": parts[0].factory,
-            # an index holds codes: the recall of the whole cannot be measured without the vectors
-            "recall_of_parts": [made.contents.get("recall") for made in manifests],
+    def __init__(self, paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> None:
+        if paths.trained_as is not None:
+            message = f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes"
+            hint = "leave it out: indexes with the same training are merged as they are"
+            raise UsageError(message, hint)
+        self._parts = faiss_index.open_parts(inputs)
+        vectors: list[str] = []
+        for part in self._parts:
+            vectors += part.manifest.made_from.get("vectors", [])
+        self.settings = as_json(with_engine(self._parts[0].settings(settings)))
+        self.made_from = {
+            "indexes": [
+                {"name": part.name, "sha256": part.manifest.contents["sha256"]}
+                for part in self._parts
+            ],
+            "vectors": vectors,
+            "model": manifest.common_model((part.name, part.manifest) for part in self._parts),
         }
 
-    return as_json(with_engine(parts[0].settings(settings))), made_from, fill
+    def fill(self, folder: Path) -> dict[str, Any]:
+        """Write index and ids into a folder; return the contents of its manifest."""
+        faiss_index.merge_folders(self._parts, folder)
+        first_part = self._parts[0]
+        contents = [part.manifest.contents for part in self._parts]
+        return {
+            "count": sum(of_part["count"] for of_part in contents),
+            "dimension": first_part.index.d,
+            "vectors_per_passage": manifest.vectors_per_passage(first_part.manifest),
+            "factory": first_part.factory,
+            # an index holds codes: the recall of the whole cannot be measured without the vectors
+            "recall_of_parts": [of_part.get("recall") for of_part in contents],
+        }
 
 
-def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> Plan:
-    template = None
-    if paths.trained_as is not None:
-        template = faiss_index.read_template(paths.trained_as)
-        settings = template.settings(settings)
-    sources = open_sources(inputs, paths.allow_pickle)
-    made_from: dict[str, Any] = {
-        "vectors": [s.name for s in sources],
-        VECTORS_SHA256: [_journal_sha256(source.manifest) for source in sources],
-        "model": manifest.common_model((s.name, s.manifest) for s in sources),
-    }
-    if template is not None:
-        both = f"the index {template.name} and the vectors {sources[0].name}"
+class VectorsPlan(Plan):
+    """A flat or an approximate index of vectors."""
+
+    def __init__(self, paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> None:
+        self._template = None
+        if paths.trained_as is not None:
+            self._template = faiss_index.read_template(paths.trained_as)
+            settings = self._template.settings(settings)
+        self._sources = open_sources(inputs, paths.allow_pickle)
+        model = manifest.common_model((source.name, source.manifest) for source in self._sources)
+        made_from: dict[str, Any] = {
+            "vectors": [source.name for source in self._sources],
+            VECTORS_SHA256: [_journal_sha256(source.manifest) for source in self._sources],
+            "model": model,
+        }
+        if self._template is not None:
+            self._refuse_other_training(self._template, model)
+            template_source = {"name": self._template.name, "sha256": self._template.sha256}
+            made_from["trained_as"] = template_source
+        self.made_from = made_from
+        self._settings = with_engine(with_metric(settings, model))
+        self.settings = as_json(self._settings)
+        self._count = known_count(self._sources)
+        per_passage = self._sources[0].vectors_per_passage
+        self._queries = _read_queries(self._settings, per_passage, model)
+        self._check_room()
+
+    def _refuse_other_training(
+        self, template: faiss_index.Template, model: manifest.Description | None
+    ) -> None:
+        """Raise an error if a template was trained on vectors of another model."""
+        compared = f"the index {template.name} and the vectors {self._sources[0].name}"
         hint = "fill what was trained on vectors of the same model"
-        trained_on = manifest.model_of(template.manifest)
-        manifest.refuse_other_model(trained_on, made_from["model"], both, hint)
-        made_from["trained_as"] = {"name": template.name, "sha256": template.sha256}
-    settings = with_engine(with_metric(settings, made_from["model"]))
-    count, described = known_count(sources), sources[0].manifest
-    queries = _read_queries(settings, sources[0].vectors_per_passage, made_from["model"])
-    if count is not None and described is not None:
-        rows, dimension = count * sources[0].vectors_per_passage, described.contents["dimension"]
+        template_model = manifest.model_of(template.manifest)
+        manifest.refuse_other_model(template_model, model, compared, hint)
+
+    def _check_room(self) -> None:
+        """Log the size of the vectors and check the memory for them, if their number is known."""
+        source = self._sources[0]
+        if self._count is None or source.manifest is None:
+            return
+        rows = self._count * source.vectors_per_passage
+        dimension = source.manifest.contents["dimension"]
         size = decimal(rows * dimension * 4)
         logger.info(f"vectors: {rows:,} x {dimension} x 4 bytes = {size} on the disk")
-        if not settings.is_flat and queries is None:
-            faiss_index.check_memory(*_to_fill(rows, dimension, settings, template), rows, settings)
+        if not self._settings.is_flat and self._queries is None:
+            factory, index = _index_to_fill(rows, dimension, self._settings, self._template)
+            faiss_index.check_memory(factory, index, rows, self._settings)
 
-    def fill(folder: Path) -> dict[str, Any]:
-        target = folder / (INDEX if settings.is_flat else VECTORS)
-        contents = gather(sources, target, settings.similarity)
+    def fill(self, folder: Path) -> dict[str, Any]:
+        """Write index and ids into a folder; return the contents of its manifest."""
+        settings = self._settings
         if settings.is_flat:
-            return contents
-        vectors, _ = map_flat(target)
-        if queries is not None:
+            return gather(self._sources, folder / INDEX, settings.similarity)
+        vectors_file = folder / VECTORS
+        contents = gather(self._sources, vectors_file, settings.similarity)
+        vectors, _ = map_flat(vectors_file)
+        if self._queries is not None:
             from denserk.index.tuning import build_for_recall
 
-            return contents | build_for_recall(vectors, target, settings, queries)
-        factory, index = _to_fill(len(vectors), vectors.shape[1], settings, template)
-        if count is None:
-            faiss_index.check_memory(factory, index, len(vectors), settings)
+            return contents | build_for_recall(vectors, vectors_file, settings, self._queries)
+        count, dimension = vectors.shape
+        factory, index = _index_to_fill(count, dimension, settings, self._template)
+        if self._count is None:
+            faiss_index.check_memory(factory, index, count, settings)
         faiss_index.build(vectors, folder / INDEX, settings, factory, index)
         opened = faiss_index.FaissIndex(folder / INDEX, SearchSettings(), threads=settings.threads)
-        blocks = partial(np.array_split, vectors, -(-len(vectors) // BLOCK))
+        blocks = partial(np.array_split, vectors, -(-count // RECALL_BLOCK))
         recall = measure_recall(factory, opened, blocks, settings)
-        target.unlink()
+        vectors_file.unlink()
         return contents | {"factory": factory, "recall": recall}
-
-    return as_json(settings), made_from, fill
 
 
 def _journal_sha256(vectors: manifest.Manifest | None) -> str | None:
@@ -301,48 +367,70 @@ def _journal_sha256(vectors: manifest.Manifest | None) -> str | None:
     return None if vectors is None else vectors.contents.get("journal_sha256")
 
 
-def _read_queries(settings: IndexSettings, size: int, model: Any) -> Vectors | None:
-    if (name := settings.encoded_queries) is None:
+def _read_queries(
+    settings: IndexSettings, vectors_per_passage: int, model: manifest.Description | None
+) -> Vectors | None:
+    """Return the vectors of the queries that an index is tuned for, if there are any."""
+    name = settings.encoded_queries
+    if name is None:
         return None
-    if size > 1:
-        raise UsageError(f"--target-recall: the passages have {size} vectors each", "give a --type")
+    if vectors_per_passage > 1:
+        message = f"--target-recall: the passages have {vectors_per_passage} vectors each"
+        raise UsageError(message, "give a --type")
     source = read_vector_blocks(name)
-    own, both = manifest.model_of(source.manifest), f"the vectors and {name}"
-    manifest.refuse_other_model(model, own, both, "use one model")
+    query_model = manifest.model_of(source.manifest)
+    manifest.refuse_other_model(model, query_model, f"the vectors and {name}", "use one model")
     return np.concatenate([block.vectors.astype(np.float32) for block in source.blocks()])
 
 
-def _to_fill(
+def _index_to_fill(
     count: int, dimension: int, settings: IndexSettings, template: faiss_index.Template | None
 ) -> tuple[str, Any]:
     """Return a factory string and an index without vectors, trained if there is a template."""
     if template is None:
         return faiss_index.empty_index(count, dimension, settings)
     if template.index.d != dimension:
-        trained = f"{template.name} was trained on vectors of {template.index.d} dimensions"
-        hint = "index vectors of the model that it was trained for"
-        raise MismatchError(f"{trained}, and the input has {dimension}", hint)
+        message = (
+            f"{template.name} was trained on vectors of {template.index.d} dimensions, and the "
+            f"input has {dimension}"
+        )
+        raise MismatchError(message, "index vectors of the model that it was trained for")
     return template.factory, template.index
 
 
 def measure_recall(
-    what: str, index: SearchableIndex, blocks: Callable[[], Iterable[Vectors]], given: IndexSettings
+    name: str,
+    index: SearchableIndex,
+    blocks: Callable[[], Iterable[Vectors]],
+    settings: IndexSettings,
 ) -> float:
-    """Log and return the recall@10 of an index, with some of its own vectors as queries."""
+    """Log and return the recall@10 of an index, with some of its own vectors as queries.
+
+    `blocks` yields the vectors of the index in its order, each time that it is called.
+    """
     from denserk.index.exact import ExactIndex
 
     count = len(index)
-    drawn = np.random.default_rng(given.seed).choice(count, min(QUERIES, count), replace=False)
-    rows, first, found = np.sort(drawn), 0, []
-    for block in blocks():
-        inside = rows[(rows >= first) & (rows < first + len(block))] - first
-        found.append(np.array(block[inside], np.float32))
-        first += len(block)
-    queries, depth = np.concatenate(found), min(DEPTH, count)
-    parts = (ExactIndex(np.array(block, np.float32), given.similarity) for block in blocks())
-    _, exact = ShardedIndex(parts, index.dimension).search(queries, depth)
+    depth = min(RECALL_DEPTH, count)
+    queries = _drawn_rows(count, blocks(), settings.seed)
+    parts = (ExactIndex(np.array(block, np.float32), settings.similarity) for block in blocks())
+    _, exact_hits = ShardedIndex(parts, index.dimension).search(queries, depth)
     _, hits = index.search(queries, depth)
-    recall = float(recalls(hits, exact).mean())
-    asked = f"for {len(queries)} of its own vectors as queries"
-    logger.info(f"{what}: recall@{depth} {recall:.3f}, {asked}")
+    recall = float(recalls(hits, exact_hits).mean())
+    logger.info(
+        f"{name}: recall@{depth} {recall:.3f}, for {len(queries)} of its own vectors as queries"
+    )
     return round(recall, 4)
+
+
+def _drawn_rows(count: int, blocks: Iterable[Vectors], seed: int) -> Vectors:
+    """Return some of `count` vectors, drawn at random."""
+    generator = np.random.default_rng(seed)
+    rows = np.sort(generator.choice(count, min(RECALL_QUERIES, count), replace=False))
+    drawn = []
+    first = 0  # row of the block
+    for block in blocks:
+        inside = rows[(rows >= first) & (rows < first + len(block))] - first
+        drawn.append(np.array(block[inside], np.float32))
+        first += len(block)
+    return np.concatenate(drawn)

@@ -1,9 +1,10 @@
-"""Fine-tune a retriever or a cross-encoder, on queries and passages or on sentences."""
+"""`denserk finetune`: a retriever or a cross-encoder, on queries and passages or on sentences."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from denserk.config import encoding
 from denserk.config.finetuning import FinetuneRun
@@ -15,6 +16,7 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import PairTrainingBatches, TrainingBatches
 from denserk.data.training_data import tokenize_sentences
 from denserk.errors import ModelError, UsageError
+from denserk.io.files import STREAM
 from denserk.io.model_files import find_model
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models import model_folder, saving
@@ -25,8 +27,8 @@ from denserk.training import run_folder
 from denserk.training.adapters import with_adapters
 from denserk.training.alignment import alignment_training
 from denserk.training.preparation import prepare_queries, prepare_sentences
-from denserk.training.steps import Step, reranking_step, retrieval_step, sentence_step
-from denserk.training.trainer import Prepared, Training
+from denserk.training.steps import reranking_step, retrieval_step, sentence_step
+from denserk.training.trainer import Training
 from denserk.training.validation import measure, measure_groups
 
 logger = logging.getLogger(__name__)
@@ -45,9 +47,14 @@ def finetune(run: FinetuneRun) -> run_folder.TrainingResult:
     """Train a retriever or a cross-encoder, and save it as a model folder."""
     for note in run.notes:
         logger.info(note)
-    special = {CROSS_ENCODER: reranker_training, Objective.ALIGN: alignment_training}
-    build = special.get(what_is_trained(run), retriever_training)
-    return run_folder.train(run, lambda _: with_adapters(build(run), run))
+    kind = what_is_trained(run)
+    if kind == CROSS_ENCODER:
+        load_training = reranker_training
+    elif kind == Objective.ALIGN:
+        load_training = alignment_training
+    else:
+        load_training = retriever_training
+    return run_folder.train(run, lambda _: with_adapters(load_training(run), run))
 
 
 def what_is_trained(run: FinetuneRun) -> str:
@@ -55,89 +62,172 @@ def what_is_trained(run: FinetuneRun) -> str:
 
     Raise a UsageError for settings that its training does not use.
     """
-    trained, best_by = str(run.objective.objective), run.validation.best_by
-    measured = {DevMetric.LOSS, *MEASURES[run.objective.objective]}
-    others = dict(run.representation)
-    kind = others.pop("representation", None)
-    reranking = kind == encoding.Representation.CROSS_ENCODER
-    if trained not in SENTENCES:
-        reranking |= kind is None and is_reranker(find_model(run.finetune.model)[1])
-        trained = CROSS_ENCODER if reranking else BI_ENCODER
-    if best_by not in {None, *measured}:
-        why = f"--best-by {best_by} is not measured under --objective {run.objective.objective}"
-        raise UsageError(why, f"--best-by {' or '.join(sorted(measured))}")
-    if trained == CROSS_ENCODER and run.sampling.group_size < 2:
-        why = "--group-size 1: a cross-encoder has no in-batch negatives"
-        raise UsageError(why, "give at least 2")
-    groups = (run.finetune, run.sampling, run.objective, run.cache, run.reranking, run.validation)
-    unused = unused_options(trained, *groups)
-    if trained in SENTENCES:
-        if trained != Objective.ALIGN:
-            unused += [spelled(name, CorpusSettings) for name in given_fields(run.corpus)]
-        if reranking:
-            unused.append("--representation cross-encoder")
-    elif reranking:
-        unused += [spelled(name, encoding.RepresentationSettings) for name in sorted(others)]
+    objective = run.objective.objective
+    representation = run.representation.get("representation")
+    is_cross_encoder = representation == encoding.Representation.CROSS_ENCODER
+    if objective in SENTENCES:
+        kind = str(objective)
+    else:
+        if representation is None:
+            is_cross_encoder = is_reranker(find_model(run.finetune.model)[1])
+        kind = CROSS_ENCODER if is_cross_encoder else BI_ENCODER
+
+    measures = {DevMetric.LOSS, *MEASURES[objective]}
+    best_by = run.validation.best_by
+    if best_by is not None and best_by not in measures:
+        message = f"--best-by {best_by} is not measured under --objective {objective}"
+        raise UsageError(message, f"--best-by {' or '.join(sorted(measures))}")
+    if kind == CROSS_ENCODER and run.sampling.group_size < 2:
+        message = "--group-size 1: a cross-encoder has no in-batch negatives"
+        raise UsageError(message, "give at least 2")
+    unused = _unused_by(kind, run, is_cross_encoder=is_cross_encoder)
     if unused:
-        raise UsageError(f"{', '.join(unused)}: not used by {trained}", "leave out what is named")
-    return trained
+        raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
+    return kind
+
+
+def _unused_by(kind: str, run: FinetuneRun, *, is_cross_encoder: bool) -> list[str]:
+    """Return the given options that a training does not use."""
+    groups = (run.finetune, run.sampling, run.objective, run.cache, run.reranking, run.validation)
+    unused = list(unused_options(kind, *groups))
+    if kind in SENTENCES:
+        if kind != Objective.ALIGN:
+            unused += [spelled(name, CorpusSettings) for name in given_fields(run.corpus)]
+        if is_cross_encoder:
+            unused.append("--representation cross-encoder")
+    elif is_cross_encoder:
+        names = sorted(run.representation.keys() - {"representation"})
+        unused += [spelled(name, encoding.RepresentationSettings) for name in names]
+    return unused
 
 
 def retriever_training(run: FinetuneRun) -> Training:
     """Load or initialise the retriever of a run; new layers use torch's random state."""
-    name, folder = find_model(run.finetune.model)
-    stored = model_folder.read_model_folder(folder)
-    chosen = stored.choose(run.representation, run.text)
-    if stored.metric is not Metric.INNER:
-        logger.info(f"{name} is trained to compare by inner product, and so will the new model")
-    sentences, temperature = run.objective.objective in SENTENCES, run.objective.temperature
-    if chosen.l2_norm and not sentences and temperature >= 1:
-        why = f"--temperature {temperature:g} with L2-normalised vectors: a softmax hardly learns"
-        raise UsageError(why, "add --temperature 0.05, or --no-l2-norm")
-    if not (stored.has_settings or run.representation):
-        logger.info(f"{name} does not record a pooling: training {chosen.representation}")
-    texts = model_folder.fit_lengths(stored.text, run.text, stored.passage.max_length)
-    model = Retriever(*stored.build(chosen, train=True, untie=run.finetune.untie))
-    of_queries = stored.load_tokenizer(stored.query.folder)
-    of_passages = stored.load_tokenizer(stored.passage.folder)
-    tokenizers = TextTokenizer(of_queries, texts), TextTokenizer(of_passages, texts)
+    retriever = TrainedRetriever(run)
+    if run.objective.objective in SENTENCES:
+        return _training_on_sentences(run, retriever)
+    return _training_on_queries(run, retriever)
 
-    def save(folder: Path) -> None:
-        query = None if model.shared else model.query
-        sizes = run.objective.dimensions or ()
-        saving.save_model(folder, model.passage, of_passages, texts, query, name, sizes)
 
-    def load(folder: Path) -> None:
+class TrainedRetriever:
+    """The retriever of a run with its tokenizers; saves a model folder, reads weights back."""
+
+    def __init__(self, run: FinetuneRun) -> None:
+        self._name, folder = find_model(run.finetune.model)
+        stored = model_folder.read_model_folder(folder)
+        self.representation = stored.choose(run.representation, run.text)
+        self._log_and_check(run, stored)
+        self._dimensions = run.objective.dimensions or ()
+        self.text = model_folder.fit_lengths(stored.text, run.text, stored.passage.max_length)
+        query, passage = stored.build(self.representation, train=True, untie=run.finetune.untie)
+        self.model = Retriever(query, passage)
+        self._passage_tokenizer = stored.load_tokenizer(stored.passage.folder)
+        query_tokenizer = stored.load_tokenizer(stored.query.folder)
+        self.tokenizers = (
+            TextTokenizer(query_tokenizer, self.text),
+            TextTokenizer(self._passage_tokenizer, self.text),
+        )
+
+    def _log_and_check(self, run: FinetuneRun, stored: model_folder.StoredModel) -> None:
+        """Log what becomes of the model that is stored; reject a temperature that cannot learn."""
+        if stored.metric is not Metric.INNER:
+            logger.info(
+                f"{self._name} is trained to compare by inner product, and so will the new model"
+            )
+        temperature = run.objective.temperature
+        has_softmax = run.objective.objective not in SENTENCES
+        if self.representation.l2_norm and has_softmax and temperature >= 1:
+            message = (
+                f"--temperature {temperature:g} with L2-normalised vectors: a softmax hardly learns"
+            )
+            raise UsageError(message, "add --temperature 0.05, or --no-l2-norm")
+        if not stored.has_settings and not run.representation:
+            pooling = self.representation.representation
+            logger.info(f"{self._name} does not record a pooling: training {pooling}")
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The sections of training.json that describe the model."""
+        return {"representation": as_json(self.representation), "text": as_json(self.text)}
+
+    def save(self, folder: Path) -> None:
+        """Write a model folder."""
+        saving.save_model(
+            folder,
+            self.model.passage,
+            self._passage_tokenizer,
+            self.text,
+            query=None if self.model.shared else self.model.query,
+            base=self._name,
+            dimensions=self._dimensions,
+        )
+
+    def load(self, folder: Path) -> None:
+        """Read the weights of a model folder back."""
         saved = model_folder.read_model_folder(folder)
-        model.load_state_dict(Retriever(*saved.build(saved.representation)).state_dict())
+        self.model.load_state_dict(Retriever(*saved.build(saved.representation)).state_dict())
 
-    step: Step
-    prepare: Callable[[Path], Prepared]
-    resolved = {"representation": as_json(chosen), "text": as_json(texts)}
-    if sentences:
-        if not model.shared:
-            why = f"{run.finetune.model} has separate encoders for queries and passages"
-            raise UsageError(why, "train on sentences from a model whose sides share their weights")
-        step = partial(sentence_step, model.passage, run.objective, run.cache)
-        size, scale = SENTENCES[run.objective.objective], run.objective.label_scale
-        read = partial(tokenize_sentences, tokenizer=tokenizers[1], size=size, label_scale=scale)
-        prepare = partial(prepare_sentences, run, model.passage, read)
-    else:
-        objective, across = objective_of(run, model), run.finetune.negatives_x_device
-        guide = None
-        if run.objective.guide is not None:
-            guide = load_guide(run, run.objective.guide)
-            resolved["guide"] = guide.description()
-        step = partial(retrieval_step, model, objective, run.cache, across, guide=guide)
-        size = run.optimizer.batch_size
-        measured = partial(measure, model, batch=size, temperature=temperature)
-        prepare = partial(prepare_queries, run, tokenizers, TrainingBatches, measured, guide=guide)
-    return Training(model, step, save, load, prepare, resolved)
+
+def _training_on_sentences(run: FinetuneRun, retriever: TrainedRetriever) -> Training:
+    """Return the training of an encoder on pairs or triplets of sentences."""
+    model = retriever.model
+    if not model.shared:
+        message = f"{run.finetune.model} has separate encoders for queries and passages"
+        hint = "train on sentences from a model whose sides share their weights"
+        raise UsageError(message, hint)
+    _, passage_tokenizer = retriever.tokenizers
+    tokenize = partial(
+        tokenize_sentences,
+        tokenizer=passage_tokenizer,
+        size=SENTENCES[run.objective.objective],
+        label_scale=run.objective.label_scale,
+    )
+    return Training(
+        model,
+        step=partial(sentence_step, model.passage, run.objective, run.cache),
+        save=retriever.save,
+        load=retriever.load,
+        prepare=partial(prepare_sentences, run, model.passage, tokenize),
+        resolved=retriever.resolved,
+    )
+
+
+def _training_on_queries(run: FinetuneRun, retriever: TrainedRetriever) -> Training:
+    """Return the training of a retriever on queries with passages."""
+    model = retriever.model
+    resolved = retriever.resolved
+    guide = None
+    objective = objective_of(run, model)
+    if run.objective.guide is not None:
+        guide = load_guide(run, run.objective.guide)
+        resolved["guide"] = guide.description()
+    across_devices = run.finetune.negatives_x_device
+    measure_model = partial(
+        measure,
+        model,
+        batch=run.optimizer.batch_size,
+        temperature=run.objective.temperature,
+    )
+    return Training(
+        model,
+        step=partial(retrieval_step, model, objective, run.cache, across_devices, guide=guide),
+        save=retriever.save,
+        load=retriever.load,
+        prepare=partial(
+            prepare_queries,
+            run,
+            retriever.tokenizers,
+            TrainingBatches,
+            measure_model,
+            guide=guide,
+        ),
+        resolved=resolved,
+    )
 
 
 def load_guide(run: FinetuneRun, model: str) -> TextEncoder:
     """Load the model that keeps probable positives out of the negatives."""
-    if "-" in run.finetune.train_data:
+    if STREAM in run.finetune.train_data:
         raise UsageError("--guide reads --train-data twice: give a file, not a stream")
     compute = encoding.ComputeSettings(device=run.finetune.device, dtype=run.optimizer.dtype)
     guide = TextEncoder(model, compute=compute)
@@ -152,30 +242,60 @@ def load_guide(run: FinetuneRun, model: str) -> TextEncoder:
 
 def objective_of(run: FinetuneRun, model: Retriever) -> RetrievalObjective:
     """Return the loss of a run; an Aggretriever's vectors are split into [CLS] and agg parts."""
-    parts, settings = None, model.passage.settings
-    made, sizes = model.passage.representation, run.objective.dimensions or ()
-    if sizes and isinstance(made, Aggretriever):
+    settings = model.passage.settings
+    representation = model.passage.representation
+    _check_dimensions(run.objective.dimensions or (), model)
+    parts = None
+    if isinstance(representation, Aggretriever):
+        parts = _aggretriever_parts(representation, settings.agg_order)
+    is_self_contrastive = settings.reduction is encoding.Reduction.SELF_CONTRASTIVE
+    with_self_contrast = is_self_contrastive and isinstance(representation, MultiVector)
+    return RetrievalObjective(run.objective, parts, with_self_contrast, settings.l2_norm)
+
+
+def _check_dimensions(dimensions: Sequence[int], model: Retriever) -> None:
+    """Raise a UsageError if a model's vectors cannot be trained to be cut to `dimensions`."""
+    if not dimensions:
+        return
+    if isinstance(model.passage.representation, Aggretriever):
         raise UsageError(f"--dimensions: {encoding.NO_PREFIX}", encoding.SMALLER_AGG)
-    if (largest := max(sizes, default=0)) > (width := model.passage.dimension):
+    largest = max(dimensions)
+    width = model.passage.dimension
+    if largest > width:
         raise UsageError(f"--dimensions {largest}: the model's vectors have {width} dimensions")
-    if isinstance(made, Aggretriever) and made.cls_dim and made.agg_dim:
-        cls_first = settings.agg_order is encoding.AggOrder.CLS_AGG
-        split = made.cls_dim if cls_first else made.agg_dim
-        halves = slice(0, split), slice(split, made.dimension)
-        parts = halves if cls_first else halves[::-1]
-    several = settings.reduction is encoding.Reduction.SELF_CONTRASTIVE
-    several = several and isinstance(made, MultiVector)
-    return RetrievalObjective(run.objective, parts, several, settings.l2_norm)
+
+
+def _aggretriever_parts(
+    representation: Aggretriever, order: encoding.AggOrder
+) -> tuple[slice, slice] | None:
+    """Return where the [CLS] and the agg part of a vector are; None if it has only one."""
+    if not representation.cls_dim or not representation.agg_dim:
+        return None
+    if order is encoding.AggOrder.CLS_AGG:
+        split = representation.cls_dim
+        return slice(0, split), slice(split, representation.dimension)
+    split = representation.agg_dim
+    return slice(split, representation.dimension), slice(0, split)
 
 
 def reranker_training(run: FinetuneRun) -> Training:
     """Load the cross-encoder of a run, or give an encoder a new linear head."""
     model = reranker_to_train(find_model(run.finetune.model)[1], run.sampling.seed)
     model = model.fit(run.text, run.reranking.pair_max_length)
-    joiner, tokenizers = model.joiner(), (model.tokenizer(), model.tokenizer())
-    batches, measured = partial(PairTrainingBatches, joiner), partial(measure_groups, model, joiner)
-    prepare = partial(prepare_queries, run, tokenizers, batches, measured)
+    joiner = model.joiner()
+    tokenizers = (model.tokenizer(), model.tokenizer())
     settings = encoding.RepresentationSettings(encoding.Representation.CROSS_ENCODER)
-    resolved = {"representation": as_json(settings), "text": as_json(model.text)}
-    step = partial(reranking_step, model, run.reranking.r_drop, run.cache)
-    return Training(model, step, model.save, model.load, prepare, resolved)
+    return Training(
+        model,
+        step=partial(reranking_step, model, run.reranking.r_drop, run.cache),
+        save=model.save,
+        load=model.load,
+        prepare=partial(
+            prepare_queries,
+            run,
+            tokenizers,
+            partial(PairTrainingBatches, joiner),
+            partial(measure_groups, model, joiner),
+        ),
+        resolved={"representation": as_json(settings), "text": as_json(model.text)},
+    )

@@ -1,8 +1,10 @@
 """`denserk pretrain`: a backbone is pre-trained for retrieval."""
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers import set_seed
 
@@ -29,81 +31,125 @@ logger = logging.getLogger(__name__)
 
 def pretrain(run: PretrainRun) -> run_folder.TrainingResult:
     """Pre-train a backbone, and save it as a folder that transformers and `finetune` take."""
-    settings = run.pretrain
-    # every input is opened, so that a missing one is reported before long work on the others
-    for name in filter(None, (settings.expansions, run.masking.frequency_dict)):
-        with open_binary(name):
-            pass
-    # standard input can be read once, and may have generated text
-    sources = [source for source in settings.corpus if source != STREAM]
-    first = [next(documents_of(run, source), None) for source in sources]
-    generated = STREAM in settings.corpus or any(each and each.tokens is not None for each in first)
-    master = settings.objective is PretrainingObjective.MASTER
-    if master and settings.expansions is None and not generated:
+    has_generated_text = _open_inputs(run)
+    is_master = run.pretrain.objective is PretrainingObjective.MASTER
+    if is_master and run.pretrain.expansions is None and not has_generated_text:
         refuse_generated(frozenset(run.objective.tasks))
     return run_folder.train(run, partial(training_of, run))
 
 
+def _open_inputs(run: PretrainRun) -> bool:
+    """Open every input, so that a missing one is reported before long work on the others.
+
+    Return whether a corpus may have generated text. Standard input, which can be read once, may.
+    """
+    settings = run.pretrain
+    for name in (settings.expansions, run.masking.frequency_dict):
+        if name is not None:
+            with open_binary(name):
+                pass
+    has_generated_text = STREAM in settings.corpus
+    for source in settings.corpus:
+        if source == STREAM:
+            continue
+        first_document = next(documents_of(run, source), None)
+        if first_document is not None and first_document.tokens is not None:
+            has_generated_text = True
+    return has_generated_text
+
+
 def training_of(run: PretrainRun, output: Path) -> Training:
     """Load the model to start from, initialising it first if there is none."""
-    settings, optimizer = run.pretrain, run.optimizer
     again = not run_folder.is_resumable(output)
     root = main_process_first(partial(start_folder, run, output / run_folder.START, again=again))
     set_seed(run.masking.seed)
     with reading([root]):
-        objective, tokenizer = load_objective(run, root), load_tokenizer(root)
-
-    def save(folder: Path) -> None:
-        objective.save_heads(folder)
-        model, longest = objective.backbone.model, tokenizer.model_max_length
-        save_transformer(folder, model, model.state_dict(), tokenizer, longest)
-
-    def load(folder: Path) -> None:
-        backbone = StoredEncoder.read(folder).masked_lm()
-        objective.backbone.load_state_dict(backbone.state_dict())
-        objective.load_heads(folder)
-
-    def prepare_batches(output: Path) -> tuple[PretrainingBatches, None]:
-        again = not run_folder.is_resumable(output)  # --overwrite has emptied it by now
-        store = prepare(run, output / run_folder.DATA, tokenizer, again=again)
-        if settings.tokenize_to is not None:
-            name = settings.model or settings.tokenizer or str(output / run_folder.START)
-            write_tokens(store, Path(settings.tokenize_to), name, tokenizer.sep_token_id)
-        batches = PretrainingBatches(run, store, tokenizer, **run_folder.share_of_batches(run))
-        data = f"{store.contents['tokens']:,} tokens in {len(store):,} {store.unit}"
-        epochs = f"{len(batches) / batches.steps_per_epoch:.3g} epochs"
-        logger.info(f"{data}: {len(batches):,} batches of {optimizer.batch_size:,}, {epochs}")
-        return batches, None
-
-    step = partial(pretraining_step, objective, run)
+        pretrained = PretrainedModel(load_objective(run, root), load_tokenizer(root))
     masking = as_json(run.masking) | {"draws": DRAWS}
     if run.masking.frequency_dict is not None:
         masking["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
-    return Training(objective, step, save, load, prepare_batches, {"masking": masking})
+    return Training(
+        pretrained.objective,
+        step=partial(pretraining_step, pretrained.objective, run),
+        save=pretrained.save,
+        load=pretrained.load,
+        prepare=partial(prepare_batches, run, pretrained.tokenizer),
+        resolved={"masking": masking},
+    )
+
+
+@dataclass(frozen=True)
+class PretrainedModel:
+    """A backbone with the heads of its objective, and its tokenizer."""
+
+    objective: MaskedLanguageModel
+    tokenizer: Any
+
+    def save(self, folder: Path) -> None:
+        """Write a folder that transformers loads, and the heads beside."""
+        self.objective.save_heads(folder)
+        model = self.objective.backbone.model
+        longest = self.tokenizer.model_max_length
+        save_transformer(folder, model, model.state_dict(), self.tokenizer, longest)
+
+    def load(self, folder: Path) -> None:
+        """Read the weights of such a folder back."""
+        backbone = StoredEncoder.read(folder).masked_lm()
+        self.objective.backbone.load_state_dict(backbone.state_dict())
+        self.objective.load_heads(folder)
+
+
+def prepare_batches(
+    run: PretrainRun, tokenizer: Any, output: Path
+) -> tuple[PretrainingBatches, None]:
+    """Tokenise the corpus below the run's folder; return its batches, and nothing to measure by."""
+    again = not run_folder.is_resumable(output)  # --overwrite has emptied it by now
+    store = prepare(run, output / run_folder.DATA, tokenizer, again=again)
+    settings = run.pretrain
+    if settings.tokenize_to is not None:
+        model_name = settings.model or settings.tokenizer or str(output / run_folder.START)
+        write_tokens(store, Path(settings.tokenize_to), model_name, tokenizer.sep_token_id)
+    batches = PretrainingBatches(run, store, tokenizer, **run_folder.share_of_batches(run))
+    logger.info(
+        f"{store.contents['tokens']:,} tokens in {len(store):,} {store.unit}: {len(batches):,} "
+        f"batches of {run.optimizer.batch_size:,}, {len(batches) / batches.steps_per_epoch:.3g} "
+        "epochs"
+    )
+    return batches, None
 
 
 def load_objective(run: PretrainRun, root: Path) -> MaskedLanguageModel:
     """Build the objective of a run around the encoder of a folder, with the folder's heads."""
     stored = read_model_folder(root)
     if not stored.shared:
-        why = f"{root} has an encoder for queries and one for passages; pre-training takes one"
-        raise ModelError(why, f"give one of them: --model {stored.passage.folder}")
-    longest, length = stored.passage.max_length, run.units.max_length
-    if longest is not None and length > longest:
-        why = f"--max-length {length}: {root} has positions for {longest}"
-        raise UsageError(why, f"add --max-length {longest}, or less")
+        message = f"{root} has an encoder for queries and one for passages; pre-training takes one"
+        raise ModelError(message, f"give one of them: --model {stored.passage.folder}")
+    positions = stored.passage.max_length
+    length = run.units.max_length
+    if positions is not None and length > positions:
+        message = f"--max-length {length}: {root} has positions for {positions}"
+        raise UsageError(message, f"add --max-length {positions}, or less")
     objective = KINDS[run.pretrain.objective](stored.passage.masked_lm(), run.objective)
-    if not objective.heads:
-        return objective
-    try:
-        read = None if run.objective.fresh_heads else objective.load_heads(root)
-    except ModelError as error:
-        error.hint = error.hint or "add --set fresh-heads=yes to start with new ones"
-        raise
-    how = f"from {read}" if read else "randomly initialised"
-    logger.info(f"{', '.join(objective.heads)}: {how}")
-    cocondenser = run.pretrain.objective is PretrainingObjective.COCONDENSER
-    if cocondenser and read is None and not run.objective.fresh_heads:
-        why = f"{root} has no {objective.head_files[0]}: a Condenser without its head is worse"
-        logger.warning(f"{why}; start from the folder that --objective condenser wrote")
+    if objective.heads:
+        _load_heads(objective, run, root)
     return objective
+
+
+def _load_heads(objective: MaskedLanguageModel, run: PretrainRun, root: Path) -> None:
+    """Read the heads that a folder has, unless new ones are asked for, and log where they are."""
+    starts_fresh = run.objective.fresh_heads
+    heads_file = None
+    if not starts_fresh:
+        try:
+            heads_file = objective.load_heads(root)
+        except ModelError as error:
+            error.hint = error.hint or "add --set fresh-heads=yes to start with new ones"
+            raise
+    origin = f"from {heads_file}" if heads_file else "randomly initialised"
+    logger.info(f"{', '.join(objective.heads)}: {origin}")
+    is_cocondenser = run.pretrain.objective is PretrainingObjective.COCONDENSER
+    if is_cocondenser and heads_file is None and not starts_fresh:
+        logger.warning(
+            f"{root} has no {objective.head_files[0]}: a Condenser without its head is worse; "
+            "start from the folder that --objective condenser wrote"
+        )

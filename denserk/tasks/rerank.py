@@ -1,4 +1,4 @@
-"""Rerank a run with a cross-encoder.
+"""`denserk rerank`: the hits of a run are scored with a cross-encoder.
 
 Memory holds some bytes for each passage that the run names: their texts are copied to a temporary
 folder (TMPDIR says where) as the corpus streams by, and read from there.
@@ -7,13 +7,14 @@ folder (TMPDIR says where) as the corpus streams by, and read from there.
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED, CorpusSettings
@@ -35,8 +36,14 @@ from denserk.models.cross_encoder import PairScorer
 from denserk.records import Query, best_first
 from denserk.reporting import track
 
-Group = tuple[str, list[str]]  # a query id, and the ids of its hits, best first
 SCORED_TOGETHER = 8192  # pairs, of one query or several, that are sorted by length into batches
+
+
+class Candidates(NamedTuple):
+    """The passages of a query that are scored, best first."""
+
+    qid: str
+    docids: list[str]
 
 
 @dataclass
@@ -61,95 +68,154 @@ def rerank(
     `text` holds fields of `TextSettings` that replace those of the cross-encoder.
     """
     scorer = PairScorer(paths.model, text, settings.pair_max_length, compute)
-    result = RerankResult()
-    ranking = Ranking(settings)
     with scratch_folder("rerank") as scratch:
         queries = {query.qid: query for query in read_queries(paths.topics, paths.topics_format)}
-        run = paths.run
-        if run == STREAM:  # cannot be read twice
-            run = str(scratch / "standard-input")
-            with Path(run).open("wb") as out:
-                shutil.copyfileobj(sys.stdin.buffer, out)
-        version = Version.of(run)  # of the run as it is read the first time, and again
-        with version.reading():
-            run_sha256 = checksum(run)
-
-        def groups() -> Iterator[Group]:
-            for hits in version.guard(read_run(run)):
-                left_out = hits.qid if settings.remove_query else None
-                ranked = best_first(zip(hits.docids, hits.scores, strict=True))
-                docids = [docid for docid, _ in ranked if docid != left_out]
-                yield hits.qid, docids[: settings.depth]
-
-        def answers(texts: PassageTexts) -> Iterator[tuple[str, Hits]]:
-            """Score a few queries at a time, in the order of the run; count on the way."""
-            for batch in _batches(groups()):
-                start = time.perf_counter()
-                # the first reading has required all queries and passages
-                if not queries.keys() >= {qid for qid, _ in batch}:
-                    raise changed(paths.run)
-                pairs = [(queries[qid], docid) for qid, docids in batch for docid in docids]
-                passages = [passage for passage in texts.get([d for _, d in pairs]) if passage]
-                if len(passages) < len(pairs):
-                    raise changed(paths.run)
-                scores = scorer.score([query for query, _ in pairs], passages)
-                result.scoring_seconds += time.perf_counter() - start
-                result.queries += len(batch)
-                result.pairs += len(pairs)
-                ends = np.cumsum([len(docids) for _, docids in batch])
-                scores_by_query = np.split(scores, ends[:-1])
-                for (qid, docids), of_query in zip(batch, scores_by_query, strict=True):
-                    yield qid, ranking.final(ranking.best(qid, docids, of_query.tolist()))
-                progress.advance(len(pairs))
-
+        run = RereadRun(paths.run, scratch, settings)
+        reranker = RunReranker(scorer, queries, settings, paths.run)
         with closing(PassageTexts(scratch / "passages", scorer.text.fields)) as texts:
-            count = _refer(texts, groups(), queries, paths)
+            pairs = note_passages(texts, run.candidates(), queries, paths)
             texts.find(read_passages(paths.corpus, corpus, text.get("fields")), paths.corpus)
             hint = "name the --corpus that the run was made from"
             texts.require_all(paths.corpus, "the run's hits", hint)
             forget_file(paths.output)
-            with track("reranking", count, "pairs") as progress:
-                result.hits = write_run(
-                    paths.output, answers(texts), settings.output_format, settings.tag
-                )
-        ranking.report()
-        topics_sha256 = texts_sha256(query[:2] for query in queries.values())
+            with track("reranking", pairs, "pairs") as progress:
+                rankings = reranker.rankings(run.candidates(), texts, progress.advance)
+                hits = write_run(paths.output, rankings, settings.output_format, settings.tag)
+        result = reranker.result
+        result.hits = hits
+        reranker.ranking.report()
+        topics_sha256 = texts_sha256([query.qid, query.text] for query in queries.values())
         made_from = {
             "model": scorer.description(),
-            "run": {"name": paths.run, "sha256": run_sha256},
+            "run": {"name": paths.run, "sha256": run.sha256},
             "topics": {"name": paths.topics, "sha256": topics_sha256},
             "corpus": {"name": paths.corpus, **as_json(corpus)},
         }
-        counts = {name: getattr(result, name) for name in ("queries", "pairs", "hits")}
+        counts = {"queries": result.queries, "pairs": result.pairs, "hits": result.hits}
         describe_run(paths.output, settings, made_from, counts)
     return result
 
 
-def _refer(
-    texts: PassageTexts, groups: Iterable[Group], queries: Mapping[str, Query], paths: RerankPaths
+class RereadRun:
+    """A run that is read twice: it must be the same both times, and a stream is copied."""
+
+    def __init__(self, name: str, scratch: Path, settings: RerankSettings) -> None:
+        self._settings = settings
+        self._path = name
+        if name == STREAM:
+            self._path = str(scratch / "standard-input")
+            with Path(self._path).open("wb") as copy:
+                shutil.copyfileobj(sys.stdin.buffer, copy)
+        self._version = Version.of(self._path)
+        with self._version.reading():
+            self.sha256 = checksum(self._path)
+
+    def candidates(self) -> Iterator[Candidates]:
+        """Yield the passages of each query that are scored, in the order of the run."""
+        settings = self._settings
+        for hits in self._version.guard(read_run(self._path)):
+            ranked = best_first(zip(hits.docids, hits.scores, strict=True))
+            docids = [docid for docid, _ in ranked]
+            if settings.remove_query:
+                docids = [docid for docid in docids if docid != hits.qid]
+            yield Candidates(hits.qid, docids[: settings.depth])
+
+
+def note_passages(
+    texts: PassageTexts,
+    candidates: Iterable[Candidates],
+    queries: Mapping[str, Query],
+    paths: RerankPaths,
 ) -> int:
-    """Note the passages that are hit, and return the number of hits."""
-    unknown, hits = [], 0
-    for qid, docids in groups:
+    """Note the passages whose texts are needed, and return the number of pairs."""
+    pairs = 0
+    unknown_qids = []
+    for qid, docids in candidates:
         texts.refer(docids)
-        hits += len(docids)
+        pairs += len(docids)
         if qid not in queries:
-            unknown.append(qid)
-    if unknown:
-        found = f"{len(unknown):,} queries that {paths.topics} does not hold ({some(unknown)})"
+            unknown_qids.append(qid)
+    if unknown_qids:
+        message = (
+            f"{len(unknown_qids):,} queries that {paths.topics} does not hold "
+            f"({some(unknown_qids)})"
+        )
         hint = "name the --topics that the run was made from"
-        raise InputError(paths.run, None, found, "queries that are there", hint)
-    if not hits:
+        raise InputError(paths.run, None, message, "queries that are there", hint)
+    if not pairs:
         raise InputError(paths.run, None, "no hits", "at least one")
-    return hits
+    return pairs
 
 
-def _batches(groups: Iterable[Group]) -> Iterator[list[Group]]:
-    batch: list[Group] = []
-    for group in groups:
-        batch.append(group)
-        if sum(len(docids) for _, docids in batch) >= SCORED_TOGETHER:
+class RunReranker:
+    """Scores a few queries at a time, in the order of the run; `result` counts on the way."""
+
+    def __init__(
+        self,
+        scorer: PairScorer,
+        queries: Mapping[str, Query],
+        settings: RerankSettings,
+        run_name: str,
+    ) -> None:
+        self._scorer = scorer
+        self._queries = queries
+        self._run_name = run_name
+        self.ranking = Ranking(settings)
+        self.result = RerankResult()
+
+    def rankings(
+        self,
+        candidates: Iterable[Candidates],
+        texts: PassageTexts,
+        advance: Callable[[int], None],
+    ) -> Iterator[tuple[str, Hits]]:
+        """Yield the new hits of each query; `advance` is called with numbers of scored pairs."""
+        for batch in batches(candidates):
+            scores = self._score(batch, texts)
+            ends = np.cumsum([len(docids) for _, docids in batch])
+            scores_by_query = np.split(scores, ends[:-1])
+            for (qid, docids), query_scores in zip(batch, scores_by_query, strict=True):
+                best = self.ranking.best(qid, docids, query_scores.tolist())
+                yield qid, self.ranking.final(best)
+            advance(len(scores))
+
+    def _score(self, batch: Sequence[Candidates], texts: PassageTexts) -> NDArray[np.float32]:
+        """Return the scores (P,) of a batch's pairs of query and passage."""
+        started = time.perf_counter()
+        queries = []
+        docids = []
+        for candidates in batch:
+            query = self._queries.get(candidates.qid)
+            if query is None:  # the first reading has required all queries and passages
+                raise changed(self._run_name)
+            queries += [query] * len(candidates.docids)
+            docids += candidates.docids
+        passages = [passage for passage in texts.get(docids) if passage is not None]
+        if len(passages) < len(docids):
+            raise changed(self._run_name)
+        scores = self._scorer.score(queries, passages)
+        self.result.scoring_seconds += time.perf_counter() - started
+        self.result.queries += len(batch)
+        self.result.pairs += len(docids)
+        return scores
+
+
+def batches(candidates: Iterable[Candidates]) -> Iterator[list[Candidates]]:
+    """Yield the candidates of several queries together, until there are enough pairs.
+
+    >>> few = Candidates("q1", ["d1"])
+    >>> many = Candidates("q2", ["d1"] * SCORED_TOGETHER)
+    >>> [len(batch) for batch in batches([few, many, few])]
+    [2, 1]
+    """
+    batch: list[Candidates] = []
+    pairs = 0
+    for of_query in candidates:
+        batch.append(of_query)
+        pairs += len(of_query.docids)
+        if pairs >= SCORED_TOGETHER:
             yield batch
             batch = []
+            pairs = 0
     if batch:
         yield batch

@@ -3,10 +3,11 @@
 import copy
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -33,55 +34,79 @@ def with_adapters(training: Training, run: FinetuneRun) -> Training:
     """
     if run.adapters.lora is None:
         return training
-    owners = [each for each in training.model.modules() if isinstance(each, Backbone | Reranker)]
-    sides = (model_folder.PASSAGE_SIDE, model_folder.QUERY_SIDE) if len(owners) > 1 else ("",)
-    adapted = {
-        Path(side, "adapter"): (owner, _adapted(owner, run))
-        for side, owner in zip(sides, owners, strict=True)
-    }
-    sizes = {each: each.numel() for each in training.model.parameters()}
-    trained = sum(size for each, size in sizes.items() if each.requires_grad)
+    adapted = AdaptedModel(training, run)
+    sizes = {parameter: parameter.numel() for parameter in training.model.parameters()}
+    trained = sum(size for parameter, size in sizes.items() if parameter.requires_grad)
     logger.info(f"LoRA trains {trained:,} of {sum(sizes.values()):,} weights")
-
-    def with_sums(work: Callable[[Path], None], folder: Path) -> None:
-        for owner, model in adapted.values():
-            owner.model = copy.deepcopy(model).merge_and_unload()
-        work(folder)
-        for owner, model in adapted.values():
-            owner.model = model.get_base_model()
-
-    def save(folder: Path) -> None:
-        for place, (_, model) in adapted.items():
-            model.save_pretrained(folder / place, save_embedding_layers=False)
-            flush_tree(folder / place)
-        with_sums(training.save, folder)
-
-    def load(folder: Path) -> None:
-        with_sums(training.load, folder)  # heads that are no part of a transformer
-        for place, (_, model) in adapted.items():
-            tensors = read_tensors(folder / place / "adapter_model.safetensors")
-            require("peft", "--lora").set_peft_model_state_dict(model, tensors)
-
-    return replace(training, save=save, load=load)
+    return replace(training, save=adapted.save, load=adapted.load)
 
 
-def _adapted(owner: Backbone | Reranker, run: FinetuneRun) -> Any:
+class AdaptedTransformer(NamedTuple):
+    """A transformer with adapters."""
+
+    folder: Path  # of the adapters, within the model's folder
+    owner: Backbone | Reranker  # whose `model` the transformer is
+    model: Any  # peft's model of it
+
+
+class AdaptedModel:
+    """The model of a training with adapters in its transformers."""
+
+    def __init__(self, training: Training, run: FinetuneRun) -> None:
+        self._training = training
+        owners = [
+            module for module in training.model.modules() if isinstance(module, Backbone | Reranker)
+        ]
+        sides: tuple[str, ...] = ("",)
+        if len(owners) > 1:
+            sides = (model_folder.PASSAGE_SIDE, model_folder.QUERY_SIDE)
+        self._transformers = [
+            AdaptedTransformer(Path(side, "adapter"), owner, _add_adapters(owner, run))
+            for side, owner in zip(sides, owners, strict=True)
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Write adapters in peft's format, and the model with the sums of weights and adapters."""
+        for transformer in self._transformers:
+            adapter_folder = folder / transformer.folder
+            transformer.model.save_pretrained(adapter_folder, save_embedding_layers=False)
+            flush_tree(adapter_folder)
+        with self._sums():
+            self._training.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Read the adapters and the new heads back."""
+        with self._sums():  # heads that are no part of a transformer
+            self._training.load(folder)
+        peft = require("peft", "--lora")
+        for transformer in self._transformers:
+            tensors = read_tensors(folder / transformer.folder / "adapter_model.safetensors")
+            peft.set_peft_model_state_dict(transformer.model, tensors)
+
+    @contextmanager
+    def _sums(self) -> Iterator[None]:
+        """Put copies, in which adapters are added to the weights, in the transformers' place."""
+        for transformer in self._transformers:
+            transformer.owner.model = copy.deepcopy(transformer.model).merge_and_unload()
+        yield
+        for transformer in self._transformers:
+            transformer.owner.model = transformer.model.get_base_model()
+
+
+def _add_adapters(owner: Backbone | Reranker, run: FinetuneRun) -> Any:
     """Add adapters to a transformer in place; return peft's model of it."""
-    settings, model, rank = run.adapters, owner.model, run.adapters.lora or 0
+    settings = run.adapters
+    rank = settings.lora or 0
+    model = owner.model
     peft = require("peft", "--lora")
-    usual = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    default_targets = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    targets = [*settings.lora_targets]
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=settings.lora_alpha or 2 * rank,
         lora_dropout=settings.lora_dropout,
-        target_modules=[*settings.lora_targets] or usual.get(model.config.model_type, "all-linear"),
-        modules_to_save=[  # a decoder tied to the embeddings stays so
-            name
-            for name, module in model.named_modules()
-            if f"{name}.".startswith(owner.new_heads)
-            and isinstance(module, nn.Linear | nn.LayerNorm)
-            and module is not model.get_output_embeddings()
-        ],
+        target_modules=targets or default_targets.get(model.config.model_type, "all-linear"),
+        modules_to_save=_new_heads(owner),
     )
     # is written beside the adapter: a folder without the folders of this machine
     base = run.finetune.model
@@ -91,3 +116,17 @@ def _adapted(owner: Backbone | Reranker, run: FinetuneRun) -> Any:
             return peft.get_peft_model(model, config)
     except ValueError as error:
         raise UsageError(f"--set lora-targets: {error}") from None
+
+
+def _new_heads(owner: Backbone | Reranker) -> list[str]:
+    """Return the names of the new layers, which are trained whole.
+
+    A decoder that is tied to the embeddings is none of them, and stays tied.
+    """
+    names = []
+    for name, module in owner.model.named_modules():
+        is_head = f"{name}.".startswith(owner.new_heads)
+        has_weights = isinstance(module, nn.Linear | nn.LayerNorm)
+        if is_head and has_weights and module is not owner.model.get_output_embeddings():
+            names.append(name)
+    return names

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from datasets import List, Value
@@ -12,6 +12,7 @@ from torch import nn
 
 from denserk.config import encoding, recorded
 from denserk.config.finetuning import FinetuneRun
+from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
 from denserk.data.batches import plan
 from denserk.data.pretraining_data import split_sentences
@@ -43,62 +44,126 @@ def alignment_training(run: FinetuneRun) -> Training:
         raise UsageError("--objective align needs --teacher, whose query vectors are learned")
     compute = encoding.ComputeSettings(device=run.finetune.device)
     teacher = TextEncoder(run.finetune.teacher, compute=compute)
-    name, stored, tokenizer = read_student(run.finetune.model, teacher)
-    start = stored.query.keep_layers(run.finetune.keep_layers)
-    # a query has one vector, whatever passages have
-    usual = {"l2_norm": teacher.representation.l2_norm, "layers": (), "reduction": "average"}
-    chosen = model_folder.override(stored.representation, {**usual, **run.representation})
-    encoder = start.build(chosen, train=True)
-    if encoder.dimension != teacher.dimension:
-        chosen = model_folder.override(chosen, {"projection": teacher.dimension})
-        encoder = start.build(chosen, train=True)
-    for module in encoder.modules():
-        if isinstance(module, nn.Dropout):  # vectors with noise are not the teacher's
-            module.p = 0.0
-    texts = model_folder.fit_lengths(stored.text, run.text, start.max_length)
-    own = TextTokenizer(tokenizer, texts)
-    described = {key: teacher.description()[key] for key in model_folder.TEACHER}
-    # a folder without the folders of this machine: the fingerprint tells whose vectors they are
-    public = {**described, "name": recorded.public_name(teacher.name, Path(teacher.name).parent)}
+    student = TrainedStudent(run, teacher)
+    encoder = student.encoder
+    tokenize = partial(prepare_alignment, run, student.tokenizer, teacher)
+    return Training(
+        encoder,
+        step=partial(sentence_step, encoder, run.objective, run.cache),
+        save=student.save,
+        load=student.load,
+        prepare=partial(prepare_sentences, run, encoder, tokenize),
+        resolved={
+            "representation": as_json(student.representation),
+            "text": as_json(student.text),
+            "teacher": student.teacher,
+        },
+    )
 
-    def save(folder: Path) -> None:
-        saving.save_model(folder, encoder, tokenizer, texts, base=name, queries_of=public)
 
-    def load(folder: Path) -> None:
+class TrainedStudent:
+    """An encoder of queries that learns a teacher's vectors, and saves itself as a model folder."""
+
+    def __init__(self, run: FinetuneRun, teacher: TextEncoder) -> None:
+        start = read_student(run.finetune.model, teacher)
+        self._name = start.name
+        self._tokenizer = start.tokenizer
+        stored_encoder = start.stored.query.keep_layers(run.finetune.keep_layers)
+        # a query has one vector, whatever passages have
+        defaults = {
+            "l2_norm": teacher.representation.l2_norm,
+            "layers": (),
+            "reduction": "average",
+        }
+        representation = model_folder.override(
+            start.stored.representation, {**defaults, **run.representation}
+        )
+        encoder = stored_encoder.build(representation, train=True)
+        if encoder.dimension != teacher.dimension:
+            projection = {"projection": teacher.dimension}
+            representation = model_folder.override(representation, projection)
+            encoder = stored_encoder.build(representation, train=True)
+        without_dropout(encoder)
+        self.representation = representation
+        self.encoder = encoder
+        longest = stored_encoder.max_length
+        self.text = model_folder.fit_lengths(start.stored.text, run.text, longest)
+        self.tokenizer = TextTokenizer(self._tokenizer, self.text)
+        description = teacher.description()
+        self.teacher = {key: description[key] for key in model_folder.TEACHER}
+
+    def save(self, folder: Path) -> None:
+        """Write a model folder, which records whose queries it encodes."""
+        # a folder without the folders of this machine: the fingerprint tells whose vectors they are
+        name = self.teacher["name"]
+        public_name = recorded.public_name(name, Path(name).parent)
+        saving.save_model(
+            folder,
+            self.encoder,
+            self._tokenizer,
+            self.text,
+            base=self._name,
+            queries_of={**self.teacher, "name": public_name},
+        )
+
+    def load(self, folder: Path) -> None:
+        """Read the weights of a model folder back."""
         saved = model_folder.read_model_folder(folder)
-        encoder.load_state_dict(saved.query.build(saved.representation).state_dict())
-
-    tokenize = partial(prepare_alignment, run, own, teacher)
-    prepare = partial(prepare_sentences, run, encoder, tokenize)
-    step = partial(sentence_step, encoder, run.objective, run.cache)
-    resolved = {"representation": as_json(chosen), "text": as_json(texts), "teacher": described}
-    return Training(encoder, step, save, load, prepare, resolved)
+        self.encoder.load_state_dict(saved.query.build(saved.representation).state_dict())
 
 
-def read_student(model: str, teacher: TextEncoder) -> tuple[str, model_folder.StoredModel, Any]:
-    """Return name, model and tokenizer to start from; static ones have the teacher's of tokens."""
-    if model != STATIC:
-        name, folder = find_model(model)
-        stored = model_folder.read_model_folder(folder)
-        return name, stored, stored.load_tokenizer(stored.query.folder)
-    of_teacher = model_folder.read_model_folder(find_model(teacher.name)[1])
-    folder = of_teacher.query.folder
-    tokenizer = of_teacher.load_tokenizer(folder)
+def without_dropout(encoder: nn.Module) -> None:
+    """Turn dropout off, in training too: vectors with noise are not the teacher's."""
+    for module in encoder.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+
+
+class StudentStart(NamedTuple):
+    """What a student starts from."""
+
+    name: str
+    stored: model_folder.StoredModel
+    tokenizer: Any
+
+
+def read_student(model: str, teacher: TextEncoder) -> StudentStart:
+    """Return what a student starts from: a model, or the teacher's vectors of single tokens."""
+    if model == STATIC:
+        return static_student(teacher)
+    name, folder = find_model(model)
+    stored = model_folder.read_model_folder(folder)
+    return StudentStart(name, stored, stored.load_tokenizer(stored.query.folder))
+
+
+def static_student(teacher: TextEncoder) -> StudentStart:
+    """Return a static model: a table of the teacher's vectors of single tokens."""
+    teacher_model = model_folder.read_model_folder(find_model(teacher.name)[1])
+    folder = teacher_model.query.folder
+    tokenizer = teacher_model.load_tokenizer(folder)
     encoder, _ = teacher.sides[QUERY]
+    token_count = encoder.backbone.config.vocab_size
+    before, after = special_tokens_around(tokenizer)
+    token_texts = [[*before, token, *after] for token in range(token_count)]
+    planned = plan(token_texts, 0, teacher.batch_tokens)
+    with track("encoding single tokens", token_count, "tokens") as progress:
+        vectors = teacher.encode_planned(QUERY, planned, progress.advance)
+    config = StaticConfig(vocab_size=token_count, hidden_size=teacher.dimension)
+    weights = {"embedding.weight": torch.from_numpy(vectors)}
+    stored_encoder = model_folder.StoredEncoder(folder, config, weights, {})
+    pooling = encoding.RepresentationSettings(encoding.Representation.MEAN)
+    stored = model_folder.StoredModel(folder, stored_encoder, stored_encoder, pooling, teacher.text)
+    return StudentStart(STATIC, stored, without_special_tokens(tokenizer))
+
+
+def special_tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the ids that a tokenizer puts before and after a text."""
     tokenizer.backend_tokenizer.no_padding()
     text = tokenizer.backend_tokenizer.encode("a")
-    first, last = (text.sequence_ids[::step].index(0) for step in (1, -1))
-    before, after = text.ids[:first], text.ids[len(text.ids) - last :]
-    count = encoder.backbone.config.vocab_size
-    planned = plan([[*before, token, *after] for token in range(count)], 0, teacher.batch_tokens)
-    with track("encoding single tokens", count, "tokens") as progress:
-        vectors = teacher.encode_planned(QUERY, planned, progress.advance)
-    config = StaticConfig(vocab_size=count, hidden_size=teacher.dimension)
-    weights = {"embedding.weight": torch.from_numpy(vectors)}
-    start = model_folder.StoredEncoder(folder, config, weights, {})
-    pooling = encoding.RepresentationSettings(encoding.Representation.MEAN)
-    stored = model_folder.StoredModel(folder, start, start, pooling, teacher.text)
-    return STATIC, stored, without_special_tokens(tokenizer)
+    is_special = [sequence is None for sequence in text.sequence_ids]
+    before = is_special.index(False)
+    after = is_special[::-1].index(False)
+    return text.ids[:before], text.ids[len(text.ids) - after :]
 
 
 def prepare_alignment(
@@ -111,25 +176,41 @@ def prepare_alignment(
     again: bool,
 ) -> SentenceStore:
     """Tokenise queries, to train also the sentences of --corpus, and encode them by the teacher."""
-    fields = teacher.text.fields
     corpus = run.finetune.corpus if folder.name == run_folder.DATA else None
+    fields = teacher.text.fields
 
-    def texts() -> Iterator[Query]:
+    def read_texts() -> Iterator[Query]:
         for source in sources:
             yield from read_queries(source)
-        for passage in read_passages(corpus, run.corpus, fields) if corpus else ():
-            for part in map(passage.field, fields):
-                yield from (Query(passage.docid, text) for text in split_sentences(part))
+        if corpus is not None:
+            yield from corpus_sentences(corpus, run.corpus, fields)
 
-    def rows() -> Iterator[dict[str, Any]]:
-        left = texts()
-        with track("encoding by the teacher", None, "queries") as progress:
-            while block := list(islice(left, BLOCK)):
-                vectors = teacher.encode_queries(block)
-                for ids, vector in zip(tokenizer.queries(block), vectors, strict=True):
-                    yield {"input_ids": ids, "label": vector}
-                progress.advance(len(block))
+    return write_sentences(
+        folder,
+        tokenizer,
+        {"size": 1, "corpus": as_json(run.corpus), "teacher": teacher.description()},
+        {"file": sources, "corpus": corpus},
+        List(Value("float32"), teacher.dimension),
+        lambda: alignment_rows(read_texts(), tokenizer, teacher),
+        again=again,
+    )
 
-    settings = {"size": 1, "corpus": as_json(run.corpus), "teacher": teacher.description()}
-    inputs, label = {"file": sources, "corpus": corpus}, List(Value("float32"), teacher.dimension)
-    return write_sentences(folder, tokenizer, settings, inputs, label, rows, again=again)
+
+def corpus_sentences(corpus: str, format: CorpusSettings, fields: Sequence[str]) -> Iterator[Query]:
+    """Yield the sentences of a corpus, each as a query with its passage's id."""
+    for passage in read_passages(corpus, format, fields):
+        for name in fields:
+            for sentence in split_sentences(passage.field(name)):
+                yield Query(passage.docid, sentence)
+
+
+def alignment_rows(
+    texts: Iterator[Query], tokenizer: TextTokenizer, teacher: TextEncoder
+) -> Iterator[dict[str, Any]]:
+    """Yield the student's token ids of each text, and the teacher's vector of it."""
+    with track("encoding by the teacher", None, "queries") as progress:
+        while block := list(islice(texts, BLOCK)):
+            vectors = teacher.encode_queries(block)
+            for ids, vector in zip(tokenizer.queries(block), vectors, strict=True):
+                yield {"input_ids": ids, "label": vector}
+            progress.advance(len(block))

@@ -1,4 +1,4 @@
-"""Training data that a teacher prepares: query vectors and the sentences of its student."""
+"""Tokenised training and held-out data below the folder of a run, and what measures on it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,27 +21,49 @@ BLOCK = 4096  # queries that a teacher encodes at once
 def prepare_queries(
     run: FinetuneRun,
     tokenizers: tuple[TextTokenizer, TextTokenizer],
-    kind: Callable[..., TrainingBatches],
-    measured: Callable[[list[DevSet]], dict[str, float]],
+    batches_class: Callable[..., TrainingBatches],
+    measure: Callable[[list[DevSet]], dict[str, float]],
     output: Path,
     guide: TextEncoder | None = None,
 ) -> Prepared:
-    """Tokenise queries and passages below the run's folder."""
+    """Tokenise queries and passages below the run's folder; return batches, and what measures.
+
+    `guide` reads the texts, too: they are tokenised for it beside.
+    """
+    query_tokenizer, passage_tokenizer = tokenizers
     tokenize = partial(prepare, again=not run_folder.is_resumable(output))
-    store, guided, held_out = tokenize(run, output / run_folder.DATA, *tokenizers), None, None
+    store = tokenize(run, output / run_folder.DATA, query_tokenizer, passage_tokenizer)
+    guide_store = None
     if guide is not None:
-        own = (guide.sides[side].tokenizer for side in (QUERY, PASSAGE))
-        fields = tokenizers[1].settings.fields  # rows are those of the model's own data
-        guided = tokenize(run, output / "guide-data", *own, distinct_by=fields)
-    if (file := run.validation.dev_data) is not None:
-        finetune = replace(run.finetune, train_data=(file,), train_format=None, qrels=None)
-        of_dev, folder = replace(run, finetune=finetune), output / run_folder.DEV_DATA
-        held_out = tokenize(of_dev, folder, *tokenizers)
-    dev, options = dev_sets(run, held_out, tokenizers), run_folder.share_of_batches(run)
-    options["with_scores"] = run.objective.distillation is not None
-    options["masks"] = run.objective.mask_false_negatives or guide is not None
-    batches = kind(store, run.sampling, run.optimizer.batch_size, guide=guided, **options)
-    return batches, partial(measured, dev) if dev else None
+        guide_store = tokenize(
+            run,
+            output / "guide-data",
+            guide.sides[QUERY].tokenizer,
+            guide.sides[PASSAGE].tokenizer,
+            distinct_by=passage_tokenizer.settings.fields,  # rows are those of the model's own data
+        )
+    dev_store = None
+    if run.validation.dev_data is not None:
+        dev_run = held_out_run(run, run.validation.dev_data)
+        dev_folder = output / run_folder.DEV_DATA
+        dev_store = tokenize(dev_run, dev_folder, query_tokenizer, passage_tokenizer)
+    sets = dev_sets(run, dev_store, tokenizers)
+    batches = batches_class(
+        store,
+        run.sampling,
+        run.optimizer.batch_size,
+        guide=guide_store,
+        with_scores=run.objective.distillation is not None,
+        masks=run.objective.mask_false_negatives or guide is not None,
+        **run_folder.share_of_batches(run),
+    )
+    return batches, partial(measure, sets) if sets else None
+
+
+def held_out_run(run: FinetuneRun, dev_data: str) -> FinetuneRun:
+    """Return a run whose training data is the held-out file."""
+    finetune = replace(run.finetune, train_data=(dev_data,), train_format=None, qrels=None)
+    return replace(run, finetune=finetune)
 
 
 def prepare_sentences(
@@ -50,9 +72,9 @@ def prepare_sentences(
     """Tokenise the sentences of a run below its folder; return batches, and what measures."""
     tokenize = partial(tokenize, again=not run_folder.is_resumable(output))
     store = tokenize(run.finetune.train_data, output / run_folder.DATA)
-    size, share = run.optimizer.batch_size, run_folder.share_of_batches(run)
-    batches = SentenceBatches(store, run.sampling, size, **share)
+    share = run_folder.share_of_batches(run)
+    batches = SentenceBatches(store, run.sampling, run.optimizer.batch_size, **share)
     if run.validation.dev_data is None:
         return batches, None
-    dev = tokenize([run.validation.dev_data], output / run_folder.DEV_DATA)
-    return batches, partial(measure_sentences, encoder, run.objective, dev)
+    dev_store = tokenize([run.validation.dev_data], output / run_folder.DEV_DATA)
+    return batches, partial(measure_sentences, encoder, run.objective, dev_store)

@@ -1,4 +1,4 @@
-"""Pre-train a backbone for retrieval, from a model or from random weights."""
+"""What pre-training starts from: a model, or random weights and a vocabulary of the corpus."""
 
 import logging
 from collections import Counter
@@ -25,6 +25,15 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
+KINDS: Mapping[PretrainingObjective, type[MaskedLanguageModel]] = {
+    PretrainingObjective.MLM: MaskedLanguageModel,
+    PretrainingObjective.CONDENSER: Condenser,
+    PretrainingObjective.COCONDENSER: Condenser,
+    PretrainingObjective.MASTER: Master,
+    PretrainingObjective.RETROMAE: RetroMae,
+    PretrainingObjective.DUPMAE: DupMae,
+}
+
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 MOST_CHARACTERS = 1000  # size of the alphabet; rarer characters become [UNK]
 POSITIONS = 512  # maximum sequence length of a new model, or --max-length
@@ -36,39 +45,67 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
     A new one is used again if its settings are equal; otherwise it is replaced, or, without
     `again`, a MismatchError is raised.
     """
-    settings, architecture = run.pretrain, run.pretrain.architecture
+    settings = run.pretrain
     if settings.model is not None:
         return find_model(settings.model, beside=KINDS[settings.objective].head_files)[1]
     if STREAM in settings.corpus:
-        why = "--corpus -: --architecture needs several passes, and standard input can be read once"
-        raise UsageError(why, "give a file")
-    assert architecture is not None
-    positions, seed = max(POSITIONS, run.units.max_length), run.masking.seed
-    chosen: dict[str, Any] = {"architecture": architecture, "positions": positions, "seed": seed}
-    inputs: dict[str, Any] = {"tokenizer": settings.tokenizer}
-    if settings.tokenizer is None:
-        chosen |= {"vocabulary_size": settings.vocabulary_size, "corpus": as_json(run.corpus)}
-        chosen |= {name: as_json(run.units)[name] for name in ("fields", "raw_text")}
-        inputs = {"corpus": settings.corpus}
+        message = (
+            "--corpus -: --architecture needs several passes, and standard input can be read once"
+        )
+        raise UsageError(message, "give a file")
+    start = NewModel(run)
+    plan = plan_of(start.settings, start.inputs, Kind.START)
+    prepare_folder(folder, plan, lambda part, _: start.write(part, folder), again=again)
+    return folder
 
-    def write(part: Path, _: Path) -> dict[str, Any]:
-        if settings.tokenizer is None:
-            texts, sources = partial(_texts, run), ", ".join(settings.corpus)
-            tokenizer = train_vocabulary(texts, settings.vocabulary_size, sources, positions)
-        else:
-            tokenizer = load_tokenizer(find_model(settings.tokenizer, "--tokenizer")[1])
-            if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
-                why = f"--tokenizer {settings.tokenizer} has no [MASK] or no [CLS] token"
-                raise UsageError(why, "give one of BERT's kind, or leave it out to train one")
+
+class NewModel:
+    """A randomly initialised BERT with a tokenizer: a given one, or one trained on the corpus."""
+
+    def __init__(self, run: PretrainRun) -> None:
+        assert run.pretrain.architecture is not None
+        self._run = run
+        self._architecture = run.pretrain.architecture
+        self._positions = max(POSITIONS, run.units.max_length)
+        self.settings: dict[str, Any] = {
+            "architecture": self._architecture,
+            "positions": self._positions,
+            "seed": run.masking.seed,
+        }
+        self.inputs: dict[str, Any] = {"tokenizer": run.pretrain.tokenizer}
+        if run.pretrain.tokenizer is None:
+            units = as_json(run.units)
+            self.settings["vocabulary_size"] = run.pretrain.vocabulary_size
+            self.settings["corpus"] = as_json(run.corpus)
+            self.settings["fields"] = units["fields"]
+            self.settings["raw_text"] = units["raw_text"]
+            self.inputs = {"corpus": run.pretrain.corpus}
+
+    def write(self, part: Path, folder: Path) -> dict[str, Any]:
+        """Write model and tokenizer to `part`, which becomes `folder`; return what is recorded."""
+        tokenizer = self._tokenizer()
         entries = len(tokenizer)
+        model = new_model(self._architecture, entries, self._run.masking.seed, self._positions)
         with write_errors(part):
             tokenizer.save_pretrained(part)
-            new_model(architecture, entries, seed, positions).save_pretrained(part)
-        logger.info(f"randomly initialised: {architecture}, a vocabulary of {entries:,}: {folder}")
+            model.save_pretrained(part)
+        logger.info(
+            f"randomly initialised: {self._architecture}, a vocabulary of {entries:,}: {folder}"
+        )
         return {"vocabulary": entries}
 
-    prepare_folder(folder, plan_of(chosen, inputs, Kind.START), write, again=again)
-    return folder
+    def _tokenizer(self) -> Any:
+        """Load the given tokenizer, or train one."""
+        settings = self._run.pretrain
+        if settings.tokenizer is None:
+            sources = ", ".join(settings.corpus)
+            texts = partial(_texts, self._run)
+            return train_vocabulary(texts, settings.vocabulary_size, sources, self._positions)
+        tokenizer = load_tokenizer(find_model(settings.tokenizer, "--tokenizer")[1])
+        if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
+            message = f"--tokenizer {settings.tokenizer} has no [MASK] or no [CLS] token"
+            raise UsageError(message, "give one of BERT's kind, or leave it out to train one")
+        return tokenizer
 
 
 def _texts(run: PretrainRun) -> Iterator[str]:
@@ -89,7 +126,9 @@ def train_vocabulary(
     first pass therefore finds the most frequent characters, and gives them in a fixed order.
     """
     normalizer = normalizers.BertNormalizer(lowercase=True)
-    counts = Counter(character for text in texts() for character in normalizer.normalize_str(text))
+    counts: Counter[str] = Counter()
+    for text in texts():
+        counts.update(normalizer.normalize_str(text))
     printed = [character for character in counts if not character.isspace()]
     ranked = sorted(printed, key=lambda character: (-counts[character], character))
     alphabet = sorted(ranked[: min(MOST_CHARACTERS, size // 4)])
@@ -123,13 +162,3 @@ def new_model(kind: Architecture, vocabulary: int, seed: int, positions: int) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return BertForMaskedLM(config)
-
-
-KINDS: Mapping[PretrainingObjective, type[MaskedLanguageModel]] = {
-    PretrainingObjective.MLM: MaskedLanguageModel,
-    PretrainingObjective.CONDENSER: Condenser,
-    PretrainingObjective.COCONDENSER: Condenser,
-    PretrainingObjective.MASTER: Master,
-    PretrainingObjective.RETROMAE: RetroMae,
-    PretrainingObjective.DUPMAE: DupMae,
-}
