@@ -59,10 +59,11 @@ def sentence_similarity(
     denserk analyze sentence-similarity --model minilm --data sts.tsv
     denserk analyze sentence-similarity --model model/ --data nli.jsonl --output out.csv
     """
-    from denserk.tasks import analyze as tasks
+    from denserk.tasks.analyze.results import as_table
+    from denserk.tasks.analyze.sentence_similarity import sentence_similarity as task
 
-    found = tasks.sentence_similarity(settings, options)
-    _print(settings.output, tasks.as_table(found, digits=4))
+    found = task(settings, options)
+    _print(settings.output, as_table(found, digits=4))
 
 
 @command(
@@ -81,10 +82,11 @@ def attention_entropy(
     denserk analyze attention-entropy --model bert-base-uncased --corpus corpus.jsonl
     denserk analyze attention-entropy --model a/ --model b/ --corpus corpus.jsonl
     """
-    from denserk.tasks import analyze as tasks
+    from denserk.tasks.analyze.attention_entropy import attention_entropy as task
+    from denserk.tasks.analyze.attention_entropy import layer_table
 
-    found = tasks.attention_entropy(_with(settings, more), corpus, compute)
-    _print(settings.output, tasks.layer_table(found))
+    found = task(_with(settings, more), corpus, compute)
+    _print(settings.output, layer_table(found))
 
 
 @command(
@@ -101,11 +103,12 @@ def query_latency(
     denserk analyze query-latency --model minilm --topics queries.tsv
     denserk analyze query-latency --model minilm --topics queries.tsv --threads 4
     """
-    from denserk.tasks import analyze as tasks
+    from denserk.tasks.analyze.query_latency import query_latency as task
+    from denserk.tasks.analyze.results import as_table
 
-    found = tasks.query_latency(_with(settings, more), options)
+    found = task(_with(settings, more), options)
     columns = ("label", "device", "threads", "p1_ms", "p50_ms", "p99_ms")
-    _print(settings.output, tasks.as_table(found, columns, digits=2))
+    _print(settings.output, as_table(found, columns, digits=2))
 
 
 @command(
@@ -125,11 +128,12 @@ def winning_vectors(
     denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --qrels qrels.txt
     denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --run run.trec
     """
-    from denserk.tasks import analyze as tasks
+    from denserk.tasks.analyze.results import as_table
+    from denserk.tasks.analyze.winning_vectors import winning_vectors as task
 
-    found = tasks.winning_vectors(_with(settings, more), options, corpus)
+    found = task(_with(settings, more), options, corpus)
     columns = ("label", "passages", "pairs", "kind", "vector", "wins", "share")
-    _print(settings.output, tasks.as_table(found, columns, digits=4))
+    _print(settings.output, as_table(found, columns, digits=4))
 
 
 # Groups of packages: no extra, and the extras without those for developers and alternatives.

@@ -12,7 +12,8 @@ from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.errors import InputError
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage
-from denserk.tasks.analyze import query_latency, sentence_similarity
+from denserk.tasks.analyze.query_latency import query_latency
+from denserk.tasks.analyze.sentence_similarity import sentence_similarity
 from tests.support.toy import QUERIES
 from tests.support.training_examples import jsonl
 

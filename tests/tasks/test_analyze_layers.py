@@ -26,13 +26,8 @@ from denserk.models.model_folder import StoredEncoder, read_model_folder
 from denserk.models.saving import save_model
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from denserk.tasks.analyze import (
-    attention_entropy,
-    choose_pairs,
-    layer_entropies,
-    row_entropy,
-    winning_vectors,
-)
+from denserk.tasks.analyze.attention_entropy import attention_entropy, layer_entropies, row_entropy
+from denserk.tasks.analyze.winning_vectors import choose_pairs, winning_vectors
 from tests.support.reporters import Heard
 from tests.support.toy import PASSAGES, QRELS, QUERIES
 

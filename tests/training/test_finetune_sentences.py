@@ -5,7 +5,7 @@ import pytest
 from denserk.config.analysis import SentenceSimilaritySettings
 from denserk.config.training import Objective
 from denserk.errors import UsageError
-from denserk.tasks.analyze import sentence_similarity
+from denserk.tasks.analyze.sentence_similarity import sentence_similarity
 from denserk.tasks.finetune import finetune
 from tests.support.finetuning import AGG, log_of, run_of, write_examples
 from tests.support.training_examples import words

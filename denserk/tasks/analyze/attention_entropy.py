@@ -1,0 +1,144 @@
+"""`denserk analyze attention-entropy`: how widely [CLS] attends, layer by layer.
+
+The [CLS] row of an attention head is a distribution p over the tokens of a text. Its entropy
+-sum p ln p is 0 where the head attends to one token and ln T where it attends to all T equally, in
+nats (Condenser's Figure 2; Clark et al., 2019, "What Does BERT Look At?").
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from denserk.config import analysis, encoding
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.data.batches import TokenBatch, plan, to_device
+from denserk.data.sampling import choose_records
+from denserk.errors import DenserkError, InputError, ModelError
+from denserk.evaluation.sentences import Floats
+from denserk.io.corpus import read_passages
+from denserk.models.backbone import Backbone
+from denserk.models.text_encoder import TextEncoder, load_models
+from denserk.plots import draw_lines, new_axes
+from denserk.records import Passage
+from denserk.reporting import track
+from denserk.tasks.analyze.results import Row, save
+
+# attention maps in memory at once; they grow with the square of the length, in every layer
+MAP_BYTES = 1 << 28
+
+
+def attention_entropy(
+    settings: analysis.AttentionEntropySettings,
+    corpus: CorpusSettings = DETECTED,
+    compute: encoding.ComputeSettings = encoding.ComputeSettings(),  # noqa: B008  (frozen)
+) -> list[Row]:
+    """Measure models on the same passages; write the table and the plot.
+
+    A row is a layer: its mean entropy in nats over heads and passages, and the standard deviation
+    over passages of the mean over heads. With untied query and passage encoders, the passage
+    encoder is measured. It must have a [CLS].
+    """
+    text: dict[str, Any] = {"passage_max_length": settings.max_length}
+    text |= {"fields": settings.fields} if settings.fields else {}
+    text |= {"join": settings.join} if settings.join is not None else {}
+    pooling = {"representation": encoding.Representation.MEAN}  # any: no embeddings are made
+    compute = replace(compute, backend=encoding.Backend.TORCH)  # its attention can be read
+    models = load_models(settings.labelled, encoding.ModelOptions(pooling, text, compute))
+    read = _with_text(settings.corpus, corpus, settings.fields)
+    passages = choose_records(read, settings.sample, settings.seed)
+    if not passages:
+        raise InputError(settings.corpus, None, "only passages without text", "some text")
+    source = {"corpus": settings.corpus, "passages": len(passages), "seed": settings.seed}
+    source |= {"max_length": settings.max_length}
+    found: list[Row] = []
+    for label, model, encoder in models:
+        values = _entropies(label, encoder, passages, settings.max_length)
+        if not np.isfinite(values).all():
+            raise DenserkError(f"{model}: attention is not a number (NaN)", "use --dtype float32")
+        for layer, column in enumerate(values.T, start=1):
+            numbers = {"entropy": float(column.mean()), "deviation": float(column.std())}
+            found.append({"label": label, "model": model, **source, "layer": layer, **numbers})
+
+    def draw() -> Any:
+        curves = _curves(found)
+        axes = new_axes(5.5, max(3.2, 0.2 * len(curves)))
+        draw_lines(axes, {label: list(enumerate(each, 1)) for label, each in curves.items()})
+        axes.set(xlabel="layer", ylabel="entropy of [CLS] attention (nats)")
+        axes.locator_params(axis="x", nbins=13, integer=True, min_n_ticks=1)
+        return axes
+
+    save(found, draw, settings)
+    return found
+
+
+def _curves(found: Sequence[Row]) -> dict[str, list[float]]:
+    """Return the entropy of each layer, by the label of the model."""
+    curves: dict[str, list[float]] = {}
+    for row in found:
+        curves.setdefault(row["label"], []).append(row["entropy"])
+    return curves
+
+
+def layer_table(found: Sequence[Row]) -> list[list[str]]:
+    """Return header and rows of a table with one row per layer and one column per model."""
+    curves = _curves(found)
+    columns = ([f"{value:.4f}" for value in curve] for curve in curves.values())
+    layers = enumerate(zip_longest(*columns, fillvalue=""), start=1)
+    return [["layer", *curves], *([str(layer), *values] for layer, values in layers)]
+
+
+def row_entropy(rows: Tensor, mask: Tensor) -> Tensor:
+    """Return the entropy of attention rows (after the softmax) in nats: (B, A, T) -> (B, A).
+
+    mask: (B, T) bool, True for real tokens; attention to padding is ignored.
+
+    >>> rows = torch.tensor([[[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]])
+    >>> row_entropy(rows, torch.tensor([[True, True, False]]))
+    tensor([[0.6931, 0.0000]], dtype=torch.float64)
+    """
+    seen = rows.double().masked_fill(~mask.unsqueeze(1), 0.0)
+    entropies: Tensor = torch.special.entr(seen).sum(-1)
+    return entropies
+
+
+@torch.inference_mode()
+def layer_entropies(backbone: Backbone, batch: TokenBatch) -> NDArray[np.float64]:
+    """Return the [CLS] entropy of each layer, averaged over its heads: (B, T) ids -> (B, L)."""
+    maps = backbone.attention_maps(batch)
+    found = [row_entropy(layer[:, :, 0], batch.attention_mask).mean(1) for layer in maps]
+    entropies: NDArray[np.float64] = torch.stack(found, dim=1).cpu().numpy()
+    return entropies
+
+
+def _with_text(source: str, corpus: CorpusSettings, fields: Sequence[str]) -> Iterator[Passage]:
+    with track(f"drawing from {source}", None, "passages") as progress:
+        for passage in read_passages(source, corpus, fields or None):
+            progress.advance()
+            if any(passage.field(name).strip() for name in fields or ("title", "text")):
+                yield passage
+
+
+def _entropies(label: str, encoder: TextEncoder, passages: list[Passage], longest: int) -> Floats:
+    """Return the entropies of all passages, in their order: (P, L)."""
+    side = encoder.sides["passage"]
+    backbone = side.encoder.backbone
+    kind = backbone.architecture.model_type
+    if not backbone.architecture.has_cls:
+        raise ModelError(f"{label}: a {kind} backbone has no [CLS] token to measure")
+    config = backbone.config
+    each = 4 * config.num_hidden_layers * config.num_attention_heads * longest
+    tokens = min(encoder.batch_tokens, MAP_BYTES // each)
+    ids = side.tokenizer.passages(passages)
+    planned = plan(ids, side.tokenizer.pad_id, tokens, encoder.compute.batch_size)
+    entropies = np.empty((len(passages), config.num_hidden_layers))
+    with track(f"reading with {label}", len(passages), "passages") as progress:
+        for places, batch in zip(planned.members, planned.batches, strict=True):
+            entropies[places.numpy()] = layer_entropies(backbone, to_device(batch, encoder.device))
+            progress.advance(len(places))
+    return entropies
