@@ -62,8 +62,8 @@ def sentence_similarity(
     from denserk.tasks.analyze.results import as_table
     from denserk.tasks.analyze.sentence_similarity import sentence_similarity as task
 
-    found = task(settings, options)
-    _print(settings.output, as_table(found, digits=4))
+    rows = task(settings, options)
+    _print(settings.output, as_table(rows, digits=4))
 
 
 @command(
@@ -85,8 +85,8 @@ def attention_entropy(
     from denserk.tasks.analyze.attention_entropy import attention_entropy as task
     from denserk.tasks.analyze.attention_entropy import layer_table
 
-    found = task(_with(settings, more), corpus, compute)
-    _print(settings.output, layer_table(found))
+    rows = task(_with(settings, more), corpus, compute)
+    _print(settings.output, layer_table(rows))
 
 
 @command(
@@ -106,9 +106,9 @@ def query_latency(
     from denserk.tasks.analyze.query_latency import query_latency as task
     from denserk.tasks.analyze.results import as_table
 
-    found = task(_with(settings, more), options)
+    rows = task(_with(settings, more), options)
     columns = ("label", "device", "threads", "p1_ms", "p50_ms", "p99_ms")
-    _print(settings.output, as_table(found, columns, digits=2))
+    _print(settings.output, as_table(rows, columns, digits=2))
 
 
 @command(
@@ -131,9 +131,9 @@ def winning_vectors(
     from denserk.tasks.analyze.results import as_table
     from denserk.tasks.analyze.winning_vectors import winning_vectors as task
 
-    found = task(_with(settings, more), options, corpus)
+    rows = task(_with(settings, more), options, corpus)
     columns = ("label", "passages", "pairs", "kind", "vector", "wins", "share")
-    _print(settings.output, as_table(found, columns, digits=4))
+    _print(settings.output, as_table(rows, columns, digits=4))
 
 
 # Groups of packages: no extra, and the extras without those for developers and alternatives.

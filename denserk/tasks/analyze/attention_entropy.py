@@ -44,53 +44,78 @@ def attention_entropy(
     over passages of the mean over heads. With untied query and passage encoders, the passage
     encoder is measured. It must have a [CLS].
     """
-    text: dict[str, Any] = {"passage_max_length": settings.max_length}
-    text |= {"fields": settings.fields} if settings.fields else {}
-    text |= {"join": settings.join} if settings.join is not None else {}
-    pooling = {"representation": encoding.Representation.MEAN}  # any: no embeddings are made
-    compute = replace(compute, backend=encoding.Backend.TORCH)  # its attention can be read
-    models = load_models(settings.labelled, encoding.ModelOptions(pooling, text, compute))
-    read = _with_text(settings.corpus, corpus, settings.fields)
-    passages = choose_records(read, settings.sample, settings.seed)
+    models = load_models(settings.labelled, _model_options(settings, compute))
+    with_text = _passages_with_text(settings.corpus, corpus, settings.fields)
+    passages = choose_records(with_text, settings.sample, settings.seed)
     if not passages:
         raise InputError(settings.corpus, None, "only passages without text", "some text")
-    source = {"corpus": settings.corpus, "passages": len(passages), "seed": settings.seed}
-    source |= {"max_length": settings.max_length}
-    found: list[Row] = []
+    rows: list[Row] = []
     for label, model, encoder in models:
-        values = _entropies(label, encoder, passages, settings.max_length)
-        if not np.isfinite(values).all():
+        entropies = _entropies(label, encoder, passages, settings.max_length)
+        if not np.isfinite(entropies).all():
             raise DenserkError(f"{model}: attention is not a number (NaN)", "use --dtype float32")
-        for layer, column in enumerate(values.T, start=1):
-            numbers = {"entropy": float(column.mean()), "deviation": float(column.std())}
-            found.append({"label": label, "model": model, **source, "layer": layer, **numbers})
+        for layer, of_layer in enumerate(entropies.T, start=1):
+            rows.append(
+                {
+                    "label": label,
+                    "model": model,
+                    "corpus": settings.corpus,
+                    "passages": len(passages),
+                    "seed": settings.seed,
+                    "max_length": settings.max_length,
+                    "layer": layer,
+                    "entropy": float(of_layer.mean()),
+                    "deviation": float(of_layer.std()),
+                }
+            )
+    save(rows, lambda: _draw(rows), settings)
+    return rows
 
-    def draw() -> Any:
-        curves = _curves(found)
-        axes = new_axes(5.5, max(3.2, 0.2 * len(curves)))
-        draw_lines(axes, {label: list(enumerate(each, 1)) for label, each in curves.items()})
-        axes.set(xlabel="layer", ylabel="entropy of [CLS] attention (nats)")
-        axes.locator_params(axis="x", nbins=13, integer=True, min_n_ticks=1)
-        return axes
 
-    save(found, draw, settings)
-    return found
+def _model_options(
+    settings: analysis.AttentionEntropySettings, compute: encoding.ComputeSettings
+) -> encoding.ModelOptions:
+    """Return the options of models whose attention is read."""
+    text: dict[str, Any] = {"passage_max_length": settings.max_length}
+    if settings.fields:
+        text["fields"] = settings.fields
+    if settings.join is not None:
+        text["join"] = settings.join
+    pooling = {"representation": encoding.Representation.MEAN}  # any: no embeddings are made
+    with_attention = replace(compute, backend=encoding.Backend.TORCH)
+    return encoding.ModelOptions(pooling, text, with_attention)
 
 
-def _curves(found: Sequence[Row]) -> dict[str, list[float]]:
+def _draw(rows: Sequence[Row]) -> Any:
+    """Draw a line of entropies for each model."""
+    curves = _curves(rows)
+    axes = new_axes(5.5, max(3.2, 0.2 * len(curves)))
+    draw_lines(axes, {label: list(enumerate(curve, 1)) for label, curve in curves.items()})
+    axes.set(xlabel="layer", ylabel="entropy of [CLS] attention (nats)")
+    axes.locator_params(axis="x", nbins=13, integer=True, min_n_ticks=1)
+    return axes
+
+
+def _curves(rows: Sequence[Row]) -> dict[str, list[float]]:
     """Return the entropy of each layer, by the label of the model."""
     curves: dict[str, list[float]] = {}
-    for row in found:
+    for row in rows:
         curves.setdefault(row["label"], []).append(row["entropy"])
     return curves
 
 
-def layer_table(found: Sequence[Row]) -> list[list[str]]:
-    """Return header and rows of a table with one row per layer and one column per model."""
-    curves = _curves(found)
+def layer_table(rows: Sequence[Row]) -> list[list[str]]:
+    """Return header and rows of a table with one row per layer and one column per model.
+
+    >>> layer_table([{"label": "a", "entropy": 1.5}, {"label": "b", "entropy": 2.0}])
+    [['layer', 'a', 'b'], ['1', '1.5000', '2.0000']]
+    """
+    curves = _curves(rows)
     columns = ([f"{value:.4f}" for value in curve] for curve in curves.values())
-    layers = enumerate(zip_longest(*columns, fillvalue=""), start=1)
-    return [["layer", *curves], *([str(layer), *values] for layer, values in layers)]
+    table = [["layer", *curves]]
+    for layer, values in enumerate(zip_longest(*columns, fillvalue=""), start=1):
+        table.append([str(layer), *values])
+    return table
 
 
 def row_entropy(rows: Tensor, mask: Tensor) -> Tensor:
@@ -110,13 +135,17 @@ def row_entropy(rows: Tensor, mask: Tensor) -> Tensor:
 @torch.inference_mode()
 def layer_entropies(backbone: Backbone, batch: TokenBatch) -> NDArray[np.float64]:
     """Return the [CLS] entropy of each layer, averaged over its heads: (B, T) ids -> (B, L)."""
-    maps = backbone.attention_maps(batch)
-    found = [row_entropy(layer[:, :, 0], batch.attention_mask).mean(1) for layer in maps]
-    entropies: NDArray[np.float64] = torch.stack(found, dim=1).cpu().numpy()
+    layers = []
+    for attention in backbone.attention_maps(batch):
+        layers.append(row_entropy(attention[:, :, 0], batch.attention_mask).mean(1))
+    entropies: NDArray[np.float64] = torch.stack(layers, dim=1).cpu().numpy()
     return entropies
 
 
-def _with_text(source: str, corpus: CorpusSettings, fields: Sequence[str]) -> Iterator[Passage]:
+def _passages_with_text(
+    source: str, corpus: CorpusSettings, fields: Sequence[str]
+) -> Iterator[Passage]:
+    """Yield the passages that have text in one of the fields."""
     with track(f"drawing from {source}", None, "passages") as progress:
         for passage in read_passages(source, corpus, fields or None):
             progress.advance()
@@ -128,17 +157,19 @@ def _entropies(label: str, encoder: TextEncoder, passages: list[Passage], longes
     """Return the entropies of all passages, in their order: (P, L)."""
     side = encoder.sides["passage"]
     backbone = side.encoder.backbone
-    kind = backbone.architecture.model_type
-    if not backbone.architecture.has_cls:
-        raise ModelError(f"{label}: a {kind} backbone has no [CLS] token to measure")
+    architecture = backbone.architecture
+    if not architecture.has_cls:
+        message = f"{label}: a {architecture.model_type} backbone has no [CLS] token to measure"
+        raise ModelError(message)
     config = backbone.config
-    each = 4 * config.num_hidden_layers * config.num_attention_heads * longest
-    tokens = min(encoder.batch_tokens, MAP_BYTES // each)
+    bytes_of_token = 4 * config.num_hidden_layers * config.num_attention_heads * longest
+    batch_tokens = min(encoder.batch_tokens, MAP_BYTES // bytes_of_token)
     ids = side.tokenizer.passages(passages)
-    planned = plan(ids, side.tokenizer.pad_id, tokens, encoder.compute.batch_size)
+    planned = plan(ids, side.tokenizer.pad_id, batch_tokens, encoder.compute.batch_size)
     entropies = np.empty((len(passages), config.num_hidden_layers))
     with track(f"reading with {label}", len(passages), "passages") as progress:
-        for places, batch in zip(planned.members, planned.batches, strict=True):
-            entropies[places.numpy()] = layer_entropies(backbone, to_device(batch, encoder.device))
-            progress.advance(len(places))
+        for members, batch in zip(planned.members, planned.batches, strict=True):
+            rows = members.numpy()
+            entropies[rows] = layer_entropies(backbone, to_device(batch, encoder.device))
+            progress.advance(len(rows))
     return entropies

@@ -10,15 +10,25 @@ from denserk.plots import save_if_installed
 Row = dict[str, Any]  # a result: column of the table -> value
 
 
-def as_table(found: Sequence[Row], names: Sequence[str] = (), digits: int = 6) -> list[list[str]]:
-    """Return the header and the rows of a table of results: named columns, by default all."""
-    names = list(names or found[0])
-    values = ([row[name] for name in names] for row in found)
-    shown = [[f"{v:.{digits}f}" if isinstance(v, float) else str(v) for v in row] for row in values]
-    return [names, *shown]
+def as_table(rows: Sequence[Row], columns: Sequence[str] = (), digits: int = 6) -> list[list[str]]:
+    """Return the header and the rows of a table of results: named columns, by default all.
+
+    >>> as_table([{"label": "a", "share": 0.25}], digits=2)
+    [['label', 'share'], ['a', '0.25']]
+    """
+    columns = list(columns or rows[0])
+    table = [columns]
+    for row in rows:
+        table.append([_cell(row[column], digits) for column in columns])
+    return table
 
 
-def save(found: Sequence[Row], draw: Callable[[], Any], settings: analysis.SeveralModels) -> None:
+def _cell(value: Any, digits: int) -> str:
+    """Return a value as text, real numbers with that many digits."""
+    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+
+def save(rows: Sequence[Row], draw: Callable[[], Any], settings: analysis.SeveralModels) -> None:
     """Write the results as CSV, and their plot."""
-    write_rows(settings.output, as_table(found))
+    write_rows(settings.output, as_table(rows))
     save_if_installed(draw, "the results", settings.picture)

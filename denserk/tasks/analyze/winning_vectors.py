@@ -7,8 +7,8 @@ training (in MLR: the last layer).
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,10 +33,17 @@ from denserk.tasks.analyze.results import Row, save
 
 logger = logging.getLogger(__name__)
 
-Pairs = tuple[Sequence[Query], Sequence[Passage], Mapping[str, NDArray[np.int64]]]
-
 # reductions that keep several vectors apart, at least in training
 KEPT_APART = (encoding.Reduction.SELF_CONTRASTIVE, encoding.Reduction.MULTI_VECTOR)
+DocidsByQuery = Mapping[str, Sequence[str]]
+
+
+class Pairs(NamedTuple):
+    """Queries with passages, by row; sets of pairs are called `positive` and `retrieved`."""
+
+    queries: Sequence[Query]
+    passages: Sequence[Passage]
+    sets: Mapping[str, NDArray[np.int64]]  # (N, 2) rows of a query and a passage
 
 
 def winning_vectors(
@@ -51,58 +58,95 @@ def winning_vectors(
     """
     models = load_models(settings.labelled, options)
     pairs = choose_pairs(settings, options.text.get("fields"), corpus)
-    found = [row for one in models for row in _count_wins(*one, pairs)]
+    rows: list[Row] = []
+    for label, model, encoder in models:
+        rows += _count_wins(label, model, encoder, pairs)
+    save(rows, lambda: _draw(rows), settings)
+    return rows
 
-    def draw() -> Any:
-        order = list(dict.fromkeys(row["vector"] for row in found))
-        lines: dict[str, list[tuple[float, float]]] = {}  # for each model and set of passages
-        for row in found:
-            title = f"{row['label']}, {row['passages']}: {row['pairs']:,} pairs"
-            lines.setdefault(title, []).append((order.index(row["vector"]), 100 * row["share"]))
-        axes = new_axes(7, max(3.2, 0.2 * len(lines)))
-        draw_lines(axes, lines)
-        step = -(-len(order) // 24)  # at most 24 names below the axis
-        axes.set_xticks(range(0, len(order), step), order[::step])
-        kinds = " or ".join(dict.fromkeys(row["kind"] for row in found))
-        axes.set(xlabel=f"{kinds} with the highest product", ylabel="% of the pairs")
-        return axes
 
-    save(found, draw, settings)
-    return found
+def _draw(rows: Sequence[Row]) -> Any:
+    """Draw a line of shares for each model and set of pairs."""
+    vectors = list(dict.fromkeys(row["vector"] for row in rows))
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        title = f"{row['label']}, {row['passages']}: {row['pairs']:,} pairs"
+        lines.setdefault(title, []).append((vectors.index(row["vector"]), 100 * row["share"]))
+    axes = new_axes(7, max(3.2, 0.2 * len(lines)))
+    draw_lines(axes, lines)
+    step = -(-len(vectors) // 24)  # at most 24 names below the axis
+    axes.set_xticks(range(0, len(vectors), step), vectors[::step])
+    kinds = " or ".join(dict.fromkeys(row["kind"] for row in rows))
+    axes.set(xlabel=f"{kinds} with the highest product", ylabel="% of the pairs")
+    return axes
 
 
 def choose_pairs(
     settings: analysis.WinningVectorSettings, fields: Sequence[str] | None, corpus: CorpusSettings
 ) -> Pairs:
-    """Return queries, passages, and the rows of `positive` and `retrieved` pairs: (N, 2)."""
-    named: dict[str, dict[str, list[str]]] = {}
+    """Return a sample of the queries with their relevant and their retrieved passages."""
+    docids_of_sets = _docids_of_sets(settings)
+    queries = choose_records(
+        _queries_in_all(settings.topics, docids_of_sets.values()), settings.sample, settings.seed
+    )
+    needed_docids: set[str] = set()
+    for docids_by_query in docids_of_sets.values():
+        for query in queries:
+            needed_docids.update(docids_by_query[query.qid])
+    source = read_passages(settings.corpus, corpus, fields)
+    passages = find_records(source, needed_docids, settings.corpus)
+    row_by_docid = {docid: row for row, docid in enumerate(passages)}
+    sets = {}
+    for name, docids_by_query in docids_of_sets.items():
+        rows = _pair_rows(queries, docids_by_query, row_by_docid)
+        if not rows:
+            message = f"no query of {settings.topics} has a {name} passage in {settings.corpus}"
+            raise MismatchError(message, "are they of the same collection and split?")
+        sets[name] = np.array(rows, dtype=np.int64)
+    absent_docids = needed_docids - passages.keys()
+    if absent_docids:
+        logger.warning(
+            f"passages that {settings.corpus} does not hold are left out: {len(absent_docids):,} "
+            f"of {len(needed_docids):,} ({some(sorted(absent_docids))})"
+        )
+    return Pairs(queries, list(passages.values()), sets)
+
+
+def _docids_of_sets(settings: analysis.WinningVectorSettings) -> dict[str, DocidsByQuery]:
+    """Return the relevant passages of the qrels and the best ones of the run, by query."""
+    docids_of_sets: dict[str, DocidsByQuery] = {}
     if settings.qrels is not None:
         level = settings.relevance_level
-        relevant = grades_by_query(q for q in read_qrels(settings.qrels) if q.relevance >= level)
-        named["positive"] = {qid: list(grades) for qid, grades in relevant.items()}
+        qrels = (qrel for qrel in read_qrels(settings.qrels) if qrel.relevance >= level)
+        grades = grades_by_query(qrels)
+        docids_of_sets["positive"] = {qid: list(of_query) for qid, of_query in grades.items()}
     if settings.run is not None:
-        retrieved = named.setdefault("retrieved", {})
+        retrieved = {}
         for hits in read_run(settings.run):
             ranked = best_first(zip(hits.docids, hits.scores, strict=True))
             retrieved[hits.qid] = [docid for docid, _ in ranked[: settings.depth]]
-    asked = (q for q in read_queries(settings.topics) if all(q.qid in of for of in named.values()))
-    queries = choose_records(asked, settings.sample, settings.seed)
-    wanted = {d for docids in named.values() for query in queries for d in docids[query.qid]}
-    source = read_passages(settings.corpus, corpus, fields)
-    passages = find_records(source, wanted, settings.corpus)
-    row_of = {docid: row for row, docid in enumerate(passages)}
-    sets = {}
-    for name, docids in named.items():
-        pairs = [(row, d) for row, query in enumerate(queries) for d in docids[query.qid]]
-        rows = [(row, row_of[docid]) for row, docid in pairs if docid in row_of]
-        if not rows:
-            said = f"no query of {settings.topics} has a {name} passage in {settings.corpus}"
-            raise MismatchError(said, "are they of the same collection and split?")
-        sets[name] = np.array(rows, dtype=np.int64)
-    if lacking := wanted - passages.keys():
-        which = f"{len(lacking):,} of {len(wanted):,} ({some(sorted(lacking))})"
-        logger.warning(f"passages that {settings.corpus} does not hold are left out: {which}")
-    return queries, list(passages.values()), sets
+        docids_of_sets["retrieved"] = retrieved
+    return docids_of_sets
+
+
+def _queries_in_all(topics: str, sets: Iterable[DocidsByQuery]) -> Iterator[Query]:
+    """Yield the queries that have passages in each set."""
+    sets = list(sets)
+    for query in read_queries(topics):
+        if all(query.qid in docids_by_query for docids_by_query in sets):
+            yield query
+
+
+def _pair_rows(
+    queries: Sequence[Query], docids_by_query: DocidsByQuery, row_by_docid: Mapping[str, int]
+) -> list[tuple[int, int]]:
+    """Return the rows of queries and of those of their passages that are there."""
+    pairs = []
+    for query_row, query in enumerate(queries):
+        for docid in docids_by_query[query.qid]:
+            if docid in row_by_docid:
+                pairs.append((query_row, row_by_docid[docid]))
+    return pairs
 
 
 def winners(queries: Tensor, passages: PassageVectors) -> Tensor:
@@ -121,46 +165,80 @@ def winners(queries: Tensor, passages: PassageVectors) -> Tensor:
 @torch.inference_mode()
 def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list[Row]:
     """Count for one model, for each set of pairs."""
-    apart = f"--representation mlr, me-bert or colbert, and --reduction {' or '.join(KEPT_APART)}"
-    said = f"{label} gives a passage one vector: there is no maximum to win"
-    single = ModelError(said, f"use a model trained with {apart}")
+    winners_of_sets, vector_count = _winners_of_sets(label, encoder, pairs)
+    if any((of_set < 0).any() for of_set in winners_of_sets.values()):
+        raise DenserkError(f"{model}: an embedding is not a number (NaN)", "use --dtype float32")
+    pooling = encoder.sides["passage"].encoder.representation
+    assert isinstance(pooling, MultiVector)
+    is_mlr = pooling.settings.representation is encoding.Representation.MLR
+    names = _vector_names(pooling, vector_count)
+    rows: list[Row] = []
+    for set_name, of_set in winners_of_sets.items():
+        wins_by_name = dict(zip(names, np.bincount(of_set, minlength=vector_count), strict=True))
+        ordered_names = names[::-1] if is_mlr else names  # layers ascending
+        for name in ordered_names:
+            wins = int(wins_by_name[name])
+            rows.append(
+                {
+                    "label": label,
+                    "model": model,
+                    "passages": set_name,
+                    "queries": len(np.unique(pairs.sets[set_name][:, 0])),
+                    "pairs": len(of_set),
+                    "kind": "layer" if is_mlr else "token",
+                    "vector": name,
+                    "wins": wins,
+                    "share": wins / len(of_set),
+                }
+            )
+    return rows
+
+
+def _vector_names(pooling: MultiVector, count: int) -> list[str]:
+    """Return what a passage's vectors are called: layers, or positions, ME-BERT's mean first."""
+    if pooling.settings.representation is encoding.Representation.MLR:
+        return [str(layer) for layer in pooling.layers]
+    is_me_bert = pooling.settings.representation is encoding.Representation.ME_BERT
+    if is_me_bert and not pooling.by_cls:
+        return ["mean", *map(str, range(count - 1))]
+    return [str(position) for position in range(count)]
+
+
+def _winners_of_sets(
+    label: str, encoder: TextEncoder, pairs: Pairs
+) -> tuple[dict[str, NDArray[np.int64]], int]:
+    """Return the winning vector of each pair, by set, and the most vectors of a passage."""
+    message = f"{label} gives a passage one vector: there is no maximum to win"
+    reductions = " or ".join(KEPT_APART)
+    hint = (
+        "use a model trained with --representation mlr, me-bert or colbert, and --reduction "
+        f"{reductions}"
+    )
+    single_vector = ModelError(message, hint)
     side = encoder.sides["passage"].encoder
-    pooling = side.representation
-    if not isinstance(pooling, MultiVector) or encoder.representation.reduction not in KEPT_APART:
-        raise single
-    asking, passages, sets = pairs
-    queries = torch.from_numpy(encoder.encode_queries(asking)).to(encoder.device)
-    won = {name: np.empty(len(chosen), dtype=np.int64) for name, chosen in sets.items()}
-    row_of = np.full(len(passages), -1)  # in the batch
-    planned, longest = encoder.plan("passage", passages), 0
+    is_multi_vector = isinstance(side.representation, MultiVector)
+    if not is_multi_vector or encoder.representation.reduction not in KEPT_APART:
+        raise single_vector
+    queries = torch.from_numpy(encoder.encode_queries(pairs.queries)).to(encoder.device)
+    winners_of_sets = {
+        name: np.empty(len(rows), dtype=np.int64) for name, rows in pairs.sets.items()
+    }
+    row_in_batch = np.full(len(pairs.passages), -1)
+    vector_count = 0
+    planned = encoder.plan("passage", pairs.passages)
     with track(f"reading with {label}", planned.count, "passages") as progress:
         for members, batch in zip(planned.members, planned.batches, strict=True):
-            places = members.numpy()
+            passage_rows = members.numpy()
             vectors = side.passage_vectors(to_device(batch, encoder.device))
             if vectors.values.shape[1] == 1:
-                raise single
-            longest = max(longest, vectors.values.shape[1])
-            row_of[places] = np.arange(len(places))
-            for name, chosen in sets.items():
-                inside = row_of[chosen[:, 1]] >= 0
-                rows = torch.from_numpy(row_of[chosen[inside, 1]]).to(encoder.device)
-                asked = queries[chosen[inside, 0]]
-                won[name][inside] = winners(asked, vectors.of(rows)).cpu().numpy()
-            row_of[places] = -1
-            progress.advance(len(places))
-    if any((each < 0).any() for each in won.values()):
-        raise DenserkError(f"{model}: an embedding is not a number (NaN)", "use --dtype float32")
-    shape, kind = pooling.settings.representation, "token"
-    first = ["mean"] if shape is encoding.Representation.ME_BERT and not pooling.by_cls else []
-    names = [*first, *map(str, range(longest - len(first)))]
-    if shape is encoding.Representation.MLR:
-        kind, names = "layer", list(map(str, pooling.layers))
-    found = []
-    for name, each in won.items():
-        counted = len(np.unique(sets[name][:, 0]))
-        row = {"label": label, "model": model, "passages": name, "queries": counted}
-        row |= {"pairs": len(each), "kind": kind}
-        counts = zip(names, np.bincount(each, minlength=longest).tolist(), strict=True)
-        ordered = reversed(list(counts)) if kind == "layer" else counts  # layers ascending
-        found += [row | {"vector": v, "wins": n, "share": n / len(each)} for v, n in ordered]
-    return found
+                raise single_vector
+            vector_count = max(vector_count, vectors.values.shape[1])
+            row_in_batch[passage_rows] = np.arange(len(passage_rows))
+            for name, rows in pairs.sets.items():
+                in_batch = row_in_batch[rows[:, 1]] >= 0
+                batch_rows = torch.from_numpy(row_in_batch[rows[in_batch, 1]]).to(encoder.device)
+                winning = winners(queries[rows[in_batch, 0]], vectors.of(batch_rows))
+                winners_of_sets[name][in_batch] = winning.cpu().numpy()
+            row_in_batch[passage_rows] = -1
+            progress.advance(len(passage_rows))
+    return winners_of_sets, vector_count
