@@ -146,9 +146,9 @@ def benchmark(
         reject_given(settings, among=options_of_one, why="only for run files of one benchmark")
     check_page(settings, runs)
     if paths.model is not None:
-        from denserk.tasks.benchmark import RunMaker
+        from denserk.tasks.benchmark import make_runs
 
-        RunMaker(paths, make, options, corpus).make(requested)
+        make_runs(paths, make, options, corpus, requested)
     else:
         _reject_model_options(make, options, corpus)
     if is_one_benchmark:

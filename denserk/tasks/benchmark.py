@@ -1,6 +1,6 @@
-"""Runs of `denserk benchmark --model`.
+"""`denserk benchmark`: runs, or those of a model, on benchmarks by name.
 
-Each corpus is encoded and indexed once, and then searched per benchmark:
+The runs of a model: each corpus is encoded and indexed once, and then searched per benchmark:
 
 runs/scifact.trec                       a run per benchmark, its manifest beside it
 runs/corpora/beir-scifact/vectors       the vectors of a corpus, resumable block by block
@@ -11,12 +11,13 @@ runs/manifest.json                      the model and the settings that all runs
 import logging
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from denserk.config import benchmarks, encoding, retrieval
 from denserk.config import benchmarks as config
+from denserk.config import encoding, retrieval
 from denserk.config.benchmarks import Benchmark
 from denserk.config.evaluation import EvalSettings
 from denserk.config.formats import CorpusSettings
@@ -25,7 +26,7 @@ from denserk.config.values import plain
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.benchmarks import published_by, run_in_folder
 from denserk.evaluation.evaluator import short_names
-from denserk.evaluation.results import BenchmarksResult, EvaluationResult
+from denserk.evaluation.results import BenchmarksResult, EvaluationResult, PublishedRow
 from denserk.io import manifest as manifests
 from denserk.io.blocks import refuse_other_run
 from denserk.io.data_sets import find_parts
@@ -44,10 +45,19 @@ logger = logging.getLogger(__name__)
 
 CORPORA = "corpora"  # vectors and indexes, within the folder of runs
 LENGTHS = ("query_max_length", "passage_max_length")
+TITLED_CORPUS = "msmarco-passage-titled"
 
 
-def _origin(benchmark: Benchmark) -> dict[str, str]:
-    return {"name": benchmark.name, "corpus": benchmark.corpus.name}
+def make_runs(
+    paths: config.BenchmarkPaths,
+    settings: config.MakeSettings,
+    options: encoding.ModelOptions,
+    corpus: CorpusSettings,
+    benchmarks: Sequence[Benchmark],
+) -> None:
+    """Encode, index and search benchmarks with a model, one after the other."""
+    maker = RunMaker(paths, settings, options, corpus)
+    maker.make(benchmarks)
 
 
 class RunMaker:
@@ -55,58 +65,81 @@ class RunMaker:
 
     def __init__(
         self,
-        paths: benchmarks.BenchmarkPaths,
-        choice: benchmarks.MakeSettings,
+        paths: config.BenchmarkPaths,
+        settings: config.MakeSettings,
         options: encoding.ModelOptions,
         corpus: CorpusSettings,
     ) -> None:
-        self.output, self.choice = Path(paths.output or ""), choice
-        self.options, self.corpus = options, corpus
-        self.model, folder = find_model(paths.model or "")
-        self.stored = read_model_folder(folder)
-        self.search = retrieval.SearchSettings(hits=choice.hits, index_device=choice.index_device)
+        self._output = Path(paths.output or "")
+        self._settings = settings
+        self._options = options
+        self._corpus = corpus
+        self._model, folder = find_model(paths.model or "")
+        self._stored = read_model_folder(folder)
+        self._search = retrieval.SearchSettings(
+            hits=settings.hits, index_device=settings.index_device
+        )
 
-    def make(self, asked: Sequence[Benchmark]) -> None:
-        """Encode, index and search benchmarks, one after the other."""
-        found = find_parts(asked)
+    def make(self, benchmarks: Sequence[Benchmark]) -> None:
+        """Make the runs of benchmarks that are not finished, and the manifest of all."""
+        parts_by_benchmark = find_parts(benchmarks)
         manifest = self._start()
-        longest = self.stored.passage.max_length or math.inf
-        published = encoding.PUBLISHED_TEXT.get(self.model, {})
-        states_join = self.stored.has_settings or "join" in published
-        for position, each in enumerate(asked, start=1):
-            corpus, run = each.corpus, str(self._run_of(each))
-            folder = self.output / CORPORA / corpus.name.replace("/", "-")
-            if self.choice.resume and self._is_finished(each):
-                logger.info(f"{each.name}: finished, kept")
+        for number, benchmark in enumerate(benchmarks, start=1):
+            if self._settings.resume and self._is_finished(benchmark):
+                logger.info(f"{benchmark.name}: finished, kept")
             else:
-                # the text settings given, else the benchmark's, at most the model's lengths
-                lengths = {name: min(getattr(corpus, name), longest) for name in LENGTHS}
-                join = {} if states_join else {"join": corpus.join}
-                text = {**lengths, **join, **self.options.text}
-                query, passage = (text[name] for name in LENGTHS)
-                which = f"{each.name} ({position} of {len(asked)})"
-                logger.info(f"{which}: queries of {query} tokens, passages of {passage}")
-                options, parts = self.options._replace(text=text), found[each.name]
-                index = self._index(folder, parts["corpus"], options)
-                rules = replace(
-                    self.search, remove_query=each.remove_query, max_passage=each.max_passage
-                )
-                paths = retrieval.SearchPaths(
-                    index=(str(index),), topics=parts["topics"], model=self.model, output=run
-                )
-                search(paths, rules, *options, own_precision=True)
-                made = read_manifest(run, Kind.RUN)
-                made_from = {**made.made_from, "suite": _origin(each)}
-                write_manifest(run, replace(made, made_from=made_from))
-            later = {other.corpus.name for other in asked[position:]}
-            if self.choice.discard_vectors and corpus.name not in later:
-                shutil.rmtree(folder, ignore_errors=True)
-        every = benchmarks.benchmarks().items()
-        finished = sorted(name for name, one in every if self._is_finished(one))
-        write_manifest(self.output, replace(manifest, complete=True, contents={"runs": finished}))
+                position = f"{number} of {len(benchmarks)}"
+                self._make_run(benchmark, parts_by_benchmark[benchmark.name], position)
+            later_corpora = {later.corpus.name for later in benchmarks[number:]}
+            if self._settings.discard_vectors and benchmark.corpus.name not in later_corpora:
+                shutil.rmtree(self._corpus_folder(benchmark), ignore_errors=True)
+        finished = [
+            name for name, benchmark in config.benchmarks().items() if self._is_finished(benchmark)
+        ]
+        contents = {"runs": sorted(finished)}
+        write_manifest(self._output, replace(manifest, complete=True, contents=contents))
+
+    def _make_run(self, benchmark: Benchmark, parts: Mapping[str, str], position: str) -> None:
+        """Encode and index the corpus of a benchmark, unless that is done, and search it."""
+        text = self._text_settings(benchmark)
+        query_length, passage_length = (text[name] for name in LENGTHS)
+        logger.info(
+            f"{benchmark.name} ({position}): queries of {query_length} tokens, passages of "
+            f"{passage_length}"
+        )
+        options = self._options._replace(text=text)
+        index = self._index(self._corpus_folder(benchmark), parts["corpus"], options)
+        run = str(self._run_of(benchmark))
+        search_settings = replace(
+            self._search,
+            remove_query=benchmark.remove_query,
+            max_passage=benchmark.max_passage,
+        )
+        search_paths = retrieval.SearchPaths(
+            index=(str(index),), topics=parts["topics"], model=self._model, output=run
+        )
+        search(search_paths, search_settings, *options, own_precision=True)
+        manifest = read_manifest(run, Kind.RUN)
+        made_from = {**manifest.made_from, "suite": _origin(benchmark)}
+        write_manifest(run, replace(manifest, made_from=made_from))
+
+    def _text_settings(self, benchmark: Benchmark) -> dict[str, Any]:
+        """Return the text settings given, else the benchmark's, at most the model's lengths."""
+        corpus = benchmark.corpus
+        longest = self._stored.passage.max_length or math.inf
+        text: dict[str, Any] = {name: min(getattr(corpus, name), longest) for name in LENGTHS}
+        published = encoding.PUBLISHED_TEXT.get(self._model, {})
+        if not self._stored.has_settings and "join" not in published:
+            text["join"] = corpus.join
+        return {**text, **self._options.text}
+
+    def _corpus_folder(self, benchmark: Benchmark) -> Path:
+        """Return the folder of a corpus' vectors and index."""
+        return self._output / CORPORA / benchmark.corpus.name.replace("/", "-")
 
     def _run_of(self, benchmark: Benchmark) -> Path:
-        return self.output / f"{benchmark.short}.trec"
+        """Return the path of a benchmark's run."""
+        return self._output / f"{benchmark.short}.trec"
 
     def _is_finished(self, benchmark: Benchmark) -> bool:
         """Return whether the run of a benchmark is complete and unchanged."""
@@ -114,60 +147,76 @@ class RunMaker:
         if not run.is_file() or not beside(run).is_file():
             return False
         manifest = read_manifest(run, Kind.RUN, unfinished=True)
-        return manifest.made_from.get("suite") == _origin(benchmark) and (
-            manifest.contents.get("sha256") == file_sha256(run)
-        )
+        if manifest.made_from.get("suite") != _origin(benchmark):
+            return False
+        return manifest.contents.get("sha256") == file_sha256(run)
 
     def _start(self) -> Manifest:
         """Write the unfinished manifest and return it; other settings are an error."""
-        settings = {
-            "search": as_json(self.search),
-            "representation": {n: plain(value) for n, value in self.options.representation.items()},
-            "text": {name: plain(value) for name, value in self.options.text.items()},
-            "dtype": self.options.compute.dtype.value,
-            **as_json(self.corpus),
-        }
-        model = {"name": self.model, "fingerprint": self.stored.fingerprint()}
-        manifest = Manifest(Kind.RUNS, False, settings, {"model": model})
-        exists = (self.output / manifests.NAME).is_file()
-        if exists and self.choice.resume:
-            started = read_manifest(self.output, Kind.RUNS, unfinished=True)
-            refuse_other_run(self.output, started, manifest, ["model"])
-        elif exists and self.choice.overwrite:  # what this command wrote there
-            read_manifest(self.output, Kind.RUNS, unfinished=True)
-            with write_errors(self.output):
-                shutil.rmtree(self.output / CORPORA, ignore_errors=True)
-                for run in map(self._run_of, benchmarks.benchmarks().values()):
-                    if beside(run).is_file():
-                        run.unlink(missing_ok=True)
-                        beside(run).unlink()
-                flush_names(self.output)  # before the manifest is of another choice
+        manifest = self._describe()
+        exists = (self._output / manifests.NAME).is_file()
+        if exists and self._settings.resume:
+            started = read_manifest(self._output, Kind.RUNS, unfinished=True)
+            refuse_other_run(self._output, started, manifest, ["model"])
+        elif exists and self._settings.overwrite:
+            self._remove_runs()
         else:
-            refuse_occupied(self.output, overwrite=False)
-        with write_errors(self.output):
-            self.output.mkdir(parents=True, exist_ok=True)
-        write_manifest(self.output, manifest)
+            refuse_occupied(self._output, overwrite=False)
+        with write_errors(self._output):
+            self._output.mkdir(parents=True, exist_ok=True)
+        write_manifest(self._output, manifest)
         return manifest
+
+    def _describe(self) -> Manifest:
+        """Return the unfinished manifest."""
+        representation = self._options.representation
+        settings = {
+            "search": as_json(self._search),
+            "representation": {name: plain(value) for name, value in representation.items()},
+            "text": {name: plain(value) for name, value in self._options.text.items()},
+            "dtype": self._options.compute.dtype.value,
+            **as_json(self._corpus),
+        }
+        model = {"name": self._model, "fingerprint": self._stored.fingerprint()}
+        return Manifest(Kind.RUNS, False, settings, {"model": model})
+
+    def _remove_runs(self) -> None:
+        """Remove what this command wrote to the output before."""
+        read_manifest(self._output, Kind.RUNS, unfinished=True)
+        with write_errors(self._output):
+            shutil.rmtree(self._output / CORPORA, ignore_errors=True)
+            for benchmark in config.benchmarks().values():
+                run = self._run_of(benchmark)
+                if beside(run).is_file():
+                    run.unlink(missing_ok=True)
+                    beside(run).unlink()
+            flush_names(self._output)  # before the manifest is of another choice
 
     def _index(self, folder: Path, source: str, options: encoding.ModelOptions) -> Path:
         """Return the index of a corpus, building it if needed."""
-        vectors, index = folder / "vectors", folder / "index"
-        if (index / manifests.NAME).is_file() and read_manifest(
-            index, Kind.INDEX, unfinished=True
-        ).complete:
-            return index
-        paths = encoding.EncodeSettings(
-            model=self.model, corpus=source, output=str(vectors), resume=vectors.is_dir()
+        index = folder / "index"
+        if (index / manifests.NAME).is_file():
+            manifest = read_manifest(index, Kind.INDEX, unfinished=True)
+            if manifest.complete:
+                return index
+        vectors = folder / "vectors"
+        encode_settings = encoding.EncodeSettings(
+            model=self._model, corpus=source, output=str(vectors), resume=vectors.is_dir()
         )
-        encode(paths, self.corpus, options)
-        inputs = retrieval.IndexPaths(input=(str(vectors),), output=str(index), resume=True)
-        build_index(inputs, retrieval.IndexSettings())
+        encode(encode_settings, self._corpus, options)
+        paths = retrieval.IndexPaths(input=(str(vectors),), output=str(index), resume=True)
+        build_index(paths, retrieval.IndexSettings())
         return index
+
+
+def _origin(benchmark: Benchmark) -> dict[str, str]:
+    """Return what a run's manifest records of its benchmark."""
+    return {"name": benchmark.name, "corpus": benchmark.corpus.name}
 
 
 def evaluate_benchmark(
     runs: Sequence[str],
-    benchmark: config.Benchmark,
+    benchmark: Benchmark,
     settings: EvalSettings | None = None,
     against: Sequence[config.Paper] = (),
 ) -> EvaluationResult:
@@ -175,23 +224,10 @@ def evaluate_benchmark(
 
     The measures that the papers in `against` report are computed too.
     """
-    settings = settings or EvalSettings()
-    corpus = benchmark.corpus.name
-    own = f"{benchmark.name} (corpus {corpus})"
-    for path in runs:
-        recorded = path != STREAM and beside(path).is_file()
-        made = read_manifest(path, Kind.RUN).made_from.get("suite") if recorded else None
-        if made is not None and (other := f"{made['name']} (corpus {made['corpus']})") != own:
-            hint = f"denserk benchmark {made['name']} --runs {path}"
-            raise MismatchError(f"{path} was made for {other}, not for {own}", hint)
-        if made is None and corpus == "msmarco-passage-titled":
-            logger.info(f"{path} has no manifest: assumed to be a run on the titled corpus")
-    rows = published_by(against, [benchmark.name])
-    reported = (measure for row in rows for measure in row.values)
-    measures = settings.measures or (*benchmark.measures, *reported)
-    remove = settings.remove_query or benchmark.remove_query
-    regex = settings.regex or benchmark.regex
-    settings = replace(settings, measures=measures, remove_query=remove, regex=regex)
+    for run in runs:
+        _refuse_other_benchmark(run, benchmark)
+    published_rows = published_by(against, [benchmark.name])
+    settings = _settings_of(benchmark, settings or EvalSettings(), published_rows)
     if benchmark.answers is None:
         qrels = find_parts([benchmark], ["qrels"])[benchmark.name]["qrels"]
         result = evaluate(runs, qrels, settings)
@@ -200,9 +236,54 @@ def evaluate_benchmark(
 
         parts = find_parts([benchmark], ["answers", "corpus"])[benchmark.name]
         result = evaluate_answers(runs, parts["answers"], parts["corpus"], settings)
-    names = set(map(str, result.measures))
-    cut = (replace(row, values={m: v for m, v in row.values.items() if m in names}) for row in rows)
-    return replace(result, published=tuple(row for row in cut if row.values))
+    return replace(result, published=_computed_rows(published_rows, result))
+
+
+def _refuse_other_benchmark(run: str, benchmark: Benchmark) -> None:
+    """Raise a MismatchError if a run was made for another benchmark, by its manifest."""
+    origin = None
+    if run != STREAM and beside(run).is_file():
+        origin = read_manifest(run, Kind.RUN).made_from.get("suite")
+    corpus = benchmark.corpus.name
+    if origin is None:
+        if corpus == TITLED_CORPUS:
+            logger.info(f"{run} has no manifest: assumed to be a run on the titled corpus")
+        return
+    made_for = f"{origin['name']} (corpus {origin['corpus']})"
+    asked_for = f"{benchmark.name} (corpus {corpus})"
+    if made_for != asked_for:
+        hint = f"denserk benchmark {origin['name']} --runs {run}"
+        raise MismatchError(f"{run} was made for {made_for}, not for {asked_for}", hint)
+
+
+def _settings_of(
+    benchmark: Benchmark, settings: EvalSettings, published_rows: Sequence[PublishedRow]
+) -> EvalSettings:
+    """Return the settings of an evaluation on a benchmark: its measures and its rules."""
+    measures = settings.measures
+    if not measures:
+        measures = benchmark.measures
+        for row in published_rows:
+            measures = (*measures, *row.values)
+    return replace(
+        settings,
+        measures=measures,
+        remove_query=settings.remove_query or benchmark.remove_query,
+        regex=settings.regex or benchmark.regex,
+    )
+
+
+def _computed_rows(
+    published_rows: Sequence[PublishedRow], result: EvaluationResult
+) -> tuple[PublishedRow, ...]:
+    """Return the published rows with those of their values whose measures are computed."""
+    computed = {str(measure) for measure in result.measures}
+    rows = []
+    for row in published_rows:
+        values = {name: value for name, value in row.values.items() if name in computed}
+        if values:
+            rows.append(replace(row, values=values))
+    return tuple(rows)
 
 
 def evaluate_benchmarks(
@@ -212,26 +293,41 @@ def evaluate_benchmarks(
     against: Sequence[config.Paper] = (),
 ) -> BenchmarksResult:
     """Evaluate folders of runs, such as scifact.trec, on several benchmarks and groups."""
-    asked, called = config.find_benchmarks(names), short_names(folders)
-    paths: dict[str, dict[str, str]] = {benchmark.name: {} for benchmark in asked}
-    for folder, name in zip(folders, called, strict=True):
-        found = {each.name: run_in_folder(folder, each) for each in asked}
-        for title, path in found.items():
-            if path is not None:
-                paths[title][name] = str(path)
-        missing = [title for title, path in found.items() if path is None]
-        if len(missing) == len(asked):
-            hint = f"runs are named by benchmark, for example {asked[0].short}.trec"
-            raise UsageError(f"{folder} holds no run of {', '.join(names)}", hint)
-        if missing:
-            logger.warning(f"{folder} has no run of {', '.join(missing)}: no mean that needs them")
-    asked = tuple(benchmark for benchmark in asked if paths[benchmark.name])
-    find_parts(asked, ["qrels", "answers"])  # reports all missing parts at once
+    requested = config.find_benchmarks(names)
+    folder_names = short_names(folders)
+    runs_by_benchmark: dict[str, dict[str, str]] = {benchmark.name: {} for benchmark in requested}
+    for folder, folder_name in zip(folders, folder_names, strict=True):
+        for benchmark_name, run in _runs_in(folder, requested, names).items():
+            runs_by_benchmark[benchmark_name][folder_name] = run
+    with_runs = [benchmark for benchmark in requested if runs_by_benchmark[benchmark.name]]
+    find_parts(with_runs, ["qrels", "answers"])  # reports all missing parts at once
     results = {}
-    for benchmark in asked:
-        runs = paths[benchmark.name]
+    for benchmark in with_runs:
+        runs = runs_by_benchmark[benchmark.name]
         result = evaluate_benchmark(list(runs.values()), benchmark, settings)
-        named = (replace(run, name=name) for name, run in zip(runs, result.runs, strict=True))
-        results[benchmark.name] = replace(result, runs=tuple(named))
-    shown = [*results, *(group.name for group in config.groups_within(results))]
-    return BenchmarksResult(tuple(called), results, published_by(against, shown))
+        named_runs = [
+            replace(run, name=folder_name)
+            for folder_name, run in zip(runs, result.runs, strict=True)
+        ]
+        results[benchmark.name] = replace(result, runs=tuple(named_runs))
+    groups = [group.name for group in config.groups_within(results)]
+    published_rows = published_by(against, [*results, *groups])
+    return BenchmarksResult(tuple(folder_names), results, published_rows)
+
+
+def _runs_in(folder: str, requested: Sequence[Benchmark], names: Sequence[str]) -> dict[str, str]:
+    """Return the run of each benchmark in a folder; warn of those that it lacks."""
+    runs = {}
+    missing = []
+    for benchmark in requested:
+        run = run_in_folder(folder, benchmark)
+        if run is None:
+            missing.append(benchmark.name)
+        else:
+            runs[benchmark.name] = str(run)
+    if not runs:
+        hint = f"runs are named by benchmark, for example {requested[0].short}.trec"
+        raise UsageError(f"{folder} holds no run of {', '.join(names)}", hint)
+    if missing:
+        logger.warning(f"{folder} has no run of {', '.join(missing)}: no mean that needs them")
+    return runs
