@@ -6,9 +6,8 @@ its recorded checksum, makes the steps asked for again in a folder, each from th
 the one before it, and compares the results.
 """
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from itertools import islice, zip_longest
@@ -17,26 +16,32 @@ from typing import Any
 
 import numpy as np
 
-from denserk.config import encoding, finetuning, pretraining, recorded, retrieval
+from denserk.config import encoding, retrieval
 from denserk.config.analysis import Step
-from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, select
-from denserk.config.yaml_files import read_yaml
-from denserk.errors import DenserkError, MismatchError, UsageError
+from denserk.errors import DenserkError, MismatchError
 from denserk.io import manifest as manifests
-from denserk.io.blocks import JOURNAL, refuse_other_run, texts_sha256
+from denserk.io.blocks import JOURNAL, texts_sha256
 from denserk.io.corpus import read_passages
-from denserk.io.files import is_temporary, write_errors
-from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
-from denserk.io.outputs import claim, refuse_occupied
+from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries
 from denserk.io.vectors import open_vectors, read_vector_blocks, verify_folders
 from denserk.tasks.build_index import VECTORS_SHA256, bm25_texts, build_index
+from denserk.tasks.reproduce_folder import WorkFolder
+from denserk.tasks.reproduce_steps import (
+    compute_of,
+    corpus_of,
+    fuse,
+    overrides,
+    rerank,
+    resolved_options,
+    search,
+    train_again,
+)
 
 ORDER = list(Step)
 SAME = "equal bytes"
-STEPS = "steps"  # in the contents of the manifest: names of files and folders that were made again
 # makes a step again, into a path; or continues what an interrupted command left there
 Remake = Callable[[str, bool], None]
 
@@ -50,64 +55,6 @@ class Outcome:
     changed: tuple[str, ...]  # files and inputs that are not as recorded
     remade: str = "-"  # how the re-made result compares
     equal: bool = True  # within the tolerance, or not re-made
-
-
-class WorkFolder:
-    """The folder of what is made again. Its manifest names the run and the steps within."""
-
-    def __init__(self, path: Path, run: str, first: Step) -> None:
-        self.path = path
-        made_from = {"run": {"name": run, "sha256": file_sha256(run)}}
-        self._manifest = Manifest(Kind.REPRODUCTION, False, {"from_step": first.value}, made_from)
-
-    def prepare(self, *, overwrite: bool, resume: bool) -> None:
-        """Create the folder; empty or continue one that an earlier `reproduce` made."""
-        is_reproduction = beside(self.path).is_file()
-        if resume and is_reproduction:
-            started = read_manifest(self.path, Kind.REPRODUCTION, unfinished=True)
-            refuse_other_run(self.path, started, self._manifest, ["run"])
-            self._manifest = replace(self._manifest, contents=started.contents)
-        elif overwrite and is_reproduction:
-            self._remove_steps()
-        else:
-            refuse_occupied(self.path, overwrite=False)
-        with write_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        write_manifest(self.path, self._manifest)
-
-    def step_path(self, name: str) -> str:
-        """Return the path of a step, noted before there is a file."""
-        steps = [*self._manifest.contents.get(STEPS, ())]
-        if name not in steps:
-            self._manifest = replace(self._manifest, contents={STEPS: [*steps, name]})
-            write_manifest(self.path, self._manifest)
-        return str(self.path / name)
-
-    def complete(self) -> None:
-        """Write that all steps were walked."""
-        write_manifest(self.path, replace(self._manifest, complete=True))
-
-    def _remove_steps(self) -> None:
-        """Remove the steps; a UsageError if there is anything else."""
-        manifest = read_manifest(self.path, Kind.REPRODUCTION, unfinished=True)
-        steps = [self.path / name for name in manifest.contents.get(STEPS, ())]
-        removable = {self.path / manifests.NAME}
-        for step in steps:
-            removable.add(step)
-            for suffix in (f".{manifests.NAME}", manifests.IR_METADATA_SUFFIX):
-                removable.add(self.path / f"{step.name}{suffix}")
-            if step.is_dir():
-                refuse_occupied(step, overwrite=True)
-        for item in self.path.iterdir():
-            if item not in removable and not is_temporary(item):
-                message = f"{item} is in the way: denserk did not write it"
-                raise UsageError(message, f"choose another output, or remove {self.path} yourself")
-        with write_errors(self.path):
-            for item in removable:
-                if item.is_dir() and not item.is_symlink():
-                    shutil.rmtree(item)
-                else:
-                    item.unlink(missing_ok=True)
 
 
 @dataclass
@@ -352,83 +299,6 @@ class Reproduction:
         return self.verdict(worst)
 
 
-def is_whole_run(path: str) -> bool:
-    """Return whether a run was finished before an interruption."""
-    if not beside(path).is_file():
-        return False
-    return read_manifest(path, Kind.RUN).contents.get("sha256") == file_sha256(path)
-
-
-def resolved_options(config: Path) -> dict[str, Any]:
-    """Return the options of a training by field name, from the config.yaml in its folder."""
-    values = dict(read_yaml(config))
-    options = recorded.Names(config, values).located(values)
-    options.pop(recorded.MARK, None)
-    return {key.replace("-", "_"): value for key, value in options.items()}
-
-
-def train_again(command: str, options: Mapping[str, Any]) -> None:
-    """Train a model by the options of `denserk finetune` or `denserk pretrain`."""
-    from denserk.tasks.finetune import finetune
-    from denserk.tasks.pretrain import pretrain
-
-    with claim([options["output"]], resume=options["resume"]):
-        if command == "finetune":
-            finetune(finetuning.run_of_options(options))
-        else:
-            pretrain(pretraining.run_of_options(options))
-
-
-def fuse(
-    manifest: Manifest, model: str, places: Mapping[str, str], output: str, resume: bool
-) -> None:
-    """Fuse the runs of a manifest again."""
-    if resume and is_whole_run(output):
-        return
-    from denserk.tasks.fuse import fuse as task
-
-    settings = manifest.settings
-    runs = [places[each["name"]] for each in manifest.made_from["runs"]]
-    fusion = from_json(retrieval.FusionSettings, {**settings["fusion"], "tune": None})
-    ranking = select(settings, retrieval.RankingSettings)
-    task(runs, output, fusion, from_json(retrieval.RankingSettings, ranking))
-
-
-def rerank(
-    manifest: Manifest, model: str, places: Mapping[str, str], output: str, resume: bool
-) -> None:
-    """Rerank the run of a manifest again."""
-    if resume and is_whole_run(output):
-        return
-    from denserk.tasks.rerank import rerank as task
-
-    made = manifest.made_from
-    corpus, run = made["corpus"], places[made["run"]["name"]]
-    sources = {"topics": made["topics"]["name"], "corpus": corpus["name"]}
-    paths = retrieval.RerankPaths(model=model, run=run, output=output, **sources)
-    settings = from_json(retrieval.RerankSettings, manifest.settings)
-    text = from_json(encoding.TextSettings, made["model"]["text"])
-    task(paths, settings, vars(text), compute_of(made, {}), corpus_of(corpus))
-
-
-def search(
-    manifest: Manifest, model: str, places: Mapping[str, str], output: str, resume: bool
-) -> None:
-    """Search the indexes of a manifest again."""
-    if resume and is_whole_run(output):
-        return
-    from denserk.tasks.search import search as task
-
-    made = manifest.made_from
-    encoded = made.get("encoded_queries")
-    asked: dict[str, Any] = {"topics": (made.get("topics") or {}).get("name")}
-    asked |= {"encoded_queries": places[encoded]} if encoded else {"model": model or None}
-    indexes = tuple(places[each["name"]] for each in manifests.indexes_of(made))
-    paths = retrieval.SearchPaths(index=indexes, qrels=made.get("qrels"), output=output, **asked)
-    settings = from_json(retrieval.SearchSettings, manifest.settings)
-    task(paths, settings, *overrides(made), compute_of(made, {}), own_precision=True)
-
-
 def check(name: str, is_same: Callable[[], object]) -> list[str]:
     """Return a phrase if an input is not as recorded, or the error of reading it; else nothing."""
     try:
@@ -446,28 +316,6 @@ def changed_vectors(index: str, manifest: Manifest) -> list[str]:
         if checksum is not None and journal.is_file() and file_sha256(journal) != checksum:
             phrases.append(f"{vectors} was encoded again after {index} was built")
     return phrases
-
-
-def corpus_of(values: Mapping[str, Any]) -> CorpusSettings:
-    """Return how a corpus was read."""
-    return from_json(CorpusSettings, select(values, CorpusSettings))
-
-
-def compute_of(made: Mapping[str, Any], settings: Mapping[str, Any]) -> encoding.ComputeSettings:
-    """Return precision, backend and batches of a step."""
-    model = made.get("model") or {}
-    asked = {name: model[name] for name in ("dtype", "head_dtype", "backend") if model.get(name)}
-    asked |= {k: settings[k] for k in ("batch_size", "batch_tokens", "threads") if k in settings}
-    return from_json(encoding.ComputeSettings, asked)
-
-
-def overrides(made: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of representation and text that a model was used with."""
-    model = made.get("model")
-    if model is None:
-        return {}, {}
-    settings = from_json(encoding.RepresentationSettings, model["representation"])
-    return dict(vars(settings)), dict(vars(from_json(encoding.TextSettings, model["text"])))
 
 
 def fingerprint_of(name: str) -> str | None:

@@ -1,0 +1,72 @@
+"""The folder of `denserk reproduce`: what is made again, and what may be removed of it."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from denserk.config.analysis import Step
+from denserk.errors import UsageError
+from denserk.io import manifest as manifests
+from denserk.io.blocks import refuse_other_run
+from denserk.io.files import is_temporary, write_errors
+from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
+from denserk.io.outputs import refuse_occupied
+
+STEPS = "steps"  # in the contents of the manifest: names of files and folders that were made again
+
+
+class WorkFolder:
+    """The folder of what is made again. Its manifest names the run and the steps within."""
+
+    def __init__(self, path: Path, run: str, first: Step) -> None:
+        self.path = path
+        made_from = {"run": {"name": run, "sha256": file_sha256(run)}}
+        self._manifest = Manifest(Kind.REPRODUCTION, False, {"from_step": first.value}, made_from)
+
+    def prepare(self, *, overwrite: bool, resume: bool) -> None:
+        """Create the folder; empty or continue one that an earlier `reproduce` made."""
+        is_reproduction = beside(self.path).is_file()
+        if resume and is_reproduction:
+            started = read_manifest(self.path, Kind.REPRODUCTION, unfinished=True)
+            refuse_other_run(self.path, started, self._manifest, ["run"])
+            self._manifest = replace(self._manifest, contents=started.contents)
+        elif overwrite and is_reproduction:
+            self._remove_steps()
+        else:
+            refuse_occupied(self.path, overwrite=False)
+        with write_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        write_manifest(self.path, self._manifest)
+
+    def step_path(self, name: str) -> str:
+        """Return the path of a step, noted before there is a file."""
+        steps = [*self._manifest.contents.get(STEPS, ())]
+        if name not in steps:
+            self._manifest = replace(self._manifest, contents={STEPS: [*steps, name]})
+            write_manifest(self.path, self._manifest)
+        return str(self.path / name)
+
+    def complete(self) -> None:
+        """Write that all steps were walked."""
+        write_manifest(self.path, replace(self._manifest, complete=True))
+
+    def _remove_steps(self) -> None:
+        """Remove the steps; a UsageError if there is anything else."""
+        manifest = read_manifest(self.path, Kind.REPRODUCTION, unfinished=True)
+        steps = [self.path / name for name in manifest.contents.get(STEPS, ())]
+        removable = {self.path / manifests.NAME}
+        for step in steps:
+            beside_run = f"{step.name}.{manifests.NAME}", f"{step.name}{manifests.IR_METADATA_SUFFIX}"
+            removable |= {step, *(self.path / name for name in beside_run)}
+            if step.is_dir():
+                refuse_occupied(step, overwrite=True)
+        for item in self.path.iterdir():
+            if item not in removable and not is_temporary(item):
+                message = f"{item} is in the way: denserk did not write it"
+                raise UsageError(message, f"choose another output, or remove {self.path} yourself")
+        with write_errors(self.path):
+            for item in removable:
+                if item.is_dir() and not item.is_symlink():
+                    shutil.rmtree(item)
+                else:
+                    item.unlink(missing_ok=True)
