@@ -1,16 +1,98 @@
-"""The steps of `denserk reproduce`: each is made again from what its manifest records."""
+"""The steps of `denserk reproduce`: each is made again from what its manifest records.
 
-from collections.abc import Mapping
+Places are the paths that later steps read, by the recorded ones: what was made again, or what was
+there before.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from denserk.config import encoding, pretraining, recorded, retrieval, training
+from denserk.config import encoding, finetuning, pretraining, recorded, retrieval
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, select
 from denserk.config.yaml_files import read_yaml
 from denserk.io import manifest as manifests
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest
 from denserk.io.outputs import claim
+
+Places = Mapping[str, str]
+ENCODED_ALIKE = ("vector_dtype", "shard_id", "shard_num", "block_size")  # options of encode
+
+
+def train_again(model: str, command: str, start: str | None, output: str, resume: bool) -> None:
+    """Train a model by the options in its folder, from `start` if it had a model to start from."""
+    options = resolved_options(Path(model) / "config.yaml")
+    options["output"] = output
+    options["resume"] = resume
+    if start is not None:
+        options["model"] = start
+    with claim([output], resume=resume):
+        if command == "finetune":
+            from denserk.tasks.finetune import finetune
+
+            finetune(finetuning.run_of_options(options))
+        else:
+            from denserk.tasks.pretrain import pretrain
+
+            pretrain(pretraining.run_of_options(options))
+
+
+def resolved_options(config: Path) -> dict[str, Any]:
+    """Return the options of a training by field name, from the config.yaml in its folder."""
+    values = dict(read_yaml(config))
+    options = recorded.Names(config, values).located(values)
+    options.pop(recorded.MARK, None)
+    return {name.replace("-", "_"): value for name, value in options.items()}
+
+
+def encode_again(manifest: Manifest, model: str, output: str, resume: bool) -> None:
+    """Encode the texts of a manifest again, by a model."""
+    from denserk.tasks.encode import encode
+
+    made_from = manifest.made_from
+    settings = manifest.settings
+    source = "corpus" if settings["side"] == "passage" else "topics"
+    values = {name: settings[name] for name in ENCODED_ALIKE}
+    values |= {
+        "model": model,
+        "output": output,
+        "qrels": settings.get("qrels"),
+        "resume": resume,
+        source: made_from["texts"],
+    }
+    encode_settings = from_json(encoding.EncodeSettings, values)
+    representation, text = overrides_of(made_from)
+    options = encoding.ModelOptions(representation, text, compute_of(made_from, settings))
+    encode(encode_settings, corpus_of(settings), options)
+
+
+def build_again(manifest: Manifest, vectors: Sequence[str], output: str, resume: bool) -> None:
+    """Build the index of a manifest again, of vectors or of its texts."""
+    from denserk.tasks.build_index import build_index
+
+    settings = manifest.settings
+    paths = retrieval.IndexPaths(
+        input=tuple(vectors),
+        corpus=manifest.made_from.get("texts"),
+        output=output,
+        resume=resume,
+    )
+    index_settings = from_json(retrieval.IndexSettings, select(settings, retrieval.IndexSettings))
+    bm25 = from_json(retrieval.Bm25Settings, settings.get("bm25", {}))
+    build_index(paths, index_settings, bm25, corpus_of(settings.get("corpus", {})))
+
+
+def run_again(manifest: Manifest, model: str, places: Places, output: str, resume: bool) -> None:
+    """Fuse, rerank or search again, unless that was finished before an interruption."""
+    if resume and is_whole_run(output):
+        return
+    if "runs" in manifest.made_from:
+        _fuse_again(manifest, places, output)
+    elif manifests.runs_of(manifest.made_from):
+        _rerank_again(manifest, model, places, output)
+    else:
+        _search_again(manifest, model, places, output)
 
 
 def is_whole_run(path: str) -> bool:
@@ -20,74 +102,54 @@ def is_whole_run(path: str) -> bool:
     return read_manifest(path, Kind.RUN).contents.get("sha256") == file_sha256(path)
 
 
-def resolved_options(config: Path) -> dict[str, Any]:
-    """Return the options of a training by field name, from the config.yaml in its folder."""
-    values = dict(read_yaml(config))
-    options = recorded.Names(config, values).located(values)
-    options.pop(recorded.MARK, None)
-    return {key.replace("-", "_"): value for key, value in options.items()}
-
-
-def train_again(command: str, options: Mapping[str, Any]) -> None:
-    """Train a model by the options of `denserk finetune` or `denserk pretrain`."""
-    from denserk.tasks.finetune import finetune
-    from denserk.tasks.pretrain import pretrain
-
-    with claim([options["output"]], resume=options["resume"]):
-        if command == "finetune":
-            finetune(training.run_of_options(options))
-        else:
-            pretrain(pretraining.run_of_options(options))
-
-
-def fuse(
-    manifest: Manifest, model: str, places: Mapping[str, str], output: str, resume: bool
-) -> None:
-    """Fuse the runs of a manifest again."""
-    if resume and is_whole_run(output):
-        return
-    from denserk.tasks.fuse import fuse as task
+def _fuse_again(manifest: Manifest, places: Places, output: str) -> None:
+    """Fuse the runs of a manifest, with the weights that were chosen."""
+    from denserk.tasks.fuse import fuse
 
     settings = manifest.settings
-    runs = [places[each["name"]] for each in manifest.made_from["runs"]]
+    runs = [places[run["name"]] for run in manifest.made_from["runs"]]
     fusion = from_json(retrieval.FusionSettings, {**settings["fusion"], "tune": None})
     ranking = select(settings, retrieval.RankingSettings)
-    task(runs, output, fusion, from_json(retrieval.RankingSettings, ranking))
+    fuse(runs, output, fusion, from_json(retrieval.RankingSettings, ranking))
 
 
-def rerank(
-    manifest: Manifest, model: str, places: Mapping[str, str], output: str, resume: bool
-) -> None:
-    """Rerank the run of a manifest again."""
-    if resume and is_whole_run(output):
-        return
-    from denserk.tasks.rerank import rerank as task
+def _rerank_again(manifest: Manifest, model: str, places: Places, output: str) -> None:
+    """Rerank the run of a manifest."""
+    from denserk.tasks.rerank import rerank
 
-    made = manifest.made_from
-    corpus, run = made["corpus"], places[made["run"]["name"]]
-    sources = {"topics": made["topics"]["name"], "corpus": corpus["name"]}
-    paths = retrieval.RerankPaths(model=model, run=run, output=output, **sources)
+    made_from = manifest.made_from
+    corpus = made_from["corpus"]
+    paths = retrieval.RerankPaths(
+        model=model,
+        run=places[made_from["run"]["name"]],
+        topics=made_from["topics"]["name"],
+        corpus=corpus["name"],
+        output=output,
+    )
     settings = from_json(retrieval.RerankSettings, manifest.settings)
-    text = from_json(encoding.TextSettings, made["model"]["text"])
-    task(paths, settings, vars(text), compute_of(made, {}), corpus_of(corpus))
+    text = from_json(encoding.TextSettings, made_from["model"]["text"])
+    rerank(paths, settings, vars(text), compute_of(made_from, {}), corpus_of(corpus))
 
 
-def search(
-    manifest: Manifest, model: str, places: Mapping[str, str], output: str, resume: bool
-) -> None:
-    """Search the indexes of a manifest again."""
-    if resume and is_whole_run(output):
-        return
-    from denserk.tasks.search import search as task
+def _search_again(manifest: Manifest, model: str, places: Places, output: str) -> None:
+    """Search the indexes of a manifest."""
+    from denserk.tasks.search import search
 
-    made = manifest.made_from
-    encoded = made.get("encoded_queries")
-    asked: dict[str, Any] = {"topics": (made.get("topics") or {}).get("name")}
-    asked |= {"encoded_queries": places[encoded]} if encoded else {"model": model or None}
-    indexes = tuple(places[each["name"]] for each in manifests.indexes_of(made))
-    paths = retrieval.SearchPaths(index=indexes, qrels=made.get("qrels"), output=output, **asked)
+    made_from = manifest.made_from
+    encoded_queries = made_from.get("encoded_queries")
+    topics = made_from.get("topics")
+    paths = retrieval.SearchPaths(
+        index=tuple(places[index["name"]] for index in manifests.indexes_of(made_from)),
+        topics=None if topics is None else topics.get("name"),
+        qrels=made_from.get("qrels"),
+        encoded_queries=places[encoded_queries] if encoded_queries else None,
+        model=None if encoded_queries else model or None,
+        output=output,
+    )
     settings = from_json(retrieval.SearchSettings, manifest.settings)
-    task(paths, settings, *overrides(made), compute_of(made, {}), own_precision=True)
+    representation, text = overrides_of(made_from)
+    compute = compute_of(made_from, {})
+    search(paths, settings, representation, text, compute, own_precision=True)
 
 
 def corpus_of(values: Mapping[str, Any]) -> CorpusSettings:
@@ -95,18 +157,26 @@ def corpus_of(values: Mapping[str, Any]) -> CorpusSettings:
     return from_json(CorpusSettings, select(values, CorpusSettings))
 
 
-def compute_of(made: Mapping[str, Any], settings: Mapping[str, Any]) -> encoding.ComputeSettings:
+def compute_of(
+    made_from: Mapping[str, Any], settings: Mapping[str, Any]
+) -> encoding.ComputeSettings:
     """Return precision, backend and batches of a step."""
-    model = made.get("model") or {}
-    asked = {name: model[name] for name in ("dtype", "head_dtype", "backend") if model.get(name)}
-    asked |= {k: settings[k] for k in ("batch_size", "batch_tokens", "threads") if k in settings}
-    return from_json(encoding.ComputeSettings, asked)
+    model = made_from.get("model") or {}
+    values = {}
+    for name in ("dtype", "head_dtype", "backend"):
+        if model.get(name):
+            values[name] = model[name]
+    for name in ("batch_size", "batch_tokens", "threads"):
+        if name in settings:
+            values[name] = settings[name]
+    return from_json(encoding.ComputeSettings, values)
 
 
-def overrides(made: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def overrides_of(made_from: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of representation and text that a model was used with."""
-    model = made.get("model")
+    model = made_from.get("model")
     if model is None:
         return {}, {}
-    settings = from_json(encoding.RepresentationSettings, model["representation"])
-    return dict(vars(settings)), dict(vars(from_json(encoding.TextSettings, model["text"])))
+    representation = from_json(encoding.RepresentationSettings, model["representation"])
+    text = from_json(encoding.TextSettings, model["text"])
+    return dict(vars(representation)), dict(vars(text))
