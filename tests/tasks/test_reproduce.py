@@ -13,7 +13,8 @@ from denserk.commands.train import finetune
 from denserk.config.analysis import Step
 from denserk.errors import GateError, MismatchError, UsageError
 from denserk.io.manifest import file_sha256
-from denserk.tasks.reproduce import SAME, reproduce
+from denserk.tasks.reproduce import reproduce
+from denserk.tasks.reproduce_comparison import SAME
 from tests.support.faults import Stopped, stopped_at
 from tests.support.toy import PASSAGES, QRELS, QUERIES, write_toy
 
