@@ -56,8 +56,9 @@ class WorkFolder:
         steps = [self.path / name for name in manifest.contents.get(STEPS, ())]
         removable = {self.path / manifests.NAME}
         for step in steps:
-            beside_run = f"{step.name}.{manifests.NAME}", f"{step.name}{manifests.IR_METADATA_SUFFIX}"
-            removable |= {step, *(self.path / name for name in beside_run)}
+            removable.add(step)
+            removable.add(self.path / f"{step.name}.{manifests.NAME}")
+            removable.add(self.path / f"{step.name}{manifests.IR_METADATA_SUFFIX}")
             if step.is_dir():
                 refuse_occupied(step, overwrite=True)
         for item in self.path.iterdir():
