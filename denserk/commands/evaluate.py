@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,21 +15,17 @@ from denserk.config import benchmarks
 from denserk.config import evaluation as config
 from denserk.config.encoding import ModelOptions
 from denserk.config.evaluation import EvalSettings, ReportSources
-from denserk.config.formats import CorpusSettings, Kind
+from denserk.config.formats import CorpusSettings
 from denserk.config.options import fields_of, reject_given
 from denserk.config.shared import OverwriteSettings
-from denserk.errors import InputError, UsageError
-from denserk.io.detection import detect_run_or_qrels
-from denserk.io.files import STREAM
-from denserk.io.runs import read_run
+from denserk.errors import UsageError
 from denserk.reporting import print_table, printable
+from denserk.tasks.evaluation_inputs import sort_inputs, with_baseline
 
 if TYPE_CHECKING:
     from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 
 logger = logging.getLogger(__name__)
-
-EXAMPLES = "e.g. denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
 
 
 @command(
@@ -190,77 +186,6 @@ def _evaluate_one(
         sources = sources_of(benchmark, sources)
         settings = replace(settings, remove_query=benchmark.remove_query)
     finish(result, runs, settings, sources)
-
-
-def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tuple[list[str], str]:
-    """Return the runs and the qrels among `files`, given in any order, `--run` and `--qrels`."""
-    inputs = [*files, *runs]
-    if qrels:
-        inputs.append(qrels)
-    repeated = sorted({name for name in inputs if inputs.count(name) > 1})
-    if repeated:
-        raise UsageError(f"{', '.join(repeated)}: given twice", EXAMPLES)
-    contents = {name: detect_run_or_qrels(name) for name in files}
-    qrels_files = [name for name in files if contents[name] is Kind.QRELS]
-    if qrels:
-        qrels_files.append(qrels)
-    if not qrels_files and len(inputs) > 1:
-        # what is read only once is not looked into: it is the qrels if nothing else is
-        qrels_files = [name for name in files if contents[name] is None]
-    if len(qrels_files) != 1:
-        raise UsageError(_wrong_number_of_qrels(qrels_files, contents), EXAMPLES)
-    qrels_file = qrels_files[0]
-    run_files = [name for name in (*files, *runs) if name != qrels_file]
-    if not run_files:
-        raise UsageError(f"no run given beside the qrels {qrels_file}", EXAMPLES)
-    return run_files, qrels_file
-
-
-def _wrong_number_of_qrels(qrels: Sequence[str], contents: Mapping[str, Kind | None]) -> str:
-    """Return which qrels are given, or what each file was taken for if none is."""
-    if qrels:
-        return f"several qrels files given: {', '.join(qrels)}"
-    if not contents:
-        return "no qrels file given"
-    taken_for = [_taken_for(name, content) for name, content in contents.items()]
-    return f"no qrels file given: {', '.join(taken_for)}"
-
-
-def _taken_for(name: str, content: Kind | None) -> str:
-    """Return what a file was taken for."""
-    if content is None:
-        return f"{name} is read only once"
-    try:
-        next(read_run(name), None)
-    except InputError as error:
-        return f"{name} is neither a run nor qrels ({error.found})"
-    return f"{name} is a run"
-
-
-def with_baseline(settings: EvalSettings, runs: list[str]) -> tuple[EvalSettings, list[str]]:
-    """Put the run that --baseline names, a file or a run's name in tables, among the runs."""
-    name = settings.baseline
-    if name is None or name in runs:
-        return settings, runs
-    if name == config.PREVIOUS and not Path(name).is_file():
-        return settings, runs
-    is_file = Path(name).exists() and not Path(name).is_dir()
-    if name == STREAM or is_file:
-        return settings, [name, *runs]
-    from denserk.evaluation.evaluator import short_names
-
-    shown_names = short_names(runs) if runs else []
-    matches = [
-        run
-        for run, shown_name in zip(runs, shown_names, strict=True)
-        if name in (shown_name, Path(run).name)
-    ]
-    if len(matches) != 1:
-        count = len(matches) or "no"
-        message = f"--baseline {name}: no such file, and {count} runs are called so"
-        names = ", ".join(shown_names) or "nothing: name one"
-        raise UsageError(message, f"the runs are called {names}")
-    return replace(settings, baseline=matches[0]), runs
 
 
 def check_page(settings: config.PageSettings, inputs: Sequence[str]) -> None:
