@@ -4,7 +4,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +20,10 @@ from denserk.config.shared import OverwriteSettings
 from denserk.errors import UsageError
 from denserk.reporting import print_table, printable
 from denserk.tasks.evaluation_inputs import sort_inputs, with_baseline
+from denserk.tasks.evaluation_outputs import check_page
 
 if TYPE_CHECKING:
+    from denserk.evaluation.explain import View
     from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 
 logger = logging.getLogger(__name__)
@@ -76,9 +77,14 @@ def evaluate(
     judgments = qrels or inputs.answers or ""
     if Path(judgments).exists():
         judgments = Path(judgments).name
-    title = f"Runs on {judgments}"
-    sources = ReportSources(title, qrels, settings.topics, inputs.corpus, corpus)
-    finish(result, runs, settings, sources)
+    sources = ReportSources(
+        title=f"Runs on {judgments}",
+        qrels=qrels,
+        topics=settings.topics,
+        corpus=inputs.corpus,
+        reading=corpus,
+    )
+    _finish(result, runs, settings, sources)
 
 
 def _print_explanations(runs: Sequence[str], qrels: str, qid: str, settings: EvalSettings) -> None:
@@ -87,18 +93,23 @@ def _print_explanations(runs: Sequence[str], qrels: str, qid: str, settings: Eva
 
     for run in runs:
         views = explain(run, qrels, qid, settings)
-        measures = list(dict.fromkeys(name for view in views for name in view.values))
-        rows = []
+        measures: dict[str, None] = {}
         for view in views:
-            cells = [view.name]
-            for name in measures:
-                value = view.values.get(name, "-")
-                cells.append(value if isinstance(value, str) else f"{value:.{settings.places}f}")
-            cells.append(" ".join(view.order) or "-")
-            cells.append(", ".join(view.moved_by))
-            rows.append(cells)
+            measures |= dict.fromkeys(view.values)
+        rows = [_explanation_row(view, list(measures), settings.places) for view in views]
         query_header = f"{Path(run).name}: query {qid}"
         print_table((query_header, *measures, "first passages (grade)", "moved by"), rows)
+
+
+def _explanation_row(view: "View", measures: Sequence[str], places: int) -> list[str]:
+    """Return the cells of a row: name, values of measures, first passages, what moved them."""
+    cells = [view.name]
+    for measure in measures:
+        value = view.values.get(measure, "-")
+        cells.append(value if isinstance(value, str) else f"{value:.{places}f}")
+    cells.append(" ".join(view.order) or "-")
+    cells.append(", ".join(view.moved_by))
+    return cells
 
 
 @command(
@@ -157,7 +168,8 @@ def benchmark(
     if settings.report is not None:
         from denserk.evaluation.report import write_benchmarks_report
 
-        logger.info(f"{write_benchmarks_report(results, settings)}: report")
+        page = write_benchmarks_report(results, settings)
+        logger.info(f"{page}: report")
 
 
 def _reject_model_options(
@@ -185,51 +197,23 @@ def _evaluate_one(
 
         sources = sources_of(benchmark, sources)
         settings = replace(settings, remove_query=benchmark.remove_query)
-    finish(result, runs, settings, sources)
+    _finish(result, runs, settings, sources)
 
 
-def check_page(settings: config.PageSettings, inputs: Sequence[str]) -> None:
-    """Raise an error for a report that cannot be written, before the work begins."""
-    if settings.report is not None:
-        from denserk.evaluation.report import page_in
-
-        page_in(settings, inputs)
-
-
-def finish(
+def _finish(
     result: "EvaluationResult", runs: Sequence[str], settings: EvalSettings, sources: ReportSources
 ) -> None:
-    """Test runs against a baseline, print measures, write the report, check minimum values."""
-    from denserk.evaluation.evaluator import check_minimums, over_seeds
+    """Test runs against a baseline, print measures, write plot and report, check minimum values."""
+    from denserk.evaluation.evaluator import check_minimums
+    from denserk.tasks.evaluation_outputs import with_statistics, write_plot, write_report_page
 
-    if settings.seeds:
-        result = over_seeds(result)
-    if settings.baseline is not None:
-        from denserk.evaluation.significance import compare
-
-        baseline = settings.baseline
-        systems = None
-        if settings.seeds:
-            systems = {run.name: run for run in result.runs}
-            if baseline not in {config.PREVIOUS, *systems}:
-                raise UsageError(f"--baseline {baseline}: the systems are {', '.join(systems)}")
-        else:
-            name_of_file = dict(zip(runs, (run.name for run in result.runs), strict=True))
-            baseline = name_of_file.get(baseline, baseline)
-        values = {run.name: run.per_query for run in result.runs}
-        comparison = compare(values, result.measures, baseline, settings, systems)
-        result = replace(result, comparison=comparison)
+    result = with_statistics(result, runs, settings)
     show(result, settings)
     if settings.plot is not None:
-        from denserk.evaluation.report import draw
-        from denserk.plots import save_if_installed
-
-        save_if_installed(partial(draw, result, settings), "the measures", Path(settings.plot))
+        write_plot(result, settings, Path(settings.plot))
     if settings.report is not None:
-        from denserk.evaluation.report import write_report
-
-        path = write_report(result, runs, sources, settings)
-        logger.info(f"{path}: report, {path.stat().st_size / 1000:,.0f} kB")
+        page = write_report_page(result, runs, sources, settings)
+        logger.info(f"{page}: report, {page.stat().st_size / 1000:,.0f} kB")
     check_minimums(result, settings)
 
 

@@ -1,4 +1,4 @@
-"""What `denserk eval` evaluates: which file is a run and which has qrels, and what is the baseline."""
+"""What `denserk eval` evaluates: which files are runs, which one has qrels, and the baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

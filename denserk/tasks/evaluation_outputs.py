@@ -1,0 +1,65 @@
+"""What `denserk eval` adds to the measures of runs: statistics, a plot and a report."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from denserk.config.evaluation import PREVIOUS, EvalSettings, PageSettings, ReportSources
+from denserk.errors import UsageError
+from denserk.evaluation.results import EvaluationResult, RunResult
+
+
+def check_page(settings: PageSettings, inputs: Sequence[str]) -> None:
+    """Raise an error for a report that cannot be written, before the work begins."""
+    if settings.report is not None:
+        from denserk.evaluation.report import page_in
+
+        page_in(settings, inputs)
+
+
+def with_statistics(
+    result: EvaluationResult, runs: Sequence[str], settings: EvalSettings
+) -> EvaluationResult:
+    """Return the result with means over seeds, and with tests against the baseline.
+
+    `runs` are the files of the result's runs.
+    """
+    from denserk.evaluation.evaluator import over_seeds
+
+    if settings.seeds:
+        result = over_seeds(result)
+    if settings.baseline is None:
+        return result
+    from denserk.evaluation.significance import compare
+
+    values = {run.name: run.per_query for run in result.runs}
+    baseline = settings.baseline
+    systems: Mapping[str, RunResult] | None = None
+    if settings.seeds:
+        systems = {run.name: run for run in result.runs}
+        if baseline not in {PREVIOUS, *systems}:
+            raise UsageError(f"--baseline {baseline}: the systems are {', '.join(systems)}")
+    else:
+        names = [run.name for run in result.runs]
+        name_by_file = dict(zip(runs, names, strict=True))
+        baseline = name_by_file.get(baseline, baseline)
+    comparison = compare(values, result.measures, baseline, settings, systems)
+    return replace(result, comparison=comparison)
+
+
+def write_plot(result: EvaluationResult, settings: EvalSettings, path: Path) -> None:
+    """Draw the measures, if the package that draws is installed."""
+    from denserk.evaluation.report import draw
+    from denserk.plots import save_if_installed
+
+    save_if_installed(partial(draw, result, settings), "the measures", path)
+
+
+def write_report_page(
+    result: EvaluationResult, runs: Sequence[str], sources: ReportSources, settings: EvalSettings
+) -> Path:
+    """Write the report of runs as an HTML page; return its path."""
+    from denserk.evaluation.report import write_report
+
+    return write_report(result, runs, sources, settings)
