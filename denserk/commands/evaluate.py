@@ -19,8 +19,6 @@ from denserk.config.options import fields_of, reject_given
 from denserk.config.shared import OverwriteSettings
 from denserk.errors import UsageError
 from denserk.reporting import print_table, printable
-from denserk.tasks.evaluation_inputs import sort_inputs, with_baseline
-from denserk.tasks.evaluation_outputs import check_page
 
 if TYPE_CHECKING:
     from denserk.evaluation.explain import View
@@ -50,6 +48,9 @@ def evaluate(
     denserk eval run.trec qrels.txt --measures 'nDCG@10 RR@10 R@100'
     denserk eval bm25.trec dense.trec qrels.txt --baseline bm25.trec
     """
+    from denserk.tasks.evaluation_inputs import sort_inputs, with_baseline
+    from denserk.tasks.evaluation_outputs import check_page
+
     settings: EvalSettings = inputs
     runs = [*(files or []), *inputs.run]
     qrels = inputs.qrels
@@ -151,6 +152,8 @@ def benchmark(
     if not is_one_benchmark:
         options_of_one = "baseline plot min per_query topics write_dpr_json write_pyserini_json"
         reject_given(settings, among=options_of_one, why="only for run files of one benchmark")
+    from denserk.tasks.evaluation_outputs import check_page
+
     check_page(settings, runs)
     if paths.model is not None:
         from denserk.tasks.benchmark import make_runs
@@ -188,6 +191,7 @@ def _evaluate_one(
 ) -> None:
     """Evaluate run files on one benchmark, with a report of its queries."""
     from denserk.tasks.benchmark import evaluate_benchmark
+    from denserk.tasks.evaluation_inputs import with_baseline
 
     settings, runs = with_baseline(settings, [*paths.runs])
     result = evaluate_benchmark(runs, benchmark, settings, paths.against)
