@@ -4,6 +4,7 @@ The variables of the user's shell are removed before any library is imported, he
 subprocess: no test may depend on thread counts, locale, colours or caches that are set there.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from denserk.reporting import show_progress
 from tests.support.environment import KEPT, SET
-from tests.support.reporters import forget
 from tests.support.toy import VOCABULARY, write_toy
 
 if os.environ.get("PYTEST_CLEAN") != "1":  # the pytest that a test starts gets what the test sets
@@ -31,10 +32,14 @@ settings.load_profile("house")
 
 
 @pytest.fixture(autouse=True)
-def _deaf() -> Iterator[None]:
-    """What one test listens to, or shows, ends with it."""
+def _messages(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """`caplog` has denserk's messages; what a command line set up in this process ends here."""
+    caplog.set_level(logging.INFO, logger="denserk")
     yield
-    forget()
+    logger = logging.getLogger("denserk")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+    show_progress(None)
 
 
 @pytest.fixture

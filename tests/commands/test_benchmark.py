@@ -7,7 +7,6 @@ from denserk.errors import MismatchError, UsageError
 from denserk.io.manifest import Kind, read_manifest
 from denserk.tasks.benchmark import evaluate_benchmarks
 from tests.support.benchmark_copies import write_beir, write_marco
-from tests.support.reporters import Heard
 
 
 def search(tiny, *names, model="bert", **settings):
@@ -44,15 +43,15 @@ def test_a_corpus_is_encoded_once_and_with_its_own_lengths(cache, tiny):
     assert Path("runs/dl19.trec").is_file()
 
 
-def test_resume_keeps_finished_benchmarks(cache, tiny):
+def test_resume_keeps_finished_benchmarks(cache, tiny, caplog):
     write_beir(cache, "scifact")
     search(tiny, "beir/scifact")
     before = Path("runs/scifact.trec").stat().st_mtime_ns
     write_beir(cache, "nfcorpus")
-    heard = Heard()
+    caplog.clear()
     search(tiny, "beir/nfcorpus", "beir/scifact", resume=True)
     assert Path("runs/scifact.trec").stat().st_mtime_ns == before
-    assert "beir/scifact: finished, kept" in heard.notes
+    assert "beir/scifact: finished, kept" in caplog.messages
     Path("runs/scifact.trec").write_text("")
     search(tiny, "beir/scifact", resume=True)
     assert Path("runs/scifact.trec").stat().st_size

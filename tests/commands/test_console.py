@@ -11,7 +11,7 @@ from denserk.commands import app as module
 from denserk.commands.app import run
 from denserk.errors import GateError, InputError, Interrupted, UsageError
 from denserk.reporting import ConsoleSettings, configure, show_error, track
-from tests.support.reporters import Terminal
+from tests.support.console import Terminal
 
 logger = logging.getLogger("denserk.test")
 

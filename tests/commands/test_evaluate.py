@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from denserk.commands.app import run
-from tests.support.reporters import Terminal
+from tests.support.console import Terminal
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import ir_measures
 import pytest
 
 from denserk.commands.app import run
-from tests.support.reporters import Heard
+from tests.support.console import warnings_of
 
 HITS = [
     ("Q0", "D0", 1, 1.25),
@@ -269,12 +269,11 @@ TOPICS = [
 
 
 @pytest.mark.parametrize("text", TOPICS)
-def test_topics_with_a_header(text, folder):
+def test_topics_with_a_header(text, folder, caplog):
     (folder / "table").write_text(text, newline="")
-    heard = Heard()
     found = {record["_id"]: record["text"] for record in converted(folder, "queries", "beir")}
     assert found == {"101": "ankle brace", "102": "vitamin d"}
-    assert sum("is a header" in note for note in heard.notes) == 1
+    assert sum("is a header" in note for note in caplog.messages) == 1
 
 
 @pytest.mark.parametrize(
@@ -348,27 +347,24 @@ def test_a_quoted_passage_may_hold_an_empty_line(folder):
 
 
 @pytest.mark.parametrize("kind", ["queries", "corpus"])
-def test_a_first_line_that_only_resembles_a_header_is_read_and_reported(kind, folder):
+def test_a_first_line_that_only_resembles_a_header_is_read_and_reported(kind, folder, caplog):
     (folder / "table").write_text("doc_id\tthe remark\nqid\tanother\n")
-    heard = Heard()
     assert [record["_id"] for record in converted(folder, kind, "beir")] == ["doc_id", "qid"]
-    assert any("the remark" in warning for warning in heard.warnings)
+    assert any("the remark" in warning for warning in warnings_of(caplog))
 
 
-def test_names_of_one_meaning_are_no_header_and_reported(folder):
+def test_names_of_one_meaning_are_no_header_and_reported(folder, caplog):
     (folder / "table").write_text("query\ttext\n1\tone\n")
-    heard = Heard()
     assert [record["_id"] for record in converted(folder, "queries", "beir")] == ["query", "1"]
-    assert any("query, text" in warning for warning in heard.warnings)
+    assert any("query, text" in warning for warning in warnings_of(caplog))
 
 
 @pytest.mark.parametrize("kind", ["queries", "corpus"])
-def test_names_below_the_first_line_are_records(kind, folder):
+def test_names_below_the_first_line_are_records(kind, folder, caplog):
     (folder / "table").write_text("1\tone\nid\ttext\n")
-    heard = Heard()
     records = converted(folder, kind, "beir")
     assert [(record["_id"], record["text"]) for record in records] == [("1", "one"), ("id", "text")]
-    assert not any("header" in note for note in heard.notes + heard.warnings)
+    assert not any("header" in note for note in caplog.messages)
 
 
 @pytest.mark.parametrize(
@@ -387,8 +383,7 @@ def test_names_below_the_first_line_are_records(kind, folder):
         ("training", "tevatron-ids", "qid\tneg_id\tpos_id\nq\ta\tb\n"),
     ],
 )
-def test_a_header_decides_what_a_file_holds(kind, to, text, folder):
+def test_a_header_decides_what_a_file_holds(kind, to, text, folder, caplog):
     (folder / "file").write_text(text)
-    heard = Heard()
     assert run(["convert", "file", "out", "--to", to]) == 0
-    assert f"file: {kind}" in heard.notes
+    assert f"file: {kind}" in caplog.messages

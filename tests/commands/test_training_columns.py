@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 
 from denserk.commands.app import run
-from tests.support.reporters import Heard
+from tests.support.console import warnings_of
 
 
 @pytest.fixture(autouse=True)
@@ -79,20 +79,19 @@ def test_known_names_win_over_the_order(first, second, folder):
         assert examples(name, "--to", "tevatron", "--from", "st-triplet") == PAIRS
 
 
-def test_the_order_that_was_understood_is_said(folder):
+def test_the_order_that_was_understood_is_said(folder, caplog):
     rows = {"t1": ["positive", "anchor"], "t2": ["text1", "text2"], "t3": ["anchor", "positive"]}
-    heard = Heard()
     for name, (first, second) in rows.items():
         (folder / name).write_text(json.dumps({first: "a", second: "b"}))
         command = ["convert", name, f"{name}.out", "--kind", "training", "--to", "flag"]
         assert run([*command, "--from", "st-triplet"]) == 0
-    named = [note for note in heard.notes if note.startswith("t1, line 1")]
+    named = [note for note in caplog.messages if note.startswith("t1, line 1")]
     assert len(named) == 1
     assert "query: anchor" in named[0]
-    by_position = [warning for warning in heard.warnings if warning.startswith("t2, line 1")]
+    by_position = [warning for warning in warnings_of(caplog) if warning.startswith("t2, line 1")]
     assert len(by_position) == 1
     assert "query: text1" in by_position[0]
-    assert not any(note.startswith("t3, line 1") for note in heard.notes + heard.warnings)
+    assert not any(note.startswith("t3, line 1") for note in caplog.messages)
 
 
 def test_keys_of_a_later_record_may_stand_in_another_order(folder):
@@ -185,22 +184,20 @@ def write(name, rows):
     Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_examples_without_negatives_are_written_as_pairs(folder):
+def test_examples_without_negatives_are_written_as_pairs(folder, caplog):
     write("t", WITHOUT_NEGATIVES)
-    heard = Heard()
     assert run(["convert", "t", "out.jsonl", "--to", "st-triplet"]) == 0
     lines = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     assert [list(line) for line in lines] == [["anchor", "positive"]] * 2
-    assert "out.jsonl: 2 examples in format st-triplet" in heard.notes
+    assert "out.jsonl: 2 examples in format st-triplet" in caplog.messages
     assert texts("out.jsonl") == PAIRS
 
 
-def test_pairs_among_triplets_are_read_as_they_were_and_reported(folder):
+def test_pairs_among_triplets_are_read_as_they_were_and_reported(folder, caplog):
     write("t", [*WITHOUT_NEGATIVES, WITH_NEGATIVES])
-    heard = Heard()
     assert run(["convert", "t", "out.jsonl", "--to", "st-triplet"]) == 0
     assert texts("out.jsonl") == [*PAIRS, ("who runs", ["a cat"], ["a dog"])]
-    assert any(warning.startswith("2 of 3 examples") for warning in heard.warnings)
+    assert any(warning.startswith("2 of 3 examples") for warning in warnings_of(caplog))
 
 
 @pytest.mark.parametrize("form", ["text-triples", "triples", "st-triplet"])
@@ -216,26 +213,23 @@ def test_a_conversion_that_would_write_nothing_is_an_error(form, folder, capsys)
     assert "--to" not in capsys.readouterr().out
 
 
-def test_examples_that_a_format_cannot_hold_are_not_counted(folder):
+def test_examples_that_a_format_cannot_hold_are_not_counted(folder, caplog):
     write("t", [*WITHOUT_NEGATIVES, WITH_NEGATIVES])
-    heard = Heard()
     assert run(["convert", "t", "out.tsv", "--to", "text-triples"]) == 0
     assert (folder / "out.tsv").read_text() == "who runs\ta cat\ta dog\n"
-    assert "out.tsv: 1 examples in format text-triples" in heard.notes
-    assert any("2 of 3 examples" in warning for warning in heard.warnings)
+    assert "out.tsv: 1 examples in format text-triples" in caplog.messages
+    assert any("2 of 3 examples" in warning for warning in warnings_of(caplog))
 
 
-def test_hits_that_a_format_cuts_are_reported(folder):
+def test_hits_that_a_format_cuts_are_reported(folder, caplog):
     (folder / "run").write_text("".join(f"q Q0 d{n} {n} {2000 - n} t\n" for n in range(1, 1004)))
-    heard = Heard()
     assert run(["convert", "run", "out", "--kind", "run", "--to", "msmarco"]) == 0
     assert len((folder / "out").read_text().splitlines()) == 1000
-    assert "out: 1,000 lines in format msmarco" in heard.notes
-    assert any("3 hits" in warning for warning in heard.warnings)
+    assert "out: 1,000 lines in format msmarco" in caplog.messages
+    assert any("3 hits" in warning for warning in warnings_of(caplog))
 
 
-def test_what_columns_leave_out_is_reported(folder):
-    heard = Heard()
+def test_what_columns_leave_out_is_reported(folder, caplog):
     write("q", [{"_id": "a", "text": "who", "answers": ["x", "y"], "source": "s"}])
     write("c", [{"_id": "a", "text": "who", "title": "", "metadata": {}}])
     for source, kind, to, lost in [
@@ -244,7 +238,7 @@ def test_what_columns_leave_out_is_reported(folder):
         ("c", "corpus", "marco", "metadata: 1"),
     ]:
         assert run(["convert", source, f"{to}.out", "--kind", kind, "--to", to]) == 0
-        assert heard.notes[-2].endswith(f": {lost}")
+        assert caplog.messages[-2].endswith(f": {lost}")
 
 
 SENTENCES = [("1.0", "a cat", "a big cat"), ("0.25", "the moon", "a boat"), ("0.5", "a dog", "a")]

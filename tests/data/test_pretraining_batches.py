@@ -26,7 +26,6 @@ from tests.support.prepared_texts import (
     readings,
     store_of,
 )
-from tests.support.reporters import Heard
 
 WORDS = [name for name in NAMES if name.isalpha() and len(name) > 1] + ["fran ##ce", "guitar ##ist"]
 RELEASED = MaskingSettings(npr=NprKind.HALF, cmp_pass=True, cmp_encoder_rate=0.5)
@@ -189,8 +188,11 @@ def test_single_tokens_are_masked_as_words_of_their_own(tmp_path):
     assert (texts.tokens.input_ids[texts.labels != IGNORED] == ENTRIES.mask_id).all()
 
 
-def test_unknown_documents_send_npr_to_halves(tmp_path):
-    store, heard = store_of(tmp_path, [{"text": text(1, 9)}]), Heard()
+def test_unknown_documents_send_npr_to_halves(tmp_path, caplog):
+    store = store_of(tmp_path, [{"text": text(1, 9)}])
+    caplog.clear()
     batches = batches_of(store, tasks=frozenset({MasterTask.NPR}))
-    assert heard.notes == ["no documents are known: npr recovers the second half of each passage"]
+    assert caplog.messages == [
+        "no documents are known: npr recovers the second half of each passage"
+    ]
     assert list(batches[0].passes) == ["npr"]

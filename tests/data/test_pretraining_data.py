@@ -13,6 +13,7 @@ from denserk.data.masking import SubwordTokens, words_of
 from denserk.data.pretraining_data import FREQUENCIES, prepare, split_sentences, write_tokens
 from denserk.errors import InputError
 from denserk.io.pretraining_text import TOKENS, Expansion
+from tests.support.console import warnings_of
 from tests.support.faults import contents
 from tests.support.prepared_texts import (
     COCONDENSER,
@@ -25,7 +26,6 @@ from tests.support.prepared_texts import (
     store_of,
 )
 from tests.support.prepared_texts import TOKENIZER as MASTER_TOKENIZER
-from tests.support.reporters import Heard
 from tests.support.tiny_models import tiny_tokenizer
 from tests.support.toy import VOCABULARY
 from tests.support.training_examples import jsonl, write_expansions
@@ -107,24 +107,23 @@ def test_a_tenth_of_the_blocks_is_shorter(tmp_path):
 
 
 @pytest.mark.parametrize("objective", [MLM, COCONDENSER, MASTER])
-def test_documents_without_text_are_left_out_and_counted(corpus, tmp_path, objective):
-    heard = Heard()
+def test_documents_without_text_are_left_out_and_counted(corpus, tmp_path, objective, caplog):
     store = prepared(corpus, tmp_path / "p", objective)
     assert store.contents["documents"] == 4
-    assert "documents without text are left out: 1" in heard.warnings
-    again = Heard()  # of a folder that is used again, too
+    warnings = warnings_of(caplog)
+    assert "documents without text are left out: 1" in warnings
+    caplog.clear()
     assert rows(prepared(corpus, tmp_path / "p", objective)) == rows(store)
-    assert heard.warnings == 2 * again.warnings
+    assert warnings_of(caplog) == warnings  # of a folder that is used again, too
     other = prepared(corpus, tmp_path / "q", objective)
     assert contents(other.folder) == contents(store.folder)
 
 
-def test_documents_of_one_span_are_left_out(corpus, tmp_path):
-    heard = Heard()
+def test_documents_of_one_span_are_left_out(corpus, tmp_path, caplog):
     store = prepared(corpus, tmp_path / "p", COCONDENSER, max_length=9)
     assert len(store) == 2
     assert all(end - first >= 2 for first, end in pairwise(store.document_ends))
-    assert "documents of fewer than two spans are left out: 1" in heard.warnings
+    assert "documents of fewer than two spans are left out: 1" in warnings_of(caplog)
     with pytest.raises(InputError, match="3 of fewer than two spans of 98 tokens") as error:
         prepared(corpus, tmp_path / "q", COCONDENSER, max_length=100)
     assert "smaller --max-length" in str(error.value.hint)
@@ -215,13 +214,13 @@ def test_ids_in_another_format(tmp_path, objective, records, expected):
         prepared(jsonl(tmp_path / "ids.jsonl", records), tmp_path / "p", objective)
 
 
-def test_passages_find_their_expansions(corpus, tmp_path):
-    expansions, heard = tmp_path / "x.jsonl", Heard()
+def test_passages_find_their_expansions(corpus, tmp_path, caplog):
+    expansions = tmp_path / "x.jsonl"
     own = Expansion("r-1", ("cat house", "cat"), ("the dog eats", "no"))
     write_expansions(expansions, [own])
     options = {"max_length": 40, "expansions": str(expansions)}
     store = prepared(corpus, tmp_path / "p", MASTER, **options)
-    assert heard.warnings[-1] == "passages without an expansion: 2"
+    assert warnings_of(caplog)[-1] == "passages without an expansion: 2"
     separator = TOKENIZER.sep_token_id
     texts = [(t, x) for _, t, x in DOCUMENTS if x]
     assert rows(store) == [[*tokens(t), separator, *tokens(x)] for t, x in texts]

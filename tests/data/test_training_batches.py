@@ -24,7 +24,7 @@ from denserk.data.training_data import prepare, tokenize_sentences
 from denserk.errors import InputError, UsageError
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.records import Passage, Query
-from tests.support.reporters import Heard
+from tests.support.console import warnings_of
 from tests.support.tiny_models import RERANKERS, tiny_tokenizer
 from tests.support.toy import VOCABULARY, WORDS
 from tests.support.training_examples import inline, jsonl, pairs, run_on, triplets
@@ -192,10 +192,9 @@ def test_the_known_positives_of_a_query_are_found_by_their_texts(write, tmp_path
     assert masked.sum() > 2
 
 
-def test_a_random_passage_stands_in_for_no_negatives(lacking):
-    heard = Heard()
+def test_a_random_passage_stands_in_for_no_negatives(lacking, caplog):
     batch = TrainingBatches(lacking, SamplingSettings(3), 10)[0]
-    assert heard.warnings == ["queries without a negative get random passages: 5"]
+    assert warnings_of(caplog) == ["queries without a negative get random passages: 5"]
     for group, item in zip(grouped(batch), batch.items.tolist(), strict=True):
         rows = *lacking.positives[item], *lacking.negatives[item]
         own = [lacking.passages[row].tolist() for row in rows]
@@ -204,7 +203,9 @@ def test_a_random_passage_stands_in_for_no_negatives(lacking):
         assert group[1]
     batches = TrainingBatches(lacking, SamplingSettings(3), 5, with_scores=True)
     assert batches.items.tolist() == [1, 3, 5, 7, 9]  # a random passage has no score
-    assert heard.warnings[1:] == ["queries without a negative have nothing to distil, left out: 5"]
+    assert warnings_of(caplog)[1:] == [
+        "queries without a negative have nothing to distil, left out: 5"
+    ]
     assert torch.isfinite(batches[0].teacher).all()
 
 

@@ -10,8 +10,8 @@ from denserk.data.training_data import SentenceStore, prepare, tokenize_sentence
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.training import read_training
 from denserk.records import Passage, Query
+from tests.support.console import warnings_of
 from tests.support.faults import contents
-from tests.support.reporters import Heard
 from tests.support.tiny_models import tiny_tokenizer
 from tests.support.toy import PASSAGES, QUERIES, VOCABULARY
 from tests.support.training_examples import inline, pairs, run_on
@@ -91,27 +91,26 @@ def test_files_follow_each_other_and_ids_find_their_texts(write, made, toy, sour
     assert len(store.passages) == len({"d1", "d2", "d3", "d4", "d5", "d10"}) + 13
 
 
-def test_relevance_judgments_are_the_positives_of_a_list_of_negatives(made, toy, sources):
-    negatives, heard = toy / "negatives.tsv", Heard()
+def test_relevance_judgments_are_the_positives_of_a_list_of_negatives(made, toy, sources, caplog):
+    negatives = toy / "negatives.tsv"
     negatives.write_text("q1\td1,d2\nq2\td3\nq9\td3\n")
     store = made(str(negatives), qrels=str(toy / "qrels.txt"), **sources)
     assert store.qids[:].tolist() == ["q1", "q2"]
     assert list(map(len, store.positives[:])) == [1, 2]
-    assert heard.warnings == ["queries without a positive are left out: 1"]
+    assert warnings_of(caplog) == ["queries without a positive are left out: 1"]
 
 
-def test_random_negatives_stand_in_for_hard_ones(write, made, tokenizer):
+def test_random_negatives_stand_in_for_hard_ones(write, made, tokenizer, caplog):
     context = {"title": "bank", "text": "money", "passage_id": "7"}
     other = {"title": "", "text": "the moon", "passage_id": "8"}
     lists = {"positive_ctxs": [context], "negative_ctxs": [other], "hard_negative_ctxs": []}
-    heard = Heard()
     store = made(write([{"question": "river", "answers": [], **lists}]))
     [(_, _, negatives)] = texts(store).values()
     assert negatives == tokenizer.passages([Passage("8", "the moon")])
-    assert heard.warnings == ["queries without a hard negative use their random ones: 1"]
+    assert warnings_of(caplog) == ["queries without a hard negative use their random ones: 1"]
 
 
-def test_missing_ids_are_named_or_counted(write, made, sources):
+def test_missing_ids_are_named_or_counted(write, made, sources, caplog):
     lines = [
         ids_of("q1", ["d3", "lost"], ["d1", "gone"]),
         ids_of("q2", ["lost"], ["d5"]),
@@ -124,12 +123,12 @@ def test_missing_ids_are_named_or_counted(write, made, sources):
         ) as error:
             made(write(some), **sources)
         assert "--skip-missing" in (error.value.hint or "")
-    heard = Heard()
+    caplog.clear()
     store = made(write(lines), skip_missing=True, **sources)
     assert store.qids[:].tolist() == ["q1", "q3"]
     assert list(map(len, store.positives[:])) == [1, 1]
     assert list(store.negative_counts) == [1, 0]
-    assert heard.warnings == [
+    assert warnings_of(caplog) == [
         "queries without a positive are left out: 1",
         "passages that the corpus lacks are left out: 4",
         "queries without a text are left out: 1",
@@ -157,15 +156,15 @@ def train(write):
     return write([inline(query, 1, 3, scored=True) for query in range(4)])
 
 
-def test_nothing_is_prepared_twice(train, tmp_path, tokenizer, monkeypatch):
-    folder, heard = tmp_path / "prepared", Heard()
+def test_nothing_is_prepared_twice(train, tmp_path, tokenizer, monkeypatch, caplog):
+    folder = tmp_path / "prepared"
     store = prepare(run_on(train), folder, tokenizer, tokenizer)
     other = prepare(run_on(train), tmp_path / "two", tokenizer, tokenizer)
     assert contents(folder) == contents(other.folder)
     monkeypatch.setattr(training_data, "training", None)
     assert len(prepare(run_on(train), folder, tokenizer, tokenizer)) == len(store) == 4
-    assert heard.notes.count(f"{train}: training data in the format tevatron") == 2
-    assert not [note for note in heard.notes if "again" in note]
+    assert caplog.messages.count(f"{train}: training data in the format tevatron") == 2
+    assert not [note for note in caplog.messages if "again" in note]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +175,9 @@ def test_nothing_is_prepared_twice(train, tmp_path, tokenizer, monkeypatch):
         ({"words": [*VOCABULARY[:-2], *VOCABULARY[:-3:-1]]}, "passage.tokenizer was"),
     ],
 )
-def test_what_differs_is_logged_and_prepared_again(train, tmp_path, tokenizer, change, message):
+def test_what_differs_is_logged_and_prepared_again(
+    train, tmp_path, tokenizer, change, message, caplog
+):
     folder = tmp_path / "prepared"
     prepare(run_on(train), folder, tokenizer, tokenizer)
     if "text" in change:
@@ -184,22 +185,22 @@ def test_what_differs_is_logged_and_prepared_again(train, tmp_path, tokenizer, c
     settings = TextSettings(query_max_length=12, passage_max_length=change.get("length", 16))
     backend = tiny_tokenizer("bert", change.get("words", VOCABULARY))
     changed = TextTokenizer(backend, settings)
-    inputs, heard = run_on(train), Heard()
+    inputs = run_on(train)
+    caplog.clear()
     with pytest.raises(MismatchError, match=message):
         prepare(inputs, folder, tokenizer, changed, again=False)
     again = prepare(inputs, folder, tokenizer, changed)
-    assert message in heard.notes[0]
+    assert message in caplog.messages[0]
     fresh = prepare(inputs, tmp_path / "fresh", tokenizer, changed)
     assert contents(again.folder) == contents(fresh.folder)
 
 
-def test_standard_input_is_never_taken_for_the_same(train, made, monkeypatch):
-    heard = Heard()
+def test_standard_input_is_never_taken_for_the_same(train, made, monkeypatch, caplog):
     for _ in range(2):
         with Path(train).open("rb") as handle:
             monkeypatch.setattr("sys.stdin", type("Stdin", (), {"buffer": handle}))
             made("-")
-    assert "standard input may hold something else" in heard.notes[1]
+    assert "standard input may hold something else" in caplog.messages[1]
 
 
 def test_pairs(write, tmp_path, tokenizer):

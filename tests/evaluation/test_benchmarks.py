@@ -12,7 +12,7 @@ from denserk.evaluation.benchmarks import figures, published_rows, run_in_folder
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.tasks.benchmark import evaluate_benchmark, evaluate_benchmarks
 from tests.support.benchmark_copies import write_beir, write_marco
-from tests.support.reporters import Heard
+from tests.support.console import warnings_of
 
 RUN = "q1 Q0 d3 1 3 t\nq2 Q0 d1 1 3 t\nq2 Q0 d5 2 2 t\nq3 Q0 d1 1 3 t\nq3 Q0 d4 2 2 t\n"
 
@@ -63,19 +63,18 @@ def test_a_run_of_another_benchmark_or_corpus_is_rejected(cache, made, asked):
     assert refused.value.hint == f"denserk benchmark {made} --runs run.trec"
 
 
-def test_a_folder_gives_every_set_and_the_means(cache):
+def test_a_folder_gives_every_set_and_the_means(cache, caplog):
     sets = ("nfcorpus", "fiqa", "arguana", "scidocs", "scifact")
     for name in sets:
         write_beir(cache, name)
     runs_folder("mine", *sets)
     runs_folder("other", *sets[:4], text="q1 Q0 d3 1 3 t\n")
-    heard = Heard()
     settings, against = EvalSettings(measures=("RR@10",)), (Paper.AGGRETRIEVER,)
     found = evaluate_benchmarks(["mine", "other"], ["beir-small"], settings, against)
     assert found.values("beir-small", "mine") == pytest.approx({"RR@10": 5 / 6})
     assert found.values("beir/fiqa", "other") == pytest.approx({"RR@10": 1 / 3})
     assert found.values("beir-small", "other") is None
-    assert "other has no run of beir/scifact: no mean that needs them" in heard.warnings
+    assert "other has no run of beir/scifact: no mean that needs them" in warnings_of(caplog)
     reported = {row.benchmark for row in found.published}
     assert reported == {*(f"beir/{name}" for name in sets), "beir-small"}
 

@@ -4,16 +4,15 @@ import pytest
 
 import denserk
 from denserk.errors import DenserkError, InputError, MeasureError, MismatchError
-from tests.support.reporters import Heard
+from tests.support.console import warnings_of
 
 QRELS = {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": 1}}
 
 
-def test_messages_have_the_names_that_were_given():
-    heard = Heard()
+def test_messages_have_the_names_that_were_given(caplog):
     runs = {"BM25": {"q1": {"d1": 1.0}}, "dense": {"q1": {"d2": 1.0}, "q2": {"d1": 1.0}}}
     denserk.evaluate(runs, QRELS, "ndcg@10")
-    assert [line.partition(":")[0] for line in heard.warnings] == ["BM25"]
+    assert [line.partition(":")[0] for line in warnings_of(caplog)] == ["BM25"]
     with pytest.raises(MismatchError, match="dense answers queries 'q9'"):
         denserk.evaluate({"BM25": {"q1": {"d1": 1.0}}, "dense": {"q9": {"d1": 1.0}}}, QRELS)
 
@@ -36,11 +35,10 @@ def test_an_accuracy_that_is_undefined_points_to_success():
         denserk.evaluate({"q1": {"d1": 1.0}}, QRELS, "Accuracy@1")
 
 
-def test_a_mean_that_is_no_number_is_said():
-    heard = Heard()
+def test_a_mean_that_is_no_number_is_said(caplog):
     mean = denserk.evaluate({"q1": {"d2": 1.0}}, QRELS, "Accuracy@1")["Accuracy@1"]
     assert mean != mean
-    assert any("Accuracy@1 is undefined for every query" in line for line in heard.warnings)
+    assert any("Accuracy@1 is undefined for every query" in line for line in warnings_of(caplog))
 
 
 def failing(*_: object, **__: object) -> dict[str, float]:

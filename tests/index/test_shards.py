@@ -9,7 +9,6 @@ from denserk.errors import MismatchError, UsageError
 from denserk.index.opening import open_index
 from tests.support import index_folders as folders
 from tests.support.index_folders import best, flat_folder, index, vector_folder, whole_numbers
-from tests.support.reporters import Heard
 
 DIMENSION = 6
 CPU = ComputeSettings(device="cpu", threads=1)
@@ -40,7 +39,7 @@ def test_shards_together_are_one_index(tmp_path, size, hits, metric):
     assert found([str(tmp_path / "s-*")], queries, settings) == expected
 
 
-def test_approximate_indexes_are_searched_by_their_engines(tmp_path):
+def test_approximate_indexes_are_searched_by_their_engines(tmp_path, caplog):
     pytest.importorskip("faiss")
     vectors, queries = whole_numbers(5, 90), whole_numbers(6, 4)
     ids = [f"d{n}" for n in range(90)]
@@ -50,11 +49,11 @@ def test_approximate_indexes_are_searched_by_their_engines(tmp_path):
     )
     for name, factory in ((b, "IVF1,Flat"), (c, "HNSW16")):
         index(f"{name}-i", name, factory=factory)
-    heard = Heard()
+    caplog.clear()
     together = found([f"{b}-i", a, f"{c}-i"], queries, SearchSettings(hits=90, ties=Ties.KEEP))
     assert together == [best(ids, vectors, query, 90) for query in queries]
     assert "3 shards: 90 passages, compared by inner product, approximate ones by their own" in str(
-        heard.notes
+        caplog.messages
     )
     with pytest.raises(UsageError, match=r"--nprobe 2: .*a is searched exactly"):
         found([a, b], queries, SearchSettings(nprobe=2))
@@ -92,10 +91,10 @@ def test_what_does_not_belong_together(tmp_path, make, message):
         found(names, ONE, SearchSettings(hits=3))
 
 
-def test_memory_is_logged_before_and_compared(tmp_path, monkeypatch):
-    name, heard = vector_folder(tmp_path / "a", ["d1"], ONE), Heard()
+def test_memory_is_logged_before_and_compared(tmp_path, monkeypatch, caplog):
+    name = vector_folder(tmp_path / "a", ["d1"], ONE)
     found([name], ONE, SearchSettings())
-    assert "searching needs" in str(heard.notes)
+    assert "searching needs" in caplog.text
     monkeypatch.setattr("denserk.index.faiss_index.available_bytes", lambda: 1 << 20)
     with pytest.raises(UsageError, match=r"searching needs .*, and 1.0 MB are available") as error:
         found([name], ONE, SearchSettings(query_batch=2**20))

@@ -12,8 +12,8 @@ from denserk.index.exact import ExactIndex
 from denserk.index.opening import open_index
 from denserk.index.tuning import mean_recall
 from denserk.io.manifest import Kind, read_manifest
+from tests.support.console import warnings_of
 from tests.support.index_folders import index, vector_folder
-from tests.support.reporters import Heard
 
 DRAW = np.random.default_rng(3)
 CENTRES = DRAW.normal(size=(40, 16))
@@ -56,7 +56,8 @@ def recall(path, metric=Metric.INNER, **search):
 
 @pytest.mark.parametrize("metric", Metric)
 @pytest.mark.parametrize("max_bytes", [None, 60_000])
-def test_a_type_that_fits_reaches_the_target(build, tmp_path, metric, max_bytes, capsys):
+def test_a_type_that_fits_reaches_the_target(build, tmp_path, metric, max_bytes, capsys, caplog):
+    caplog.set_level("WARNING", logger="denserk")  # the table is for those who see the notes
     found = build(0.9, metric=metric, max_bytes=max_bytes)
     assert recall(tmp_path / "i", metric) >= 0.89
     size = (tmp_path / "i" / "index").stat().st_size
@@ -74,16 +75,15 @@ def test_search_takes_the_stored_parameters_unless_others_are_given(build, tmp_p
     assert recall(tmp_path / "i", **dict.fromkeys(names, 1)) < recall(tmp_path / "i")
 
 
-def test_the_next_type_is_built_if_one_misses_the_target(build, tmp_path, monkeypatch):
+def test_the_next_type_is_built_if_one_misses_the_target(build, tmp_path, monkeypatch, caplog):
     def tuned(self, path, point):  # half of the vectors are the sample
         is_whole = len(self.vectors) == len(VECTORS) and point.factory == "SQ8"
         return point._replace(low=0.5 if is_whole else 1)
 
     monkeypatch.setattr(tuning.Judge, "tuned", tuned)
-    heard = Heard()
     assert build(0.9, ["Flat", "SQ8", "Unknown"])["factory"] == "Flat"
-    assert heard.warnings == ["SQ8 does not reach recall 0.9 with all vectors"]
-    assert any("Unknown is left out" in note for note in heard.notes)
+    assert warnings_of(caplog) == ["SQ8 does not reach recall 0.9 with all vectors"]
+    assert any("Unknown is left out" in note for note in caplog.messages)
     assert (faiss.read_index(str(tmp_path / "i" / "index")).reconstruct_n() == VECTORS).all()
 
 

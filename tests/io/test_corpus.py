@@ -13,7 +13,6 @@ from denserk.config.formats import CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
 from denserk.io.corpus import COLUMNS, WRITTEN, PassageTexts, read_corpus_file, write_passages
 from denserk.records import Passage
-from tests.support.reporters import Heard
 
 BEIR = '{"_id": "d1", "title": "h", "text": "one"}\n{"_id": "d2", "text": "two"}\n'
 AS: dict[str, CorpusSettings] = {form: CorpusSettings(corpus_format=form) for form in CorpusFormat}
@@ -50,15 +49,20 @@ RECORDS = [Passage("d1", "one", "h"), Passage("d2", "two")]
         ("\n \n", None, []),
     ],
 )
-def test_a_corpus_is_detected_by_its_first_line(tmp_path, monkeypatch, text, detected, read):
-    path, data, notes = tmp_path / "c.gz", text.encode(), Heard()
+def test_a_corpus_is_detected_by_its_first_line(
+    tmp_path, monkeypatch, text, detected, read, caplog
+):
+    path, data = tmp_path / "c.gz", text.encode()
     path.write_bytes(gzip.compress(data))
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
     for source, name in ((str(path), "c.gz"), ("-", "standard input")):
+        caplog.clear()
         assert list(read_corpus_file(source)) == read
-        if detected:
-            assert notes.notes.pop().startswith(f"{name}: {detected}")
-    assert not notes.notes
+        if detected is None:
+            assert caplog.messages == []
+        else:
+            (message,) = caplog.messages
+            assert message.startswith(f"{name}: {detected}")
 
 
 ids = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1)

@@ -13,7 +13,6 @@ from denserk.io.pretraining_text import (
     read_expansions,
 )
 from denserk.records import Passage
-from tests.support.reporters import Heard
 from tests.support.training_examples import jsonl, write_expansions
 
 ONE, TWO, BOTH = (("one.",), ("two.",), ("one.\ntwo.",))
@@ -32,12 +31,12 @@ TITLED = {"_id": "1", "title": " T ", "text": "a text", "url": "u"}
         ("one.\ntwo.\n", RawText.PARAGRAPHS, [BOTH], None),
     ],
 )
-def test_plain_text(tmp_path, text, raw_text, documents, kind):
-    heard = Heard()
+def test_plain_text(tmp_path, text, raw_text, documents, kind, caplog):
     (tmp_path / "c.txt").write_text(text)
     found = read_documents(str(tmp_path / "c.txt"), raw_text=raw_text)
     assert [document.parts for document in found] == documents
-    assert heard.notes == [f"c.txt: plain text, documents are {kind}"] * bool(kind)
+    notes = [f"c.txt: plain text, documents are {kind}"] if kind else []
+    assert caplog.messages == notes
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from denserk.config.formats import QrelsFormat
 from denserk.errors import InputError
 from denserk.io.topics import read_qrels, read_qrels_map, write_qrels
 from denserk.records import Qrel
-from tests.support.reporters import Heard
 
 QRELS = [Qrel("007", "d1", 2), Qrel("q2", "d1", 0), Qrel("007", "d2", -1)]
 TREC = "007 0 d1 2\nq2 0 d1 0\n007 0 d2 -1\n"
@@ -21,11 +20,10 @@ BEIR = "query-id\tcorpus-id\tscore\n007\td1\t2\nq2\td1\t0\n007\td2\t-1\n"
         (BEIR.partition("\n")[2] + "q2 d1 0\n", "beir qrels (3 columns)"),
     ],
 )
-def test_judgments(tmp_path, text, found):
+def test_judgments(tmp_path, text, found, caplog):
     (tmp_path / "q").write_text(text)
-    notes = Heard()
     assert list(dict.fromkeys(read_qrels(tmp_path / "q", None))) == QRELS
-    assert notes.notes == [f"q: {found}"]
+    assert caplog.messages == [f"q: {found}"]
     assert read_qrels_map(tmp_path / "q") == {"007": {"d1": 2, "d2": -1}, "q2": {"d1": 0}}
 
 

@@ -14,7 +14,6 @@ from denserk.io.topics import (
     write_queries,
 )
 from denserk.records import Passage, Query
-from tests.support.reporters import Heard
 
 QA = [{"question": "who", "answers": ["a"]}, {"question": "u", "answers": []}]
 BY_ID = {"7": {"question": "who", "answers": ["a"]}}
@@ -56,12 +55,14 @@ BY_ID = {"7": {"question": "who", "answers": ["a"]}}
         ("\n", None, []),
     ],
 )
-def test_queries_are_detected_by_their_first_line(tmp_path, text, detected, read):
+def test_queries_are_detected_by_their_first_line(tmp_path, text, detected, read, caplog):
     (tmp_path / "q").write_text(text)
-    notes = Heard()
     assert list(read_topics_file(tmp_path / "q")) == read
-    found = [note.startswith(f"q: {detected}") for note in notes.notes]
-    assert found == [True] * bool(detected)
+    if detected is None:
+        assert caplog.messages == []
+    else:
+        (message,) = caplog.messages
+        assert message.startswith(f"q: {detected}")
 
 
 NO_ANSWERS = ["me", "['a'", "[1]", "{'a': 1}", "[__import__('os').getcwd()]", "[" * 500, "\0"]

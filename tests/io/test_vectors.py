@@ -17,9 +17,9 @@ from denserk.io.blocks import JOURNAL, Block
 from denserk.io.manifest import Kind, Manifest
 from denserk.io.vector_formats import VectorBlock, write_vectors
 from denserk.io.vectors import VectorFolderWriter, open_vectors, read_vector_blocks
+from tests.support.console import warnings_of
 from tests.support.faults import contents
 from tests.support.peers import run_pyserini
-from tests.support.reporters import Heard
 
 IDS = [f"d{i}" for i in range(1500)]
 TEXTS = [f"text of {docid}" for docid in IDS]
@@ -39,14 +39,14 @@ def gathered(source):
 
 
 @pytest.mark.parametrize("form", WRITERS)
-def test_what_is_written_is_read_and_its_format_reported(form, tmp_path):
+def test_what_is_written_is_read_and_its_format_reported(form, tmp_path, caplog):
     write(tmp_path / "v", form)
-    heard = Heard()
+    caplog.clear()
     source = read_vector_blocks(str(tmp_path / "v"), allow_pickle=True)
     ids, vectors = gathered(source)
     assert ids == IDS
     np.testing.assert_array_equal(vectors, VECTORS)
-    assert heard.notes == [f"{tmp_path / 'v'}: vectors in format {source.form}"]
+    assert caplog.messages == [f"{tmp_path / 'v'}: vectors in format {source.form}"]
     assert gathered(source)[0] == IDS, "a source can be read again"
 
 
@@ -59,12 +59,11 @@ def test_a_writer_stopped_in_the_middle_leaves_nothing(form, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_warning_of_vectors_for_lucene_that_are_not_normalised(tmp_path):
+def test_one_warning_of_vectors_for_lucene_that_are_not_normalised(tmp_path, caplog):
     unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
-    heard = Heard()
     write(tmp_path / "unit", VectorFormat.ANSERINI_JSONL, unit)
     write(tmp_path / "v", VectorFormat.ANSERINI_JSONL, 3 * unit)
-    (warning,) = heard.warnings
+    (warning,) = warnings_of(caplog)
     assert "has a vector of length 3; " in warning
 
 

@@ -12,7 +12,7 @@ from denserk.errors import MissingExtraError, ModelError, UsageError
 from denserk.models.devices import certify, compile_module
 from denserk.models.text_encoder import TextEncoder
 from tests.models.test_text_encoder import PASSAGES
-from tests.support.reporters import Heard
+from tests.support.console import warnings_of
 from tests.support.tiny_models import BACKBONES
 
 pytestmark = pytest.mark.usefixtures("openvino")
@@ -52,14 +52,13 @@ def test_auto_takes_openvino_where_it_is_installed(tiny, monkeypatch):
         TextEncoder(str(tiny()), compute=OPENVINO)
 
 
-def test_what_it_cannot_compile_is_computed_by_torch(tiny, monkeypatch):
+def test_what_it_cannot_compile_is_computed_by_torch(tiny, monkeypatch, caplog):
     def fail(*_):
         raise ModelError("OpenVINO cannot convert this model")
 
     monkeypatch.setattr("denserk.models.backbone.compile_module", fail)
-    heard = Heard()
     assert TextEncoder(str(tiny()), compute=ComputeSettings(device="cpu")).backend is Backend.TORCH
-    assert any("cannot convert" in line for line in heard.warnings)
+    assert any("cannot convert" in line for line in warnings_of(caplog))
     with pytest.raises(ModelError, match="cannot convert"):
         TextEncoder(str(tiny()), compute=OPENVINO)
 

@@ -18,7 +18,6 @@ from denserk.errors import DenserkError, ModelError
 from denserk.models.model_folder import read_model_folder
 from denserk.models.representation import Retriever
 from denserk.models.saving import save_model
-from tests.support.reporters import Heard
 from tests.support.tiny_models import BACKBONES, HIDDEN, WITH_HEADS
 
 BATCH = pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)
@@ -174,27 +173,29 @@ def test_folders_that_are_no_models(tmp_path, name, content, words):
 
 def to_train(folder, settings, *, untie=False, seed=0):
     torch.manual_seed(seed)
-    heard = Heard()
     sides = read_model_folder(folder).build(settings, train=True, untie=untie)
-    return Retriever(*sides), heard.notes
+    return Retriever(*sides)
 
 
-def test_the_pretrained_head_is_kept(tiny):
-    model, notes = to_train(tiny(), AGG)
+def test_the_pretrained_head_is_kept(tiny, caplog):
+    model = to_train(tiny(), AGG)
     kept = model.passage.backbone.model.state_dict()
     pretrained = read_model_folder(tiny()).passage.tensors
     assert all(torch.equal(kept[name], tensor) for name, tensor in pretrained.items())
     new = "cls_proj.bias, cls_proj.weight, tok_proj.bias, tok_proj.weight"
-    assert notes == [f"randomly initialised: {new}"]
-    without, notes = to_train(tiny(head=False), dataclasses.replace(AGG, mlm_head=MlmHead.NONE))
+    assert caplog.messages == [f"randomly initialised: {new}"]
+    caplog.clear()
+    without = to_train(tiny(head=False), dataclasses.replace(AGG, mlm_head=MlmHead.NONE))
     assert without.passage.backbone.decoder is None
-    assert len(notes) == 1
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize("kind", WITH_HEADS)
 @pytest.mark.parametrize(("head", "settings"), [(True, FRESH), (False, AGG)])
-def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(tiny, kind, head, settings):
-    model, notes = to_train(tiny(kind, head=head), settings)
+def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(
+    tiny, kind, head, settings, caplog
+):
+    model = to_train(tiny(kind, head=head), settings)
     backbone = model.passage.backbone
     assert backbone.decoder.weight is backbone.model.get_input_embeddings().weight
     for name, parameter in backbone.model.named_parameters():
@@ -204,20 +205,22 @@ def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(tiny, kind, h
                 assert torch.equal(parameter, torch.full_like(parameter, float(norm))), name
             else:  # drawn with the configuration's deviation
                 assert 0.2 < parameter.std() < 0.4, name
-    assert notes[0] == "randomly initialised: the masked-language-model head"
+    assert caplog.messages[0] == "randomly initialised: the masked-language-model head"
 
 
 @pytest.mark.parametrize("settings", [AGG, FRESH, MIX], ids=["agg", "fresh", "scalar-mix"])
 @pytest.mark.parametrize("untie", [False, True])
-def test_training_is_resumed_from_a_saved_folder(tiny, tmp_path, settings, untie):
-    model, _ = to_train(tiny("bert"), settings, untie=untie)
+def test_training_is_resumed_from_a_saved_folder(tiny, tmp_path, settings, untie, caplog):
+    model = to_train(tiny("bert"), settings, untie=untie)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             parameter += 0.01 * number
     query, folder = (model.query if untie else None), tmp_path / "model"
     save_model(folder, model.passage, load_tokenizer(tiny("bert")), TextSettings(), query)
-    again, notes = to_train(folder, read_model_folder(folder).representation)
-    assert (again.shared, notes) == (not untie, [])
+    caplog.clear()
+    again = to_train(folder, read_model_folder(folder).representation)
+    assert again.shared == (not untie)
+    assert caplog.messages == []
     expected = model.state_dict()
     assert again.state_dict().keys() == expected.keys()
     for name, tensor in again.state_dict().items():

@@ -7,7 +7,6 @@ from denserk.errors import UsageError
 from denserk.models.devices import choose_device
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from tests.support.reporters import Heard
 from tests.support.tiny_models import BACKBONES, HIDDEN
 
 WORDS = ["river", "bank", "money", "water", "fish", "boat", "tree"]
@@ -101,11 +100,10 @@ def test_a_real_model_has_the_vectors_of_sentence_transformers():
     np.testing.assert_allclose(ours, peer.encode_query(texts), rtol=0, atol=1e-5)
 
 
-def test_devices_and_precisions(tiny, monkeypatch):
+def test_devices_and_precisions(tiny, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    notes = Heard()
     assert choose_device("auto") == torch.device("cpu")
-    assert notes.notes == ["no GPU is seen: computing on the CPU"]
+    assert caplog.messages == ["no GPU is seen: computing on the CPU"]
     for name, message in (("cuda:0", "this machine shows no GPUs"), ("gpu", "no such device")):
         with pytest.raises(UsageError, match=f"--device {name}: {message}"):
             choose_device(name)

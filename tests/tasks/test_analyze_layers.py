@@ -28,7 +28,7 @@ from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from denserk.tasks.analyze.attention_entropy import attention_entropy, layer_entropies, row_entropy
 from denserk.tasks.analyze.winning_vectors import choose_pairs, winning_vectors
-from tests.support.reporters import Heard
+from tests.support.console import warnings_of
 from tests.support.toy import PASSAGES, QRELS, QUERIES
 
 KINDS = ["bert", "roberta", "distilbert", "electra"]
@@ -256,11 +256,10 @@ def test_a_judgment_that_is_repeated_is_one_pair(toy):
     assert chosen(toy, qrels="more.txt") == {"positive": "q1 d3"}
 
 
-def test_passages_that_the_corpus_lacks(toy):
-    heard = Heard()
+def test_passages_that_the_corpus_lacks(toy, caplog):
     (toy / "more.txt").write_text("q1 0 d3 1\nq1 0 x1 1\nq2 0 x2 1\n")
     assert chosen(toy, qrels="more.txt") == {"positive": "q1 d3"}
-    assert "left out: 2 of 3 ('x1', 'x2')" in heard.warnings[0]
+    assert "left out: 2 of 3 ('x1', 'x2')" in warnings_of(caplog)[0]
     for qrels in ("zz 0 d1 1\n", "q1 0 d1 0\n", "q1 0 x1 1\n"):
         (toy / "more.txt").write_text(qrels)
         with pytest.raises(MismatchError, match="has a positive passage in"):

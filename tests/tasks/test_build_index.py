@@ -26,7 +26,6 @@ from denserk.tasks.build_index import build_index
 from tests.support.faults import Stopped, contents, denserk, limit_file_size, stopped_at
 from tests.support.index_folders import MODEL, index, vector_folder
 from tests.support.milvus import write_vectors
-from tests.support.reporters import Heard
 
 IDS = [f"d{n}" for n in range(60)]
 VECTORS = np.random.default_rng(5).normal(size=(60, 8)).astype(np.float32)
@@ -45,8 +44,7 @@ def vectors(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_vectors_to_an_index(vectors, tmp_path, kind):
-    heard = Heard()
+def test_vectors_to_an_index(vectors, tmp_path, kind, caplog):
     result = index(tmp_path / "i", vectors, settings=KINDS[kind])
     folder = tmp_path / "i"
     assert sorted(item.name for item in folder.iterdir()) == ["docid", "index", "manifest.json"]
@@ -58,8 +56,8 @@ def test_vectors_to_an_index(vectors, tmp_path, kind):
     assert manifest.contents.items() >= expected.items()
     assert (result.count, result.bytes) == (60, sum(map(len, contents(folder).values())))
     assert (result.recall is None) == (kind in ("flat", "torch"))
-    assert "vectors: 60 x 8 x 4 bytes = 1.9 kB on the disk" in heard.notes
-    assert any("HNSW4,Flat: recall@10 0.9" in note for note in heard.notes) == (kind == "hnsw")
+    assert "vectors: 60 x 8 x 4 bytes = 1.9 kB on the disk" in caplog.messages
+    assert any("HNSW4,Flat: recall@10 0.9" in note for note in caplog.messages) == (kind == "hnsw")
 
 
 CALLS = ((Path, "replace"), (os, "fsync"), (VectorFolder, "map_block"))
@@ -110,13 +108,13 @@ def test_what_cannot_be_built_is_rejected_first(vectors, tmp_path, monkeypatch, 
     assert not (tmp_path / "i" / "index").exists()
 
 
-def test_a_finished_index_is_left_alone(vectors, tmp_path):
+def test_a_finished_index_is_left_alone(vectors, tmp_path, caplog):
     index(tmp_path / "i", vectors)
     stamp = (tmp_path / "i" / "index").stat().st_mtime_ns
-    heard = Heard()
+    caplog.clear()
     assert index(tmp_path / "i", vectors, resume=True).count == 60
     assert (tmp_path / "i" / "index").stat().st_mtime_ns == stamp
-    assert heard.notes[-1].endswith("is finished: nothing to do")
+    assert caplog.messages[-1].endswith("is finished: nothing to do")
     l2 = IndexSettings(metric=Metric.L2)
     with pytest.raises(MismatchError, match="metric was 'inner', now 'l2'"):
         index(tmp_path / "i", vectors, settings=l2, resume=True)

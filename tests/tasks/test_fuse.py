@@ -26,8 +26,8 @@ from denserk.io.runs import read_run_scores, write_run
 from denserk.records import best_first
 from denserk.tasks.evaluate import evaluate
 from denserk.tasks.fuse import fuse, weight_grid
+from tests.support.console import warnings_of
 from tests.support.peers import run_pyserini
-from tests.support.reporters import Heard
 
 LINEAR: dict[str, Any] = {"method": FusionMethod.LINEAR}
 TERMS = [("d1", 12.0), ("d2", 8.0), ("d3", 4.0)]
@@ -146,14 +146,16 @@ def test_depths_and_filters_before_runs_are_fused(fused):
     assert list(fused(passages, documents, settings=settings)["q1"]) == ["d2"]
 
 
-def test_the_manifest_and_the_queries_that_a_run_lacks(fused, tmp_path):
-    heard = Heard()
+def test_the_manifest_and_the_queries_that_a_run_lacks(fused, tmp_path, caplog):
     fused(WORDS, VECTORS, alpha=0.25)
     manifest = read_manifest(tmp_path / "fused", Kind.RUN)
     assert manifest.settings["fusion"]["alpha"] == 0.25
     assert [run["queries"] for run in manifest.made_from["runs"]] == [3, 3]
     assert manifest.contents["queries"] == 4
-    assert [re.findall(r"1 of 4 .*'(q\d)'", line) for line in heard.warnings] == [["q4"], ["q2"]]
+    assert [re.findall(r"1 of 4 .*'(q\d)'", line) for line in warnings_of(caplog)] == [
+        ["q4"],
+        ["q2"],
+    ]
 
 
 def test_refused(fused, tmp_path):
@@ -177,7 +179,9 @@ def test_refused(fused, tmp_path):
         (3, "RR@10", {"normalization": "none", "missing": "lowest"}),
     ],
 )
-def test_tuned_weights_are_the_best_of_fuse_and_eval(count, measure, fusion, tmp_path, capsys):
+def test_tuned_weights_are_the_best_of_fuse_and_eval(
+    count, measure, fusion, tmp_path, capsys, caplog
+):
     chance = random.Random(count)
     runs = [made(seed, 12, 15) for seed in range(count)]
     runs[0].pop("3")
@@ -200,7 +204,7 @@ def test_tuned_weights_are_the_best_of_fuse_and_eval(count, measure, fusion, tmp
         weights: measured(*given, *method, "--weights", ",".join(map(str, weights)))
         for weights in weight_grid(count)
     }
-    heard = Heard()
+    caplog.clear()
     tuned = [*names, "--tune", qrels, "-m", measure, *given]
     assert run(["fuse", *tuned]) == 0
     line = capsys.readouterr().out.strip()
@@ -208,7 +212,7 @@ def test_tuned_weights_are_the_best_of_fuse_and_eval(count, measure, fusion, tmp
     assert values[weights] == max(values.values())
     assert len(set(values.values())) > 3
     assert measured(*line.split()) == values[weights]
-    assert any(f"{values[weights]:.4f}  --weights" in each for each in heard.notes)
+    assert any(f"{values[weights]:.4f}  --weights" in each for each in caplog.messages)
     assert measured(*tuned[count:]) == values[weights]
     found = read_manifest(tmp_path / "oracle", Kind.RUN).settings["fusion"]
     assert (found["tune"], tuple(found["weights"])) == (qrels, weights)

@@ -4,9 +4,9 @@ import pytest
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.folder import Part, PassageIds, expanded, open_sources
 from denserk.io.vector_formats import map_flat
+from tests.support.console import warnings_of
 from tests.support.index_folders import index, vector_folder
 from tests.support.milvus import write_vectors
-from tests.support.reporters import Heard
 
 VECTORS = np.arange(20, dtype=np.float32).reshape(5, 4)
 IDS = ["a", "b", "c", "d", "e"]
@@ -64,12 +64,11 @@ def shard(folder, number, size=512, of=4):
     return vector_folder(folder, [f"{folder.name}{number}"], VECTORS[:1], settings=settings)
 
 
-def test_shards_that_are_missing_or_of_other_block_sizes(tmp_path):
-    heard = Heard()
+def test_shards_that_are_missing_or_of_other_block_sizes(tmp_path, caplog):
     first, third = shard(tmp_path / "a", 0), shard(tmp_path / "c", 2)
     for sources in ([first], [first, third]):  # one alone may be meant
         open_sources(sources)
-    assert heard.warnings == ["shards are missing among the inputs: [1, 3] (counted from 0)"]
+    assert warnings_of(caplog) == ["shards are missing among the inputs: [1, 3] (counted from 0)"]
     second = shard(tmp_path / "b", 1, 4096)
     with pytest.raises(MismatchError, match=r"a was .* blocks of 512 passages, .*b in .* 4096"):
         open_sources([first, second, third])

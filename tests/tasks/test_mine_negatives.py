@@ -18,7 +18,6 @@ from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.tasks.convert import convert
 from denserk.tasks.mine_negatives import mine_negatives, scored
 from tests.support.mining import RUN, ids, negatives, run_text
-from tests.support.reporters import Heard
 from tests.support.toy import PASSAGES, QRELS, QUERIES
 from tests.support.training_examples import inline, jsonl
 
@@ -52,8 +51,7 @@ def test_a_judgment_that_is_repeated_is_one_positive(mine, toy):
     assert twice == once
 
 
-def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine):
-    heard = Heard()
+def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine, caplog):
     mine(MiningSettings(num_negatives=2, max_score=7.5))
     manifest = read_manifest("mined.jsonl", Kind.TRAINING)
     assert manifest.made_from["runs"] == [{"name": "run.trec", "sha256": file_sha256("run.trec")}]
@@ -61,7 +59,7 @@ def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine):
     assert manifest.settings["max_score"] == 7.5
     assert manifest.contents["dropped"] == {"positives": 4, "max-score": 1}
     assert manifest.contents["sha256"] == file_sha256("mined.jsonl")
-    assert "hits dropped: positives: 4, max-score: 1" in heard.notes
+    assert "hits dropped: positives: 4, max-score: 1" in caplog.messages
 
 
 def test_texts_of_queries_known_by_id_and_judgments_beside_training_data(mine, toy):

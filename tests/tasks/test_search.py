@@ -9,9 +9,9 @@ from denserk.commands.retrieve import encode, index, search
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.manifest import Kind, file_sha256, read_manifest
 from denserk.io.runs import read_run_scores
+from tests.support.console import warnings_of
 from tests.support.faults import contents
 from tests.support.milvus import write_vectors
-from tests.support.reporters import Heard
 from tests.support.toy import PASSAGES, QUERIES
 
 
@@ -60,7 +60,7 @@ def near(run):
     }
 
 
-def test_the_same_run_however_the_queries_come(toy, model):
+def test_the_same_run_however_the_queries_come(toy, model, caplog):
     vectors = vectors_of(toy, model, "v", **MEAN)
     made = index_of(toy, vectors)
     encoded = vectors_of(toy, model, "q", "topics", **MEAN)
@@ -69,9 +69,9 @@ def test_the_same_run_however_the_queries_come(toy, model):
     for qid, query in zip(QUERIES, queries, strict=True):
         order = sorted(zip(passages @ query, PASSAGES, strict=True), reverse=True)[:4]
         by_hand[qid] = [(docid, score) for score, docid in order]
-    heard = Heard()
+    caplog.clear()
     assert ranked(toy, made) == near(by_hand)
-    assert f"queries are encoded by {model}, which encoded {made}" in heard.notes
+    assert f"queries are encoded by {model}, which encoded {made}" in caplog.messages
     assert ranked(toy, made, model=str(model)) == near(by_hand)
     assert ranked(toy, made, encoded_queries=encoded) == near(by_hand)
     assert ranked(toy, vectors) == near(by_hand)
@@ -99,7 +99,7 @@ def test_topics_say_which_encoded_queries_and_in_which_order(toy, model, made):
         ranked(toy, made, encoded_queries=encoded, topics=str(toy / "more.tsv"))
 
 
-def test_bm25_needs_no_model(toy):
+def test_bm25_needs_no_model(toy, caplog):
     made = bm25_of(toy)
     found = ranked(toy, made)
     assert {qid: hits[0][0] for qid, hits in found.items()} == {"q1": "d3", "q2": "d5", "q3": "d4"}
@@ -111,9 +111,9 @@ def test_bm25_needs_no_model(toy):
     with pytest.raises(UsageError, match="--prf average: the index does not return"):
         ranked(toy, made, prf="average")
     (toy / "queries.tsv").write_text("q1\tthe of\nq2\triver\nq3\tzebra\n")
-    heard = Heard()
+    caplog.clear()
     assert list(ranked(toy, made)) == ["q2"]
-    (warning,) = heard.warnings
+    (warning,) = warnings_of(caplog)
     assert "2 queries have no hits and are missing from the run ('q1', 'q3')" in warning
 
 
@@ -138,7 +138,7 @@ def test_streams_have_no_manifest(toy, output, capfdbinary):
     assert not list(toy.glob("*.manifest.json"))
 
 
-def test_queries_that_do_not_fit(toy, tiny, model, made):
+def test_queries_that_do_not_fit(toy, tiny, model, made, caplog):
     other, lines = str(tiny("bert", seed=8)), str(toy / "q.jsonl")
     with pytest.raises(MismatchError, match="other weights"):
         ranked(toy, made, model=other)
@@ -157,9 +157,9 @@ def test_queries_that_do_not_fit(toy, tiny, model, made):
         ranked(toy, made, encoded_queries=lines, force=True)
     assert not (toy / "run.trec").exists()
     assert len(ranked(toy, made, model=other, force=True)) == 3
-    heard = Heard()
+    caplog.clear()
     found = ranked(toy, made, encoded_queries=str(toy / "v"), hits=6, remove_query=True)
-    assert heard.warnings == [f"{toy / 'v'} was encoded as passages, not as queries"]
+    assert warnings_of(caplog) == [f"{toy / 'v'} was encoded as passages, not as queries"]
     assert all(qid not in dict(hits) and len(hits) == 5 for qid, hits in found.items())
 
 

@@ -10,9 +10,9 @@ import denserk
 from denserk.commands.app import run
 from denserk.commands.retrieve import index, search
 from denserk.errors import DenserkError, UsageError
+from tests.support.console import warnings_of
 from tests.support.faults import denserk as command
 from tests.support.faults import limit_file_size
-from tests.support.reporters import Heard
 
 faiss = pytest.importorskip("faiss")
 RANDOM = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def test_tuned_breadth_is_the_default_of_a_search(tmp_path):
     assert recall(opened.search(QUERIES, hits=10, nprobe=1)) < 0.6
 
 
-def test_short_lists_are_counted_and_the_option_is_named(tmp_path):
+def test_short_lists_are_counted_and_the_option_is_named(tmp_path, caplog):
     folder = built(tmp_path, type="ivf", nlist=400)
     np.save(tmp_path / "q.npy", QUERIES)
     asked = ["search", "--index", folder, "--query-reps", tmp_path / "q.npy", "--overwrite"]
@@ -113,30 +113,30 @@ def test_short_lists_are_counted_and_the_option_is_named(tmp_path):
     assert "raise --nprobe" in short.stderr
     whole = command(*map(str, asked), "--hits", "1000", "--nprobe", "400")
     assert "nprobe" not in whole.stderr
-    heard = Heard()
+    caplog.clear()
     opened = denserk.Index.open(folder)
     assert recall(opened.search(QUERIES, hits=1000), 1000) < 0.3
-    assert "--nprobe" in str(heard.warnings)
+    assert "--nprobe" in str(warnings_of(caplog))
 
 
-def test_short_lists_of_a_small_index_are_not_said(tmp_path):
+def test_short_lists_of_a_small_index_are_not_said(tmp_path, caplog):
     folder = built(tmp_path, type="ivf", nlist=4)
     small = denserk.Index.build(VECTORS[:50], type="ivf", nlist=1)
-    heard = Heard()
+    caplog.clear()
     small.search(QUERIES, hits=1000)
     denserk.Index.build(VECTORS[:50]).search(QUERIES, hits=1000)
     denserk.Index.open(folder).search(QUERIES, hits=1000, nprobe=4)
-    assert heard.warnings == []
+    assert warnings_of(caplog) == []
 
 
-def test_short_lists_of_a_graph_name_its_option():
+def test_short_lists_of_a_graph_name_its_option(caplog):
     """Many equal vectors leave a graph of few links in parts, of which a search sees one."""
     equal = np.repeat(VECTORS[:20], 50, axis=0)
     graph = denserk.Index.build(equal, type="hnsw", M=4, efC=4, threads=1)
-    heard = Heard()
+    caplog.clear()
     run = graph.search(QUERIES, hits=900)
     assert any(len(hits) < 900 for hits in run.values())
-    (warning,) = heard.warnings
+    (warning,) = warnings_of(caplog)
     assert "raise --ef-search" in warning
 
 
@@ -147,7 +147,7 @@ LANGUAGES = {
 }
 
 
-def test_queries_without_hits_bring_a_hint_on_languages(tmp_path):
+def test_queries_without_hits_bring_a_hint_on_languages(tmp_path, caplog):
     pytest.importorskip("bm25s")
     lines = [json.dumps({"_id": d, "text": t, "title": ""}) for d, t in LANGUAGES.items()]
     (tmp_path / "c.jsonl").write_text("\n".join(lines))
@@ -165,9 +165,8 @@ def test_queries_without_hits_bring_a_hint_on_languages(tmp_path):
     look = command("search", "--index", str(tmp_path / "i"), "--query", "Flüsse")
     assert "no hits" in look.stdout
     assert "--set stemmer" in look.stdout
-    heard = Heard()
     assert denserk.Index.open(tmp_path / "i").search("แมว") == {"0": {}}
-    assert "Thai" in str(heard.warnings)
+    assert "Thai" in str(warnings_of(caplog))
 
 
 def test_a_corpus_in_place_of_an_index_is_to_be_indexed_first(toy):
@@ -198,11 +197,10 @@ def test_a_full_disk_is_one_clear_error(tmp_path):
     assert "requested" not in done.stderr
 
 
-def test_a_small_build_says_nothing_of_memory(toy):
+def test_a_small_build_says_nothing_of_memory(toy, caplog):
     pytest.importorskip("bm25s")
-    heard = Heard()
     index(corpus=str(toy / "corpus.jsonl"), type="bm25", output=str(toy / "i"))
-    assert "memory" not in str(heard.notes)
+    assert "memory" not in caplog.text
 
 
 def test_options_are_checked_before_queries_are_read(tmp_path):

@@ -12,7 +12,6 @@ from denserk.models.saving import WEIGHTS_FILE
 from denserk.training.trainer import Trainer
 from tests.support.faults import Stopped, stopped_at
 from tests.support.finetuning import AGG, tune, weights
-from tests.support.reporters import Heard
 
 peft = pytest.importorskip("peft")
 
@@ -29,10 +28,9 @@ KINDS: dict[str, tuple[str, dict[str, Any], str, int]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_resumed_run_saves_the_sums_and_leaves_the_rest(tiny, train, tmp_path, kind):
+def test_a_resumed_run_saves_the_sums_and_leaves_the_rest(tiny, train, tmp_path, kind, caplog):
     name, options, targets, size = KINDS[kind]
     options = {"lora": 2, "lora_alpha": 3, "lora_dropout": 0.1} | options
-    heard = Heard()
     tune(tmp_path / "whole", tiny(name), train, **options)
     with stopped_at(6, [(Trainer, "training_step")]), pytest.raises(Stopped):
         tune(tmp_path / "cut", tiny(name), train, **options)
@@ -54,7 +52,7 @@ def test_a_resumed_run_saves_the_sums_and_leaves_the_rest(tiny, train, tmp_path,
                 size += sum(part.numel() for part in low)
             elif not (kind == "agg" and key.startswith("cls.")):
                 assert after[key].equal(bare[key])
-    assert any(note.startswith(f"LoRA trains {size:,} of ") for note in heard.notes)
+    assert any(note.startswith(f"LoRA trains {size:,} of ") for note in caplog.messages)
     assert not list(foreign_items(tmp_path / "cut"))
 
 

@@ -33,8 +33,8 @@ from denserk.models.layouts import convert_model
 from denserk.models.model_folder import read_model_folder
 from denserk.tasks.encode import encode
 from denserk.tasks.finetune import what_is_trained
+from tests.support.console import warnings_of
 from tests.support.finetuning import AGG, log_of, run_of, tune
-from tests.support.reporters import Heard
 from tests.support.toy import QUERIES
 
 
@@ -110,12 +110,11 @@ def test_settings_versions_log_and_curves_are_kept(tiny, train, dev, tmp_path):
 
 
 @pytest.mark.parametrize("dead", [True, False])
-def test_a_part_that_learns_nothing_is_warned_of_once(dead, tiny, train, tmp_path):
-    heard = Heard()
+def test_a_part_that_learns_nothing_is_warned_of_once(dead, tiny, train, tmp_path, caplog):
     options: dict[str, Any] = {"agg_weight": 0.3, "mask_false_negatives": True, "max_steps": 16}
     options |= {} if dead else {"agg_kind": AggKind.AVERAGE}
     tune(tmp_path / "out", tiny("bert"), train, **AGG, **options)
-    found = [text for text in heard.warnings if "has learned nothing" in text]
+    found = [text for text in warnings_of(caplog) if "has learned nothing" in text]
     assert len(found) == dead
     assert all("the agg part" in text and "--mlm-head none" in text for text in found)
     for entry in (entries := log_of(tmp_path / "out")):

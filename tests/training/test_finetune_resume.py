@@ -9,7 +9,6 @@ from denserk.errors import MismatchError
 from denserk.training.trainer import Trainer
 from tests.support.faults import Stopped, contents, stopped_at
 from tests.support.finetuning import AGG, log_of, tune, weights, write_examples
-from tests.support.reporters import Heard
 
 MEAN = {"representation": Representation.MEAN}
 KINDS: dict[str, dict[str, Any]] = {
@@ -76,7 +75,7 @@ def test_with_the_best_kept_and_an_early_end(tiny, train, dev, tmp_path):
         assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
 
 
-def test_other_data_is_rejected_and_nothing_is_lost(tiny, tmp_path):
+def test_other_data_is_rejected_and_nothing_is_lost(tiny, tmp_path, caplog):
     files = {
         name: write_examples(tmp_path / f"{name}.jsonl", range(24)) for name in ("train", "dev")
     }
@@ -90,9 +89,9 @@ def test_other_data_is_rejected_and_nothing_is_lost(tiny, tmp_path):
             tune(out, tiny("bert"), files["train"], **options, resume=True)
         assert (weights(out), contents(folder)) == (before, prepared)
         write_examples(tmp_path / f"{name}.jsonl", range(24))
-    heard = Heard()
+    caplog.clear()
     tune(out, tiny("bert"), files["train"], **options, resume=True)
-    assert not any("prepared again" in note for note in heard.notes)
+    assert not any("prepared again" in note for note in caplog.messages)
 
 
 def test_a_finished_model_that_is_resumed_keeps_its_files(tiny, train, tmp_path):

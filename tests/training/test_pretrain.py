@@ -9,9 +9,9 @@ from denserk.errors import ModelError
 from denserk.losses.pretraining import Condenser, Master
 from denserk.models.model_folder import read_model_folder
 from denserk.training import run_folder
+from tests.support.console import warnings_of
 from tests.support.finetuning import AGG, log_of, tune, weights, write_examples
 from tests.support.pretraining import train, write_expansions
-from tests.support.reporters import Heard
 
 HEAD_FILES = {
     "condenser": "condenser_head.safetensors",
@@ -132,10 +132,9 @@ def test_kept_steps_are_models(tiny, data, tmp_path):
     tune(tmp_path / "tuned", steps / "step-1", data["examples"], max_steps=1, **CLS)
 
 
-def logged(output, corpus, objective, model, **options):
-    heard = Heard()
+def continue_training(output, corpus, objective, model, **options):
+    """Train a step that changes nothing."""
     train(output, corpus, objective, model, **{"lr": 1e-12, "max_steps": 1, **options})
-    return heard
 
 
 def as_authors(folder, copy, names, extra=()):
@@ -163,32 +162,33 @@ CONDENSER, MASTER = (
     [("condenser", "cocondenser", CONDENSER), ("master", "master", MASTER)],
 )
 def test_training_continues_with_the_heads(
-    trained, data, tmp_path, before, after, names, published
+    trained, data, tmp_path, caplog, before, after, names, published
 ):
     start = folder = trained(before)
     if published:
         start = as_authors(folder, tmp_path / "authors", names, {"co_target": torch.arange(8)})
-    heard = logged(tmp_path / "out", data["corpus"], after, start, **options_of(data, after))
+    caplog.clear()
+    continue_training(tmp_path / "out", data["corpus"], after, start, **options_of(data, after))
     file = "model.pt" if published else HEAD_FILES[after]
-    assert f"{', '.join(names)}: from {start / file}" in heard.notes
-    assert not heard.warnings
+    assert f"{', '.join(names)}: from {start / file}" in caplog.messages
+    assert warnings_of(caplog) == []
     found, expected = (load_file(path / HEAD_FILES[after]) for path in (tmp_path / "out", folder))
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-9)
 
 
-def test_a_head_that_is_missing_is_warned_of(tiny, data, tmp_path):
-    heard = logged(tmp_path / "out", data["corpus"], "cocondenser", tiny())
-    (warning,) = heard.warnings
+def test_a_head_that_is_missing_is_warned_of(tiny, data, tmp_path, caplog):
+    continue_training(tmp_path / "out", data["corpus"], "cocondenser", tiny())
+    (warning,) = warnings_of(caplog)
     assert f"{tiny()} has no {HEAD_FILES['condenser']}" in warning
 
 
-def test_decoders_of_another_kind_are_rejected(trained, data, tmp_path):
+def test_decoders_of_another_kind_are_rejected(trained, data, tmp_path, caplog):
     folder, options = trained("master"), {"n_head_layers": 3, "tasks": ("mkp",)}
     with pytest.raises(ModelError, match=r"mkp_decoder\.2") as error:
-        logged(tmp_path / "out", data["corpus"], "master", folder, **options)
+        continue_training(tmp_path / "out", data["corpus"], "master", folder, **options)
     assert "--set fresh-heads=yes" in str(error.value.hint)
     options |= {"fresh_heads": True}
-    heard = logged(tmp_path / "out", data["corpus"], "master", folder, **options)
-    assert "mkp_decoder: randomly initialised" in heard.notes
+    continue_training(tmp_path / "out", data["corpus"], "master", folder, **options)
+    assert "mkp_decoder: randomly initialised" in caplog.messages

@@ -10,7 +10,6 @@ from denserk.training.pretrain import start_folder, train_vocabulary
 from denserk.training.trainer import Trainer
 from tests.support.faults import Stopped, contents, stopped_at
 from tests.support.pretraining import run_of, train, write_expansions
-from tests.support.reporters import Heard
 from tests.support.toy import PASSAGES, SPECIALS
 
 KINDS = {
@@ -42,14 +41,14 @@ def test_resumed_is_uninterrupted(tiny, corpus, tmp_path, kind):
 NEW: dict[str, Any] = {"architecture": Architecture.TINY, "vocabulary_size": 200}
 
 
-def test_from_nothing_resumes_with_its_vocabulary(corpus, tmp_path):
+def test_from_nothing_resumes_with_its_vocabulary(corpus, tmp_path, caplog):
     train(tmp_path / "whole", corpus, "condenser", **NEW)
     with stopped_at(3, [(Trainer, "training_step")]), pytest.raises(Stopped):
         train(tmp_path / "cut", corpus, "condenser", **NEW)
     start = contents(tmp_path / "cut" / "start")
-    heard = Heard()
+    caplog.clear()
     train(tmp_path / "cut", corpus, "condenser", **NEW, resume=True)
-    assert not [note for note in heard.notes if "a vocabulary" in note or "again" in note]
+    assert not [note for note in caplog.messages if "a vocabulary" in note or "again" in note]
     assert contents(tmp_path / "cut" / "start") == start
     assert all_weights(tmp_path / "cut") == all_weights(tmp_path / "whole")
 
