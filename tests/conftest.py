@@ -1,11 +1,10 @@
-"""Environment of all tests, a tiny vocabulary, tiny random models, and a toy collection.
+"""Fixtures of all tests: the toy collection, tiny random models, and what they run in.
 
 The variables of the user's shell are removed before any library is imported, here and so in every
 subprocess: no test may depend on thread counts, locale, colours or caches that are set there.
 """
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,20 +14,17 @@ import pytest
 from hypothesis import settings
 
 from denserk.reporting import show_progress
-from tests.support.environment import KEPT, SET
+from tests.support.environment import set_up_variables
 from tests.support.toy import VOCABULARY, write_toy
 
-if os.environ.get("PYTEST_CLEAN") != "1":  # the pytest that a test starts gets what the test sets
-    for _name in [name for name in os.environ if not KEPT.fullmatch(name)]:
-        del os.environ[_name]
-    os.environ.update(SET, PYTEST_CLEAN="1")
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers the terminal's width
+set_up_variables()
 # Compiling a tiny model takes longer than the test: only `openvino` and subprocesses do.
 sys.modules["openvino"] = None  # type: ignore[assignment]
 
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 settings.load_profile("house")
+
+BESIDE_THE_CHECKOUT = Path(__file__).resolve().parents[2] / "shared"
 
 
 @pytest.fixture(autouse=True)
@@ -52,19 +48,19 @@ def openvino(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real collections that may lie beside the checkout."""
-    where = Path(__file__).resolve().parents[2] / "shared" / "data"
-    if not where.is_dir():
-        pytest.skip(f"no real collections: {where} is absent")
-    return where
+    folder = BESIDE_THE_CHECKOUT / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real collections: {folder} is absent")
+    return folder
 
 
 @pytest.fixture(scope="session")
 def specs() -> Path:
     """The folder of the papers' example vectors that may lie beside the checkout."""
-    where = Path(__file__).resolve().parents[2] / "shared" / "specs"
-    if not where.is_dir():
-        pytest.skip(f"no example vectors: {where} is absent")
-    return where
+    folder = BESIDE_THE_CHECKOUT / "specs"
+    if not folder.is_dir():
+        pytest.skip(f"no example vectors: {folder} is absent")
+    return folder
 
 
 @pytest.fixture
@@ -88,27 +84,29 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     root = tmp_path_factory.mktemp("models")
 
-    def folder(kind: str = "bert", *, head: bool = True, seed: int = 7) -> Path:
-        path = root / f"{kind}-{head}-{seed}"
-        return path if path.exists() else write_tiny(path, kind, VOCABULARY, head=head, seed=seed)
+    def model_folder(kind: str = "bert", *, head: bool = True, seed: int = 7) -> Path:
+        folder = root / f"{kind}-{head}-{seed}"
+        if not folder.exists():
+            write_tiny(folder, kind, VOCABULARY, head=head, seed=seed)
+        return folder
 
-    return folder
+    return model_folder
 
 
 @pytest.fixture(scope="session")
 def tiny_reranker(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """`tiny_reranker("bert")`: a sequence classifier of transformers with one label."""
+    """`tiny_reranker("bert")`: a folder with a sequence classifier of transformers, one label."""
     from tests.support.tiny_models import write_tiny_classifier
 
     root = tmp_path_factory.mktemp("rerankers")
 
-    def folder(kind: str = "bert", *, labels: int = 1) -> Path:
-        path = root / f"{kind}-{labels}"
-        if not path.exists():
-            write_tiny_classifier(path, kind, VOCABULARY, labels=labels)
-        return path
+    def model_folder(kind: str = "bert", *, labels: int = 1) -> Path:
+        folder = root / f"{kind}-{labels}"
+        if not folder.exists():
+            write_tiny_classifier(folder, kind, VOCABULARY, labels=labels)
+        return folder
 
-    return folder
+    return model_folder
 
 
 @pytest.fixture(scope="session")
@@ -118,28 +116,30 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     root = tmp_path_factory.mktemp("writers")
 
-    def folder(kind: str) -> Path:
-        path = root / kind
-        return path if path.exists() else write_writer(path, kind, VOCABULARY)
+    def model_folder(kind: str) -> Path:
+        folder = root / kind
+        if not folder.exists():
+            write_writer(folder, kind, VOCABULARY)
+        return folder
 
-    return folder
+    return model_folder
 
 
 @pytest.fixture(scope="session")
 def tiny_agg(
     tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
-    """`tiny_agg("bert", agg_dim=20)`: an Aggretriever folder of denserk's, its heads random."""
+    """`tiny_agg("bert", agg_dim=20)`: a new Aggretriever folder of denserk's, its heads random."""
     from denserk.config.encoding import Representation, RepresentationSettings
     from tests.support.tiny_models import write_tiny_aggretriever
 
-    def folder(kind: str = "bert", **settings: Any) -> Path:
-        chosen = {"agg_dim": 20, "cls_dim": 6, **settings}
-        made = RepresentationSettings(Representation.AGG, **chosen)
-        path = tmp_path_factory.mktemp("agg") / "model"
-        return write_tiny_aggretriever(path, tiny(kind), made)
+    def model_folder(kind: str = "bert", **sizes: Any) -> Path:
+        small_sizes = {"agg_dim": 20, "cls_dim": 6}
+        representation = RepresentationSettings(Representation.AGG, **{**small_sizes, **sizes})
+        folder = tmp_path_factory.mktemp("agg") / "model"
+        return write_tiny_aggretriever(folder, tiny(kind), representation)
 
-    return folder
+    return model_folder
 
 
 @pytest.fixture(scope="session")
@@ -147,11 +147,14 @@ def bert_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
     """`bert_vocabulary("bert")`: a tiny model with BERT's 30,522 entries, all Pyserini knows."""
     from tests.support.tiny_models import write_tiny
 
-    filler = [f"filler{i}" for i in range(30522 - len(set(VOCABULARY)))]
+    missing_entries = 30_522 - len(set(VOCABULARY))
+    vocabulary = [*VOCABULARY, *(f"filler{number}" for number in range(missing_entries))]
     root = tmp_path_factory.mktemp("bert-vocabulary")
 
-    def folder(kind: str) -> Path:
-        path = root / kind
-        return path if path.exists() else write_tiny(path, kind, [*VOCABULARY, *filler])
+    def model_folder(kind: str) -> Path:
+        folder = root / kind
+        if not folder.exists():
+            write_tiny(folder, kind, vocabulary)
+        return folder
 
-    return folder
+    return model_folder

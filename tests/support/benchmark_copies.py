@@ -1,4 +1,4 @@
-"""Local copies of suites, tiny, under a folder that $DENSERK_CACHE names."""
+"""Tiny local copies of BEIR datasets and MS MARCO, in a folder that $DENSERK_CACHE names."""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""Faults on purpose: a stop at the nth file that is renamed, a disk that is full, a kill."""
+"""Faults on purpose: a stop at the nth renamed file, a full disk, a process that ends.
+
+Also `denserk`, a command in a process of its own, and `contents`, all bytes of a folder to compare.
+"""
 
 import os
 import resource

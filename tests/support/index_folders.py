@@ -1,4 +1,4 @@
-"""Vectors, folders and indexes that the tests of this package make, and what a search must find."""
+"""Small vectors, vector folders and indexes, and what a search of them must find."""
 
 from pathlib import Path
 from typing import Any

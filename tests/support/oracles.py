@@ -1,4 +1,4 @@
-"""Slow, literal restatements of the papers' equations, in plain Python and float64."""
+"""Slow, literal restatements of Aggretriever's equations, in plain Python and float64."""
 
 import math
 from collections.abc import Sequence

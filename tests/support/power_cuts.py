@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from denserk.api import BM25, Encoder, Index, Run
 from denserk.commands.app import run
 from denserk.errors import DenserkError
-from tests.support.environment import SET
+from tests.support.environment import TEST_VARIABLES
 from tests.support.file_operations import (
     Exchange,
     Files,
@@ -427,7 +427,7 @@ def cut_power(work: Path, name: str, again: int = AGAIN) -> Outcome:
             must_run(line_of(CASES[case.first]))
             options = ["--overwrite"]
         allowed = [answers_of(case)[0]]
-        environment = {**os.environ, **SET, "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = {**os.environ, **TEST_VARIABLES, "PYTHONPATH": str(Path(__file__).parents[2])}
         command = [sys.executable, "-m", "denserk", *line_of(case, *options)]
         outcome = Outcome(name, record(command, stage, environment))
         new = answers_of(case)[0]
@@ -532,5 +532,5 @@ def main(work: str, *names: str) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.update(SET)
+    os.environ.update(TEST_VARIABLES)
     sys.exit(main(*sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Prepared text made of token ids, and readings of the batches that come of it."""
+"""Prepared pre-training text of a few words, and what its masked batches hold."""
 
 from pathlib import Path
 
@@ -24,7 +24,12 @@ TOKENIZER = tiny_tokenizer("bert", [*VOCABULARY, *EXAMPLES])
 ENTRIES = SubwordTokens.of(TOKENIZER)
 NAMES = ENTRIES.names
 SEP = TOKENIZER.sep_token_id
-MLM, CONDENSER, COCONDENSER, MASTER, RETROMAE, DUPMAE = PretrainingObjective
+MLM = PretrainingObjective.MLM
+CONDENSER = PretrainingObjective.CONDENSER
+COCONDENSER = PretrainingObjective.COCONDENSER
+MASTER = PretrainingObjective.MASTER
+RETROMAE = PretrainingObjective.RETROMAE
+DUPMAE = PretrainingObjective.DUPMAE
 
 
 def ids_of(tokens):

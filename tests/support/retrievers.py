@@ -1,4 +1,4 @@
-"""Tiny retrievers in float64, one of each representation, and batches for them."""
+"""Tiny retrievers in float64, one of each representation, batches for them, and their gradients."""
 
 import random
 from functools import partial

@@ -1,4 +1,4 @@
-"""A tiny vocabulary and a toy collection of six passages and three queries."""
+"""The toy collection: six passages, three queries, their qrels, and a vocabulary of its words."""
 
 import json
 from pathlib import Path

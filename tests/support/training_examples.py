@@ -1,4 +1,4 @@
-"""Training files that are made of examples."""
+"""Training examples of numbered texts, and the files and runs that are made of them."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,10 @@
-"""A `denserk` command for tests: forks of one process that has imported everything.
+"""A fork server: `denserk` commands for tests of the docs, without seconds of imports for each.
 
-`python -m tests.support.warm FOLDER` writes FOLDER/denserk and FOLDER/python-warm, which runs a
-Python file, and serves them until its standard input closes.
+`python -m tests.support.warm FOLDER` imports denserk and its libraries once, then waits for calls
+at a socket, until its standard input closes. It writes two small programs: FOLDER/denserk, and
+FOLDER/python-warm, which runs a Python file. Each sends its arguments, folder, variables and
+streams to the server, which forks; the fork takes them over, runs the command as a new process
+would, and its exit status goes back.
 """
 
 import atexit

@@ -1,3 +1,5 @@
+"""Training files, and the command line of tests that train."""
+
 import re
 
 import pytest
