@@ -110,8 +110,11 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
             return found[1].strip("![]")
         return f"{found[1]}({posixpath.relpath(target, folder or '.')}{mark}{anchor})"
 
+    def options(found: re.Match[str]) -> str:
+        words = found["words"]
+        return found[0] if words is None else option_tables(words.split())
+
     markdown = re.sub(r"(?m)^```(\w+) \w+$", r"```\1", markdown)  # such as "sh network"
     markdown = re.sub(r"(!?\[[^][]*\])\((?!https?:|#)([^)\s]+)\)", link, markdown)
-    return re.sub(
-        r"<!-- options: (.+?) -->", lambda found: option_tables(found[1].split()), markdown
-    )
+    # a page that is shown in another page, between four backticks, stays as it is
+    return re.sub(r"(?ms)^````.*?^````$|<!-- options: (?P<words>.+?) -->", options, markdown)

@@ -18,11 +18,10 @@ import mmap
 import pickle
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import chain, islice
-from operator import attrgetter
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -381,9 +380,56 @@ def read_array(path: str | Path) -> Iterator[VectorBlock]:
 JSON_KEYS = {VectorFormat.JSONL: "id", VectorFormat.ANSERINI_JSONL: "docid"}
 
 
+class _CheckedBlocks:
+    """Blocks of vectors while they are written: checked, counted, and of length 1 for Lucene."""
+
+    def __init__(self, blocks: Iterable[VectorBlock], output: str, *, for_lucene: bool) -> None:
+        self._blocks, self._output, self._for_lucene = blocks, output, for_lucene
+        self.count = 0
+
+    def __iter__(self) -> Iterator[VectorBlock]:
+        for block in self._blocks:
+            if not block.ids:
+                continue
+            yield checked_block(*block, self._output)
+            self.count += len(block.ids)
+            if self._for_lucene:
+                self._warn_unless_normalised(block)
+
+    def _warn_unless_normalised(self, block: VectorBlock) -> None:
+        """Warn of the first block that has a vector whose length is not 1."""
+        norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
+        worst = int(np.argmax(np.abs(norms - 1)))
+        if abs(norms[worst] - 1) > 1e-3:
+            logger.warning(
+                f"{block.ids[worst]} has a vector of length {norms[worst]:.4g}; "
+                "Lucene's inner product needs length 1: encode with --l2-norm"
+            )
+            self._for_lucene = False  # one warning is enough
+
+
+def _write_tevatron(blocks: Iterable[VectorBlock], output: str) -> None:
+    """Write a pickle of all vectors and their ids."""
+    with files.whole_binary(output) as handle:
+        ids: list[str] = []
+        vectors: list[Vectors] = []
+        for block in blocks:
+            ids += block.ids
+            vectors.append(block.vectors)
+        whole = np.concatenate(vectors)
+        vectors.clear()  # the blocks need no memory while the pickle is written
+        pickle.dump((whole, ids), handle, protocol=4)
+
+
+# formats that are one file, besides JSON lines
+FILE_WRITERS: dict[VectorFormat, Callable[[Iterable[VectorBlock], str], None]] = {
+    VectorFormat.TEVATRON: _write_tevatron,
+}
+
+
 def is_single_file(form: VectorFormat) -> bool:
     """Return whether vectors of a format are one file, and not a folder."""
-    return form in JSON_KEYS or form is VectorFormat.TEVATRON
+    return form in JSON_KEYS or form in FILE_WRITERS
 
 
 def write_vectors(
@@ -401,38 +447,21 @@ def write_vectors(
     the id of `queries` `qid`.
     """
     if output == files.STREAM and form not in JSON_KEYS:
-        found = f"{form} cannot be written to standard output"
-        raise UsageError(found, "name a file, or write jsonl")
-    count, for_lucene = 0, form in (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
-
-    def checked() -> Iterator[VectorBlock]:
-        nonlocal count, for_lucene
-        for block in filter(attrgetter("ids"), blocks):
-            yield checked_block(*block, output)
-            count += len(block.ids)
-            if for_lucene:
-                norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
-                worst = int(np.argmax(np.abs(norms - 1)))
-                for_lucene = abs(norms[worst] - 1) <= 1e-3
-                if not for_lucene:  # one warning is enough
-                    found = f"{block.ids[worst]} has a vector of length {norms[worst]:.4g}"
-                    needed = "Lucene's inner product needs length 1: encode with --l2-norm"
-                    logger.warning(f"{found}; {needed}")
-
+        message = f"{form} cannot be written to standard output"
+        raise UsageError(message, "name a file, or write jsonl")
+    for_lucene = form in (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
+    checked = _CheckedBlocks(blocks, output, for_lucene=for_lucene)
     if form in JSON_KEYS:
         is_qid = queries and form is VectorFormat.ANSERINI_JSONL
-        _write_json_lines(checked(), output, "qid" if is_qid else JSON_KEYS[form], manifest)
-    elif form is VectorFormat.TEVATRON:
-        with files.whole_binary(output) as handle:
-            whole: Any = list(zip(*checked(), strict=True))
-            whole = np.concatenate(whole[1]), list(chain(*whole[0]))  # frees the blocks
-            pickle.dump(whole, handle, protocol=4)
+        _write_json_lines(checked, output, "qid" if is_qid else JSON_KEYS[form], manifest)
+    elif form in FILE_WRITERS:
+        FILE_WRITERS[form](checked, output)
     else:
         with whole_folder(output, overwrite=overwrite, export=True) as folder:
             if form is VectorFormat.PARQUET:
-                _write_parquet(checked(), folder)
+                _write_parquet(checked, folder)
             elif form is VectorFormat.PYSERINI_QUERIES:
-                _write_pyserini_queries(checked(), folder)
+                _write_pyserini_queries(checked, folder)
             else:
-                write_flat(folder / INDEX, Metric.INNER, (block[:2] for block in checked()))
-    return count
+                write_flat(folder / INDEX, Metric.INNER, (block[:2] for block in checked))
+    return checked.count
