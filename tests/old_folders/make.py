@@ -1,8 +1,8 @@
 """Makes folders as the installed denserk writes them, for later versions to open.
 
-    python -m tests.old_folders.make NAME
+    python -m tests.old_folders.make VERSION
 
-writes tests/old_folders/NAME. A folder that exists is never made again: it holds what an older
+writes tests/old_folders/VERSION. A folder that exists is never made again: it holds what an older
 version wrote. A new one is added when a format changes.
 """
 
@@ -131,4 +131,6 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     main(sys.argv[1])

@@ -1,0 +1,38 @@
+"""What docs/contributing.md and tests/README.md say is so: paths exist, and the example passes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONTRIBUTING = ROOT / "docs" / "contributing.md"
+TESTS = ROOT / "tests" / "README.md"
+PATH = re.compile(r"(?:denserk|docs|tests|\.ci|\.github)/[\w./-]*\w/?|[A-Z]+\.(?:md|cff)")
+MODULE = re.compile(r"python -m (tests\.[\w.]+)")
+
+
+@pytest.mark.parametrize("page", [CONTRIBUTING, TESTS], ids=lambda page: page.name)
+def test_paths_and_modules_that_are_named_exist(page):
+    text = page.read_text("utf-8")
+    code = [*re.findall(r"`([^`\n]+)`", text), *re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)]
+    paths = {path for part in code for path in PATH.findall(part)}
+    paths |= {f"{module.replace('.', '/')}.py" for module in MODULE.findall(text)}
+    assert len(paths) > 5
+    assert not [path for path in sorted(paths) if not (ROOT / path).exists()]
+
+
+def test_every_helper_of_tests_has_a_line():
+    modules = {path.name for path in (ROOT / "tests" / "support").glob("[!_]*.py")}
+    table = TESTS.read_text("utf-8").partition("## tests/support")[2]
+    assert set(re.findall(r"`(\w+\.py)`", table)) == modules
+
+
+def test_the_example_of_a_test_passes(toy, monkeypatch, caplog):
+    pytest.importorskip("bm25s")
+    (code,) = re.findall(r"^```python\n(.*?)^```", TESTS.read_text("utf-8"), re.M | re.S)
+    names: dict[str, object] = {}
+    exec(code, names)
+    (test,) = [value for name, value in names.items() if name.startswith("test_")]
+    assert callable(test)
+    test(toy, monkeypatch, caplog)
