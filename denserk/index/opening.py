@@ -183,13 +183,20 @@ def open_index(
 def _open_index(
     names: Sequence[str], settings: SearchSettings, compute: ComputeSettings
 ) -> OpenedIndex:
-    """Open a BM25 index, or folders of vectors as one index."""
+    """Open a BM25 index, or one or several of vectors."""
     is_one_index = len(names) == 1 and not folder.is_vector_folder(names[0])
     if is_one_index:
         manifest, engine = folder.read_index_manifest(names[0])
         if engine in BM25_ENGINES:
             _reject_options(settings, f"{names[0]} is a BM25 index")
             return _open_bm25(names[0], manifest, engine, compute.threads)
+    return _open_vectors(names, settings, compute, is_one_index=is_one_index)
+
+
+def _open_vectors(
+    names: Sequence[str], settings: SearchSettings, compute: ComputeSettings, *, is_one_index: bool
+) -> OpenedIndex:
+    """Open folders of vectors and indexes of vectors as one index."""
     shards = [_open_shard(name, settings, compute) for name in names]
     metric = _common_metric(shards)
     size = shards[0].size
