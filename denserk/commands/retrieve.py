@@ -11,7 +11,7 @@ from denserk.config import encoding, retrieval
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import Given, reject_given
 from denserk.errors import UsageError
-from denserk.reporting import per_second
+from denserk.reporting import per_second, print_table
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,8 @@ def index(
         reject_given(milvus, why="only for Milvus", hint="add --engine milvus")
         from denserk.tasks.build_index import build_index
 
-        result = build_index(paths, settings, bm25, corpus)
+        show_types = print_table if logger.isEnabledFor(logging.INFO) else None
+        result = build_index(paths, settings, bm25, corpus, show_types)
         size = f"{result.bytes / result.count:,.0f} bytes each"
         summary = f"{paths.output}: {result.count:,} passages, {size}"
     recall = "" if result.recall is None else f", recall {result.recall:.3f}"

@@ -5,7 +5,7 @@ Types are compared on a sample. The best is built from all vectors and tuned by 
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from denserk.index.exact import ExactIndex
 from denserk.index.folder import INDEX
 from denserk.index.searcher import SearchableIndex, Vectors, recalls
 from denserk.models.devices import has_bfloat16
-from denserk.reporting import print_table, track
+from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ CANDIDATES = (
 # part of a factory string: its search parameter, and the value from which it is raised
 PARAMETERS = {"IVF": ("nprobe", 1), "HNSW": ("ef_search", 16), "Refine": ("k_factor", 1)}
 HEADER = ("index", "search", "bytes per vector", "total", "ms/query", "recall@10", "95% interval")
+# takes the header and the rows of a table
+ShowTable = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
 
 
 class Point(NamedTuple):
@@ -53,10 +55,16 @@ class Point(NamedTuple):
 
     def cells(self, count: int) -> tuple[str, ...]:
         """Return the row of a table, for an index of `count` vectors."""
-        search = ", ".join(f"{name.replace('_', '-')} {v}" for name, v in self.search.items())
-        sizes = f"{self.size / count:,.0f}", decimal(self.size)
-        recall = f"{self.recall:.4f}", f"{self.low:.4f} to {self.high:.4f}"
-        return self.factory, search, *sizes, f"{self.milliseconds:.3f}", *recall
+        search = [f"{name.replace('_', '-')} {value}" for name, value in self.search.items()]
+        return (
+            self.factory,
+            ", ".join(search),
+            f"{self.size / count:,.0f}",
+            decimal(self.size),
+            f"{self.milliseconds:.3f}",
+            f"{self.recall:.4f}",
+            f"{self.low:.4f} to {self.high:.4f}",
+        )
 
 
 def mean_recall(shares: NDArray[np.float64]) -> tuple[float, float, float]:
@@ -65,9 +73,11 @@ def mean_recall(shares: NDArray[np.float64]) -> tuple[float, float, float]:
     The hits of a query depend on one another; they count as mean (1 - mean) Q / variance trials
     (Korn and Graubard, 1998), which are at least Q and at most all hits.
     """
-    count, mean = len(shares), float(shares.mean())
-    trials = (mean * (1 - mean) or 1) * count / (float(shares.var(ddof=1)) or 1e-9)
-    trials = min(max(int(trials), count), count * DEPTH)
+    count = len(shares)
+    mean = float(shares.mean())
+    variance = float(shares.var(ddof=1)) or 1e-9
+    effective_count = (mean * (1 - mean) or 1) * count / variance
+    trials = min(max(int(effective_count), count), count * DEPTH)
     low, high = binomtest(round(trials * mean), trials).proportion_ci(method="wilson")
     return mean, float(low), float(high)
 
@@ -77,102 +87,167 @@ class Judge:
 
     def __init__(self, vectors: Vectors, queries: Vectors, settings: IndexSettings) -> None:
         torch.set_num_threads(settings.threads or torch.get_num_threads())
-        self.vectors, self.settings, self._queries = vectors, settings, queries
+        self.vectors = vectors
+        self.settings = settings
+        self._queries = queries
         self._flat = ExactIndex(vectors, settings.similarity, bfloat16=has_bfloat16())
         _, self._exact = self._flat.search(queries, DEPTH)
 
-    def _measured(self, path: Path, point: Point, **changed: int) -> Point:
-        search = {**point.search, **changed}
+    def _measured(self, path: Path, point: Point, **changed_parameters: int) -> Point:
+        """Return the recall and the speed of an index with some search parameters."""
+        search = {**point.search, **changed_parameters}
         index: SearchableIndex = self._flat
         if point.factory != "Flat":
-            chosen = SearchSettings(**search)
-            index = faiss_index.FaissIndex(path, chosen, threads=self.settings.threads)
-        start = time.perf_counter()
+            search_settings = SearchSettings(**search)
+            index = faiss_index.FaissIndex(path, search_settings, threads=self.settings.threads)
+        started = time.perf_counter()
         _, rows = index.search(self._queries, DEPTH)
-        milliseconds = 1000 * (time.perf_counter() - start) / len(rows)
-        found = (1.0, 1.0, 1.0) if index is self._flat else mean_recall(recalls(rows, self._exact))
-        return Point(point.factory, point.size, search, *found, milliseconds)
+        milliseconds = 1000 * (time.perf_counter() - started) / len(rows)
+        if index is self._flat:
+            recall, low, high = 1.0, 1.0, 1.0
+        else:
+            recall, low, high = mean_recall(recalls(rows, self._exact))
+        return Point(point.factory, point.size, search, recall, low, high, milliseconds)
 
     def tuned(self, path: Path, point: Point) -> Point:
         """Raise the search parameter that helps most, until the target is reached or none helps."""
-        best, point = self._measured(path, point), point._replace(recall=-1)
-        while point.recall < best.recall and best.low < (self.settings.target_recall or 1):
-            point = best
-            raised = ({name: v + (v + 1) // 2} for name, v in point.search.items())
-            points = [point, *(self._measured(path, point, **each) for each in raised)]
-            best = max(points, key=lambda each: each.recall)
+        target = self.settings.target_recall or 1
+        best = self._measured(path, point)
+        previous_recall = -1.0
+        while previous_recall < best.recall and best.low < target:
+            previous_recall = best.recall
+            current = best
+            for name, value in current.search.items():
+                raised = self._measured(path, current, **{name: value + (value + 1) // 2})
+                if raised.recall > best.recall:
+                    best = raised
         return best
 
 
 def measure_types(judge: Judge, path: Path, count: int) -> Iterator[Point]:
     """Build the types that fit from the judge's sample of `count` vectors, and tune them."""
-    settings, (size, dimension) = judge.settings, judge.vectors.shape
-    templates = [settings.factory] if settings.factory else CANDIDATES
-    with track("comparing index types", len(templates), "types") as progress:
-        for template in templates:
+    settings = judge.settings
+    factories = [settings.factory] if settings.factory else CANDIDATES
+    with track("comparing index types", len(factories), "types") as progress:
+        for factory in factories:
             progress.advance()
-            own = replace(settings, factory=template)
-            search = dict(start for part, start in PARAMETERS.items() if part in template)
             try:
-                factory, index = faiss_index.empty_index(count, dimension, own)
-                point = Point(factory, faiss_index.stored_bytes(index, count), search)
-                if point.size > (settings.max_bytes or np.inf):
-                    raise UsageError(f"it takes {decimal(point.size)}")
-                _, index = faiss_index.empty_index(size, dimension, own)
-                with faiss_index.faiss_errors(UsageError):
-                    index.train(judge.vectors)
-                    index.add(judge.vectors)
+                point = _build_sample(judge, path, count, replace(settings, factory=factory))
             except UsageError as error:
-                logger.info(f"{template} is left out: {error}")
+                logger.info(f"{factory} is left out: {error}")
                 continue
-            faiss_index.write_index(index, path)
-            point = judge.tuned(path, point)
-            # the work grows with the vectors; in a graph with their logarithm
-            growth = np.log(count + 1) / np.log(size + 1) if "HNSW" in template else count / size
-            yield point._replace(milliseconds=point.milliseconds * growth)
+            tuned = judge.tuned(path, point)
+            growth = _growth(factory, len(judge.vectors), count)
+            yield tuned._replace(milliseconds=tuned.milliseconds * growth)
+
+
+def _build_sample(judge: Judge, path: Path, count: int, settings: IndexSettings) -> Point:
+    """Build a type from the sample; raise a UsageError if it would not fit with all vectors."""
+    sample_size, dimension = judge.vectors.shape
+    search = {}
+    for part, (parameter, start) in PARAMETERS.items():
+        if part in (settings.factory or ""):
+            search[parameter] = start
+    factory, empty_index = faiss_index.empty_index(count, dimension, settings)
+    size = faiss_index.stored_bytes(empty_index, count)
+    if settings.max_bytes and size > settings.max_bytes:
+        raise UsageError(f"it takes {decimal(size)}")
+    _, index = faiss_index.empty_index(sample_size, dimension, settings)
+    with faiss_index.faiss_errors(UsageError):
+        index.train(judge.vectors)
+        index.add(judge.vectors)
+    faiss_index.write_index(index, path)
+    return Point(factory, size, search)
+
+
+def _growth(factory: str, sample_size: int, count: int) -> float:
+    """Return how much longer a search takes with all vectors than with the sample.
+
+    The work grows with the vectors; in a graph with their logarithm.
+
+    >>> _growth("Flat", 100, 200)
+    2.0
+    """
+    if "HNSW" in factory:
+        return float(np.log(count + 1) / np.log(sample_size + 1))
+    return count / sample_size
 
 
 def build_for_recall(
-    vectors: Vectors, stored: Path, settings: IndexSettings, queries: Vectors
+    vectors: Vectors,
+    stored: Path,
+    settings: IndexSettings,
+    queries: Vectors,
+    show_types: ShowTable | None = None,
 ) -> dict[str, Any]:
     """Build an index of (N, D) vectors beside their flat file; return what its manifest records.
 
     Of the types that reach the target with the (Q, D) queries, the smallest is built; with
-    --max-bytes, the fastest that fits.
+    --max-bytes, the fastest that fits. `show_types` is called with what was compared.
     """
     if len(queries) < 2 * DEPTH or queries.shape[1] != vectors.shape[1]:
-        wanted = f"{2 * DEPTH} or more of {vectors.shape[1]} dimensions"
-        raise UsageError(f"--encoded-queries has vectors {queries.shape}: {wanted} are needed")
-    count, target = len(vectors), settings.target_recall or 1
-    path, judge, rng = stored.with_name(INDEX), None, np.random.default_rng(settings.seed)
-    first, second = np.array_split(rng.permutation(queries)[: 2 * QUERIES], 2)
-    rows = np.sort(rng.choice(count, min(SAMPLE, count), replace=False))
-    logger.info(f"index types: {len(rows):,} of {count:,} vectors, {len(first):,} queries")
-    found = list(measure_types(Judge(vectors[rows], first, settings), path, count))
-    found.sort(key=lambda p: (p.low < target, p.milliseconds if settings.max_bytes else p.size))
-    if logger.isEnabledFor(logging.INFO):
-        print_table(HEADER, [point.cells(count) for point in found])
-    for point in (each for each in found if each.low >= target):
-        if point.factory == "Flat":
-            stored.rename(path)
-        else:
-            own = replace(settings, factory=point.factory)
-            factory, index = faiss_index.empty_index(count, vectors.shape[1], own)
-            faiss_index.check_memory(factory, index, count, settings)
-            faiss_index.build(vectors, path, settings, factory, index)
-        with track(f"tuning {point.factory}", len(second), "queries"):
-            judge = judge or Judge(vectors, second, settings)
+        expected = f"{2 * DEPTH} or more of {vectors.shape[1]} dimensions"
+        raise UsageError(f"--encoded-queries has vectors {queries.shape}: {expected} are needed")
+    count = len(vectors)
+    target = settings.target_recall or 1
+    path = stored.with_name(INDEX)
+    generator = np.random.default_rng(settings.seed)
+    # one half of the queries chooses the type, the other one tunes the index
+    choosing, tuning = np.array_split(generator.permutation(queries)[: 2 * QUERIES], 2)
+    rows = np.sort(generator.choice(count, min(SAMPLE, count), replace=False))
+    logger.info(f"index types: {len(rows):,} of {count:,} vectors, {len(choosing):,} queries")
+    points = list(measure_types(Judge(vectors[rows], choosing, settings), path, count))
+    points.sort(key=lambda point: _preference(point, settings))
+    if show_types is not None:
+        show_types(HEADER, [point.cells(count) for point in points])
+
+    judge = None
+    for point in points:
+        if point.low < target:
+            continue
+        _build_whole(vectors, stored, settings, point)
+        with track(f"tuning {point.factory}", len(tuning), "queries"):
+            judge = judge or Judge(vectors, tuning, settings)
             reached = judge.tuned(path, point)
-        named = zip(HEADER, reached.cells(count), strict=True)
-        logger.info(", ".join(f"{name} {cell}" for name, cell in named if cell))
+        named_cells = zip(HEADER, reached.cells(count), strict=True)
+        logger.info(", ".join(f"{name} {cell}" for name, cell in named_cells if cell))
         if reached.low >= target:
             stored.unlink(missing_ok=True)  # a flat index is this file, renamed
-            result = {"factory": point.factory, "recall": reached.recall, "search": reached.search}
-            interval = (reached.low, reached.high)
-            return result | {"interval": interval, "queries": len(second), "sample": len(rows)}
+            return {
+                "factory": point.factory,
+                "recall": reached.recall,
+                "search": reached.search,
+                "interval": (reached.low, reached.high),
+                "queries": len(tuning),
+                "sample": len(rows),
+            }
         logger.warning(f"{point.factory} does not reach recall {target:g} with all vectors")
-    why = f"no index that fits reaches recall {target:g}"
-    if found:
-        best = max(found, key=lambda point: point.low)
-        why += f"; the best has {best.recall:.4f}, at least {best.low:.4f}"
-    raise UsageError(why, "raise --max-bytes, or lower --target-recall")
+    raise _no_type(points, target)
+
+
+def _preference(point: Point, settings: IndexSettings) -> tuple[bool, float]:
+    """Return what points are sorted by: those that reach the target first, then size or speed."""
+    misses_target = point.low < (settings.target_recall or 1)
+    return misses_target, point.milliseconds if settings.max_bytes else point.size
+
+
+def _build_whole(vectors: Vectors, stored: Path, settings: IndexSettings, point: Point) -> None:
+    """Build an index of all vectors beside their flat file, which is the index of type Flat."""
+    path = stored.with_name(INDEX)
+    if point.factory == "Flat":
+        stored.rename(path)
+        return
+    count, dimension = vectors.shape
+    type_settings = replace(settings, factory=point.factory)
+    factory, index = faiss_index.empty_index(count, dimension, type_settings)
+    faiss_index.check_memory(factory, index, count, settings)
+    faiss_index.build(vectors, path, settings, factory, index)
+
+
+def _no_type(points: Sequence[Point], target: float) -> UsageError:
+    """Return the error of a target that no type reaches."""
+    message = f"no index that fits reaches recall {target:g}"
+    if points:
+        best = max(points, key=lambda point: point.low)
+        message += f"; the best has {best.recall:.4f}, at least {best.low:.4f}"
+    return UsageError(message, "raise --max-bytes, or lower --target-recall")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.filesize import decimal
@@ -39,6 +39,9 @@ from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, read_vector_blocks, verify_folders
 from denserk.io.versions import Versions
 from denserk.reporting import track
+
+if TYPE_CHECKING:
+    from denserk.index.tuning import ShowTable
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +80,12 @@ def build_index(
     settings: IndexSettings = IndexSettings(),  # noqa: B008  (frozen)
     bm25: Bm25Settings = Bm25Settings(),  # noqa: B008
     corpus: CorpusSettings = DETECTED,
+    show_types: "ShowTable | None" = None,
 ) -> IndexResult:
-    """Build an index in a folder."""
+    """Build an index in a folder.
+
+    With a recall to reach, `show_types` is called with the types that were compared.
+    """
     started = time.perf_counter()
     _check_inputs(paths, settings)
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
@@ -96,7 +103,7 @@ def build_index(
             if any(is_approximate(name) for name in inputs):
                 plan = MergePlan(paths, inputs, settings)
             else:
-                plan = VectorsPlan(paths, inputs, settings)
+                plan = VectorsPlan(paths, inputs, settings, show_types)
             contents = _build(paths, inputs, plan, versions)
     return IndexResult(
         count=contents["count"],
@@ -292,7 +299,14 @@ class MergePlan(Plan):
 class VectorsPlan(Plan):
     """A flat or an approximate index of vectors."""
 
-    def __init__(self, paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> None:
+    def __init__(
+        self,
+        paths: IndexPaths,
+        inputs: Sequence[str],
+        settings: IndexSettings,
+        show_types: "ShowTable | None" = None,
+    ) -> None:
+        self._show_types = show_types
         self._template = None
         if paths.trained_as is not None:
             self._template = faiss_index.read_template(paths.trained_as)
@@ -349,7 +363,10 @@ class VectorsPlan(Plan):
         if self._queries is not None:
             from denserk.index.tuning import build_for_recall
 
-            return contents | build_for_recall(vectors, vectors_file, settings, self._queries)
+            queries = self._queries
+            return contents | build_for_recall(
+                vectors, vectors_file, settings, queries, self._show_types
+            )
         count, dimension = vectors.shape
         factory, index = _index_to_fill(count, dimension, settings, self._template)
         if self._count is None:

@@ -57,7 +57,6 @@ def recall(path, metric=Metric.INNER, **search):
 @pytest.mark.parametrize("metric", Metric)
 @pytest.mark.parametrize("max_bytes", [None, 60_000])
 def test_a_type_that_fits_reaches_the_target(build, tmp_path, metric, max_bytes, capsys, caplog):
-    caplog.set_level("WARNING", logger="denserk")  # the table is for those who see the notes
     found = build(0.9, metric=metric, max_bytes=max_bytes)
     assert recall(tmp_path / "i", metric) >= 0.89
     size = (tmp_path / "i" / "index").stat().st_size
