@@ -56,7 +56,7 @@ def recall(path, metric=Metric.INNER, **search):
 
 @pytest.mark.parametrize("metric", Metric)
 @pytest.mark.parametrize("max_bytes", [None, 60_000])
-def test_a_type_that_fits_reaches_the_target(build, tmp_path, metric, max_bytes, capsys, caplog):
+def test_a_type_that_fits_reaches_the_target(build, tmp_path, metric, max_bytes, capsys):
     found = build(0.9, metric=metric, max_bytes=max_bytes)
     assert recall(tmp_path / "i", metric) >= 0.89
     size = (tmp_path / "i" / "index").stat().st_size
