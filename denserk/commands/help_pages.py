@@ -10,9 +10,8 @@ from typer.core import TyperCommand
 
 from denserk.config.values import as_type
 from denserk.errors import UsageError
+from denserk.io.claims import ONE_INPUT
 
-# Inputs that can be given once; the parser would silently use the last one.
-ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topics")
 # Key of a context's `meta`: the help lists all options.
 ALL_OPTIONS = "denserk.help_all"
 # Width of the column of names.

@@ -16,19 +16,16 @@ import typer
 
 from denserk.commands.app import app
 from denserk.commands.help_pages import Command, HelpPage, show_all_options
-from denserk.commands.output_files import OUTPUTS, claim_outputs
 from denserk.commands.parameters import OptionField, option_fields, option_parameter
 from denserk.config.encoding import ModelOptions
-from denserk.config.options import build, fields_of, select, typed_values
-from denserk.config.yaml_files import read_options
+from denserk.config.options import build, fields_of, select
+from denserk.config.yaml_files import typed_options
 from denserk.errors import UsageError
+from denserk.io.claims import claimed_files, file_outputs
 from denserk.reporting import ConsoleSettings, configure
 
 T = TypeVar("T")
 Values = Mapping[str, Any]  # of options, by name
-
-# Metavars of outputs that are always a file, or standard output.
-FILES = ("FILE", "FILE|-")
 
 SET = option_parameter(
     "set_",
@@ -81,6 +78,14 @@ class CommandFunction:
     options: tuple[OptionField, ...]  # of all groups
     arguments: tuple[inspect.Parameter, ...]  # parameters that typer gets as they are
     of_models: tuple[str, ...]  # parameters that are a `ModelOptions`, whose fields are groups
+
+    @property
+    def classes(self) -> list[type[Any]]:
+        """The settings classes of all groups."""
+        classes: list[type[Any]] = []
+        for group in self.groups:
+            classes += group.classes
+        return classes
 
 
 def command(
@@ -230,30 +235,14 @@ def run_command(command_function: CommandFunction, given: Values) -> Any:
     arguments = {}
     for parameter in command_function.arguments:
         arguments[parameter.name] = _texts(values.pop(parameter.name, parameter.default))
-    typed = _typed_options(command_function, values)
+    source = f"denserk {command_function.name}"
+    typed = typed_options(source, values, *command_function.classes)
     settings = {group.name: group.value(typed) for group in command_function.groups}
     named_values = arguments | _named_values(settings)
     for name in command_function.of_models:
         settings[name] = ModelOptions(**{part: settings.pop(part) for part in ModelOptions._fields})
-    from denserk.io.files import pipes_copied
-    from denserk.io.outputs import scratch_folder
-
-    file_options = _file_options(command_function.options)
-    with pipes_copied(scratch_folder), claim_outputs(named_values, file_options):
+    with claimed_files(named_values, file_outputs(*command_function.classes)):
         return command_function.function(**settings, **arguments)
-
-
-def _typed_options(command_function: CommandFunction, given: Values) -> dict[str, Any]:
-    """Return given options in their types; they win over those of the file that `config` names."""
-    values = dict(given)
-    classes: list[type[Any]] = []
-    for group in command_function.groups:
-        classes += group.classes
-    typed: dict[str, Any] = {}
-    path = values.pop("config", None)
-    if path:
-        typed |= typed_values(str(path), read_options(path), *classes)
-    return typed | typed_values(f"denserk {command_function.name}", values, *classes)
 
 
 def _named_values(settings: Values) -> dict[str, Any]:
@@ -265,12 +254,6 @@ def _named_values(settings: Values) -> dict[str, Any]:
         if picture is not None:
             values["picture"] = picture
     return values
-
-
-def _file_options(options: Sequence[OptionField]) -> list[str]:
-    """Return the names of options whose values are outputs and must not be folders."""
-    outputs = [option for option in options if option.name in OUTPUTS]
-    return [option.name for option in outputs if option.spec.metavar in FILES]
 
 
 def _texts(value: Any) -> Any:

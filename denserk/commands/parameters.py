@@ -9,7 +9,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from denserk.config.options import REQUIRED, OptionSpec, field_docs, fields_of, spec_of
+from denserk.config.help_texts import help_text, own_defaults
+from denserk.config.options import OptionSpec, fields_of, spec_of
 from denserk.config.values import type_hints, without_none
 
 METAVARS = {bool: "yes|no", int: "INTEGER", float: "NUMBER"}
@@ -86,7 +87,7 @@ def option_fields(settings: type, *, is_unset: bool = False) -> list[OptionField
             default=field.default,
             spec=spec_of(field),
             section=_section(settings, name),
-            help=_help(settings, name, is_unset),
+            help=help_text(settings, name, is_unset=is_unset),
             is_unset=is_unset,
         )
         for name, field in fields_of(settings).items()
@@ -114,45 +115,6 @@ def _section(settings: type, name: str) -> str:
     while not inspect.get_annotations(owner):
         owner = next(base for base in owner.__bases__ if name in fields_of(base))
     title = re.split("[.:]", owner.__doc__ or "")[0]
-    if _own_defaults(settings):
+    if own_defaults(settings):
         return f"{title} (overrides the model's)"
     return title
-
-
-def _help(settings: type, name: str, is_unset: bool) -> str:
-    """Return a field's help text, with its default."""
-    text = field_docs(settings)[name]
-    field = fields_of(settings)[name]
-    if field.default is REQUIRED:
-        return text if is_unset else f"{text} [required]"
-    if "[default: " in text:
-        return text
-    default = _own_defaults(settings) or _default_text(field.default, spec_of(field).rare)
-    return f"{text} [default: {default}]" if default else text
-
-
-def _own_defaults(settings: type) -> str:
-    """Return what a class shows in place of every default; empty: nothing else."""
-    return getattr(settings, "own_defaults", "")
-
-
-def _default_text(default: Any, is_setting: bool) -> str:
-    """Return a default as it is typed; empty if the help does not show it.
-
-    >>> _default_text((12, 10), is_setting=False), _default_text(" ", is_setting=False)
-    ('12,10', "' '")
-    >>> _default_text(False, is_setting=False), _default_text(False, is_setting=True)
-    ('', 'no')
-    """
-    if default is None:
-        return "none" if is_setting else ""
-    if default is False:
-        return "no" if is_setting else ""
-    if default is True:
-        return "yes"
-    if isinstance(default, tuple):
-        return ",".join(map(str, default))
-    text = str(default)
-    if text.isspace():
-        return repr(default)
-    return text

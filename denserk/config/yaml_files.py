@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from denserk.config import recorded
+from denserk.config.options import Given, typed_values
 from denserk.errors import InputError, UsageError
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -60,6 +61,20 @@ def read_options(path: str | Path) -> dict[str, Any]:
         return values
     del values[recorded.MARK]
     return recorded.change_names(values, partial(recorded.locate_name, folder=Path(path).parent))
+
+
+def typed_options(source: str, given: Given, *classes: type) -> dict[str, Any]:
+    """Convert options by name to the types of the classes' fields.
+
+    They win over those in the YAML file that the option `config` names. A UsageError, which begins
+    with `source` or the name of the file, lists all mistakes.
+    """
+    values = dict(given)
+    typed: dict[str, Any] = {}
+    path = values.pop("config", None)
+    if path:
+        typed |= typed_values(str(path), read_options(path), *classes)
+    return typed | typed_values(source, values, *classes)
 
 
 @cache

@@ -1,20 +1,47 @@
-"""The outputs of a command: checked against its inputs and existing files, and locked."""
+"""The inputs and outputs of a task, by the names of its options.
+
+Outputs are checked against the inputs and existing files, and locked; named pipes are copied. Both
+the command line and the Python API do this around a task.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from denserk.commands.help_pages import ONE_INPUT
+from denserk.config.options import fields_of, spec_of
 from denserk.errors import UsageError
 
 # Options that name outputs.
 OUTPUTS = ("output", "tokenize_to", "write_dpr_json", "write_pyserini_json", "target")
 # Options whose values are never inputs.
 NO_INPUTS = (*OUTPUTS, "report", "tag", "plot", "picture")
+# Metavars of outputs that are always a file, or standard output.
+FILES = ("FILE", "FILE|-")
+# Inputs that can be given once; the parser would silently use the last one.
+ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topics")
 # Inputs of which one can be standard input.
 INPUTS = (*ONE_INPUT, "data", "files", "input", "run", "runs", "train")
+
+
+@contextmanager
+def claimed_files(values: Mapping[str, Any], file_options: Sequence[str]) -> Iterator[None]:
+    """Lock the outputs among the options of a task, and let it read pipes as often as files.
+
+    `values` are the options by name; outputs in `file_options` must not be folders.
+    """
+    from denserk.io.files import pipes_copied
+    from denserk.io.outputs import scratch_folder
+
+    with pipes_copied(scratch_folder), claim_outputs(values, file_options):
+        yield
+
+
+def file_outputs(*classes: type) -> list[str]:
+    """Return the names of the classes' fields that are outputs and must not be folders."""
+    fields = fields_of(*classes)
+    return [name for name in OUTPUTS if name in fields and spec_of(fields[name]).metavar in FILES]
 
 
 def claim_outputs(
