@@ -71,15 +71,31 @@ def read_hits(path: str, settings: EvaluationSettings, keep: Keep | None = None)
     if keep is not None and not changed and Path(path).is_file():
         with suppress(InputError):  # lines of a query apart, or an error that is raised below
             return {hits.qid: keep(hits) for hits in read_run(path)}
-    run = read_run_scores(path, by_rank=by_rank)
+    return select_hits(read_run_scores(path, by_rank=by_rank), settings, keep)
+
+
+def select_hits(run: Run, settings: EvaluationSettings, keep: Keep | None = None) -> Run:
+    """Return the hits of a run that are evaluated: see `read_hits`.
+
+    >>> select_hits({"q1": {"q1": 3.0, "d1": 2.0}}, EvaluationSettings(remove_query=True))
+    {'q1': {'d1': 2.0}}
+    """
     if settings.remove_query:
-        run = {qid: {d: s for d, s in hits.items() if d != qid} for qid, hits in run.items()}
+        run = {qid: _without_query(qid, hits) for qid, hits in run.items()}
     if settings.max_hits is not None:
         run = {qid: first_hits(hits, settings.max_hits) for qid, hits in run.items()}
     if keep is None:
         return run
-    lists = (RankedList(qid, [*hits], [*hits.values()], ()) for qid, hits in run.items() if hits)
-    return {hits.qid: keep(hits) for hits in lists}
+    kept = {}
+    for qid, hits in run.items():
+        if hits:
+            kept[qid] = keep(RankedList(qid, list(hits), list(hits.values()), ()))
+    return kept
+
+
+def _without_query(qid: str, hits: Mapping[str, float]) -> dict[str, float]:
+    """Return hits without the one whose id is the query's own."""
+    return {docid: score for docid, score in hits.items() if docid != qid}
 
 
 def needed_depth(measures: Iterable[Measure]) -> float | None:
@@ -118,7 +134,8 @@ def prune_hits(
     return {hits.docids[row]: hits.scores[row] for row in kept}
 
 
-def _prune_by_judgments(hits: RankedList, depth: float, judgments: Grades) -> dict[str, float]:
+def prune_by_judgments(hits: RankedList, depth: float, judgments: Grades) -> dict[str, float]:
+    """Return the scores of the hits of a query that measures to some depth need: `prune_hits`."""
     return prune_hits(hits, depth, judgments.get(hits.qid, ()))
 
 

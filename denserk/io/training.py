@@ -473,6 +473,15 @@ def write_training(
     return count
 
 
+def training_records(
+    examples: Iterable[TrainingExample], training_format: TrainingFormat
+) -> Iterator[dict[Any, Any]]:
+    """Yield the records that `write_training` writes of examples."""
+    for number, example in enumerate(examples):
+        _check(example, training_format)
+        yield from _records(example, number, training_format)
+
+
 def _as_line(record: Mapping[Any, Any], training_format: TrainingFormat) -> bytes:
     """Return a record as a line of JSON, or of columns."""
     if training_format in KEYS or training_format is TrainingFormat.ST_TRIPLET:

@@ -1,23 +1,42 @@
 """`denserk eval`: measures of runs by qrels or answers."""
 
-import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings
 from denserk.evaluation.evaluator import (
     Evaluator,
-    _prune_by_judgments,
+    Keep,
     minimums,
     needed_depth,
+    prune_by_judgments,
     read_hits,
     read_judgments,
     short_names,
 )
-from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.results import EvaluationResult
+from denserk.evaluation.measures import Measure, MeasureChoice, parse_measures
+from denserk.evaluation.results import EvaluationResult, Grades, Run
 from denserk.io.runs import read_run_tag
+from denserk.records import Qrel
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """The hits of a run that are evaluated, and what the run is called in results and messages."""
+
+    name: str
+    hits: Run
+    tag: str | None = None  # the last column of TREC's format, for the measure runid
+
+
+@dataclass(frozen=True)
+class RelevanceJudgments:
+    """The judgments that runs are evaluated by."""
+
+    grades: Grades
+    source: str = "the qrels"  # in messages
+    qrels: Sequence[Qrel] = ()  # for measures of sub-topics
 
 
 def evaluate(
@@ -34,26 +53,70 @@ def evaluate(
     `source`, or by their files.
     """
     settings = settings or EvaluationSettings()
-    choice = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
-    measures = (*choice.measures, *(measure for measure, _ in minimums(settings)))
-    judgments, subtopic_qrels = read_judgments(qrels, measures)
+    judgments = read_relevance_judgments(qrels, settings, source)
+    named_runs = _read_runs(runs, names or short_names(runs), judgments.grades, settings)
+    return evaluate_runs(named_runs, judgments, settings)
+
+
+def read_relevance_judgments(
+    qrels: str, settings: EvaluationSettings, source: str | None = None
+) -> RelevanceJudgments:
+    """Read a qrels file, or the judgments of a collection, as the measures need them."""
+    grades, qrels_by_subtopic = read_judgments(qrels, _computed_measures(settings))
+    return RelevanceJudgments(grades, source or qrels, qrels_by_subtopic)
+
+
+def _read_runs(
+    paths: Sequence[str], names: Sequence[str], grades: Grades, settings: EvaluationSettings
+) -> Iterator[NamedRun]:
+    """Read runs one after the other; memory holds the hits that the measures need."""
+    keep = needed_hits(grades, settings)
+    reads_tags = _parsed_measures(settings).run_id
+    for name, path in zip(names, paths, strict=True):
+        tag = read_run_tag(path) if reads_tags else None
+        yield NamedRun(name, read_hits(path, settings, keep), tag)
+
+
+def needed_hits(grades: Grades, settings: EvaluationSettings) -> Keep | None:
+    """Return what chooses the hits of a query that the measures need; None: they need all."""
+    depth = needed_depth(_computed_measures(settings))
+    if depth is None:
+        return None
+    return partial(prune_by_judgments, depth=depth, judgments=grades)
+
+
+def evaluate_runs(
+    runs: Iterable[NamedRun], judgments: RelevanceJudgments, settings: EvaluationSettings
+) -> EvaluationResult:
+    """Evaluate runs, of which only the hits that the measures need must be there.
+
+    >>> judgments = RelevanceJudgments({"q1": {"d1": 1}, "q2": {"d1": 1}})
+    >>> run = NamedRun("bm25", {"q1": {"d2": 3.0, "d1": 2.0}})
+    >>> evaluate_runs([run], judgments, EvaluationSettings(measures=("RR@10",))).runs[0].summary
+    {'RR@10': 0.25}
+    """
     evaluator = Evaluator(
-        measures,
-        judgments,
+        _computed_measures(settings),
+        judgments.grades,
         complete=settings.complete,
-        qrels=subtopic_qrels,
-        source=source or qrels,
+        qrels=judgments.qrels,
+        source=judgments.source,
     )
-    depth = needed_depth(measures)
-    keep = None
-    if depth is not None:
-        keep = partial(_prune_by_judgments, depth=depth, judgments=judgments)
+    reports_tags = _parsed_measures(settings).run_id
     results = []
-    for name, path in zip(names or short_names(runs), runs, strict=True):
-        hits = read_hits(path, settings, keep)
-        run_id = (read_run_tag(path) or name) if choice.run_id else None
-        results.append(replace(evaluator.evaluate(name, hits), run_id=run_id))
+    for run in runs:
+        result = evaluator.evaluate(run.name, run.hits)
+        run_id = (run.tag or run.name) if reports_tags else None
+        results.append(replace(result, run_id=run_id))
     return evaluator.result(results, settings.relevance_level)
 
 
-logger = logging.getLogger(__name__)
+def _parsed_measures(settings: EvaluationSettings) -> MeasureChoice:
+    """Return the measures that are asked for, or the default ones."""
+    return parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
+
+
+def _computed_measures(settings: EvaluationSettings) -> tuple[Measure, ...]:
+    """Return the measures that are asked for, and those of the minimum values."""
+    of_minimums = [measure for measure, _ in minimums(settings)]
+    return (*_parsed_measures(settings).measures, *of_minimums)

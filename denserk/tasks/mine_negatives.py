@@ -36,11 +36,12 @@ from denserk.io.files import ScratchRecords, display_name, some
 from denserk.io.known_positives import KnownPositives
 from denserk.io.manifest import Kind, Manifest, describe_file, forget_file
 from denserk.io.outputs import scratch_folder
+from denserk.io.run_lookup import RunByQuery
 from denserk.io.runs import RunLookup
 from denserk.io.topics import grades_by_query, read_qrels, read_queries, read_questions
-from denserk.io.training import RANDOM_NEGATIVES
+from denserk.io.training import RANDOM_NEGATIVES, read_training
 from denserk.io.unchanged import checksum, refuse_change
-from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
+from denserk.records import Candidate, Passage, Qrel, Query, TrainingExample, best_first
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -201,26 +202,31 @@ def mine_negatives(
     with (
         scratch_folder("mining") as scratch,
         closing(ScratchRecords(scratch / "queries")) as queries,
-        closing(ScratchRecords(scratch / "runs")) as runs,
+        closing(ScratchRecords(scratch / "runs")) as copy,
         closing(PassageTexts(scratch / "passages")) as texts,
     ):
-        mining = _Mining(paths, settings, queries, texts)
-        teacher = None
-        if settings.teacher is not None:
-            from denserk.models.cross_encoder import PairScorer  # needs torch
-
-            teacher = PairScorer(settings.teacher, text, None, compute)
-        mining.read_hits(runs, corpus)
-        candidates = mining.candidates()
-        if teacher is not None:
-            candidates = mining.rescored(candidates, teacher.score)
+        mining = Mining(paths, settings, read_inputs(paths, settings, corpus), queries, texts)
+        score = load_teacher(settings, text, compute)
+        runs = [RunLookup(path, copy, paths.run_format) for path in paths.run]
+        examples = mining.examples(runs, score)
         forget_file(paths.output)
-        chosen = mining.chosen(candidates)
         training.write_training(
-            paths.output, _with_inputs_unchanged(chosen, checksums), paths.output_format
+            paths.output, _with_inputs_unchanged(examples, checksums), paths.output_format
         )
-    result = mining.result
-    result.log(settings.num_negatives)
+    mining.result.log(settings.num_negatives)
+    _describe(paths, settings, corpus, file_of_option, checksums, mining.result)
+    return mining.result
+
+
+def _describe(
+    paths: MiningPaths,
+    settings: MiningSettings,
+    corpus: CorpusSettings,
+    file_of_option: Mapping[str, str | None],
+    checksums: Mapping[str, Any],
+    result: MiningResult,
+) -> None:
+    """Write the manifest of the training data."""
 
     def source(name: str) -> dict[str, Any]:
         digest = checksums[name]
@@ -238,7 +244,6 @@ def mine_negatives(
     recorded_settings = as_json(settings) | {"output_format": paths.output_format.value}
     manifest = Manifest(Kind.TRAINING, True, recorded_settings, made_from, contents)
     describe_file(paths.output, manifest)
-    return result
 
 
 def _with_inputs_unchanged(examples: Examples, checksums: Mapping[str, Any]) -> Examples:
@@ -248,7 +253,103 @@ def _with_inputs_unchanged(examples: Examples, checksums: Mapping[str, Any]) -> 
         refuse_change(name, digest)
 
 
-class _Mining:
+@dataclass(frozen=True)
+class MiningInputs:
+    """What negatives are mined for and from, beside the runs; `MiningPaths` names it in messages.
+
+    Attributes:
+        examples: the queries with their positives.
+        relevant: query -> passages that the qrels judge relevant.
+        answers: answers by query, in place of those of the examples.
+        passages: the passages of the runs; None if there is no corpus.
+    """
+
+    examples: Iterable[TrainingExample]
+    relevant: Mapping[str, Collection[str]] = field(default_factory=dict)
+    answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    passages: Iterable[Passage] | None = None
+
+
+def relevant_passages(qrels: Iterable[Qrel], settings: MiningSettings) -> dict[str, dict[str, int]]:
+    """Return query -> passage -> grade of the judgments that make a passage a positive."""
+    return grades_by_query(qrel for qrel in qrels if qrel.relevance >= settings.min_relevance)
+
+
+def topic_examples(
+    topics: Iterable[Query], relevant: Mapping[str, Collection[str]]
+) -> Iterator[TrainingExample]:
+    """Yield topics with their relevant passages as positives."""
+    for query in topics:
+        positives = tuple(map(Candidate, relevant.get(query.qid, ())))
+        yield TrainingExample(query.qid, query.text, positives, (), query.answers)
+
+
+def with_query_texts(
+    examples: Iterable[TrainingExample], topics: Iterable[Query]
+) -> Iterator[TrainingExample]:
+    """Yield training examples; the topics have the texts of queries that lack theirs."""
+    texts = {query.qid: query.text for query in topics}
+    for example in examples:
+        yield example._replace(query=example.query or texts.get(example.qid, ""))
+
+
+def read_inputs(
+    paths: MiningPaths, settings: MiningSettings, corpus: CorpusSettings
+) -> MiningInputs:
+    """Read what the options name: qrels and answers now, the rest when it is needed."""
+    relevant: dict[str, dict[str, int]] = {}
+    if paths.qrels is not None:
+        relevant = relevant_passages(read_qrels(paths.qrels, paths.qrels_format), settings)
+    answers: dict[str, tuple[str, ...]] = {}
+    if paths.answers:
+        answers = {question.qid: question.answers for question in read_questions(paths.answers)}
+    topics: Iterable[Query] = ()
+    if paths.topics is not None:
+        topics = read_queries(paths.topics, paths.topics_format)
+    if paths.train is None:
+        examples = topic_examples(topics, relevant)
+    else:
+        examples = with_query_texts(read_training(paths.train, paths.train_format), topics)
+    passages = None if paths.corpus is None else read_passages(paths.corpus, corpus)
+    return MiningInputs(examples, relevant, answers, passages)
+
+
+def mine_in_memory(
+    paths: MiningPaths,
+    settings: MiningSettings,
+    inputs: MiningInputs,
+    runs: Sequence[RunByQuery],
+    text: Mapping[str, Any] = NOTHING,
+    compute: ComputeSettings = ComputeSettings(),  # noqa: B008
+) -> list[TrainingExample]:
+    """Mine negatives from runs and return the training examples; `paths` are names for messages.
+
+    The texts of passages wait in a temporary file.
+    """
+    with (
+        scratch_folder("mining") as scratch,
+        closing(ScratchRecords(scratch / "queries")) as queries,
+        closing(PassageTexts(scratch / "passages")) as texts,
+    ):
+        mining = Mining(paths, settings, inputs, queries, texts)
+        score = load_teacher(settings, text, compute)
+        examples = list(mining.examples(runs, score))
+    mining.result.log(settings.num_negatives)
+    return examples
+
+
+def load_teacher(
+    settings: MiningSettings, text: Mapping[str, Any], compute: ComputeSettings
+) -> Score | None:
+    """Load the cross-encoder whose scores replace those of the runs; None without one."""
+    if settings.teacher is None:
+        return None
+    from denserk.models.cross_encoder import PairScorer  # needs torch
+
+    return PairScorer(settings.teacher, text, None, compute).score
+
+
+class Mining:
     """The steps: read all inputs, then process the queries one by one.
 
     Until some are chosen, all candidates of a query are its example's negatives, best first.
@@ -258,13 +359,14 @@ class _Mining:
         self,
         paths: MiningPaths,
         settings: MiningSettings,
+        inputs: MiningInputs,
         examples: ScratchRecords,
         texts: PassageTexts,
     ) -> None:
-        self._paths, self._settings = paths, settings
+        self._paths, self._settings, self._inputs = paths, settings, inputs
         self._examples, self._texts = examples, texts
         self.result = MiningResult()
-        self._relevant: dict[str, dict[str, int]] = {}  # by the qrels: query -> passage -> grade
+        self._relevant = inputs.relevant
         self._queries: dict[str, int] = {}  # query -> record of its example
         self._without_ids = self._answered = False  # whether any positive, any query is
         self._read_queries()
@@ -274,7 +376,8 @@ class _Mining:
         self._bearing = settings.answer_bearing or default
         reads_answers = self._bearing is not AnswerBearing.KEEP
         self._compares = self._without_ids or settings.drop_literal
-        if (self._compares or reads_answers or settings.teacher) and paths.corpus is None:
+        needs_texts = self._compares or reads_answers or settings.teacher is not None
+        if needs_texts and inputs.passages is None:
             why = "positives have no ids" if self._without_ids else "a guard reads texts of hits"
             raise UsageError(f"{why}, and there is no corpus", "add --corpus")
         if reads_answers and not self._answered:
@@ -283,80 +386,75 @@ class _Mining:
 
     def _read_queries(self) -> None:
         """Keep the queries with their positives, each query once; count what is left out."""
-        paths, left_out = self._paths, self.result.left_out
-        least = self._settings.min_relevance
-        if paths.qrels is not None:
-            qrels = read_qrels(paths.qrels, paths.qrels_format)
-            self._relevant = grades_by_query(qrel for qrel in qrels if qrel.relevance >= least)
-        answers = {q.qid: q.answers for q in read_questions(paths.answers)} if paths.answers else {}
-        for example in self._read_examples():
+        left_out = self.result.left_out
+        for example in self._inputs.examples:
             if not example.positives:
                 left_out["queries without a positive"] += 1
                 continue
-            known = answers.get(example.qid) or example.answers
-            example = _without_random(example)._replace(negatives=(), answers=known)
+            answers = self._inputs.answers.get(example.qid) or example.answers
+            example = _without_random(example)._replace(negatives=(), answers=answers)
             self._without_ids |= any(not candidate.docid for candidate in example.positives)
-            self._answered |= bool(known)
-            if example.qid in self._queries:  # one example, with each positive and answer once
-                earlier, merged = self._example(example.qid), dict[str, Candidate]()
-                for each in (*earlier.positives, *example.positives):
-                    merged.setdefault(each.docid or each.text, each)
-                known = tuple(dict.fromkeys((*earlier.answers, *known)))
-                example = earlier._replace(positives=tuple(merged.values()), answers=known)
+            self._answered |= bool(answers)
+            if example.qid in self._queries:
+                example = _merged(self._example(example.qid), example)
             self._queries[example.qid] = self._examples.append(training.packed(example))
         if not self._queries:
+            least = self._settings.min_relevance
             expected = f"at least one, or relevance judgments of grade {least} or more"
-            source = paths.train or paths.qrels or ""
+            source = self._paths.train or self._paths.qrels or ""
             raise InputError(source, None, "no query with a positive", expected)
-        if paths.train is None:
+        if self._paths.train is None:
             unknown = self._relevant.keys() - self._queries.keys()
             left_out["judged queries without a text"] += len(unknown)
-
-    def _read_examples(self) -> Examples:
-        """Yield the training data, or the topics with their relevant passages as positives."""
-        paths = self._paths
-        topics = read_queries(paths.topics, paths.topics_format) if paths.topics is not None else ()
-        if paths.train is None:
-            for query in topics:
-                positives = tuple(map(Candidate, self._relevant.get(query.qid, ())))
-                yield TrainingExample(query.qid, query.text, positives, (), query.answers)
-            return
-        texts = {query.qid: query.text for query in topics}
-        for example in training.read_training(paths.train, paths.train_format):
-            yield example._replace(query=example.query or texts.get(example.qid, ""))
 
     def _example(self, qid: str) -> TrainingExample:
         return training.unpacked(self._examples[self._queries[qid]])
 
-    def read_hits(self, copy: ScratchRecords, corpus: CorpusSettings) -> None:
-        """Copy the runs to the disk, leave out queries without a hit, and read the texts needed."""
-        paths, noticed = self._paths, self.result.noticed
-        self._runs = [RunLookup(path, copy, paths.run_format) for path in paths.run]
-        answered: set[str] = set()
-        for run in self._runs:
-            known = self._queries.keys() & set(run.queries)
-            if not known:
+    def examples(self, runs: Sequence[RunByQuery], score: Score | None) -> Examples:
+        """Read the hits of the runs, and return the queries with the negatives that they keep.
+
+        `score` is the teacher's, if there is one.
+        """
+        self._read_hits(runs)
+        candidates = self.candidates()
+        if score is not None:
+            candidates = self.rescored(candidates, score)
+        return self.chosen(candidates)
+
+    def _read_hits(self, runs: Sequence[RunByQuery]) -> None:
+        """Leave out queries without a hit in any run, and read the texts needed."""
+        self._runs = runs
+        hit_queries: set[str] = set()
+        for run in runs:
+            queries = self._queries.keys() & set(run.queries)
+            if not queries:
                 found = f"none of the {len(self._queries):,} queries" if run.queries else "no hits"
                 expected = "hits for the queries that are mined for"
                 raise InputError(run.path, None, found, expected)
-            answered |= known
-            noticed["queries of a run that are not asked for"] += len(run.queries) - len(known)
-        absent = [qid for qid in self._shard if qid not in answered]
+            hit_queries |= queries
+            unneeded = len(run.queries) - len(queries)
+            self.result.noticed["queries of a run that are not asked for"] += unneeded
+        absent = [qid for qid in self._shard if qid not in hit_queries]
         if absent and not self._settings.skip_missing:
             found = f"no hits for {len(absent):,} of {len(self._shard):,} queries ({some(absent)})"
             hint = "add --skip-missing to leave such queries out"
-            raise InputError(", ".join(paths.run), None, found, "hits for every query", hint)
-        self._shard = [qid for qid in self._shard if qid in answered]
+            raise InputError(", ".join(self._paths.run), None, found, "hits for every query", hint)
+        self._shard = [qid for qid in self._shard if qid in hit_queries]
         self.result.left_out["queries without hits"] += len(absent)
-        if paths.corpus is not None:
-            for example in map(self._example, self._shard):
-                self._texts.refer(each.docid for each in example.positives if not each.text)
-                self._texts.refer(hit.docid for hit in self._hits(example, Counter()))
-                self._texts.refer(self._judged_hits(example))
-            self._texts.find(read_passages(paths.corpus, corpus), paths.corpus)
-            if not self._settings.skip_missing:
-                hint = "add --skip-missing to leave such passages out"
-                self._texts.require_all(paths.corpus, "runs and training data", hint)
+        if self._inputs.passages is not None:
+            self._read_texts(self._inputs.passages)
+
+    def _read_texts(self, passages: Iterable[Passage]) -> None:
+        """Find the texts of positives and hits in the corpus."""
+        for example in map(self._example, self._shard):
+            self._texts.refer(positive.docid for positive in example.positives if not positive.text)
+            self._texts.refer(hit.docid for hit in self._hits(example, Counter()))
+            self._texts.refer(self._judged_hits(example))
+        corpus_name = str(self._paths.corpus)
+        self._texts.find(passages, corpus_name)
+        if not self._settings.skip_missing:
+            hint = "add --skip-missing to leave such passages out"
+            self._texts.require_all(corpus_name, "runs and training data", hint)
 
     def _hits(self, example: TrainingExample, drops: Drops) -> list[Hit]:
         """Return a query's hits that the guards of rank and score let pass; count the dropped."""
@@ -383,7 +481,7 @@ class _Mining:
         """Yield the queries with all their candidates."""
         for example in map(self._example, self._shard):
             hits = self._hits(example, self.result.dropped)
-            if self._paths.corpus is None:
+            if self._inputs.passages is None:
                 yield example._replace(negatives=tuple(Candidate(hit.docid) for hit in hits))
             elif (example := self._with_texts(example, hits)).positives:
                 yield example
@@ -495,6 +593,15 @@ class _Mining:
             result.log(wanted)
             hint = "mine at greater --depth, or with fewer guards"
             raise MismatchError("no query has a negative left: nothing is written", hint)
+
+
+def _merged(earlier: TrainingExample, later: TrainingExample) -> TrainingExample:
+    """Return two examples of one query as one, with each positive and answer once."""
+    positives: dict[str, Candidate] = {}
+    for candidate in (*earlier.positives, *later.positives):
+        positives.setdefault(candidate.docid or candidate.text, candidate)
+    answers = tuple(dict.fromkeys((*earlier.answers, *later.answers)))
+    return earlier._replace(positives=tuple(positives.values()), answers=answers)
 
 
 def _without_random(example: TrainingExample) -> TrainingExample:

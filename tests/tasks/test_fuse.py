@@ -20,12 +20,13 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import InputError, UsageError
 from denserk.index.fusion import score_parts, weighted
+from denserk.index.fusion_weights import weight_grid
 from denserk.index.searcher import Ranking
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.runs import read_run_scores, write_run
 from denserk.records import best_first
 from denserk.tasks.evaluate import evaluate
-from denserk.tasks.fuse import fuse, weight_grid
+from denserk.tasks.fuse import fuse
 from tests.support.console import warnings_of
 from tests.support.peers import run_pyserini
 
