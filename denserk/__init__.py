@@ -11,24 +11,40 @@ from denserk.version import __version__ as __version__
 if TYPE_CHECKING:
     from denserk.api import BM25 as BM25
     from denserk.api import Encoder as Encoder
+    from denserk.api import Evaluation as Evaluation
     from denserk.api import Index as Index
     from denserk.api import Run as Run
+    from denserk.api import benchmark as benchmark
+    from denserk.api import convert as convert
+    from denserk.api import encode as encode
     from denserk.api import evaluate as evaluate
+    from denserk.api import explain as explain
     from denserk.api import finetune as finetune
     from denserk.api import fuse as fuse
+    from denserk.api import generate as generate
     from denserk.api import mine_negatives as mine_negatives
     from denserk.api import pretrain as pretrain
+    from denserk.api import rerank as rerank
+    from denserk.api import show_progress as show_progress
 
 __all__ = [
     "BM25",
     "Encoder",
+    "Evaluation",
     "Index",
     "Run",
+    "benchmark",
+    "convert",
+    "encode",
     "evaluate",
+    "explain",
     "finetune",
     "fuse",
+    "generate",
     "mine_negatives",
     "pretrain",
+    "rerank",
+    "show_progress",
 ]
 
 

@@ -357,6 +357,15 @@ def read_ids(ids: Any, vectors: NDArray[np.float32]) -> list[str]:
     return names
 
 
+def wrong_argument(what: str, value: Any, expected: str) -> UsageError:
+    """Return the error of an argument of a wrong type.
+
+    >>> wrong_argument("path", 7, "a path or a name").message
+    'path: found int 7; expected a path or a name'
+    """
+    return UsageError(f"{what}: found {_described(value)}; expected {expected}")
+
+
 def _is_tensor(value: Any) -> bool:
     # torch itself takes seconds to import
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")

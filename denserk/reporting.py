@@ -72,20 +72,37 @@ class ConsoleSettings:
 _settings = ConsoleSettings()
 
 
-def configure(settings: ConsoleSettings) -> None:
+def configure(settings: ConsoleSettings, *, repeats_notes: bool = False) -> None:
     """Send messages and progress to stderr; with torchrun, those of the main process only.
 
-    All processes show warnings and errors.
+    All processes show warnings and errors. A note that was shown before is left out, unless
+    `repeats_notes`.
     """
     global _settings
     _settings = settings
     quiet = settings.quiet or os.environ.get("RANK", "0") != "0"
+    _remove_handlers()
+    logger.addHandler(_Handler(repeats_notes=repeats_notes))
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    show_progress(None if quiet else _shown)
+
+
+def is_configured() -> bool:
+    """Return whether messages and progress are shown."""
+    return any(isinstance(handler, _Handler) for handler in logger.handlers)
+
+
+def stop_showing() -> None:
+    """Show no messages and no progress any more."""
+    _remove_handlers()
+    logger.setLevel(logging.NOTSET)
+    show_progress(None)
+
+
+def _remove_handlers() -> None:
     for handler in list(logger.handlers):
         if isinstance(handler, _Handler):
             logger.removeHandler(handler)
-    logger.addHandler(_Handler())
-    logger.setLevel(logging.WARNING if quiet else logging.INFO)
-    show_progress(None if quiet else _shown)
 
 
 def printable(text: str, longest: int | None = LONGEST) -> str:
@@ -102,14 +119,15 @@ def printable(text: str, longest: int | None = LONGEST) -> str:
 class _Handler(logging.Handler):
     """Write records to stderr as plain or JSON lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, repeats_notes: bool = False) -> None:
         super().__init__()
+        self._repeats_notes = repeats_notes
         self._shown: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop repeated notes: two steps of a command may open the same file."""
         message = record.getMessage()
-        is_new = message not in self._shown
+        is_new = self._repeats_notes or message not in self._shown
         self._shown.add(message)
         is_note = record.levelno <= logging.INFO
         is_progress = hasattr(record, "progress")

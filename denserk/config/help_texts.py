@@ -1,8 +1,10 @@
 """Help texts of options: what stands under a field, with its default."""
 
+import re
 from typing import Any
 
 from denserk.config.options import REQUIRED, field_docs, fields_of, spec_of
+from denserk.config.values import plain
 
 
 def help_text(settings: type, name: str, *, is_unset: bool = False) -> str:
@@ -45,3 +47,53 @@ def _default_text(default: Any, is_setting: bool) -> str:
     if text.isspace():
         return repr(default)
     return text
+
+
+def python_help_text(settings: type, name: str) -> str:
+    """Return a field's help text as Python spells options, with its default.
+
+    >>> from denserk.config.shared import ResumeSettings, TagSettings
+    >>> python_help_text(TagSettings, "tag")
+    "Run tag, the last column of a TREC run. [default: 'denserk']"
+    >>> python_help_text(ResumeSettings, "overwrite")
+    'Replace an existing output. [default: False]'
+    """
+    text = in_python(field_docs(settings)[name])
+    if "[default: " in text:
+        return text
+    default = own_defaults(settings) or _python_default(fields_of(settings)[name].default)
+    return f"{text} [default: {default}]" if default else text
+
+
+def in_python(text: str) -> str:
+    """Return a help text with the spelling of options in Python.
+
+    >>> in_python("With --set answer-bearing=promote, see --group-size and --no-complete.")
+    "With answer_bearing='promote', see group_size and complete=False."
+    """
+    text = text.replace("Exit with status 1 if", "Raise a GateError if")
+    text = text.replace("[default: yes; released: no]", "[default: True; released: False]")
+    text = re.sub(r"--set ([a-z][a-z0-9-]*)=([\w-]+)", _as_assignment, text)
+    text = re.sub(r"--no-([a-z][a-z0-9-]*)", r"--\1=False", text)
+    return re.sub(r"--(?:set )?([a-z][a-z0-9-]*)", _as_name, text)
+
+
+def _as_assignment(match: re.Match[str]) -> str:
+    name, value = match.groups()
+    value = {"yes": "True", "no": "False"}.get(value, repr(value))
+    return f"{name.replace('-', '_')}={value}"
+
+
+def _as_name(match: re.Match[str]) -> str:
+    return match.group(1).replace("-", "_")
+
+
+def _python_default(default: Any) -> str:
+    """Return a default as Python writes it; empty for a required option.
+
+    >>> _python_default(("title", "text")), _python_default(None), _python_default(0.9)
+    ("['title', 'text']", 'None', '0.9')
+    """
+    if default is REQUIRED:
+        return ""
+    return repr(plain(default))

@@ -297,20 +297,32 @@ def read_inputs(
     paths: MiningPaths, settings: MiningSettings, corpus: CorpusSettings
 ) -> MiningInputs:
     """Read what the options name: qrels and answers now, the rest when it is needed."""
-    relevant: dict[str, dict[str, int]] = {}
+    qrels: Iterable[Qrel] = ()
     if paths.qrels is not None:
-        relevant = relevant_passages(read_qrels(paths.qrels, paths.qrels_format), settings)
-    answers: dict[str, tuple[str, ...]] = {}
-    if paths.answers:
-        answers = {question.qid: question.answers for question in read_questions(paths.answers)}
+        qrels = read_qrels(paths.qrels, paths.qrels_format)
     topics: Iterable[Query] = ()
     if paths.topics is not None:
         topics = read_queries(paths.topics, paths.topics_format)
+    passages = None if paths.corpus is None else read_passages(paths.corpus, corpus)
+    return mining_inputs(paths, settings, topics, qrels, passages)
+
+
+def mining_inputs(
+    paths: MiningPaths,
+    settings: MiningSettings,
+    topics: Iterable[Query],
+    qrels: Iterable[Qrel],
+    passages: Iterable[Passage] | None,
+) -> MiningInputs:
+    """Put together topics, qrels and passages with the answers and training data of `paths`."""
+    relevant = relevant_passages(qrels, settings)
+    answers: dict[str, tuple[str, ...]] = {}
+    if paths.answers:
+        answers = {question.qid: question.answers for question in read_questions(paths.answers)}
     if paths.train is None:
         examples = topic_examples(topics, relevant)
     else:
         examples = with_query_texts(read_training(paths.train, paths.train_format), topics)
-    passages = None if paths.corpus is None else read_passages(paths.corpus, corpus)
     return MiningInputs(examples, relevant, answers, passages)
 
 

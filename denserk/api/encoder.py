@@ -1,0 +1,193 @@
+"""Models that encode texts, in memory or to a folder."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+import numpy as np
+
+from denserk.api.inputs import TextsLike, Vectors, path_text, stored_inputs
+from denserk.api.options import EncodeOptions, EncoderOptions, EncodeToOptions, PathName
+from denserk.api.signatures import ENCODE, ENCODE_TO, ENCODER, documented, model_options
+from denserk.config.encoding import EncodeSettings
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import NOTHING, build
+from denserk.errors import MismatchError, ModelError, UsageError
+from denserk.python_inputs import (
+    PASSAGES,
+    QUERIES,
+    is_single,
+    read_passage_texts,
+    read_query_texts,
+)
+from denserk.reporting import track
+
+if TYPE_CHECKING:
+    from denserk.models.text_encoder import TextEncoder
+
+
+class Encoder:
+    """A model, `name`, that encodes queries and passages to vectors of `dimension`.
+
+    `metric`, "inner" or "l2", compares them: `Index.build(vectors, metric=encoder.metric)`.
+
+    A pickled encoder is the name of its model with its options: the model is loaded again where it
+    is unpickled, and must be the same. `close`, or the end of a `with`, frees its memory.
+    """
+
+    def __init__(
+        self,
+        encoder: "TextEncoder",
+        source: str | None = None,
+        options: Mapping[str, Any] = NOTHING,
+    ) -> None:
+        self.name = encoder.name
+        self.dimension = encoder.dimension
+        self.metric = encoder.metric.value
+        self._encoder: TextEncoder | None = encoder
+        self._source = source or encoder.name
+        self._options = options
+
+    @classmethod
+    @documented(ENCODER)
+    def load(cls, name: PathName, **options: Unpack[EncoderOptions]) -> Self:
+        """Load a short name such as "minilm", a folder, or a hub name; options of `encode`."""
+        source = path_text(name, "name")
+        typed = ENCODER.typed(options)
+        from denserk.models.text_encoder import TextEncoder
+
+        if Path(source).is_dir():  # which it is in another working folder, too
+            source = str(Path(source).absolute())
+        return cls(TextEncoder(str(name), *model_options(typed)), source, typed)
+
+    @property
+    def text_encoder(self) -> "TextEncoder":
+        """The loaded model; a UsageError if the encoder is closed."""
+        if self._encoder is None:
+            raise UsageError(f"the encoder {self.name} is closed", "load it again: Encoder.load")
+        return self._encoder
+
+    def __repr__(self) -> str:
+        state = "closed"
+        if self._encoder is not None:
+            state = f"{self._encoder.representation.representation}, {self._encoder.device}"
+        return f"<Encoder {self.name}: {self.dimension:,} dimensions, {self.metric}, {state}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = (type(self), self._source, dict(self._options), self.text_encoder.fingerprint)
+        return _load_again, state
+
+    def __enter__(self) -> Self:
+        self.text_encoder  # noqa: B018  (closed is an error)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the model's memory; a closed encoder encodes nothing."""
+        self._encoder = None
+
+    def encode_queries(self, queries: "TextsLike") -> Vectors:
+        """Encode one query to (D,), or N queries to (N, D), float32.
+
+        Queries are a text, a list, a dict of texts by id, a list of dicts with `query` or `text`,
+        or a DataFrame; the vectors are in their order.
+        """
+        encoder = self.text_encoder
+        records = read_query_texts(queries)
+        planned = encoder.plan("query", records)
+        with track("encoding queries", len(records), "queries") as progress:
+            vectors = encoder.encode_planned("query", planned, progress.advance)
+        self._refuse_non_finite(vectors, "query")
+        return np.asarray(vectors[0]) if is_single(queries, QUERIES) else vectors
+
+    def encode_passages(self, passages: "TextsLike | Mapping[str, Any]") -> Vectors:
+        """Encode one passage to (D,), or N to (N, D), float32; (N, S, D) for multi-vector models.
+
+        Passages are texts, or mappings with `text`, `title` and other fields: one, a list, a dict
+        by id, or a DataFrame; the vectors are in their order. One mapping with other fields than
+        `text` has an id or a title, too: without, it might be texts by id.
+        """
+        encoder = self.text_encoder
+        records = read_passage_texts(passages)
+        planned = encoder.plan("passage", records)
+        with track("encoding passages", len(records), "passages") as progress:
+            vectors = encoder.encode_planned("passage", planned, progress.advance)
+        self._refuse_non_finite(vectors, "passage")
+        vectors_per_passage = encoder.vectors_per_passage
+        if vectors_per_passage > 1:
+            vectors = vectors.reshape(len(records), vectors_per_passage, -1)
+        return np.asarray(vectors[0]) if is_single(passages, PASSAGES) else vectors
+
+    @documented(ENCODE_TO)
+    def encode_to(
+        self,
+        output: PathName,
+        *,
+        corpus: "TextsLike | None" = None,
+        topics: "TextsLike | None" = None,
+        **options: Unpack[EncodeToOptions],
+    ) -> Path:
+        """Encode a corpus, or queries (`topics`), to a folder as `denserk encode`; return it.
+
+        The model is loaded a second time, with the options of this encoder.
+        """
+        self.text_encoder  # noqa: B018  (closed is an error)
+        ENCODE_TO.typed(options)
+        return _encode(self._source, output, corpus, topics, {**self._options, **options})
+
+    def _refuse_non_finite(self, rows: Vectors, what: str) -> None:
+        """Raise a ModelError if the model encoded a text to something that is no number."""
+        finite = np.isfinite(rows).all(axis=1)
+        if not finite.all():
+            number = int(np.argmin(finite))
+            message = f"{self.name} encodes {what} {number} (from 0) to a vector that is not finite"
+            raise ModelError(message, "check its weights, or encode with dtype='float32'")
+
+
+def _load_again(
+    cls: type[Encoder], source: str, options: Mapping[str, Any], fingerprint: str
+) -> Encoder:
+    """Load the model of a pickled encoder."""
+    from denserk.models.text_encoder import TextEncoder
+
+    encoder = TextEncoder(source, *model_options(dict(options)))
+    if encoder.fingerprint != fingerprint:
+        message = f"{source} is another model than when the encoder was pickled"
+        raise MismatchError(message, "load it anew: Encoder.load")
+    return cls(encoder, source, options)
+
+
+@documented(ENCODE)
+def encode(
+    model: PathName,
+    output: PathName,
+    *,
+    corpus: "TextsLike | None" = None,
+    topics: "TextsLike | None" = None,
+    **options: Unpack[EncodeOptions],
+) -> Path:
+    """Encode a corpus, or queries (`topics`), to a folder as `denserk encode`; return it."""
+    return _encode(model, output, corpus, topics, options)
+
+
+def _encode(
+    model: PathName, output: PathName, corpus: Any, topics: Any, options: Mapping[str, Any]
+) -> Path:
+    with stored_inputs(corpus=corpus, topics=topics) as (files, _):
+        typed = ENCODE.typed(options, model=model, output=output, **files)
+        settings = build(EncodeSettings, typed)
+        from denserk.tasks.encode import encode as task
+
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # threads are `workers`
+        with ENCODE.claimed(typed):
+            task(settings, build(CorpusSettings, typed), model_options(typed))
+    return Path(output)

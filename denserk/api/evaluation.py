@@ -1,0 +1,376 @@
+"""Evaluation, fusion and reranking of runs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+from denserk.api.inputs import (
+    RunLike,
+    TextsLike,
+    in_order,
+    is_path,
+    listed_runs,
+    opened_runs,
+    read_grades,
+    read_qrels_of,
+    read_run_of,
+    stored_inputs,
+)
+from denserk.api.options import (
+    BenchmarkOptions,
+    EvaluateOptions,
+    ExplainOptions,
+    FuseOptions,
+    PathName,
+    RerankOptions,
+)
+from denserk.api.runs import Run
+from denserk.api.signatures import (
+    BENCHMARK,
+    EVALUATE,
+    EXPLAIN,
+    FUSE,
+    RERANK,
+    Typed,
+    documented,
+    model_options,
+)
+from denserk.config.benchmarks import BenchmarkPaths, MakeSettings, find_benchmarks
+from denserk.config.encoding import ComputeSettings, TextSettings
+from denserk.config.evaluation import (
+    PREVIOUS,
+    ComparisonSettings,
+    EvalSettings,
+    EvaluationSettings,
+    RunOrder,
+)
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import build, select
+from denserk.config.retrieval import FusionSettings, RankingSettings, RerankPaths, RerankSettings
+from denserk.errors import OutputError, UsageError
+from denserk.index.fused_runs import FusedRuns
+from denserk.io.topics import grades_by_query
+from denserk.python_inputs import wrong_argument
+
+if TYPE_CHECKING:
+    from denserk.evaluation.explain import View
+    from denserk.evaluation.results import BenchmarksResult, Difference, EvaluationResult
+    from denserk.tasks.evaluate import NamedRun, RelevanceJudgments
+
+    PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value
+
+IN_MEMORY = "the qrels in memory"  # their name in messages
+
+
+@documented(FUSE)
+def fuse(
+    runs: "Sequence[RunLike]", *, tune: "RunLike | None" = None, **options: Unpack[FuseOptions]
+) -> Run:
+    """Fuse runs; options as in `denserk fuse`: method, weights, rrf_k, normalization, ...
+
+    With `tune`, qrels, the weights that are best for them are the `weights` of the returned run.
+    """
+    sources = listed_runs(runs)
+    if len(sources) < 2:
+        raise UsageError("two runs or more are needed", "fuse([run, run])")
+    tuning_name = None if tune is None else _qrels_name(tune)
+    typed = FUSE.typed(options) | {"tune": tuning_name}
+    fusion = build(FusionSettings, typed)
+    fusion.weights_of(len(sources))  # before anything is read
+    with FUSE.claimed(typed), opened_runs(sources) as opened:
+        fused = FusedRuns(opened, fusion, build(RankingSettings, typed))
+        if tune is not None:
+            from denserk.index.fusion_weights import best_weights, tuning_measure
+
+            measure = tuning_measure(fusion)
+            fused.weights = best_weights(fused, measure, read_grades(tune, "tune"))
+        run = Run((qid, dict(hits)) for qid, hits in fused.results())
+    fused.ranking.report()
+    _refuse_non_finite(run)
+    run.weights = fused.weights
+    return run
+
+
+def _qrels_name(qrels: Any) -> str:
+    """Return what messages call qrels."""
+    return str(qrels) if is_path(qrels) else IN_MEMORY
+
+
+def _refuse_non_finite(run: Run) -> None:
+    """Raise an OutputError for a sum of scores that is no number."""
+    for qid, hits in run.items():
+        for docid, score in hits.items():
+            if not abs(score) < float("inf"):
+                raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
+
+
+@documented(RERANK)
+def rerank(
+    run: "RunLike",
+    model: PathName,
+    *,
+    topics: "TextsLike",
+    corpus: "TextsLike",
+    **options: Unpack[RerankOptions],
+) -> Run:
+    """Rerank the hits of a run with a cross-encoder; options as in `denserk rerank`.
+
+    `topics` and `corpus` have the texts of the queries and passages.
+    """
+    with stored_inputs(run=run, topics=topics, corpus=corpus) as (files, folder):
+        output = folder / "reranked"
+        typed = RERANK.typed(options, model=model, output=output, **files)
+        paths = build(RerankPaths, typed)
+        settings = build(RerankSettings, typed)
+        from denserk.tasks.rerank import rerank as task
+
+        with RERANK.claimed(typed):
+            task(
+                paths,
+                settings,
+                select(typed, TextSettings),
+                build(ComputeSettings, typed),
+                build(CorpusSettings, typed),
+            )
+        return Run.load(output)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Measures of one run or, by name, of several; see `evaluate`.
+
+    Attributes:
+        summary: what `evaluate` returns: {measure: mean}, or that of each run by name.
+        per_query: {measure: {query id: value}}, or that of each run by name.
+        comparison: {run: {measure: difference}} from the baseline, with `mean`, the confidence
+            interval `low` to `high`, the `effect` size, `p` and the `corrected` p-value, `wins`,
+            `ties` and `losses`; empty without a baseline.
+    """
+
+    summary: dict[str, Any]
+    per_query: dict[str, Any]
+    comparison: "Mapping[str, Mapping[str, Difference]]"
+
+
+@overload
+def evaluate(
+    run: "RunLike | Mapping[str, RunLike]",
+    qrels: "RunLike",
+    measures: str | Sequence[str] = (),
+    *,
+    baseline: str | None = None,
+    details: Literal[False] = False,
+    **options: Unpack[EvaluateOptions],
+) -> dict[str, Any]: ...
+@overload
+def evaluate(
+    run: "RunLike | Mapping[str, RunLike]",
+    qrels: "RunLike",
+    measures: str | Sequence[str] = (),
+    *,
+    baseline: str | None = None,
+    details: Literal[True],
+    **options: Unpack[EvaluateOptions],
+) -> Evaluation: ...
+@documented(EVALUATE)
+def evaluate(
+    run: "RunLike | Mapping[str, RunLike]",
+    qrels: "RunLike",
+    measures: str | Sequence[str] = (),
+    *,
+    baseline: str | None = None,
+    details: bool = False,
+    **options: Unpack[EvaluateOptions],
+) -> "dict[str, Any] | Evaluation":
+    """Return {measure: mean over the judged queries}; for {name: run}, that of each by name.
+
+    `measures` is "nDCG@10 R@100" or a list, by default nDCG@10, RR@10 and R@100; options as in
+    `denserk eval`. With `baseline`, one of the names, the other runs also have "nDCG@10 p" and so
+    on: the p-value of the difference by a paired t-test, corrected by Holm. With `details`, an
+    `Evaluation` has also the values of each query, confidence intervals and effect sizes.
+    """
+    from denserk.evaluation.evaluator import check_minimums
+    from denserk.tasks.evaluate import evaluate_runs
+
+    typed = EVALUATE.typed(options, measures=measures)
+    settings = build(EvaluationSettings, typed)
+    runs = _named_runs(run)
+    if baseline not in (None, PREVIOUS, *runs):
+        raise UsageError(f"baseline {baseline!r}: the runs are called {', '.join(runs)}")
+    with EVALUATE.claimed(typed):
+        judgments = _judgments(qrels, settings)
+        result = evaluate_runs(_read_runs(runs, judgments, settings), judgments, settings)
+    check_minimums(result, settings)
+    evaluation = _evaluation(result, baseline, build(ComparisonSettings, typed))
+    if is_single_run(run):
+        name = result.runs[0].name
+        evaluation = replace(
+            evaluation,
+            summary=evaluation.summary[name],
+            per_query=evaluation.per_query[name],
+        )
+    return evaluation if details else evaluation.summary
+
+
+def is_single_run(run: Any) -> bool:
+    """Tell a run from {name: run}."""
+    return not isinstance(run, Mapping) or all(map(_is_hits, run.values()))
+
+
+def _is_hits(value: Any) -> bool:
+    """Tell {passage id: score} from a run."""
+    if not isinstance(value, Mapping):
+        return False
+    return not any(isinstance(score, Mapping | str | PathLike) for score in value.values())
+
+
+def _named_runs(run: Any) -> dict[str, Any]:
+    """Return runs, paths or objects, by their names."""
+    if is_path(run):
+        from denserk.evaluation.evaluator import short_names
+
+        return {short_names([str(run)])[0]: run}
+    if is_single_run(run):
+        return {"run": run}
+    return {str(name): one_run for name, one_run in run.items()}
+
+
+def _judgments(qrels: Any, settings: EvaluationSettings) -> "RelevanceJudgments":
+    """Return the judgments of a file, a collection or an object."""
+    from denserk.tasks.evaluate import RelevanceJudgments, read_relevance_judgments
+
+    if is_path(qrels):
+        return read_relevance_judgments(str(qrels), settings)
+    judgments = read_qrels_of(qrels, "qrels")
+    return RelevanceJudgments(grades_by_query(judgments), IN_MEMORY, judgments)
+
+
+def _read_runs(
+    runs: Mapping[str, Any], judgments: "RelevanceJudgments", settings: EvaluationSettings
+) -> "Iterator[NamedRun]":
+    """Read one run after the other."""
+    from denserk.evaluation.evaluator import read_hits, select_hits
+    from denserk.tasks.evaluate import NamedRun, needed_hits
+
+    keep = needed_hits(judgments.grades, settings)
+    for name, source in runs.items():
+        if is_path(source):
+            yield NamedRun(name, read_hits(str(source), settings, keep))
+            continue
+        hits = read_run_of(source, "run")
+        if settings.order is RunOrder.RANK:
+            hits = {qid: _negative_ranks(hits[qid]) for qid in hits}
+        yield NamedRun(name, select_hits(hits, settings, keep))
+
+
+def _negative_ranks(hits: Mapping[str, float]) -> dict[str, float]:
+    """Return the negative ranks of hits, which order them as their ranks do."""
+    ranked = in_order(hits)
+    return {docid: -float(rank) for rank, (docid, _) in enumerate(ranked, start=1)}
+
+
+def _evaluation(
+    result: "EvaluationResult", baseline: str | None, settings: ComparisonSettings
+) -> Evaluation:
+    """Return the measures of all runs by name, and their differences from the baseline."""
+    summary: dict[str, Any] = {run.name: dict(run.summary) for run in result.runs}
+    per_query: dict[str, PerQuery] = {run.name: run.per_query for run in result.runs}
+    if baseline is None:
+        return Evaluation(summary, dict(per_query), {})
+    from denserk.evaluation.significance import compare
+
+    comparison = compare(per_query, result.measures, baseline, settings)
+    for name, differences in comparison.differences.items():
+        for measure, difference in differences.items():
+            summary[name][f"{measure} p"] = difference.corrected
+    return Evaluation(summary, dict(per_query), comparison.differences)
+
+
+@documented(EXPLAIN)
+def explain(
+    run: "RunLike",
+    qrels: "RunLike",
+    qid: str,
+    measures: str | Sequence[str] = (),
+    **options: Unpack[ExplainOptions],
+) -> "tuple[View, ...]":
+    """Return one query as trec_eval, ir_measures, BEIR, MTEB and MS MARCO's script evaluate it.
+
+    Each view has the evaluator's `name`, the `order` of the first passages, its `values`, and
+    `moved_by`, the rules by which they differ from trec_eval's.
+    """
+    typed = EXPLAIN.typed(options, measures=measures)
+    if not isinstance(qid, str):
+        raise wrong_argument("qid", qid, "the id of a query")
+    from denserk.evaluation.explain import explain as views
+
+    with stored_inputs(run=run, qrels=qrels) as (files, _), EXPLAIN.claimed(typed):
+        settings = build(EvaluationSettings, typed)
+        return views(str(files["run"]), str(files["qrels"]), qid, settings)
+
+
+@documented(BENCHMARK)
+def benchmark(
+    names: str | Sequence[str],
+    *,
+    runs: "RunLike | Sequence[RunLike]" = (),
+    model: PathName | None = None,
+    output: PathName | None = None,
+    measures: str | Sequence[str] = (),
+    **options: Unpack[BenchmarkOptions],
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Evaluate runs on named benchmarks; return {benchmark or group: {run: {measure: value}}}.
+
+    A run is a file or an object of one benchmark, or a folder of runs that are named by benchmark.
+    With `model`, each benchmark is encoded and searched first, and its runs are kept in `output`.
+    """
+    requested_names = [names] if isinstance(names, str) else list(names)
+    find_benchmarks(requested_names)  # before any work
+    sources = runs if isinstance(runs, list | tuple) else [runs]
+    with stored_inputs(runs=sources) as (files, _):
+        typed = BENCHMARK.typed(
+            options, runs=files["runs"], model=model, output=output, measures=measures
+        )
+        with BENCHMARK.claimed(typed):
+            return _benchmark(requested_names, typed)
+
+
+def _benchmark(names: Sequence[str], typed: Typed) -> dict[str, dict[str, dict[str, float]]]:
+    """Make the runs of a model if there is one, and evaluate runs on benchmarks."""
+    paths = build(BenchmarkPaths, typed)
+    settings = build(EvalSettings, typed)
+    runs = list(paths.runs)
+    if paths.output is not None:
+        runs.append(paths.output)
+    if not runs:
+        raise UsageError("no runs given", "give runs=, or model= and output=")
+    benchmarks = find_benchmarks(names)
+    if paths.model is not None:
+        from denserk.tasks.benchmark import RunMaker
+
+        make = build(MakeSettings, typed)
+        corpus = build(CorpusSettings, typed)
+        RunMaker(paths, make, model_options(typed), corpus).make(benchmarks)
+    from denserk.tasks.benchmark import evaluate_benchmark, evaluate_benchmarks
+
+    if len(benchmarks) == 1 and not any(Path(run).is_dir() for run in runs):
+        result = evaluate_benchmark(runs, benchmarks[0], settings, paths.against)
+        return {benchmarks[0].name: {run.name: dict(run.summary) for run in result.runs}}
+    return _values_by_benchmark(evaluate_benchmarks(runs, names, settings, paths.against))
+
+
+def _values_by_benchmark(result: "BenchmarksResult") -> dict[str, dict[str, dict[str, float]]]:
+    """Return the values of runs on the benchmarks of a result, and on the groups among them."""
+    from denserk.config.benchmarks import groups_within
+
+    names = [*result.results, *(group.name for group in groups_within(result.results))]
+    values: dict[str, dict[str, dict[str, float]]] = {}
+    for name in names:
+        values[name] = {}
+        for run in result.runs:
+            values_of_run = result.values(name, run)
+            if values_of_run is not None:
+                values[name][run] = dict(values_of_run)
+    return values

@@ -1,0 +1,316 @@
+"""Indexes that are open for search."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.api.encoder import Encoder
+from denserk.api.inputs import (
+    ScratchFolder,
+    TextsLike,
+    Vectors,
+    VectorsLike,
+    is_path,
+    path_text,
+    read_topics_of,
+    store_input,
+    without_names_of,
+)
+from denserk.api.options import BM25Options, IndexOptions, OpenOptions, PathName, SearchOptions
+from denserk.api.runs import Run
+from denserk.api.signatures import BM25_INDEX, INDEX, OPEN, SEARCH, Typed, documented
+from denserk.config.encoding import ComputeSettings, VectorFormat
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import NOTHING, build
+from denserk.config.retrieval import (
+    Bm25Settings,
+    Engine,
+    IndexPaths,
+    IndexSettings,
+    IndexType,
+    SearchSettings,
+)
+from denserk.errors import UsageError
+from denserk.io.vector_formats import VectorBlock, write_vectors
+from denserk.python_inputs import is_vectors, read_ids, read_vectors, wrong_argument
+from denserk.records import Query
+from denserk.reporting import track
+
+if TYPE_CHECKING:
+    from denserk.index.opening import OpenedIndex
+    from denserk.models.text_encoder import TextEncoder
+
+
+class Index:
+    """An index of vectors that is open for search.
+
+    A pickled index is the path of its folders, which must be there where it is unpickled; an index
+    without `output`, in a temporary folder, takes its files along. `close`, or the end of a `with`,
+    frees its memory, and removes a temporary folder.
+    """
+
+    def __init__(
+        self,
+        opened: "OpenedIndex",
+        options: Mapping[str, Any] = NOTHING,
+        scratch: ScratchFolder | None = None,
+    ) -> None:
+        self._opened: OpenedIndex | None = opened
+        self._options = options
+        self._scratch = scratch  # the temporary folder of the index
+        self._passage_model: TextEncoder | None = None  # loaded by the first search that needs it
+
+    @classmethod
+    @documented(INDEX)
+    def build(
+        cls,
+        vectors: "VectorsLike | PathName",
+        *,
+        ids: Iterable[str] | None = None,
+        type: str = "flat",
+        output: PathName | None = None,
+        **options: Unpack[IndexOptions],
+    ) -> Self:
+        """Index (N, D) vectors, or a path of vectors; options as in `denserk index`.
+
+        Vectors are a NumPy array or a torch tensor. The N `ids` are by default row numbers; without
+        `output` the index goes with this object.
+        """
+        scratch = ScratchFolder()
+        folder = output or scratch.path / "index"
+        if isinstance(vectors, str | PathLike):
+            if ids is not None:
+                raise UsageError("ids are for vectors in memory", "a file of vectors has its own")
+            source = str(vectors)
+        else:
+            rows = read_vectors(vectors, "vectors")
+            if not len(rows) or np.ndim(vectors) == 1:
+                raise wrong_argument("vectors", vectors, "an array of shape (N, D)")
+            source = str(scratch.path / "vectors")
+            block = VectorBlock(read_ids(ids, rows), rows)
+            write_vectors(source, VectorFormat.PYSERINI_FAISS, [block])
+        typed = INDEX.typed(options, input=source, output=folder, type=type)
+        with without_names_of(scratch.path), INDEX.claimed(typed):
+            _build(typed)
+        return cls._open_built(folder, None if output else scratch)
+
+    @classmethod
+    def _open_built(cls, folder: PathName, scratch: ScratchFolder | None) -> Self:
+        """Open an index that was just built, which may be in a temporary folder."""
+        index = cls.open(folder)
+        index._scratch = scratch
+        return index
+
+    @classmethod
+    @documented(OPEN)
+    def open(cls, path: PathName | Sequence[PathName], **options: Unpack[OpenOptions]) -> Self:
+        """Open an index or a folder of vectors, or several as one; options: device, threads."""
+        paths = _paths(path)
+        typed = OPEN.typed(options)
+        from denserk.index.opening import open_index
+
+        return cls(open_index(paths, SearchSettings(), build(ComputeSettings, typed)), typed)
+
+    @property
+    def opened(self) -> "OpenedIndex":
+        """The open index; a UsageError if it is closed."""
+        if self._opened is None:
+            raise UsageError("the index is closed", "open it again: Index.open")
+        return self._opened
+
+    def __len__(self) -> int:
+        return len(self.opened.index) // self.opened.vectors_per_passage
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if self._opened is None:
+            return f"<{name}: closed>"
+        place = ", temporary" if self._scratch else f", {self._opened.name}"
+        return f"<{name} {_description(self._opened)}: {len(self):,} passages{place}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        opened = self.opened
+        if self._scratch is None:
+            paths = [str(Path(name).absolute()) for name in opened.names]
+            return _open_again, (type(self), paths, dict(self._options))
+        return _restore, (type(self), _files_of(Path(opened.names[0])))
+
+    def __enter__(self) -> Self:
+        self.opened  # noqa: B018  (closed is an error)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the index's memory and remove its temporary folder; a closed one finds nothing."""
+        self._opened = None
+        self._passage_model = None
+        if self._scratch is not None:
+            self._scratch.close()
+
+    @documented(SEARCH)
+    def search(
+        self,
+        queries: "TextsLike | VectorsLike",
+        *,
+        model: Encoder | PathName | None = None,
+        hits: int = 100,
+        **options: Unpack[SearchOptions],
+    ) -> Run:
+        """Search with texts by id, a list of texts, one text, a file, or (N, D) vectors.
+
+        Queries without ids are "0", "1", ...; `model` is by default that of the passages. Options
+        as in `denserk search`; a query of another model is a MismatchError.
+        """
+        opened = self.opened
+        settings = build(SearchSettings, SEARCH.typed(options, hits=hits))
+        searcher = opened.searcher(settings)
+        records: list[Query] = []
+        if is_vectors(queries):
+            encoded = self._query_vectors(queries)
+            qids = [str(row) for row in range(len(encoded))]
+        else:
+            records = read_topics_of(queries)
+            encoded = self._encoded(records, model)
+            qids = [query.qid for query in records]
+        run = Run()
+        scratch_path = self._scratch.path if self._scratch else None
+        with (
+            without_names_of(scratch_path),
+            track("searching", len(qids), "queries") as progress,
+        ):
+            for qid, query_hits in searcher.search(qids, encoded):
+                run[qid] = dict(query_hits)
+                progress.advance()
+        searcher.report()
+        if opened.bm25:
+            texts = {query.qid: query.text for query in records}
+            opened.warn_without_hits({qid: texts[qid] for qid in run if not run[qid]})
+        return run
+
+    def _query_vectors(self, queries: Any) -> Vectors:
+        """Return the vectors of queries, which must fit the index."""
+        from denserk.index.query_encoder import refuse_other_queries
+
+        if self.opened.bm25:
+            raise UsageError("a BM25 index is searched with texts, not with vectors")
+        vectors = read_vectors(queries, "queries")
+        refuse_other_queries(self.opened, vectors.shape[1], None, "the array of queries")
+        return vectors
+
+    def _encoded(self, queries: Sequence[Query], model: Any) -> NDArray[Any]:
+        """Return the vectors of queries, or their texts for a BM25 index."""
+        from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
+
+        opened = self.opened
+        if opened.bm25:
+            if model is not None:
+                raise UsageError("BM25 takes no model", "leave out model=")
+            return np.array([query.text for query in queries], dtype=object)
+        if isinstance(model, Encoder):
+            encoder = model.text_encoder
+            refuse_other_queries(opened, model.dimension, encoder.description(), model.name)
+            return encoder.encode_queries(queries)
+        if model is not None:
+            name = path_text(model, "model")
+            return load_query_encoder(opened, name).encode_queries(queries)
+        if self._passage_model is None:
+            if opened.model is None:
+                hint = "give model=, an Encoder or its name, or search with vectors"
+                raise UsageError("the index names no model that encodes texts", hint)
+            self._passage_model = load_query_encoder(opened)
+        return self._passage_model.encode_queries(queries)
+
+
+class BM25(Index):
+    """A BM25 index that is open for search; see `Index` for what both can do."""
+
+    @classmethod
+    @documented(BM25_INDEX)
+    def build(  # type: ignore[override]
+        cls,
+        corpus: "TextsLike",
+        *,
+        output: PathName | None = None,
+        **options: Unpack[BM25Options],
+    ) -> Self:
+        """Index the terms of a corpus; options as in `denserk index`: k1, b, stemmer, ..."""
+        scratch = ScratchFolder()
+        folder = output or scratch.path / "index"
+        with without_names_of(scratch.path):
+            source = store_input("corpus", corpus, scratch.path / "corpus.jsonl")
+            typed = BM25_INDEX.typed(options)
+            typed |= {"corpus": str(source), "output": str(folder), "type": IndexType.BM25}
+            with BM25_INDEX.claimed(typed):
+                _build(typed)
+        return cls._open_built(folder, None if output else scratch)
+
+
+def _build(typed: Typed) -> None:
+    """Run the task of `denserk index`."""
+    settings = build(IndexSettings, typed)
+    if settings.engine is Engine.MILVUS:
+        hint = "denserk index --engine milvus writes one"
+        raise UsageError("Index.build makes no collection of Milvus", hint)
+    from denserk.tasks.build_index import build_index
+
+    build_index(
+        build(IndexPaths, typed),
+        settings,
+        build(Bm25Settings, typed),
+        build(CorpusSettings, typed),
+    )
+
+
+def _paths(path: Any) -> list[str]:
+    """Return the paths of one or several folders as text."""
+    if is_path(path):
+        return [str(path)]
+    if not isinstance(path, Sequence) or not path:
+        raise wrong_argument("path", path, "a path, or a list of paths")
+    return [path_text(part, "path") for part in path]
+
+
+def _description(opened: "OpenedIndex") -> str:
+    """Return the type of an open index and, of vectors, their dimension."""
+    if opened.bm25:
+        return str(opened.bm25)
+    manifest = opened.manifests[0]
+    settings = {} if manifest is None else manifest.settings
+    kind = settings.get("factory") or settings.get("type") or "flat"
+    return f"{kind}, {opened.index.dimension:,} dimensions, {opened.metric}"
+
+
+def _files_of(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder by their paths in it."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def _open_again(cls: type[Index], paths: Sequence[str], options: OpenOptions) -> Index:
+    """Open a pickled index of which only the paths are kept."""
+    return cls.open(paths, **options)
+
+
+def _restore(cls: type[Index], files: Mapping[str, bytes]) -> Index:
+    """Open a pickled index that has its files with it, in a temporary folder."""
+    scratch = ScratchFolder()
+    folder = scratch.path / "index"
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    index = cls.open(folder)
+    index._scratch = scratch
+    return index

@@ -1,0 +1,221 @@
+"""What the functions of the Python API take: a path, or an object in memory.
+
+An object becomes records or scores in memory where a task takes these, and a file in a temporary
+folder where it reads files.
+"""
+
+import os
+import re
+import shutil
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.api.options import PathName
+from denserk.config.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
+from denserk.errors import DenserkError, UsageError
+from denserk.io.corpus import write_passages
+from denserk.io.files import ScratchRecords, write_lines
+from denserk.io.json_records import write_objects
+from denserk.io.outputs import scratch_folder
+from denserk.io.run_lookup import RunByQuery, RunInMemory
+from denserk.io.runs import RunLookup, read_run_scores
+from denserk.io.topics import read_qrels_map, read_queries, write_qrels, write_queries
+from denserk.python_inputs import (
+    grade,
+    read_passages_of,
+    read_queries_of,
+    read_records,
+    read_scores,
+    wrong_argument,
+)
+from denserk.records import Qrel, Query, best_first
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+Vectors: TypeAlias = NDArray[np.float32]
+Scores: TypeAlias = Mapping[str, Mapping[str, float]]
+Records: TypeAlias = Sequence[Mapping[str, Any]]
+RunLike: TypeAlias = "PathName | Scores | pd.DataFrame"
+TextsLike: TypeAlias = (
+    "PathName | Mapping[str, str] | Mapping[str, Mapping[str, Any]] | Sequence[str] | Records"
+    " | pd.DataFrame | pd.Series[Any]"
+)
+TrainingLike: TypeAlias = "PathName | Records | Sequence[PathName] | pd.DataFrame"
+VectorsLike: TypeAlias = "NDArray[Any] | Tensor"
+
+# Name of an argument, without its temporary file, in errors.
+TEMPORARY_NAME = r"/([\w-]+)[^\s:,;)]*"
+
+
+class ScratchFolder:
+    """A temporary folder that is removed by `close`, or together with this object."""
+
+    def __init__(self) -> None:
+        self.path = Path(mkdtemp(prefix="denserk-"))
+        self.close = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+@contextmanager
+def without_names_of(folder: Path | None) -> Iterator[None]:
+    """Name inputs in errors as the user knows them, not by their temporary files in a folder."""
+    try:
+        yield
+    except DenserkError as error:
+        if folder is not None:
+            temporary_file = re.compile(re.escape(str(folder)) + TEMPORARY_NAME)
+            error.message = temporary_file.sub(r"\1", error.message)
+            if error.hint is not None:
+                error.hint = temporary_file.sub(r"\1", error.hint)
+        raise
+
+
+@contextmanager
+def stored_inputs(**values: Any) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Yield the inputs of a task by option, as paths, and a temporary folder.
+
+    Objects in memory are written to the folder; None is left out.
+    """
+    with TemporaryDirectory(prefix="denserk-") as name, without_names_of(Path(name)):
+        folder = Path(name)
+        files = {}
+        for option, value in values.items():
+            if value is not None:
+                files[option] = store_input(option, value, folder / f"{option}.jsonl")
+        yield files, folder
+
+
+def store_input(option: str, value: Any, path: Path) -> Any:
+    """Return the path of a task's input; write an object in memory to `path` first."""
+    if is_path(value):
+        return value
+    match option:
+        case "runs":
+            return [
+                store_input("run", run, path.with_name(f"run{number}.trec"))
+                for number, run in enumerate(listed_runs(value))
+            ]
+        case "run":
+            write_lines(path, run_lines(value))
+        case "qrels":
+            write_qrels(path, read_qrels_of(value, option), QrelsFormat.TREC)
+        case "corpus":
+            write_passages(path, read_passages_of(value), CorpusFormat.BEIR)
+        case "train" | "train_data":
+            if _is_list_of_paths(value):
+                return value
+            write_objects(path, read_records(value, option))
+        case _:
+            write_queries(path, read_queries_of(value), TopicsFormat.BEIR)
+    return path
+
+
+def is_path(value: Any) -> TypeGuard[PathName]:
+    """Return whether a value names a file or folder."""
+    return isinstance(value, str | PathLike)
+
+
+def path_text(value: Any, what: str) -> str:
+    """Return a path, or the name of a model, as text; `what` names the argument in errors."""
+    if not is_path(value):
+        raise wrong_argument(what, value, "a path or a name")
+    return str(value)
+
+
+def listed_runs(runs: Any) -> Sequence[Any]:
+    """Return several runs; reject what is none or one."""
+    if not isinstance(runs, list | tuple):
+        raise UsageError("runs: expected a list of runs", "fuse([run, run])")
+    return runs
+
+
+def _is_list_of_paths(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and is_path(value[0])
+
+
+def run_lines(run: Any, tag: str = "denserk") -> Iterator[str]:
+    """Yield the lines of a TREC run, scores with all their digits."""
+    for qid, hits in read_scores(run, "run").items():
+        for rank, (docid, score) in enumerate(in_order(hits), start=1):
+            yield f"{qid} Q0 {docid} {rank} {float(score)!r} {tag}\n"
+
+
+def in_order(hits: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return the hits of a query by score; the order of equal scores stays if scores decrease."""
+    ranked = list(hits.items())
+    scores = [score for _, score in ranked]
+    if scores != sorted(scores, reverse=True):
+        return best_first(ranked)
+    return ranked
+
+
+def read_run_of(run: Any, what: str) -> dict[str, dict[str, float]]:
+    """Return a run, a path or an object, as query -> passage -> score."""
+    if is_path(run):
+        return read_run_scores(str(run))
+    scores = read_scores(run, what)
+    return {qid: {docid: float(score) for docid, score in scores[qid].items()} for qid in scores}
+
+
+def read_grades(qrels: Any, what: str) -> dict[str, dict[str, int]]:
+    """Return qrels, a path or an object, as query -> passage -> grade."""
+    if is_path(qrels):
+        return read_qrels_map(str(qrels))
+    grades: dict[str, dict[str, int]] = {}
+    for qid, scores in read_scores(qrels, what).items():
+        grades[qid] = {docid: grade(score, qid) for docid, score in scores.items()}
+    if not any(grades.values()):
+        raise UsageError(f"{what}: found no judgment; expected at least one")
+    return grades
+
+
+def read_qrels_of(qrels: Any, what: str) -> list[Qrel]:
+    """Return the judgments of an object."""
+    judgments = []
+    for qid, grades in read_grades(qrels, what).items():
+        judgments += [Qrel(qid, docid, relevance) for docid, relevance in grades.items()]
+    return judgments
+
+
+def read_topics_of(queries: Any) -> list[Query]:
+    """Return queries of a file, or of objects in memory; a text that is no file is a query."""
+    is_file = isinstance(queries, str) and os.path.exists(queries)  # noqa: PTH110 - any text
+    if is_file or isinstance(queries, PathLike):
+        return list(read_queries(str(queries)))
+    return read_queries_of(queries)
+
+
+def run_names(runs: Sequence[Any]) -> list[str]:
+    """Return what messages call runs: by their paths, or run0, run1, ... by their positions."""
+    return [str(run) if is_path(run) else f"run{number}" for number, run in enumerate(runs)]
+
+
+@contextmanager
+def opened_runs(
+    runs: Sequence[Any], run_format: RunFormat | None = None
+) -> Iterator[list[RunByQuery]]:
+    """Yield runs, paths or objects, whose queries can be read in any order.
+
+    The hits of files are copied to a temporary one.
+    """
+    with ExitStack() as stack:
+        copy = None
+        opened: list[RunByQuery] = []
+        for name, run in zip(run_names(runs), runs, strict=True):
+            if not is_path(run):
+                opened.append(RunInMemory(name, read_run_of(run, name)))
+                continue
+            if copy is None:
+                scratch = stack.enter_context(scratch_folder("runs"))
+                copy = stack.enter_context(closing(ScratchRecords(scratch / "hits")))
+            opened.append(RunLookup(name, copy, run_format))
+        yield opened
