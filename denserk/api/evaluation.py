@@ -304,6 +304,9 @@ def explain(
     typed = EXPLAIN.typed(options, measures=measures)
     if not isinstance(qid, str):
         raise wrong_argument("qid", qid, "the id of a query")
+    for argument, value in (("run", run), ("qrels", qrels)):
+        if value is None:
+            raise wrong_argument(argument, value, "a path, a dict or a DataFrame")
     from denserk.evaluation.explain import explain as views
 
     with stored_inputs(run=run, qrels=qrels) as (files, _), EXPLAIN.claimed(typed):
@@ -326,7 +329,7 @@ def benchmark(
     A run is a file or an object of one benchmark, or a folder of runs that are named by benchmark.
     With `model`, each benchmark is encoded and searched first, and its runs are kept in `output`.
     """
-    requested_names = [names] if isinstance(names, str) else list(names)
+    requested_names = _names_of_benchmarks(names)
     find_benchmarks(requested_names)  # before any work
     sources = runs if isinstance(runs, list | tuple) else [runs]
     with stored_inputs(runs=sources) as (files, _):
@@ -335,6 +338,15 @@ def benchmark(
         )
         with BENCHMARK.claimed(typed):
             return _benchmark(requested_names, typed)
+
+
+def _names_of_benchmarks(names: Any) -> list[str]:
+    """Return one or several names as a list."""
+    if isinstance(names, str):
+        return [names]
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise wrong_argument("names", names, "names of benchmarks")
+    return list(names)
 
 
 def _benchmark(names: Sequence[str], typed: Typed) -> dict[str, dict[str, dict[str, float]]]:

@@ -173,9 +173,14 @@ class Index:
         Queries without ids are "0", "1", ...; `model` is by default that of the passages. Options
         as in `denserk search`; a query of another model is a MismatchError.
         """
-        opened = self.opened
         settings = build(SearchSettings, SEARCH.typed(options, hits=hits))
-        searcher = opened.searcher(settings)
+        scratch_path = self._scratch.path if self._scratch else None
+        with without_names_of(scratch_path):
+            return self._search(queries, model, settings)
+
+    def _search(self, queries: Any, model: Any, settings: SearchSettings) -> Run:
+        """Search with texts or vectors, and warn of queries without hits."""
+        searcher = self.opened.searcher(settings)
         records: list[Query] = []
         if is_vectors(queries):
             encoded = self._query_vectors(queries)
@@ -185,18 +190,14 @@ class Index:
             encoded = self._encoded(records, model)
             qids = [query.qid for query in records]
         run = Run()
-        scratch_path = self._scratch.path if self._scratch else None
-        with (
-            without_names_of(scratch_path),
-            track("searching", len(qids), "queries") as progress,
-        ):
-            for qid, query_hits in searcher.search(qids, encoded):
-                run[qid] = dict(query_hits)
+        with track("searching", len(qids), "queries") as progress:
+            for qid, hits in searcher.search(qids, encoded):
+                run[qid] = dict(hits)
                 progress.advance()
         searcher.report()
-        if opened.bm25:
+        if self.opened.bm25:
             texts = {query.qid: query.text for query in records}
-            opened.warn_without_hits({qid: texts[qid] for qid in run if not run[qid]})
+            self.opened.warn_without_hits({qid: texts[qid] for qid in run if not run[qid]})
         return run
 
     def _query_vectors(self, queries: Any) -> Vectors:

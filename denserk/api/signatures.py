@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Any, TypeVar
 
+from denserk.api.inputs import path_text
 from denserk.config import encoding, evaluation, formats, pretraining, retrieval
 from denserk.config.benchmarks import BenchmarkPaths, MakeSettings
 from denserk.config.help_texts import python_help_text
@@ -58,6 +59,8 @@ class Signature:
                 raise UsageError(f"{self.source}: {name} is not an option in Python")
         if options.get("config") is not None and not self.has_config:
             raise UsageError(f"{self.source}: config is not an option in Python")
+        if options.get("config") is not None:
+            path_text(options["config"], "config")
         given = {**options, **parameters}
         given = {name: value for name, value in given.items() if value is not None}
         return typed_options(self.source, given, *self.classes)

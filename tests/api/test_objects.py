@@ -1,0 +1,148 @@
+"""Models, indexes and runs as objects: what they say they are, pickles, and their end."""
+
+import pickle
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import denserk
+from denserk.errors import DenserkError, MismatchError, UsageError
+from tests.support.toy import PASSAGES, QUERIES
+
+CORPUS = [{"id": docid, "title": title, "text": text} for docid, (title, text) in PASSAGES.items()]
+VECTORS = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def model(tiny):
+    return denserk.Encoder.load(tiny(), representation="mean", device="cpu")
+
+
+def test_objects_say_what_they_are(model, tmp_path):
+    assert repr(model) == f"<Encoder {model.name}: {model.dimension} dimensions, inner, mean, cpu>"
+    index = denserk.Index.build(VECTORS)
+    assert repr(index) == "<Index flat, 8 dimensions, inner: 20 passages, temporary>"
+    graph = denserk.Index.build(VECTORS, type="hnsw", metric="l2", output=tmp_path / "graph")
+    assert repr(graph) == f"<Index hnsw, 8 dimensions, l2: 20 passages, {tmp_path / 'graph'}>"
+    run = index.search(VECTORS[:3], hits=2)
+    assert repr(run) == "<Run: 3 queries, 6 hits>"
+    assert "weights (1.0, 1.0)" in repr(denserk.fuse([run, run]))
+    index.close()
+    assert repr(index) == "<Index: closed>"
+
+
+def test_a_bm25_index_says_its_engine():
+    pytest.importorskip("bm25s")
+    assert repr(denserk.BM25.build(CORPUS)) == "<BM25 bm25s: 6 passages, temporary>"
+
+
+def test_a_pickled_encoder_loads_its_model_again(model):
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.name, again.dimension) == (model.name, model.dimension)
+    assert "mean" in repr(again)
+    expected = model.encode_queries(["moon", "river"])
+    np.testing.assert_array_equal(again.encode_queries(["moon", "river"]), expected)
+    assert len(pickle.dumps(model)) < 2000
+
+
+def test_a_pickled_encoder_whose_model_changed_is_rejected(tiny, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny(), folder)
+    pickled = pickle.dumps(denserk.Encoder.load(folder, representation="mean", device="cpu"))
+    shutil.rmtree(folder)
+    shutil.copytree(tiny(seed=5), folder)
+    with pytest.raises(MismatchError, match="another model than when the encoder was pickled"):
+        pickle.loads(pickled)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_pickled_index_is_opened_again(tmp_path, kept):
+    output = tmp_path / "index" if kept else None
+    index = denserk.Index.build(VECTORS, output=output)
+    expected = index.search(VECTORS[:3], hits=5)
+    pickled = pickle.dumps(index)
+    index.close()
+    again = pickle.loads(pickled)
+    assert type(again) is denserk.Index
+    assert again.search(VECTORS[:3], hits=5) == expected
+    assert (len(pickled) < 1000) == kept
+
+
+def test_a_pickled_index_of_terms_is_opened_again():
+    pytest.importorskip("bm25s")
+    index = denserk.BM25.build(CORPUS)
+    again = pickle.loads(pickle.dumps(index))
+    assert type(again) is denserk.BM25
+    assert again.search(QUERIES) == index.search(QUERIES)
+
+
+SPAWNED = """
+import multiprocessing
+import numpy as np
+import denserk
+
+def best(index, vectors):
+    return list(index.search(vectors, hits=1)["0"])
+
+if __name__ == "__main__":
+    vectors = np.eye(4, dtype="float32")
+    index = denserk.Index.build(vectors)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.starmap(best, [(index, vectors[2:3]), (index, vectors[1:2])]))
+"""
+
+
+@pytest.mark.slow
+def test_a_spawned_process_searches_an_index(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SPAWNED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[['2'], ['1']]\n"
+
+
+def test_a_pickled_run_keeps_its_weights():
+    run = denserk.fuse([{"q": {"d": 1.0}}] * 2, weights=[0.5, 1])
+    again = pickle.loads(pickle.dumps(run))
+    assert (again, again.weights) == (run, (0.5, 1))
+
+
+def test_closed_objects_are_of_no_more_use(model):
+    with denserk.Index.build(VECTORS) as index:
+        folder = index._scratch.path  # type: ignore[union-attr]
+        assert folder.is_dir()
+    assert not folder.exists()
+    for call in (
+        lambda: index.search(VECTORS[:1]),
+        lambda: len(index),
+        lambda: pickle.dumps(index),
+        index.__enter__,
+    ):
+        with pytest.raises(UsageError, match="the index is closed"):
+            call()
+    index.close()  # again
+    other = denserk.Index.build(np.ones((1, model.dimension), np.float32))
+    with model:
+        model.encode_queries("moon")
+    for call in (
+        lambda: model.encode_queries("moon"),
+        lambda: model.encode_passages("moon"),
+        lambda: model.encode_to("vectors", corpus=CORPUS),
+        lambda: other.search("moon", model=model),
+        lambda: pickle.dumps(model),
+        model.__enter__,
+    ):
+        with pytest.raises(UsageError, match=r"the encoder .* is closed"):
+            call()
+    assert repr(model).endswith("closed>")
+
+
+def test_an_index_that_is_kept_stays_when_it_is_closed(tmp_path):
+    index = denserk.Index.build(VECTORS, output=tmp_path / "index")
+    index.close()
+    assert len(denserk.Index.open(tmp_path / "index")) == 20
+    with pytest.raises(DenserkError, match="is not empty"):
+        denserk.Index.build(VECTORS, output=tmp_path / "index")
+    denserk.Index.build(VECTORS, output=tmp_path / "index", overwrite=True)
