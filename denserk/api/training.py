@@ -38,7 +38,12 @@ from denserk.api.signatures import (
 )
 from denserk.config import finetuning, pretraining
 from denserk.config.encoding import ComputeSettings, TextSettings
-from denserk.config.formats import ConversionSettings, CorpusSettings, GenerateSettings
+from denserk.config.formats import (
+    ConversionSettings,
+    CorpusSettings,
+    GenerateSettings,
+    TrainingFormat,
+)
 from denserk.config.mining import MiningPaths, MiningSettings, resolve_mining
 from denserk.config.options import build, select
 from denserk.config.training import CLASSES
@@ -47,10 +52,18 @@ from denserk.io.json_records import dump_json, read_objects
 from denserk.io.topics import read_qrels, read_queries
 from denserk.io.training import read_training, training_records
 from denserk.python_inputs import read_passages_of, read_queries_of
+from denserk.records import TrainingExample
 
 if TYPE_CHECKING:
     from denserk.tasks.convert import ConversionResult
     from denserk.tasks.mine_negatives import MiningInputs
+
+# Names of the columns in formats without a header.
+COLUMN_NAMES = {
+    TrainingFormat.TRIPLES: ("query", "positive", "negative"),
+    TrainingFormat.TEXT_TRIPLES: ("query", "positive", "negative"),
+    TrainingFormat.NEGATIVES: ("query", "negatives"),
+}
 
 
 @documented(MINE_NEGATIVES)
@@ -87,16 +100,24 @@ def mine_negatives(
                 build(ComputeSettings, typed),
             )
     examples = read_training(paths.output, paths.output_format)
-    return _as_records(training_records(examples, paths.output_format))
+    return _as_records(examples, paths.output_format)
 
 
 def _mining_settings(typed: Typed) -> MiningSettings:
     return resolve_mining(typed.get("preset"), select(typed, MiningSettings))
 
 
-def _as_records(records: Iterable[Mapping[Any, Any]]) -> list[dict[str, Any]]:
-    """Return records as they are in JSON: lists for tuples."""
-    return [orjson.loads(dump_json(record)) for record in records]
+def _as_records(
+    examples: Iterable[TrainingExample], training_format: TrainingFormat
+) -> list[dict[str, Any]]:
+    """Return training examples as a file has them; columns without names get some."""
+    names = COLUMN_NAMES.get(training_format, ())
+    records = []
+    for record in training_records(examples, training_format):
+        if names:
+            record = dict(zip(names, record.values(), strict=True))
+        records.append(orjson.loads(dump_json(record)))  # lists for tuples
+    return records
 
 
 def _mine_in_memory(
@@ -137,7 +158,7 @@ def _mine_in_memory(
                 select(typed, TextSettings),
                 build(ComputeSettings, typed),
             )
-    return _as_records(training_records(examples, paths.output_format))
+    return _as_records(examples, paths.output_format)
 
 
 def _loaded(value: Any, read: Callable[[Any], Any]) -> Any:
