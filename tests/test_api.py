@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from denserk.errors import MismatchError, UsageError
 from tests.support.toy import PASSAGES, QRELS, QUERIES
 
 CORPUS = [{"id": docid, "title": title, "text": text} for docid, (title, text) in PASSAGES.items()]
-FAST = {"batch_size": 2, "max_steps": 2, "device": "cpu"}
+FAST: dict[str, Any] = {"batch_size": 2, "max_steps": 2, "device": "cpu"}
 
 
 @pytest.fixture
@@ -150,8 +151,8 @@ def test_pretraining(tiny, tmp_path):
 
 def test_mistakes_name_the_option(model, tiny):
     with pytest.raises(UsageError, match="poolin is not a setting"):
-        denserk.Encoder.load(tiny(), poolin="mean")
+        denserk.Encoder.load(tiny(), poolin="mean")  # type: ignore[call-arg]
     with pytest.raises(UsageError, match=r"rrfk.*did you mean rrf-k"):
-        denserk.fuse([{"q": {"d": 1.0}}] * 2, rrfk=1)
+        denserk.fuse([{"q": {"d": 1.0}}] * 2, rrfk=1)  # type: ignore[call-arg]
     with pytest.raises(UsageError, match="2 ids for 3 vectors"):
         denserk.Index.build(np.ones((3, 4), "f4"), ids=["a", "b"])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from denserk import BM25, Encoder, Index, Run, evaluate
+from denserk.api.options import EncoderOptions
 from denserk.commands.inspect import reproduce
 from denserk.commands.retrieve import encode, index, search
 from denserk.commands.train import finetune
@@ -14,7 +15,7 @@ from tests.old_folders.make import INDEXES
 from tests.support.peers import java_home
 
 OLD = Path(__file__).parent / "old_folders" / "0.1.0"
-CPU = {"device": "cpu", "backend": "torch"}
+CPU: EncoderOptions = {"device": "cpu", "backend": "torch"}
 
 
 @pytest.fixture

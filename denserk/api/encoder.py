@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from denserk.api.signatures import ENCODE, ENCODE_TO, ENCODER, documented, model
 from denserk.config.encoding import EncodeSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import NOTHING, build
+from denserk.config.retrieval import Metric
 from denserk.errors import MismatchError, ModelError, UsageError
 from denserk.python_inputs import (
     PASSAGES,
@@ -45,7 +46,7 @@ class Encoder:
     ) -> None:
         self.name = encoder.name
         self.dimension = encoder.dimension
-        self.metric = encoder.metric.value
+        self.metric: Literal["inner", "l2"] = "l2" if encoder.metric is Metric.L2 else "inner"
         self._encoder: TextEncoder | None = encoder
         self._source = source or encoder.name
         self._options = options

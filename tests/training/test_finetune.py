@@ -210,8 +210,9 @@ def test_a_card_reports_the_run_and_its_examples_work(tiny, toy, monkeypatch):
     odd = "a|`b`: #*c*.jsonl"  # to Markdown and YAML
     rows = [{"query": q, "pos": ["the cat"], "neg": ["a boat"]} for q in QUERIES.values()]
     Path(odd).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = {"batch_size": 1, "max_steps": 3, "seed": 9, "lr": 1e-3, "representation": "mean"}
-    choice = {"dev_data": odd, "eval_steps": 1, "best_by": "RR@10", "device": "cpu"}
+    options: dict[str, Any] = {"batch_size": 1, "max_steps": 3, "seed": 9, "lr": 1e-3}
+    options["representation"] = "mean"
+    choice: dict[str, Any] = {"dev_data": odd, "eval_steps": 1, "best_by": "RR@10", "device": "cpu"}
     denserk.finetune(tiny(), odd, "PATH", **options, **choice)
     card = ModelCard.load("PATH/README.md")
     log = json.loads(Path("PATH/training.json").read_text())["log"]
