@@ -72,9 +72,10 @@ class Signature:
     def help_texts(self) -> dict[str, str]:
         """Return the help text of each option, with its default."""
         texts = {"config": CONFIG_HELP} if self.has_config else {}
+        names = self.names
         for cls in self.classes:
             for name in fields_of(cls):
-                if name in self.names:
+                if name in names:
                     texts[name] = python_help_text(cls, name)
         return texts
 
