@@ -28,6 +28,7 @@ from denserk.io.outputs import scratch_folder
 from denserk.io.run_lookup import RunByQuery, RunInMemory
 from denserk.io.runs import RunLookup, read_run_scores
 from denserk.io.topics import read_qrels_map, read_queries, write_qrels, write_queries
+from denserk.io.versions import reading
 from denserk.python_inputs import (
     grade,
     read_passages_of,
@@ -207,15 +208,17 @@ def opened_runs(
 
     The hits of files are copied to a temporary one.
     """
+    paths = [str(run) for run in runs if is_path(run)]
     with ExitStack() as stack:
         copy = None
+        if paths:
+            scratch = stack.enter_context(scratch_folder("runs"))
+            copy = stack.enter_context(closing(ScratchRecords(scratch / "hits")))
         opened: list[RunByQuery] = []
-        for name, run in zip(run_names(runs), runs, strict=True):
-            if not is_path(run):
-                opened.append(RunInMemory(name, read_run_of(run, name)))
-                continue
-            if copy is None:
-                scratch = stack.enter_context(scratch_folder("runs"))
-                copy = stack.enter_context(closing(ScratchRecords(scratch / "hits")))
-            opened.append(RunLookup(name, copy, run_format))
+        with reading(paths):
+            for name, run in zip(run_names(runs), runs, strict=True):
+                if copy is not None and is_path(run):
+                    opened.append(RunLookup(name, copy, run_format))
+                else:
+                    opened.append(RunInMemory(name, read_run_of(run, name)))
         yield opened

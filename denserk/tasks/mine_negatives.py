@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 TRUSTED = ("positives", "min-score")  # reasons that do not make a hit suspected of being relevant
 WORD = re.compile(r"\w+")
+NO_WORDS = "  "  # what `_padded_words` returns of a text without a word
 SCORED_TOGETHER = 64  # queries whose pairs are sorted by length into batches
 Drops = Counter[str]  # hits that were dropped, by reason
 Examples = Iterator[TrainingExample]
@@ -72,24 +73,36 @@ def score_guard(best_positive: float | None, settings: MiningSettings) -> Guard:
     >>> guard(19.1), guard(19.0), guard(2.0)
     ('margin', None, 'min-score')
     """
-    least = -inf if settings.min_score is None else settings.min_score
-    most = inf if settings.max_score is None else settings.max_score
-    limit, margin = inf, "margin"
-    if best_positive is None and settings.has_margin:
-        limit, margin = -inf, "no positive's score"
-    elif best_positive is not None:
-        share = settings.relative_margin
-        margins = settings.absolute_margin, None if share is None else abs(best_positive) * share
-        limit = min((best_positive - size for size in margins if size is not None), default=inf)
+    lowest = -inf if settings.min_score is None else settings.min_score
+    highest = inf if settings.max_score is None else settings.max_score
+    limit = inf
+    reason_of_limit = "margin"
+    if best_positive is not None:
+        limit = _limit_below_positive(best_positive, settings)
+    elif settings.has_margin:
+        limit = -inf
+        reason_of_limit = "no positive's score"
 
     def guard(score: float) -> str | None:
-        if score > most:
+        if score > highest:
             return "max-score"
         if score > limit:
-            return margin
-        return "min-score" if score < least else None
+            return reason_of_limit
+        if score < lowest:
+            return "min-score"
+        return None
 
     return guard
+
+
+def _limit_below_positive(best_positive: float, settings: MiningSettings) -> float:
+    """Return the highest score of a negative by the margins to the best positive."""
+    limits = [inf]
+    if settings.absolute_margin is not None:
+        limits.append(best_positive - settings.absolute_margin)
+    if settings.relative_margin is not None:
+        limits.append(best_positive - abs(best_positive) * settings.relative_margin)
+    return min(limits)
 
 
 def guard_hits(
@@ -143,19 +156,34 @@ def text_guard(
     >>> guard("See: The old -- River!"), guard("old rivers")
     ('literal', None)
     """
-    positive_words = (WORD.findall(text.casefold()) for text in positives)
-    texts = {f" {' '.join(found)} " for found in positive_words if found}
+    positive_words = {_padded_words(text) for text in positives}
+    positive_words.discard(NO_WORDS)
 
     def guard(text: str) -> str | None:
-        found = WORD.findall(text.casefold())
-        padded = f" {' '.join(found)} "
-        if known_by_text and padded in texts:
+        words = _padded_words(text)
+        if words == NO_WORDS:
+            return None
+        if known_by_text and words in positive_words:
             return "positives"
-        if settings.drop_literal and found and any(padded in t or t in padded for t in texts):
+        if settings.drop_literal and _repeats(words, positive_words):
             return "literal"
         return None
 
     return guard
+
+
+def _padded_words(text: str) -> str:
+    """Return the words of a text between blanks, so that whole words are found in it.
+
+    >>> _padded_words("The old -- River!"), _padded_words("...") == NO_WORDS
+    (' the old river ', True)
+    """
+    return f" {' '.join(WORD.findall(text.casefold()))} "
+
+
+def _repeats(words: str, positive_words: Iterable[str]) -> bool:
+    """Return whether words contain those of a positive, or are contained in them."""
+    return any(words in positive or positive in words for positive in positive_words)
 
 
 @dataclass
@@ -179,8 +207,9 @@ class MiningResult:
             (logging.WARNING, "left out: ", self.left_out),
             (logging.INFO, "", {f"queries with fewer than {wanted} negatives": self.short}),
         ):
-            if listed := ", ".join(f"{what}: {n:,}" for what, n in counts.items() if n):
-                logger.log(level, f"{title}{listed}")
+            listed = [f"{name}: {count:,}" for name, count in counts.items() if count]
+            if listed:
+                logger.log(level, f"{title}{', '.join(listed)}")
 
 
 def mine_negatives(
@@ -227,23 +256,25 @@ def _describe(
     result: MiningResult,
 ) -> None:
     """Write the manifest of the training data."""
-
-    def source(name: str) -> dict[str, Any]:
-        digest = checksums[name]
-        if not isinstance(digest, str):  # a folder, a stream or a dataset
-            return {"name": name}
-        return {"name": name, "sha256": digest}
-
-    made_from: dict[str, Any] = {
-        option: file and source(file) for option, file in file_of_option.items()
-    }
-    made_from["runs"] = [source(file) for file in paths.run]
+    made_from: dict[str, Any] = {}
+    for option, file in file_of_option.items():
+        made_from[option] = _source(file, checksums) if file else file
+    made_from["runs"] = [_source(file, checksums) for file in paths.run]
     made_from["corpus"] = {"name": paths.corpus, **as_json(corpus)}
-    counted = vars(result).items()
-    contents = {name: dict(+n) if isinstance(n, Counter) else n for name, n in counted}
+    contents: dict[str, Any] = {}
+    for name, count in vars(result).items():
+        contents[name] = dict(+count) if isinstance(count, Counter) else count
     recorded_settings = as_json(settings) | {"output_format": paths.output_format.value}
     manifest = Manifest(Kind.TRAINING, True, recorded_settings, made_from, contents)
     describe_file(paths.output, manifest)
+
+
+def _source(file: str, checksums: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an input for the manifest, with its checksum if it is a file."""
+    digest = checksums[file]
+    if not isinstance(digest, str):  # a folder, a stream or a dataset
+        return {"name": file}
+    return {"name": file, "sha256": digest}
 
 
 def _with_inputs_unchanged(examples: Examples, checksums: Mapping[str, Any]) -> Examples:
@@ -375,26 +406,43 @@ class Mining:
         examples: ScratchRecords,
         texts: PassageTexts,
     ) -> None:
-        self._paths, self._settings, self._inputs = paths, settings, inputs
-        self._examples, self._texts = examples, texts
+        self._paths = paths
+        self._settings = settings
+        self._inputs = inputs
+        self._examples = examples
+        self._texts = texts
         self.result = MiningResult()
         self._relevant = inputs.relevant
         self._queries: dict[str, int] = {}  # query -> record of its example
-        self._without_ids = self._answered = False  # whether any positive, any query is
+        self._has_positives_without_ids = False
+        self._has_answers = False
         self._read_queries()
-        count, parts, part = len(self._queries), settings.shard_num, settings.shard_id
-        self._shard = [*self._queries][part * count // parts : (part + 1) * count // parts]
+        self._shard = self._queries_of_shard()
         default = AnswerBearing.DROP if paths.answers else AnswerBearing.KEEP
-        self._bearing = settings.answer_bearing or default
-        reads_answers = self._bearing is not AnswerBearing.KEEP
-        self._compares = self._without_ids or settings.drop_literal
-        needs_texts = self._compares or reads_answers or settings.teacher is not None
-        if needs_texts and inputs.passages is None:
-            why = "positives have no ids" if self._without_ids else "a guard reads texts of hits"
-            raise UsageError(f"{why}, and there is no corpus", "add --corpus")
-        if reads_answers and not self._answered:
-            problem = f"--set answer-bearing={self._bearing}: no query has answers"
-            raise UsageError(problem, "add --answers, a file of questions with their answers")
+        self._answer_bearing = settings.answer_bearing or default
+        self._compares_texts = self._has_positives_without_ids or settings.drop_literal
+        self._refuse_missing_texts()
+
+    def _queries_of_shard(self) -> list[str]:
+        """Return the queries that are mined for."""
+        queries = list(self._queries)
+        shard = self._settings.shard_id
+        shards = self._settings.shard_num
+        return queries[shard * len(queries) // shards : (shard + 1) * len(queries) // shards]
+
+    def _refuse_missing_texts(self) -> None:
+        """Raise a UsageError for guards that read texts or answers which are not there."""
+        reads_answers = self._answer_bearing is not AnswerBearing.KEEP
+        has_teacher = self._settings.teacher is not None
+        needs_texts = self._compares_texts or reads_answers or has_teacher
+        if needs_texts and self._inputs.passages is None:
+            reason = "a guard reads texts of hits"
+            if self._has_positives_without_ids:
+                reason = "positives have no ids"
+            raise UsageError(f"{reason}, and there is no corpus", "add --corpus")
+        if reads_answers and not self._has_answers:
+            message = f"--set answer-bearing={self._answer_bearing}: no query has answers"
+            raise UsageError(message, "add --answers, a file of questions with their answers")
 
     def _read_queries(self) -> None:
         """Keep the queries with their positives, each query once; count what is left out."""
@@ -405,8 +453,10 @@ class Mining:
                 continue
             answers = self._inputs.answers.get(example.qid) or example.answers
             example = _without_random(example)._replace(negatives=(), answers=answers)
-            self._without_ids |= any(not candidate.docid for candidate in example.positives)
-            self._answered |= bool(answers)
+            if not all(positive.docid for positive in example.positives):
+                self._has_positives_without_ids = True
+            if answers:
+                self._has_answers = True
             if example.qid in self._queries:
                 example = _merged(self._example(example.qid), example)
             self._queries[example.qid] = self._examples.append(training.packed(example))
@@ -504,9 +554,9 @@ class Mining:
         """Add the texts of the positives, and the hits that the guards of texts let pass."""
         positives = self._positives_with_texts(example)
         candidates = self._candidates_with_texts(hits)
-        if self._compares:
+        if self._compares_texts:
             texts = [positive.text for positive in positives]
-            guard = text_guard(texts, self._settings, known_by_text=self._without_ids)
+            guard = text_guard(texts, self._settings, known_by_text=self._has_positives_without_ids)
             reasons = [guard(candidate.text) for candidate in candidates]
             self.result.dropped.update(filter(None, reasons))
             candidates = [*compress(candidates, map(not_, reasons))]
@@ -515,9 +565,9 @@ class Mining:
         self.result.dropped["text of a positive"] += len(candidates) - len(without_copies)
         candidates = without_copies
         promoted: list[Candidate] = []
-        if self._bearing is not AnswerBearing.KEEP:
+        if self._answer_bearing is not AnswerBearing.KEEP:
             candidates, with_answers = self._split_by_answers(example, candidates)
-            if self._bearing is AnswerBearing.PROMOTE:
+            if self._answer_bearing is AnswerBearing.PROMOTE:
                 promoted = with_answers
                 self.result.promoted += len(with_answers)
             else:
@@ -584,27 +634,34 @@ class Mining:
 
     def chosen(self, examples: Examples) -> Examples:
         """Yield the queries with the negatives that they keep."""
-        result, settings, wanted = self.result, self._settings, self._settings.num_negatives
+        result = self.result
+        wanted = self._settings.num_negatives
         with track("mining", len(self._shard), "queries") as progress:
             for example in examples:
                 progress.advance()
-                places = list(range(len(example.negatives)))
-                if not places:
+                if not example.negatives:
                     result.left_out["queries without a negative left"] += 1
                     continue
-                if len(places) > wanted and settings.sampling_strategy is SamplingStrategy.RANDOM:
-                    # depends on seed, id and number of hits alone, in every version of Python
-                    draw = Random(f"{settings.seed} {example.qid}").random
-                    places = [place for _, place in sorted((draw(), place) for place in places)]
-                chosen = [example.negatives[place] for place in sorted(places[:wanted])]
+                negatives = self._sample(example)
                 result.queries += 1
-                result.negatives += len(chosen)
-                result.short += len(chosen) < wanted
-                yield example._replace(negatives=tuple(chosen))
-        if not result.queries and len(self._shard):
+                result.negatives += len(negatives)
+                result.short += len(negatives) < wanted
+                yield example._replace(negatives=negatives)
+        if not result.queries and self._shard:
             result.log(wanted)
             hint = "mine at greater --depth, or with fewer guards"
             raise MismatchError("no query has a negative left: nothing is written", hint)
+
+    def _sample(self, example: TrainingExample) -> tuple[Candidate, ...]:
+        """Return the negatives that a query keeps, in their order."""
+        settings = self._settings
+        rows = list(range(len(example.negatives)))
+        is_random = settings.sampling_strategy is SamplingStrategy.RANDOM
+        if is_random and len(rows) > settings.num_negatives:
+            # depends on seed, id and number of hits alone, in every version of Python
+            draw = Random(f"{settings.seed} {example.qid}").random
+            rows = [row for _, row in sorted((draw(), row) for row in rows)]
+        return tuple(example.negatives[row] for row in sorted(rows[: settings.num_negatives]))
 
 
 def _merged(earlier: TrainingExample, later: TrainingExample) -> TrainingExample:
@@ -628,33 +685,57 @@ def scored(examples: Iterable[TrainingExample], score: Score, source: str) -> Ex
     The random negatives of a DPR question without hard negatives are scored as its negatives.
     """
     stream = iter(examples)
-    while block := list(islice(stream, SCORED_TOGETHER)):
-        for number, example in enumerate(block):
-            if not example.negatives and RANDOM_NEGATIVES in example.extra:
-                negatives = training.random_negatives(example, source)
-                block[number] = _without_random(example)._replace(negatives=negatives)
-        pairs = [(each, candidate) for each in block for candidate in training.all_candidates(each)]
-        for example, candidate in pairs:
-            if not example.query:
-                lacking, option = f"query {example.qid}", "--queries"
-            elif not (candidate.text or candidate.title):
-                lacking, option = f"passage {candidate.docid} of query {example.qid}", "--corpus"
-            else:
-                continue
-            found, expected = f"{lacking} without its text", "texts, which the teacher reads"
-            raise InputError(
-                source, None, found, expected, f"add {option}, the file with the texts"
+    block = list(islice(stream, SCORED_TOGETHER))
+    while block:
+        yield from _scored_together(block, score, source)
+        block = list(islice(stream, SCORED_TOGETHER))
+
+
+def _scored_together(block: Sequence[TrainingExample], score: Score, source: str) -> Examples:
+    """Yield a few examples with new scores."""
+    examples = [_with_random_negatives(example, source) for example in block]
+    queries: list[Query] = []
+    passages: list[Passage] = []
+    for example in examples:
+        for candidate in training.all_candidates(example):
+            _refuse_missing_text(example, candidate, source)
+            queries.append(Query(example.qid, example.query))
+            passages.append(
+                Passage(candidate.docid, candidate.text, candidate.title, candidate.extra)
             )
-        queries = [Query(example.qid, example.query) for example, _ in pairs]
-        passages = [Passage(c.docid, c.text, c.title, c.extra) for _, c in pairs]
-        values: list[float] = score(queries, passages).tolist()
-        for (example, candidate), value in zip(pairs, values, strict=True):
-            if not isfinite(value):
-                found = f"the score {value} for passage {candidate.docid} of query {example.qid}"
-                hint = "the teacher is broken, or its --dtype too narrow"
-                raise InputError(source, None, found, "a finite number", hint)
-        rest = iter(values)
-        for example in block:
-            sides = example.positives, example.negatives
-            of, against = (tuple(c._replace(score=next(rest)) for c in side) for side in sides)
-            yield example._replace(positives=of, negatives=against)
+    values: list[float] = score(queries, passages).tolist()
+    for query, passage, value in zip(queries, passages, values, strict=True):
+        if not isfinite(value):
+            found = f"the score {value} for passage {passage.docid} of query {query.qid}"
+            hint = "the teacher is broken, or its --dtype too narrow"
+            raise InputError(source, None, found, "a finite number", hint)
+    remaining_values = iter(values)
+    for example in examples:
+        positives = _with_scores(example.positives, remaining_values)
+        negatives = _with_scores(example.negatives, remaining_values)
+        yield example._replace(positives=positives, negatives=negatives)
+
+
+def _with_random_negatives(example: TrainingExample, source: str) -> TrainingExample:
+    """Return an example whose random negatives are its negatives, if it has no others."""
+    if example.negatives or RANDOM_NEGATIVES not in example.extra:
+        return example
+    negatives = training.random_negatives(example, source)
+    return _without_random(example)._replace(negatives=negatives)
+
+
+def _with_scores(candidates: Sequence[Candidate], values: Iterator[float]) -> tuple[Candidate, ...]:
+    """Return candidates with the next scores."""
+    return tuple(candidate._replace(score=next(values)) for candidate in candidates)
+
+
+def _refuse_missing_text(example: TrainingExample, candidate: Candidate, source: str) -> None:
+    """Raise an InputError for a query or passage without the text that the teacher reads."""
+    if example.query and (candidate.text or candidate.title):
+        return
+    found = f"query {example.qid} without its text"
+    hint = "add --queries, the file with the texts"
+    if example.query:
+        found = f"passage {candidate.docid} of query {example.qid} without its text"
+        hint = "add --corpus, the file with the texts"
+    raise InputError(source, None, found, "texts, which the teacher reads", hint)
