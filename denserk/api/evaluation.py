@@ -47,7 +47,7 @@ from denserk.config.evaluation import (
     RunOrder,
 )
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import build, select
+from denserk.config.options import build, reject_given, select
 from denserk.config.retrieval import FusionSettings, RankingSettings, RerankPaths, RerankSettings
 from denserk.errors import OutputError, UsageError
 from denserk.index.fused_runs import FusedRuns
@@ -359,16 +359,26 @@ def _benchmark(names: Sequence[str], typed: Typed) -> dict[str, dict[str, dict[s
     if not runs:
         raise UsageError("no runs given", "give runs=, or model= and output=")
     benchmarks = find_benchmarks(names)
+    has_folders = paths.output is not None or any(Path(run).is_dir() for run in runs)
+    is_one_benchmark = len(benchmarks) == 1 and not has_folders
+    if not is_one_benchmark:
+        reject_given(settings, among="min", why="only for run files of one benchmark")
     if paths.model is not None:
-        from denserk.tasks.benchmark import RunMaker
+        from denserk.tasks.benchmark import make_runs
 
-        make = build(MakeSettings, typed)
-        corpus = build(CorpusSettings, typed)
-        RunMaker(paths, make, model_options(typed), corpus).make(benchmarks)
+        make_runs(
+            paths,
+            build(MakeSettings, typed),
+            model_options(typed),
+            build(CorpusSettings, typed),
+            benchmarks,
+        )
+    from denserk.evaluation.evaluator import check_minimums
     from denserk.tasks.benchmark import evaluate_benchmark, evaluate_benchmarks
 
-    if len(benchmarks) == 1 and not any(Path(run).is_dir() for run in runs):
+    if is_one_benchmark:
         result = evaluate_benchmark(runs, benchmarks[0], settings, paths.against)
+        check_minimums(result, settings)
         return {benchmarks[0].name: {run.name: dict(run.summary) for run in result.runs}}
     return _values_by_benchmark(evaluate_benchmarks(runs, names, settings, paths.against))
 

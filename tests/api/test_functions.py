@@ -8,6 +8,7 @@ import pytest
 
 import denserk
 from denserk.commands import data, retrieve, train
+from denserk.errors import GateError, UsageError
 from denserk.io.vectors import open_vectors
 from tests.support.benchmark_copies import write_beir
 from tests.support.toy import PASSAGES, QRELS, QUERIES
@@ -137,7 +138,7 @@ def test_conversion(files, tmp_path):
     result = denserk.convert(files / "a.trec", tmp_path / "a.tsv", to_format="msmarco")
     assert (result.kind, result.format, result.count) == ("run", "msmarco", 5)
     assert (tmp_path / "a.tsv").read_text().startswith("q1\td3\t1\n")
-    with pytest.raises(denserk.errors.UsageError, match="exists"):
+    with pytest.raises(UsageError, match="exists"):
         denserk.convert(files / "a.trec", tmp_path / "a.tsv", to_format="msmarco")
 
 
@@ -150,6 +151,10 @@ def test_benchmarks(tiny, tmp_path, monkeypatch):
     run = denserk.Run.load(tmp_path / "runs" / "scifact.trec")
     by_object = denserk.benchmark(["beir/scifact"], runs=run)
     assert list(by_object["beir/scifact"].values()) == list(values["beir/scifact"].values())
+    with pytest.raises(GateError, match="nDCG@10"):
+        denserk.benchmark("beir/scifact", runs=run, min="nDCG@10=2")
+    with pytest.raises(UsageError, match="only for run files of one benchmark"):
+        denserk.benchmark("beir/scifact", runs=tmp_path / "runs", min="nDCG@10=0")
     measures = list(values["beir/scifact"]["runs"])
     assert denserk.evaluate(run, QRELS, measures) == values["beir/scifact"]["runs"]
 
