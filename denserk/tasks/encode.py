@@ -50,24 +50,22 @@ Records = Sequence[Any]  # passages, or queries
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
 # options in the manifest, which a resumed run must share
 RECORDED = ("vector_dtype", "shard_id", "shard_num", "dtype", "batch_size", "threads")
-PLACES = ("shard_id", "shard_num", "block_size")  # those which need not be those of --update
+# recorded settings that say where a text is, and need not be those of --update
+LOCATION = ("shard_id", "shard_num", "block_size")
 START_OVER = "start over with --overwrite"
 
 
 @dataclass
 class EncodeResult:
-    """`count` vectors of `dimension` in the output, `copied` by --update, and the work of this run.
+    """The size of the output, and the work of this run."""
 
-    `encoded` texts, their `tokens`, and their `positions` with padding, in `seconds`.
-    """
-
-    count: int = 0
+    count: int = 0  # texts in the output
     dimension: int = 0
-    copied: int = 0
-    encoded: int = 0
+    copied: int = 0  # texts whose vectors are those of --update
+    encoded: int = 0  # texts that this run encoded, in `seconds`
     seconds: float = 0.0
     tokens: int = 0
-    positions: int = 0
+    positions: int = 0  # tokens and padding
 
 
 class PreparedBlock(NamedTuple):
@@ -76,8 +74,9 @@ class PreparedBlock(NamedTuple):
     block: Block
     records: Records
     hashes: Hashes
-    origins: NDArray[np.int64]  # of each text the passage to copy from, or -1
-    planned: PlannedTexts | None  # the texts to encode; None if the block needs no work here
+    origins: NDArray[np.int64]  # of each text the passage of --update to copy from, or -1
+    # the texts to encode; None if the block is finished, or another process encodes it
+    planned: PlannedTexts | None
 
 
 class EncodedBlock(NamedTuple):
@@ -87,6 +86,14 @@ class EncodedBlock(NamedTuple):
     records: Records
     hashes: Hashes
     vectors: Vectors
+
+
+@dataclass(frozen=True)
+class InitialState:
+    """What is known before a model is loaded."""
+
+    count: int | None  # texts of the input; None for a stream
+    resumed: Manifest | None  # of the output, if it is a folder that is resumed
 
 
 @dataclass(frozen=True)
@@ -125,22 +132,24 @@ def _encode(
     """Encode the blocks of this process, and write them with the other processes."""
     texts = open_texts(settings, corpus, options.text.get("fields"))
     updated = EncodedTexts(settings.update) if settings.update else None
-    count, resumed = devices.from_main_process(lambda: check_output(settings, texts))
-    earlier = EarlierWork(resumed, updated)
+    initial = devices.from_main_process(lambda: initial_state(settings, texts))
+    earlier = EarlierWork(initial.resumed, updated)
 
     block_size = choose_block_size(settings, options.compute, earlier.manifest)
-    start, stop = blocks.shard_bounds(count, block_size, settings.shard_id, settings.shard_num)
+    start, stop = blocks.shard_bounds(
+        initial.count, block_size, settings.shard_id, settings.shard_num
+    )
     compute = with_earlier_backend(options.compute, earlier.manifest)
     encoder = load_encoder(settings, options._replace(compute=compute))
     if settings.int8:
-        quantize(settings, encoder, texts, resumed)
+        quantize(settings, encoder, texts, initial.resumed)
     manifest = describe(settings, corpus, compute, encoder, block_size)
     if updated is not None:
         manifest = describe_update(updated, manifest)
 
     writer = None
     if settings.output_format is VectorFormat.NPY:
-        writer = open_folder(settings, manifest, encoder, resumed)
+        writer = open_folder(settings, manifest, encoder, initial.resumed)
     finished = {} if writer is None else dict(writer.finished)
     block_encoder = BlockEncoder(settings, encoder, finished, updated)
     total = None if stop is None else stop - start
@@ -152,7 +161,7 @@ def _encode(
             write_file(encoded_blocks, settings, encoder.text.fields, complete_manifest)
             return block_encoder.result
         for block, records, hashes, vectors in encoded_blocks:
-            writer.write(block, [record[0] for record in records], vectors, hashes)
+            writer.write(block, ids_of(records), vectors, hashes)
         return finish_folder(settings, encoder, writer, block_encoder.result)
 
 
@@ -167,19 +176,22 @@ def open_texts(
     return Texts(source, "queries", read)
 
 
-def check_output(settings: EncodeSettings, texts: Texts) -> tuple[int | None, Manifest | None]:
-    """Check the output, and count the texts (a stream: None).
+def initial_state(settings: EncodeSettings, texts: Texts) -> InitialState:
+    """Check the output, count the texts, and look for work to resume."""
+    refuse_output(settings)
+    count = texts.count()
+    resumed = None
+    if settings.resume and (Path(settings.output) / NAME).exists():
+        resumed = read_manifest(settings.output, Kind.VECTORS, unfinished=True)
+    return InitialState(count, resumed)
 
-    Also return the manifest of the output if it is a folder that is resumed.
-    """
+
+def refuse_output(settings: EncodeSettings) -> None:
+    """Raise an error if the output is a folder where a file is written, or must not be replaced."""
     if is_single_file(settings.output_format):
         refuse_folder(settings.output)
     else:
         refuse_occupied(settings.output, overwrite=settings.overwrite, resume=settings.resume)
-    count = texts.count()
-    if not settings.resume or not (Path(settings.output) / NAME).exists():
-        return count, None
-    return count, read_manifest(settings.output, Kind.VECTORS, unfinished=True)
 
 
 def choose_block_size(
@@ -251,11 +263,11 @@ def describe(
 
 
 def describe_update(updated: EncodedTexts, manifest: Manifest) -> Manifest:
-    """Add what vectors are copied from; other settings or another model are a MismatchError."""
+    """Add the folder of --update; other settings or another model of it are a MismatchError."""
     folder = updated.folder.folder
     earlier = updated.folder.manifest
-    places = {name: manifest.settings[name] for name in PLACES}
-    comparable = replace(earlier, settings={**earlier.settings, **places})
+    location = {name: manifest.settings[name] for name in LOCATION}
+    comparable = replace(earlier, settings={**earlier.settings, **location})
     hint = "give the same settings, or encode without --update"
     blocks.refuse_other_run(folder, comparable, manifest, ["model"], hint)
     source = {"name": str(folder), "fingerprint": earlier.contents["journal_sha256"]}
@@ -281,7 +293,7 @@ def open_folder(
 
     main_manifest, finished = devices.from_main_process(start)
     rank, _ = devices.world()
-    if rank:
+    if rank != 0:
         blocks.refuse_other_run(folder, main_manifest, manifest, ["model"])
         if encoder.int8:
             encoder.use_int8(settings.side, folder, encoder.int8)
@@ -348,12 +360,12 @@ class BlockEncoder:
     def _prepare(self, numbered_block: tuple[int, Records]) -> PreparedBlock:
         """Compare a block with the journal, look for vectors to copy, and tokenize the others."""
         number, records = numbered_block
-        if number % self._processes != self._rank:  # another process encodes it
-            block = Block(number, len(records), "")
-            return PreparedBlock(block, records, blocks.text_hashes([]), np.empty(0, int), None)
+        if number % self._processes != self._rank:
+            return block_of_other_process(number, records)
         texts = [text_parts(record, self._encoder.text.fields) for record in records]
         block = Block(number, len(records), records_sha256(records, texts))
-        if self._finished.get(number, block) != block:
+        finished_block = self._finished.get(number)
+        if finished_block is not None and finished_block != block:
             message = (
                 f"{block.name} of {self._settings.output} was made from other texts than "
                 f"{self._settings.source} holds now"
@@ -364,10 +376,21 @@ class BlockEncoder:
         if self._updated is not None:
             origins = self._updated.find(hashes)
         planned = None
-        if number not in self._finished:
+        if finished_block is None:
             new_records = [records[row] for row in np.flatnonzero(origins < 0).tolist()]
             planned = self._encoder.plan(self._settings.side, new_records)
         return PreparedBlock(block, records, hashes, origins, planned)
+
+
+def block_of_other_process(number: int, records: Records) -> PreparedBlock:
+    """Return a block that is only counted: its texts are neither compared nor tokenized."""
+    block = Block(number, len(records), "")
+    return PreparedBlock(block, records, blocks.text_hashes([]), np.empty(0, int), None)
+
+
+def ids_of(records: Records) -> list[str]:
+    """Return the ids of passages, or of queries."""
+    return [record[0] for record in records]
 
 
 def text_parts(record: Passage | Query, fields: Sequence[str]) -> list[str]:
@@ -380,7 +403,7 @@ def text_parts(record: Passage | Query, fields: Sequence[str]) -> list[str]:
 def records_sha256(records: Records, texts: Sequence[Sequence[str]]) -> str:
     """Return the SHA-256 of the ids and texts of records."""
     return blocks.texts_sha256(
-        [record[0], *parts] for record, parts in zip(records, texts, strict=True)
+        [record_id, *parts] for record_id, parts in zip(ids_of(records), texts, strict=True)
     )
 
 
@@ -391,14 +414,15 @@ def finish_folder(
     local_result: EncodeResult,
 ) -> EncodeResult:
     """Finish the folder of all processes, and return the result of all."""
-    of_processes = devices.gather_objects((writer.finished, local_result))
-    several = 1 if settings.topics else encoder.vectors_per_passage
-    contents = {"dimension": encoder.dimension, "vectors_per_passage": several}
+    finished_by_rank = devices.gather_objects(writer.finished)
+    results_by_rank = devices.gather_objects(local_result)
+    vectors_per_text = 1 if settings.topics else encoder.vectors_per_passage
+    contents = {"dimension": encoder.dimension, "vectors_per_passage": vectors_per_text}
 
     def finish() -> EncodeResult:
-        for finished, _ in of_processes:
+        for finished in finished_by_rank:
             writer.finished |= finished
-        result = summed(results for _, results in of_processes)
+        result = summed(results_by_rank)
         manifest = writer.finish({**contents, "copied": result.copied})
         return replace(result, count=manifest.contents["count"])
 
@@ -406,7 +430,7 @@ def finish_folder(
 
 
 def summed(results: Iterable[EncodeResult]) -> EncodeResult:
-    """Return the work of several processes, in the time of the slowest.
+    """Return the work of several processes, in the time of the slowest; their counts are not added.
 
     >>> summed([EncodeResult(encoded=2, seconds=3.0), EncodeResult(encoded=1, seconds=4.0)])
     EncodeResult(count=0, dimension=0, copied=0, encoded=3, seconds=4.0, tokens=0, positions=0)
@@ -444,15 +468,15 @@ def named_vectors(
 ) -> Iterator[VectorBlock]:
     """Yield vectors with their ids and texts; several vectors of d1 are d1#0, d1#1."""
     for _, records, _, vectors in encoded_blocks:
-        ids = [record[0] for record in records]
-        contents = [" ".join(filter(None, text_parts(record, fields))) for record in records]
-        per_record = len(vectors) // len(records)
-        if per_record > 1:
-            ids = [f"{docid}#{number}" for docid in ids for number in range(per_record)]
-            contents = [text for text in contents for _ in range(per_record)]
-        with np.errstate(over="ignore"):
-            stored = vectors.astype(settings.vector_dtype.value, copy=False)
-        yield VectorBlock(ids, stored, contents)
+        ids = ids_of(records)
+        texts = [" ".join(filter(None, text_parts(record, fields))) for record in records]
+        vectors_per_text = len(vectors) // len(records)
+        if vectors_per_text > 1:
+            ids = [f"{docid}#{number}" for docid in ids for number in range(vectors_per_text)]
+            texts = [text for text in texts for _ in range(vectors_per_text)]
+        with np.errstate(over="ignore"):  # the writer rejects what float16 cannot hold
+            stored_vectors = vectors.astype(settings.vector_dtype.value, copy=False)
+        yield VectorBlock(ids, stored_vectors, texts)
 
 
 def prefetch(work: Callable[[T], R], items: Iterable[T], workers: int = 1) -> Iterator[R]:
