@@ -1,7 +1,7 @@
-"""Generate queries (doc2query) and continuations of passages, block by block, by transformers.
+"""Models of transformers that sample queries (doc2query) or continuations for passages.
 
-Tokens are drawn with torch's own generator, seeded for each block of passages. The texts of a block
-depend on the block, the seed, the batch settings and the machine, but on no other block.
+Tokens are drawn with torch's own generator, which is seeded for each block of passages. The texts
+of a block depend on the block, the seed, the batch settings and the machine, but on no other block.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +27,7 @@ CONTINUATIONS = "--continuation-model"
 MODELS = {QUERIES: "queries_model", CONTINUATIONS: "continuation_model"}
 # all that is kept of a model's own settings
 SPECIAL_TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
+NO_LIMIT = 10**9  # positions of a model that states no number, such as T5
 
 
 class TextGenerator:
@@ -48,7 +49,8 @@ class TextGenerator:
                 f"{option} {self.name}: its weights are a pickle, {weights[-1].name}",
                 "add --allow-pickle to read its tensors; nothing in it is run",
             )
-        self.fingerprint = checkpoints.fingerprint(folder, [*weights, *other_files(folder)])
+        files = [*weights, *config_and_vocabulary(folder)]
+        self.fingerprint = checkpoints.fingerprint(folder, files)
         auto_class: Any = AutoModelForCausalLM if self._is_causal else AutoModelForSeq2SeqLM
         config = checkpoints.read_config(folder)
         self._model = checkpoints.load_model(
@@ -60,15 +62,14 @@ class TextGenerator:
             self._tokenizer.truncation_side = "left"
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
-        self._room = self._room_for_passages()
+        self._passage_room = self._room_for_passages()
         self._model.generation_config = self._generation_config(folder)
         version.require_unchanged()
         self._model.to(self.device, choose_dtype(compute.dtype, self.device))
 
     def _room_for_passages(self) -> int:
         """Return the number of tokens that a passage may have."""
-        positions = getattr(self._model.config, "max_position_embeddings", None)
-        positions = positions or 10**9  # T5 has no limit
+        positions = getattr(self._model.config, "max_position_embeddings", None) or NO_LIMIT
         if not self._is_causal:
             return int(positions)
         new_tokens = self._sampling.max_new_tokens
@@ -92,37 +93,41 @@ class TextGenerator:
             **special_tokens,
         )
 
-    def generate(self, texts: Sequence[str], longest: int, seed: int) -> list[list[str]]:
-        """Sample texts for each of `texts`, cut to `longest` tokens; an empty text gets none.
+    def generate(self, texts: Sequence[str], max_tokens: int, seed: int) -> list[list[str]]:
+        """Sample texts for each of `texts`, cut to `max_tokens`; an empty text gets none.
 
         Samples without text are dropped.
         """
-        sampled: list[list[str]] = [[] for _ in texts]
-        rows_with_text = [row for row, text in enumerate(texts) if text]
-        if not rows_with_text:
-            return sampled
-        encoded = self._tokenizer(
-            [texts[row] for row in rows_with_text],
-            truncation=True,
-            max_length=min(longest, self._room),
-            add_special_tokens=not self._is_causal,
-            return_attention_mask=True,
-        )
-        samples, new_tokens, *_ = self._sampling
-        costs = [samples * (len(ids) + new_tokens) for ids in encoded["input_ids"]]
-        budget = self._compute.batch_tokens or BATCH_TOKENS
+        filled_texts = [text for text in texts if text]
+        if not filled_texts:
+            return [[] for _ in texts]
         gpus = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(gpus), torch.inference_mode():
             torch.manual_seed(seed)
-            for batch_rows in by_length(costs, budget, self._compute.batch_size):
-                batch = {
-                    name: [values[row] for row in batch_rows] for name, values in encoded.items()
-                }
-                samples_of_batch = self._generate_batch(batch)
-                for number, row in enumerate(batch_rows):
-                    its_samples = samples_of_batch[number * samples : (number + 1) * samples]
-                    stripped = [text.strip() for text in its_samples]
-                    sampled[rows_with_text[row]] = [text for text in stripped if text]
+            samples_of_filled = iter(self._sample(filled_texts, max_tokens))
+        return [next(samples_of_filled) if text else [] for text in texts]
+
+    def _sample(self, texts: Sequence[str], max_tokens: int) -> list[list[str]]:
+        """Sample texts for each of `texts`, in batches of similar length."""
+        encoded = self._tokenizer(
+            texts,
+            truncation=True,
+            max_length=min(max_tokens, self._passage_room),
+            add_special_tokens=not self._is_causal,
+            return_attention_mask=True,
+        )
+        samples_per_text = self._sampling.num_return_sequences
+        new_tokens = self._sampling.max_new_tokens
+        costs = [samples_per_text * (len(ids) + new_tokens) for ids in encoded["input_ids"]]
+        budget = self._compute.batch_tokens or BATCH_TOKENS
+        sampled: list[list[str]] = [[] for _ in texts]
+        for rows in by_length(costs, budget, self._compute.batch_size):
+            batch = {name: [values[row] for row in rows] for name, values in encoded.items()}
+            samples = self._generate_batch(batch)
+            for number, row in enumerate(rows):
+                first = number * samples_per_text
+                stripped = [text.strip() for text in samples[first : first + samples_per_text]]
+                sampled[row] = [text for text in stripped if text]
         return sampled
 
     def _generate_batch(self, batch: Mapping[str, Any]) -> list[str]:
@@ -138,7 +143,7 @@ class TextGenerator:
         return decoded
 
 
-def other_files(folder: Path) -> list[Path]:
+def config_and_vocabulary(folder: Path) -> list[Path]:
     """Return the files beside the weights that decide what a model generates."""
     paths = [folder / name for name in (CONFIG, *VOCABULARY, "merges.txt")]
     return [path for path in paths if path.is_file()]

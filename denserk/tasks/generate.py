@@ -25,26 +25,27 @@ from denserk.reporting import track
 
 # options in the manifest of a run that has the model, by their key there
 SAMPLED = {
-    QUERIES: ("queries", "num_queries query_top_k query_max_tokens query_prompt"),
+    QUERIES: ("queries", ("num_queries", "query_top_k", "query_max_tokens", "query_prompt")),
     CONTINUATIONS: (
         "continuations",
-        "num_continuations continuation_top_p continuation_max_tokens",
+        ("num_continuations", "continuation_top_p", "continuation_max_tokens"),
     ),
 }
-# Settings that a resumed run must share; a smaller batch is allowed.
+# Settings that a resumed run must share. The batch size is none of them, though it changes which
+# texts are drawn: a run that lacked memory can go on with a smaller one.
 SHARED = ("seed", "block_size", "shard_id", "shard_num", "fields", "join", "passage_max_length")
 FIELDS = ("title", "text")  # of passages, by default
 
 
 @dataclass
 class GenerateResult:
-    """Passages in the output, and the work of this run; `empty` passages have no text."""
+    """The size of the output, and the work of this run."""
 
-    count: int = 0
-    generated: int = 0
+    count: int = 0  # passages in the output
+    generated: int = 0  # passages that this run read for the models, in `seconds`
     queries: int = 0
     continuations: int = 0
-    empty: int = 0
+    empty: int = 0  # of the passages generated from: those without text
     seconds: float = 0.0
 
 
@@ -98,7 +99,7 @@ def describe(
     for option, (key, names) in SAMPLED.items():
         recorded_settings[key] = None
         if option in generators:
-            recorded_settings[key] = {name: options[name] for name in names.split()}
+            recorded_settings[key] = {name: options[name] for name in names}
     recorded_settings["sampler"] = "transformers"
     recorded_settings["dtype"] = compute.dtype.value
 
@@ -112,11 +113,12 @@ def describe(
 
 def resumed_manifest(settings: GenerateSettings, manifest: Manifest) -> Manifest | None:
     """Return the manifest of the output that is resumed, which must be of an equal run."""
-    unfinished = unfinished_folder(settings.output)
-    started = unfinished if beside(unfinished).exists() else Path(settings.output)
-    if not settings.resume or not started.exists():
+    path = unfinished_folder(settings.output)
+    if not beside(path).exists():
+        path = Path(settings.output)  # complete, if it is there
+    if not settings.resume or not path.exists():
         return None
-    resumed = read_manifest(started, Kind.EXPANSIONS, unfinished=True)
+    resumed = read_manifest(path, Kind.EXPANSIONS, unfinished=True)
     blocks.refuse_other_run(settings.output, resumed, manifest, [*MODELS.values()])
     return resumed
 
@@ -134,9 +136,7 @@ class GenerationRun:
         self._settings = settings
         self._generators = generators
         self._writer = writer  # None for standard output, and if the output is complete
-        self._complete_contents = None
-        if resumed is not None and resumed.complete:
-            self._complete_contents = resumed.contents
+        self._complete = resumed if resumed is not None and resumed.complete else None
         self._unread_blocks = {} if writer is None else dict(writer.finished)
         self._fields = settings.fields or FIELDS
         self._digest = sha256()
@@ -149,12 +149,22 @@ class GenerationRun:
         finished_block = self._unread_blocks.pop(number, None)
         if finished_block is not None and finished_block != block:
             raise self._other_passages()
-        if finished_block is None and self._complete_contents is None:
+        if finished_block is None and self._complete is None:
             started = time.perf_counter()
             self._write(block, self._generate(number, passages))
             self.result.seconds += time.perf_counter() - started
         self.result.count += len(passages)
         self._digest.update(block.input_sha256.encode())
+
+    def finish(self) -> None:
+        """Write the output, whose blocks are all there, or compare a complete one's passages."""
+        contents = {"count": self.result.count, "input_sha256": self._digest.hexdigest()}
+        if self._unread_blocks:
+            raise self._other_passages()
+        if self._complete is not None and self._complete.contents != contents:
+            raise self._other_passages()
+        if self._writer is not None:
+            self._writer.finish(contents)
 
     def _generate(self, number: int, passages: Sequence[Passage]) -> bytes:
         """Return the JSON lines of a block's passages, with their queries and continuations."""
@@ -190,8 +200,8 @@ class GenerationRun:
         seed = int.from_bytes(blake2b(key, digest_size=8).digest())
         prompt = self._settings.query_prompt if option == QUERIES else ""
         prompted_inputs = [prompt + text if text else "" for text in inputs]
-        longest = self._settings.passage_max_length
-        return self._generators[option].generate(prompted_inputs, longest, seed)
+        max_tokens = self._settings.passage_max_length
+        return self._generators[option].generate(prompted_inputs, max_tokens, seed)
 
     def _write(self, block: Block, lines: bytes) -> None:
         """Write a block to the output's folder, or to standard output."""
@@ -200,16 +210,6 @@ class GenerationRun:
             return
         with whole_binary(STREAM) as out:
             out.write(lines)
-
-    def finish(self) -> None:
-        """Write the output, whose blocks are all there, or compare a complete one's passages."""
-        contents = {"count": self.result.count, "input_sha256": self._digest.hexdigest()}
-        if self._unread_blocks:
-            raise self._other_passages()
-        if self._complete_contents not in (None, contents):
-            raise self._other_passages()
-        if self._writer is not None:
-            self._writer.finish(contents)
 
     def _other_passages(self) -> MismatchError:
         """Return the error of an output whose passages are not those of the corpus."""
