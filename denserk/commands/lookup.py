@@ -18,7 +18,7 @@ from denserk.io.manifest import Manifest, corpora_of
 from denserk.io.outputs import scratch_folder
 from denserk.records import Passage, Query
 from denserk.reporting import printable
-from denserk.tasks.search import OpenSearch
+from denserk.tasks.search import SearchSession
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -27,7 +27,7 @@ EXCERPT = 320  # characters of a passage that are printed
 UNWRAPPED = 1 << 20  # columns of an output that is no terminal
 
 
-def print_hits(paths: SearchPaths, session: OpenSearch) -> None:
+def print_hits(paths: SearchPaths, session: SearchSession) -> None:
     """Print the hits of `paths.query`, or of the queries that are typed.
 
     The corpus is read once, and the passages that may be printed are copied to a temporary file.
@@ -39,7 +39,8 @@ def print_hits(paths: SearchPaths, session: OpenSearch) -> None:
             texts.find(_passages(corpora), corpora_names, everything=True)
             for line in _typed_queries():
                 answers = _answer(session, [line])
-                _print_answers(session.opened, answers, texts, heading=not sys.stdin.isatty())
+                heading = not sys.stdin.isatty()  # a terminal shows what was typed
+                _print_answers(session.opened, answers, texts, heading=heading)
         else:
             answers = _answer(session, paths.query)
             texts.refer(docid for _, hits in answers for docid, _ in hits)
@@ -48,7 +49,7 @@ def print_hits(paths: SearchPaths, session: OpenSearch) -> None:
     session.searcher.warn_of_short_lists()
 
 
-def _answer(session: OpenSearch, query_texts: Sequence[str]) -> list[tuple[str, Hits]]:
+def _answer(session: SearchSession, query_texts: Sequence[str]) -> list[tuple[str, Hits]]:
     """Return each query's text and hits."""
     queries = [Query(f"q{number}", text) for number, text in enumerate(query_texts, start=1)]
     hits_of_queries = session.answer(queries)
@@ -63,12 +64,13 @@ def _print_answers(
     heading: bool,
 ) -> None:
     """Print the hits of queries with their passages, and why there may be none."""
-    for query, hits in answers:
+    for query_text, hits in answers:
         passages = texts.get([docid for docid, _ in hits])
-        _print_query(query, hits, passages, heading=heading)
+        _print_query(query_text, hits, passages, heading=heading)
         if not hits:
-            hint = opened.hint_without_hits([query])
-            print("     no hits" + (f" ({hint})" if hint else "") + "\n")  # noqa: T201
+            hint = opened.hint_without_hits([query_text])
+            reason = f" ({hint})" if hint else ""
+            print(f"     no hits{reason}\n")  # noqa: T201
 
 
 def _passages(corpora: dict[str, CorpusSettings]) -> Iterator[Passage]:
@@ -78,7 +80,10 @@ def _passages(corpora: dict[str, CorpusSettings]) -> Iterator[Passage]:
 
 
 def _corpora(paths: SearchPaths, opened: OpenedIndex) -> dict[str, CorpusSettings]:
-    """Return the corpora of an index by name, or the one that is given, perhaps their new place."""
+    """Return the corpora that the index was made from, by name, or --corpus in their place.
+
+    --corpus is read with the settings of the index's corpus, as the file may only have moved.
+    """
     sources = [source for manifest in opened.manifests for source in corpora_of(manifest)]
     settings = {source.name: source.settings for source in sources}
     if paths.corpus is not None:
@@ -88,17 +93,19 @@ def _corpora(paths: SearchPaths, opened: OpenedIndex) -> dict[str, CorpusSetting
         if source.absent is not None:
             raise UsageError(f"{opened.name}: {source.absent}", hint)
     if not sources:
-        reasons = [absent for manifest in opened.manifests for absent in _absent_vectors(manifest)]
-        raise UsageError("; ".join([f"{opened.name} names no corpus", *reasons]), hint)
+        problems = [f"{opened.name} names no corpus"]
+        for manifest in opened.manifests:
+            problems += _absent_vectors(manifest)
+        raise UsageError("; ".join(problems), hint)
     return settings
 
 
-def _absent_vectors(manifest: Manifest | None) -> Iterator[str]:
-    """Yield where the vectors of an index are not, whose manifests name the corpus."""
-    if manifest is not None:
-        for folder in manifest.made_from.get("vectors", ()):
-            if folder in manifest.absent:
-                yield manifest.absent[folder]
+def _absent_vectors(manifest: Manifest | None) -> list[str]:
+    """Return messages of the folders of vectors that are gone: they would name the corpus."""
+    if manifest is None:
+        return []
+    folders = manifest.made_from.get("vectors", ())
+    return [manifest.absent[folder] for folder in folders if folder in manifest.absent]
 
 
 def _typed_queries() -> Iterator[str]:
@@ -129,7 +136,7 @@ def _stream_lines() -> Iterator[str]:
 
 
 def _print_query(
-    query: str, hits: Hits, passages: Sequence[Passage | None], *, heading: bool
+    query_text: str, hits: Hits, passages: Sequence[Passage | None], *, heading: bool
 ) -> None:
     """Print rank, score, id, title and an excerpt of each hit; on a terminal with its terms."""
     from rich.console import Console
@@ -139,10 +146,9 @@ def _print_query(
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = UNWRAPPED
-    terms = set(TERM.findall(query.lower()))
-    terms = terms - STOP_WORDS or terms
+    terms = _query_terms(query_text)
     if heading:
-        console.print(Text(printable(query, None), "bold"))
+        console.print(Text(printable(query_text, None), "bold"))
     for rank, ((docid, score), passage) in enumerate(zip(hits, passages, strict=True), start=1):
         if passage is None:
             passage = Passage(docid, "(not in the corpus)")
@@ -155,6 +161,18 @@ def _print_query(
         console.print(Padding.indent(_with_marks(excerpt, terms), 5))
     if hits:
         console.print()
+
+
+def _query_terms(query_text: str) -> set[str]:
+    """Return the terms of a query without stop words; all, if there are no others.
+
+    >>> sorted(_query_terms("When does the moon rise?"))
+    ['does', 'moon', 'rise', 'when']
+    >>> sorted(_query_terms("to be"))
+    ['be', 'to']
+    """
+    terms = set(TERM.findall(query_text.lower()))
+    return terms - STOP_WORDS or terms
 
 
 def _with_marks(text: str, terms: Iterable[str]) -> "Text":

@@ -46,7 +46,7 @@ from denserk.io.versions import Version, read_whole
 
 logger = logging.getLogger(__name__)
 
-MAKER = "search with the model and settings that made the index"
+SAME_MODEL = "search with the model and settings that made the index"  # a hint
 # memory of a hit: ten copies of query, row and score (4 bytes each) while they are sorted, and then
 # row, score and id as Python objects
 HIT_BYTES = 10 * 3 * 4 + 60
@@ -70,8 +70,9 @@ class OpenedIndex:
     @property
     def name(self) -> str:
         """The name of the index in messages."""
-        more = len(self.names) - 1
-        return self.names[0] if not more else f"{self.names[0]} (and {more:,} more)"
+        if len(self.names) == 1:
+            return self.names[0]
+        return f"{self.names[0]} (and {len(self.names) - 1:,} more)"
 
     @property
     def model(self) -> Description | None:
@@ -91,27 +92,30 @@ class OpenedIndex:
         return language_hint(queries, from_json(Bm25Settings, recorded))
 
     def warn_without_hits(self, queries: Mapping[str, str], *, missing: str = "") -> None:
-        """Warn of queries without hits, given by id, and `missing`: what that means for a run."""
+        """Warn of queries without hits: their texts by id.
+
+        `missing` goes on with the message: " and are missing from the run".
+        """
         if not queries:
             return
         message = f"{len(queries):,} queries have no hits{missing} ({some(list(queries))})"
         hint = self.hint_without_hits(queries.values())
-        logger.warning(f"{message}: {hint}" if hint else message)
+        if hint:
+            message = f"{message}: {hint}"
+        logger.warning(message)
 
     def searcher(self, settings: SearchSettings) -> Searcher:
-        """Return a searcher of the index, by the options of approximate indexes in `settings`."""
-        index = _configured(self.index, settings)
-        takes_options = index is not self.index or isinstance(index, MilvusIndex)
-        if not takes_options and self.bm25:
+        """Return a searcher of the index; options that the index does not take are a UsageError."""
+        if self.bm25:
             _reject_options(settings, f"{self.names[0]} is a BM25 index")
-        elif not takes_options:
+        elif not _takes_options(self.index):
             _reject_options(settings, f"{self.names[0]} is searched exactly")
         in_lucene = self.bm25 is Engine.LUCENE
         if in_lucene:  # so many queries in one process that starting Java hardly counts
             batch = max(settings.query_batch, PROCESS_HITS // settings.hits)
             settings = replace(settings, query_batch=batch)
         return Searcher(
-            index,
+            _configured(self.index, settings),
             self.ids,
             settings,
             self.vectors_per_passage,
@@ -119,7 +123,7 @@ class OpenedIndex:
             folder_of=self.folder_of or (lambda passage: self.name),
         )
 
-    def described(self) -> list[Mapping[str, Any]]:
+    def descriptions(self) -> list[Mapping[str, Any]]:
         """Return what a run's manifest records of each folder."""
         records: list[Mapping[str, Any]] = []
         for name, manifest, size in zip(self.names, self.manifests, self.sizes, strict=True):
@@ -135,8 +139,18 @@ class OpenedIndex:
         return records
 
 
+def _takes_options(index: SearchableIndex) -> bool:
+    """Return whether an index is searched with options of approximate indexes.
+
+    A collection of Milvus checks them itself, by its kind of index.
+    """
+    if isinstance(index, ShardedIndex):
+        return not index.is_exhaustive
+    return isinstance(index, FaissIndex | MilvusIndex)
+
+
 def _configured(index: SearchableIndex, settings: SearchSettings) -> SearchableIndex:
-    """Return an index as it is searched with `settings`; one without a search option is itself."""
+    """Return an index to be searched with the options in `settings`, if it is one of faiss."""
     if isinstance(index, FaissIndex):
         return index.with_options(settings)
     if isinstance(index, ShardedIndex) and not index.is_exhaustive:
@@ -152,7 +166,7 @@ class Shard:
     name: str
     version: Version
     manifest: Manifest | None  # None if another tool wrote it
-    size: int  # vectors of a passage
+    vectors_per_passage: int
     dimension: int
     parts: Sequence[folder.Part]
     metric: Metric | None = None  # None for a vector folder
@@ -198,8 +212,9 @@ def _open_vectors(
 ) -> OpenedIndex:
     """Open folders of vectors and indexes of vectors as one index."""
     shards = [_open_shard(name, settings, compute) for name in names]
+    _require_one_index(shards)
     metric = _common_metric(shards)
-    size = shards[0].size
+    per_passage = shards[0].vectors_per_passage
     exact_parts: list[folder.Part] = []
     approximate_parts: list[folder.Part] = []
     engines: list[SearchableIndex] = []
@@ -211,16 +226,17 @@ def _open_vectors(
             engines.append(shard.approximate)
     if not engines:
         _reject_options(settings, f"{names[0]} is searched exactly")
-    if sum(part.passages for part in exact_parts):
+    if any(part.passages for part in exact_parts):
         device = settings.index_device or compute.device
-        engines.insert(0, _open_exact(exact_parts, metric, size, device, compute.threads))
+        exact_engine = _open_exact(exact_parts, metric, per_passage, device, compute.threads)
+        engines.insert(0, exact_engine)  # rows of exact parts come first, as their ids do below
     if not engines:
         raise InputError(names[0], None, "no vectors", "at least one")
     index: SearchableIndex = ShardedIndex(
         engines, shards[0].dimension, is_exhaustive=not approximate_parts
     )
     if not is_one_index:
-        _log_shards(shards, len(index) // size, metric)
+        _log_shards(shards, len(index) // per_passage, metric)
         _require_memory_of_hits(settings, len(index))
     if len(engines) == 1:
         index = engines[0]
@@ -232,7 +248,7 @@ def _open_vectors(
         [shard.manifest for shard in shards],
         versions=[shard.version for shard in shards],
         sizes=[folder.folder_bytes(Path(name)) for name in names],
-        vectors_per_passage=size,
+        vectors_per_passage=per_passage,
         metric=metric,
         folder_of=ids.folder_of,
     )
@@ -247,34 +263,47 @@ def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -
     if engine in BM25_ENGINES:
         raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
     path = Path(name) / folder.INDEX
-    size = vectors_per_passage(manifest)
+    per_passage = vectors_per_passage(manifest)
     vectors.check_index(path.parent, manifest)
-    index = None
+    approximate = None
     if is_flat(path):
         flat, metric = map_flat(path)
         rows, dimension = flat.shape
     else:
         tuned_options = manifest.contents.get("search", {}) if manifest else {}
         device = settings.index_device or compute.device
-        index = FaissIndex(path, settings, device, compute.threads, tuned_options)
-        rows, dimension, metric = len(index), index.dimension, index.metric
-    ids = path.with_name(folder.DOCID)
-    read_rows = partial(_map_rows, path, version)
-    part = folder.Part(name, ids, rows // size, size, rows, read_rows, version)
-    return Shard(name, version, manifest, size, dimension, [part], metric, index)
+        approximate = FaissIndex(path, settings, device, compute.threads, tuned_options)
+        rows = len(approximate)
+        dimension = approximate.dimension
+        metric = approximate.metric
+    part = folder.Part(
+        name,
+        path.with_name(folder.DOCID),
+        passages=rows // per_passage,
+        lines=per_passage,
+        rows=rows,
+        vectors=partial(_map_rows, path, version),
+        version=version,
+    )
+    return Shard(name, version, manifest, per_passage, dimension, [part], metric, approximate)
 
 
 def _open_vector_folder(name: str, version: Version) -> Shard:
     """Open a folder of vectors, each of whose blocks is a part."""
     opened = vectors.open_vectors(name)
-    size = opened.vectors_per_passage
+    per_passage = opened.vectors_per_passage
     parts = []
     for block in opened.finished:
-        ids = opened.ids_of(block)
-        read_rows = partial(opened.map_block, block)
-        rows = block.count * size
-        parts.append(folder.Part(name, ids, block.count, 1, rows, read_rows, version))
-    return Shard(name, version, opened.manifest, size, opened.dimension, parts)
+        part = folder.Part(
+            name,
+            opened.ids_of(block),
+            passages=block.count,
+            rows=block.count * per_passage,
+            vectors=partial(opened.map_block, block),
+            version=version,
+        )
+        parts.append(part)
+    return Shard(name, version, opened.manifest, per_passage, opened.dimension, parts)
 
 
 def _map_rows(path: Path, version: Version) -> NDArray[np.float32]:
@@ -284,29 +313,37 @@ def _map_rows(path: Path, version: Version) -> NDArray[np.float32]:
     return rows
 
 
-def _common_metric(shards: Sequence[Shard]) -> Metric:
-    """Return the metric of shards, which must belong together."""
+def _require_one_index(shards: Sequence[Shard]) -> None:
+    """Raise a MismatchError for shards that cannot be searched as one index."""
     folder.require_same("dimensions", [(shard.name, shard.dimension) for shard in shards])
-    folder.require_same("vectors per passage", [(shard.name, shard.size) for shard in shards])
+    folder.require_same(
+        "vectors per passage", [(shard.name, shard.vectors_per_passage) for shard in shards]
+    )
     metrics = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
     folder.require_same("as its metric", metrics)
     manifests = [(shard.name, shard.manifest) for shard in shards]
     with_model = [(name, manifest) for name, manifest in manifests if model_of(manifest)]
-    common_model(with_model or manifests)
+    if with_model:
+        common_model(with_model)
     folder.check_shards(manifests)
-    if metrics:
-        return metrics[0][1]
+
+
+def _common_metric(shards: Sequence[Shard]) -> Metric:
+    """Return the metric of shards: of their indexes, or of the model of a vector folder."""
+    for shard in shards:
+        if shard.metric is not None:
+            return shard.metric
     return metric_of(shards[0].manifest)
 
 
 def _log_shards(shards: Sequence[Shard], passages: int, metric: Metric) -> None:
     """Log what is searched as one index, and how."""
-    named = f"{len(shards):,} shards" if len(shards) > 1 else shards[0].name
-    compared = "inner product" if metric is Metric.INNER else "distance"
-    searched = "all exactly"
+    name = f"{len(shards):,} shards" if len(shards) > 1 else shards[0].name
+    metric_name = "inner product" if metric is Metric.INNER else "distance"
+    method = "all exactly"
     if any(shard.approximate is not None for shard in shards):
-        searched = "approximate ones by their own engines"
-    logger.info(f"{named}: {passages:,} passages, compared by {compared}, {searched}")
+        method = "approximate ones by their own engines"
+    logger.info(f"{name}: {passages:,} passages, compared by {metric_name}, {method}")
 
 
 def _require_memory_of_hits(settings: SearchSettings, rows: int) -> None:
@@ -319,9 +356,13 @@ def _require_memory_of_hits(settings: SearchSettings, rows: int) -> None:
 
 
 def _open_exact(
-    parts: Sequence[folder.Part], metric: Metric, size: int, device: str, threads: int | None
+    parts: Sequence[folder.Part],
+    metric: Metric,
+    vectors_per_passage: int,
+    device: str,
+    threads: int | None,
 ) -> SearchableIndex:
-    """Open the exact search in torch, on a GPU if there is one."""
+    """Open the exact search in torch: on the device given, or on a GPU if there is one."""
     import torch
 
     from denserk.index.exact import ExactIndex
@@ -329,11 +370,15 @@ def _open_exact(
 
     if threads:
         torch.set_num_threads(threads)
-    chosen_device = "cpu"
-    if device != "auto" or torch.cuda.is_available():
-        chosen_device = str(choose_device(device))
-    vectors_of_parts = folder.ChainedVectors(parts)
-    return ExactIndex(vectors_of_parts, metric, chosen_device, size, bfloat16=has_bfloat16())
+    if device == "auto" and not torch.cuda.is_available():
+        device = "cpu"
+    return ExactIndex(
+        folder.ChainedVectors(parts),
+        metric,
+        str(choose_device(device)),
+        vectors_per_passage,
+        bfloat16=has_bfloat16(),
+    )
 
 
 def _open_bm25(
@@ -355,7 +400,8 @@ def _open_bm25(
     else:
         index = Bm25Index(path, bm25, threads)
         part = folder.Part(name, path / folder.DOCID, len(index), version=version)
-        ids = passage_ids = folder.PassageIds([part])
+        passage_ids = folder.PassageIds([part])
+        ids = passage_ids
         folder_of = passage_ids.folder_of
     return OpenedIndex(
         [name],

@@ -11,7 +11,7 @@ from denserk.config.encoding import Backend, ComputeSettings, Dtype
 from denserk.config.options import NOTHING
 from denserk.config.retrieval import Metric
 from denserk.errors import MismatchError, UsageError
-from denserk.index.opening import MAKER, OpenedIndex
+from denserk.index.opening import SAME_MODEL, OpenedIndex
 from denserk.io import vectors
 from denserk.io.manifest import Description, metric_of_model, refuse_other_model
 from denserk.io.model_files import can_be_on_hub
@@ -52,12 +52,12 @@ def load_query_encoder(
         logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
     from denserk.models.text_encoder import TextEncoder
 
-    recorded = None if force else opened.model
-    encoder = TextEncoder(model, *overrides, compute, like=recorded)
-    is_recorded_model = recorded is not None and recorded["fingerprint"] == encoder.fingerprint
-    int8 = recorded.get("int8") if recorded is not None and is_recorded_model else None
-    if int8 and encoder.backend is Backend.OPENVINO:
-        _use_int8(opened, encoder, int8)
+    encoder = TextEncoder(model, *overrides, compute, like=None if force else opened.model)
+    if index_model and not force:
+        int8 = index_model.get("int8")
+        is_index_model = index_model["fingerprint"] == encoder.fingerprint
+        if int8 and is_index_model and encoder.backend is Backend.OPENVINO:
+            _use_int8(opened, encoder, int8)
     description = encoder.description()
     refuse_other_queries(opened, encoder.dimension, description, encoder.name, force=force)
     return encoder
@@ -76,10 +76,10 @@ def in_precision_of_index(opened: OpenedIndex, compute: ComputeSettings) -> Comp
     if on_cpu and dtype is Dtype.FLOAT16:
         logger.info(f"queries are encoded in {compute.precision}, as a CPU computes no float16")
         return compute
-    other_head_dtype = head_dtype if on_cpu and head_dtype is not dtype else None
-    index_compute = replace(
-        compute, dtype=dtype, head_dtype=other_head_dtype, fp16=False, bf16=False
-    )
+    head_override = None
+    if on_cpu and head_dtype is not dtype:  # a GPU computes the head in the same precision
+        head_override = head_dtype
+    index_compute = replace(compute, dtype=dtype, head_dtype=head_override, fp16=False, bf16=False)
     if index_compute.precision != compute.precision:
         logger.info(
             f"queries are encoded in {index_compute.precision}, as {opened.name} was; --dtype "
@@ -118,9 +118,9 @@ def refuse_other_queries(
     """Reject queries of another dimension, or, unless `force`, of another model or settings."""
     index_dimension = opened.index.dimension
     if index_dimension != dimension:
-        hint = MAKER
+        hint = SAME_MODEL
         if index_dimension < dimension:
-            hint = f"{MAKER} (--truncate-dim {index_dimension}, if its vectors were cut)"
+            hint = f"{SAME_MODEL} (--truncate-dim {index_dimension}, if its vectors were cut)"
         raise MismatchError(
             f"{opened.name} holds vectors of {index_dimension} dimensions, {name} makes "
             f"{dimension}",
@@ -134,7 +134,8 @@ def refuse_other_queries(
     if force:
         return
     teacher = None if model is None else model.get("queries_of")
-    if teacher:  # whose index it is for, with any texts
+    if teacher:
+        # an encoder of queries alone fits the passages of its teacher, whatever its own settings
         model = {**(opened.model or {}), **teacher}
-    compared = f"{opened.name} and the queries of {name}"
-    refuse_other_model(opened.model, model, compared, f"{MAKER}, or add --force")
+    vectors_in_message = f"{opened.name} and the queries of {name}"
+    refuse_other_model(opened.model, model, vectors_in_message, f"{SAME_MODEL}, or add --force")

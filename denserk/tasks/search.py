@@ -47,20 +47,20 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class PreparedQueries:
-    """Queries, what makes vectors of them, or texts (BM25), and the model that encodes them."""
+    """Queries, and how they are searched for."""
 
     queries: Sequence[Query]
-    encode: Callable[[Sequence[Query]], NDArray[Any]]
-    model: Description | None = None
+    encode: Callable[[Sequence[Query]], NDArray[Any]]  # to vectors; for BM25 to their texts
+    model: Description | None = None  # that encodes them
 
 
 @dataclass(frozen=True)
-class OpenSearch:
+class SearchSession:
     """An open index, its searcher, and the queries that are prepared for it."""
 
     opened: OpenedIndex
     searcher: Searcher
-    topics: Sequence[Query]  # that have texts
+    topics: Sequence[Query]  # of --topics and --query; none where --encoded-queries stands alone
     prepared: PreparedQueries
 
     def answer(self, queries: Sequence[Query]) -> list[tuple[str, Hits]]:
@@ -90,7 +90,7 @@ def search(
         own_precision=own_precision,
     ) as session:
         result = _write_run(paths, session)
-        _describe(paths, settings, session, result)
+    _describe(paths, settings, session, result)
     return result
 
 
@@ -104,7 +104,7 @@ def open_search(
     milvus: CollectionSettings = CollectionSettings(),  # noqa: B008
     *,
     own_precision: bool = False,
-) -> Iterator[OpenSearch]:
+) -> Iterator[SearchSession]:
     """Open an index, or else the `milvus` collection, and prepare the queries of `paths`.
 
     `representation` and `text` hold fields that replace those of the model's settings. `compute` is
@@ -112,7 +112,8 @@ def open_search(
     in its precision even if that is the default; otherwise the default is replaced by the precision
     that the index was encoded in.
     """
-    own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)
+    if compute.dtype is not Dtype.FLOAT32 or compute.head_dtype is not None:
+        own_precision = True
     if paths.verify:
         folders = folder.expanded(paths.index, "--index")
         if paths.encoded_queries:
@@ -139,7 +140,7 @@ def open_search(
                 force=paths.force,
             )
             prepared = PreparedQueries(topics, encoder.encode_queries, encoder.description())
-        yield OpenSearch(opened, searcher, topics, prepared)
+        yield SearchSession(opened, searcher, topics, prepared)
 
 
 def open_collection(index: MilvusIndex) -> OpenedIndex:
@@ -216,7 +217,7 @@ def _rows_by_id(name: str, blocks: Sequence[VectorBlock]) -> dict[str, int]:
     return rows
 
 
-def _write_run(paths: SearchPaths, session: OpenSearch) -> SearchResult:
+def _write_run(paths: SearchPaths, session: SearchSession) -> SearchResult:
     """Search for batches of queries, which are encoded when they are needed."""
     result = SearchResult()
     searcher = session.searcher
@@ -241,18 +242,19 @@ def _write_run(paths: SearchPaths, session: OpenSearch) -> SearchResult:
 
 
 def _rankings(
-    session: OpenSearch, result: SearchResult, progress: Progress
+    session: SearchSession, result: SearchResult, progress: Progress
 ) -> Iterator[tuple[str, Hits]]:
     """Yield the hits of each query, and count them in `result`."""
     queries = session.prepared.queries
     query_batch = session.searcher.settings.query_batch
-    step = query_batch * max(1, ENCODED_AT_ONCE // query_batch)
+    step = query_batch * max(1, ENCODED_AT_ONCE // query_batch)  # whole batches of the search
     for first in range(0, len(queries), step):
         batch = queries[first : first + step]
         started = time.perf_counter()
         encoded = session.prepared.encode(batch)
         result.encoding_seconds += time.perf_counter() - started
-        for qid, hits in session.searcher.search([query.qid for query in batch], encoded):
+        qids = [query.qid for query in batch]
+        for qid, hits in session.searcher.search(qids, encoded):
             yield qid, hits
             result.queries += 1
             if not hits:
@@ -261,14 +263,14 @@ def _rankings(
 
 
 def _describe(
-    paths: SearchPaths, settings: SearchSettings, session: OpenSearch, result: SearchResult
+    paths: SearchPaths, settings: SearchSettings, session: SearchSession, result: SearchResult
 ) -> None:
     """Write the manifest beside the run."""
-    indexes = session.opened.described()
+    indexes = session.opened.descriptions()
     topics = None
     if session.topics:
-        texts = texts_sha256([query.qid, query.text] for query in session.topics)
-        topics = {"name": paths.topics, "sha256": texts}
+        sha256 = texts_sha256([query.qid, query.text] for query in session.topics)
+        topics = {"name": paths.topics, "sha256": sha256}
     made_from = {
         "index": indexes[0] if len(indexes) == 1 else indexes,
         "model": session.prepared.model,
