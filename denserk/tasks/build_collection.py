@@ -27,7 +27,7 @@ from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, Manifest, common_model, metric_of_model
 from denserk.io.vectors import VectorSource, verify_folders
 from denserk.reporting import track
-from denserk.tasks.build_index import RECALL_DEPTH, IndexResult, measure_recall, resumed
+from denserk.tasks.build_index import RECALL_DEPTH, IndexResult, check_present, measure_recall
 
 logger = logging.getLogger(__name__)
 # options of IndexSettings and IndexPaths that a collection takes
@@ -46,19 +46,19 @@ def build_collection(
     planned = _describe(sources, settings, milvus)
     with closing(Collection(milvus, create=True)) as collection:
         present = _prepare(collection, paths, planned)
-        if present is None or not present.complete:
+        if present is not None and present.complete:
+            contents = present.contents
+        else:
             contents = _load(collection, sources, planned, present, milvus)
-            present = replace(planned, complete=True, contents=contents)
-            collection.note_manifest(present)
+            collection.note_manifest(replace(planned, complete=True, contents=contents))
             if _is_measurable(sources, milvus):
-                recall = _measure_recall(sources, settings, milvus)
-                present = replace(present, contents={**contents, "recall": recall})
-                collection.note_manifest(present)
+                contents = {**contents, "recall": _measure_recall(sources, settings, milvus)}
+                collection.note_manifest(replace(planned, complete=True, contents=contents))
     return IndexResult(
-        count=present.contents["count"],
+        count=contents["count"],
         bytes=0,
         seconds=time.perf_counter() - started,
-        recall=present.contents.get("recall"),
+        recall=contents.get("recall"),
     )
 
 
@@ -73,7 +73,10 @@ def _refuse_other_options(paths: IndexPaths, settings: IndexSettings) -> None:
 def _describe(
     sources: Sequence[VectorSource], settings: IndexSettings, milvus: MilvusIndexSettings
 ) -> Manifest:
-    """Return the manifest of a collection that is not loaded yet."""
+    """Return the manifest of a collection that is not loaded yet.
+
+    A model whose vectors Milvus would rank differently is a UsageError, unless --metric is given.
+    """
     recorded_settings = {
         "engine": Engine.MILVUS.value,
         "milvus_index": milvus.milvus_index,
@@ -101,7 +104,9 @@ def _prepare(collection: Collection, paths: IndexPaths, planned: Manifest) -> Ma
     if not paths.resume:
         hint = "--resume continues it, --overwrite replaces it"
         raise UsageError(f"{collection.place} exists already", hint)
-    return resumed(collection.place, collection.read_manifest(), planned)
+    present = collection.read_manifest()
+    check_present(collection.place, present, planned)
+    return present
 
 
 def _is_measurable(sources: Sequence[VectorSource], milvus: MilvusIndexSettings) -> bool:
@@ -154,7 +159,8 @@ def _load(
                 rows = vectors[first * per_passage : (first + step) * per_passage]
                 loading.write(batch_ids, rows)
                 progress.advance(len(batch_ids))
-    loading.finish()
+        loading.settle()
+    loading.require_rows()
     return {
         "count": loading.rows // per_passage,
         "vectors_per_passage": per_passage,
@@ -173,7 +179,7 @@ class _Loading:
         self.rows = 0  # present or written
 
     def resume(self) -> None:
-        """Skip the rows that are surely there."""
+        """Skip the rows that an interrupted load noted as written."""
         self._present_rows = int(self._collection.noted(ROWS) or 0)
         logger.info(
             f"{self._collection.place}: {self._present_rows:,} rows are there, load resumed"
@@ -181,20 +187,23 @@ class _Loading:
 
     def write(self, ids: Sequence[str], vectors: Vectors) -> None:
         """Write the vectors of some passages, unless they are there."""
-        names = [docid for docid in ids for _ in range(self._vectors_per_passage)]
+        ids_of_rows = [docid for docid in ids for _ in range(self._vectors_per_passage)]
         first_row = self.rows
-        self.rows += len(names)
+        self.rows += len(ids_of_rows)
         if self.rows <= self._present_rows:
             return
-        self._collection.write(first_row, names, vectors.astype(np.float32))
+        self._collection.write(first_row, ids_of_rows, vectors.astype(np.float32))
         self._batches += 1
         if self._batches % KEPT_EVERY == 0:
             self._collection.note(ROWS, str(self.rows))
 
-    def finish(self) -> None:
-        """Note the number of rows, wait for the server, and compare with what it holds."""
+    def settle(self) -> None:
+        """Note the number of rows, and wait until the server has indexed them."""
         self._collection.note(ROWS, str(self.rows))
         self._collection.settle()
+
+    def require_rows(self) -> None:
+        """Raise a ServerError unless the server holds all rows."""
         count = self._collection.count()
         if count != self.rows:
             message = (

@@ -56,18 +56,18 @@ RECALL_BLOCK = 16_384  # vectors compared at once
 
 @dataclass(frozen=True)
 class IndexResult:
-    """Passages, bytes of the folder, seconds, and the recall of an approximate index."""
+    """The size of an index, and how it was built."""
 
-    count: int
-    bytes: int
+    count: int  # passages
+    bytes: int  # of the folder; 0 for a collection of a server
     seconds: float
-    recall: float | None = None
+    recall: float | None = None  # of an approximate index, if it was measured
 
 
 class Plan(ABC):
-    """The content of an index folder, which is checked before anything is written."""
+    """The content of an index folder, whose inputs are checked when it is planned."""
 
-    settings: Mapping[str, Any]  # of the manifest
+    recorded_settings: Mapping[str, Any]  # in the manifest
     made_from: Mapping[str, Any]
 
     @abstractmethod
@@ -96,7 +96,7 @@ def build_index(
         verify_folders(folders)
     if settings.type is IndexType.BM25:
         plan: Plan = Bm25Plan(paths.corpus or "", settings, bm25, corpus)
-        contents = _build(paths, inputs, plan, Versions.of([]))
+        contents = _build(paths, inputs, plan, Versions.of([]))  # a corpus is read once
     else:
         versions = Versions.of(folders)  # the whole index is of one version of each
         with versions.reading():
@@ -132,13 +132,14 @@ def _build(
 
     An index is built in one go, beside its place: until it is complete, an old one stays there.
     """
-    planned = manifest.Manifest(manifest.Kind.INDEX, False, plan.settings, plan.made_from)
+    planned = manifest.Manifest(manifest.Kind.INDEX, False, plan.recorded_settings, plan.made_from)
     output = Path(paths.output)
     starts_over = paths.overwrite
     if paths.resume and (output / manifest.NAME).exists():
         present = manifest.read_manifest(output, manifest.Kind.INDEX, unfinished=True)
         if present.complete:
-            return resumed(output, present, planned).contents
+            check_present(output, present, planned)
+            return present.contents
         starts_over = True
     with whole_folder(output, overwrite=starts_over) as folder:
         contents = plan.fill(folder)
@@ -164,10 +165,10 @@ def is_approximate(name: str) -> bool:
     return path.is_file() and path.with_name(manifest.NAME).is_file() and not is_flat(path)
 
 
-def resumed(
+def check_present(
     where: str | Path, present: manifest.Manifest, planned: manifest.Manifest
-) -> manifest.Manifest:
-    """Return the manifest that is present; a MismatchError if the planned one differs from it."""
+) -> None:
+    """Raise a MismatchError unless an index that is resumed is the planned one; log if complete."""
     hint = "choose another output, or replace it with --overwrite"
     present_inputs = dict(present.made_from)
     planned_inputs = dict(planned.made_from)
@@ -183,7 +184,6 @@ def resumed(
         raise MismatchError(f"{where} was built before {names} was encoded again", hint)
     if present.complete:
         logger.info(f"{where} is finished: nothing to do")
-    return present
 
 
 def _compared_settings(index: manifest.Manifest) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _compared_settings(index: manifest.Manifest) -> dict[str, Any]:
 
 
 def with_engine(settings: IndexSettings) -> IndexSettings:
-    """Return settings that name their engine: the one given, or the default."""
+    """Return settings that name engine and metric: those given, or the defaults."""
     default = Engine.FAISS
     if settings.type is IndexType.BM25:
         default = Engine.BM25S
@@ -202,7 +202,10 @@ def with_engine(settings: IndexSettings) -> IndexSettings:
 
 
 def with_metric(settings: IndexSettings, model: manifest.Description | None) -> IndexSettings:
-    """Return settings that name their metric: the one given, or that of the vectors' model."""
+    """Return settings that name their metric: the one given, or that of the vectors' model.
+
+    Inner product where the model compares by distance is allowed, with a warning.
+    """
     metric = manifest.metric_of_model(model)
     if settings.metric is None:
         return replace(settings, metric=metric)
@@ -231,7 +234,8 @@ class Bm25Plan(Plan):
         else:
             require("bm25s", PURPOSE)
             Analyzer(bm25)  # raises an error for a stemmer or stop words that are not there
-        self.settings = as_json(settings) | {"bm25": as_json(bm25), "corpus": as_json(corpus)}
+        self.recorded_settings = as_json(settings)
+        self.recorded_settings |= {"bm25": as_json(bm25), "corpus": as_json(corpus)}
         self.made_from = {"texts": source}
 
     def fill(self, folder: Path) -> dict[str, Any]:
@@ -271,7 +275,6 @@ class MergePlan(Plan):
         vectors: list[str] = []
         for part in self._parts:
             vectors += part.manifest.made_from.get("vectors", [])
-        self.settings = as_json(with_engine(self._parts[0].settings(settings)))
         self.made_from = {
             "indexes": [
                 {"name": part.name, "sha256": part.manifest.contents["sha256"]}
@@ -280,6 +283,8 @@ class MergePlan(Plan):
             "vectors": vectors,
             "model": manifest.common_model((part.name, part.manifest) for part in self._parts),
         }
+        trained_settings = self._parts[0].settings(settings)
+        self.recorded_settings = as_json(with_engine(trained_settings))
 
     def fill(self, folder: Path) -> dict[str, Any]:
         """Write index and ids into a folder; return the contents of its manifest."""
@@ -323,11 +328,12 @@ class VectorsPlan(Plan):
             template_source = {"name": self._template.name, "sha256": self._template.sha256}
             made_from["trained_as"] = template_source
         self.made_from = made_from
+
         self._settings = with_engine(with_metric(settings, model))
-        self.settings = as_json(self._settings)
-        self._count = known_count(self._sources)
+        self.recorded_settings = as_json(self._settings)
+        self._count = known_count(self._sources)  # None where only reading them tells it
         per_passage = self._sources[0].vectors_per_passage
-        self._queries = _read_queries(self._settings, per_passage, model)
+        self._queries = _read_queries(self._settings, per_passage, model)  # of --target-recall
         self._check_room()
 
     def _refuse_other_training(
@@ -379,9 +385,9 @@ class VectorsPlan(Plan):
         return contents | {"factory": factory, "recall": recall}
 
 
-def _journal_sha256(vectors: manifest.Manifest | None) -> str | None:
+def _journal_sha256(folder_manifest: manifest.Manifest | None) -> str | None:
     """Return the checksum that a folder of vectors has of its journal, and so of its files."""
-    return None if vectors is None else vectors.contents.get("journal_sha256")
+    return None if folder_manifest is None else folder_manifest.contents.get("journal_sha256")
 
 
 def _read_queries(
@@ -429,7 +435,7 @@ def measure_recall(
 
     count = len(index)
     depth = min(RECALL_DEPTH, count)
-    queries = _drawn_rows(count, blocks(), settings.seed)
+    queries = _draw_vectors(count, blocks(), settings.seed)
     parts = (ExactIndex(np.array(block, np.float32), settings.similarity) for block in blocks())
     _, exact_hits = ShardedIndex(parts, index.dimension).search(queries, depth)
     _, hits = index.search(queries, depth)
@@ -440,8 +446,8 @@ def measure_recall(
     return round(recall, 4)
 
 
-def _drawn_rows(count: int, blocks: Iterable[Vectors], seed: int) -> Vectors:
-    """Return some of `count` vectors, drawn at random."""
+def _draw_vectors(count: int, blocks: Iterable[Vectors], seed: int) -> Vectors:
+    """Return RECALL_QUERIES of the `count` vectors in blocks, drawn at random."""
     generator = np.random.default_rng(seed)
     rows = np.sort(generator.choice(count, min(RECALL_QUERIES, count), replace=False))
     drawn = []

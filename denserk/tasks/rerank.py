@@ -48,11 +48,11 @@ class Candidates(NamedTuple):
 
 @dataclass
 class RerankResult:
-    """Queries, pairs that were scored, the seconds that took, and lines of the run."""
+    """The size of a reranked run, and the work."""
 
     queries: int = 0
-    pairs: int = 0
-    hits: int = 0
+    pairs: int = 0  # of query and passage that were scored, in `scoring_seconds`
+    hits: int = 0  # lines of the run
     scoring_seconds: float = 0.0
 
 
@@ -81,18 +81,18 @@ def rerank(
             with track("reranking", pairs, "pairs") as progress:
                 rankings = reranker.rankings(run.candidates(), texts, progress.advance)
                 hits = write_run(paths.output, rankings, settings.output_format, settings.tag)
-        result = reranker.result
-        result.hits = hits
-        reranker.ranking.report()
-        topics_sha256 = texts_sha256([query.qid, query.text] for query in queries.values())
-        made_from = {
-            "model": scorer.description(),
-            "run": {"name": paths.run, "sha256": run.sha256},
-            "topics": {"name": paths.topics, "sha256": topics_sha256},
-            "corpus": {"name": paths.corpus, **as_json(corpus)},
-        }
-        counts = {"queries": result.queries, "pairs": result.pairs, "hits": result.hits}
-        describe_run(paths.output, settings, made_from, counts)
+    result = reranker.result
+    result.hits = hits
+    reranker.ranking.report()
+    topics_sha256 = texts_sha256([query.qid, query.text] for query in queries.values())
+    made_from = {
+        "model": scorer.description(),
+        "run": {"name": paths.run, "sha256": run.sha256},
+        "topics": {"name": paths.topics, "sha256": topics_sha256},
+        "corpus": {"name": paths.corpus, **as_json(corpus)},
+    }
+    counts = {"queries": result.queries, "pairs": result.pairs, "hits": result.hits}
+    describe_run(paths.output, settings, made_from, counts)
     return result
 
 
@@ -102,7 +102,7 @@ class RereadRun:
     def __init__(self, name: str, scratch: Path, settings: RerankSettings) -> None:
         self._settings = settings
         self._path = name
-        if name == STREAM:
+        if name == STREAM:  # cannot be read twice
             self._path = str(scratch / "standard-input")
             with Path(self._path).open("wb") as copy:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
