@@ -204,7 +204,7 @@ class RankingSettings(TagSettings):
 
     @property
     def kept(self) -> int:
-        """Return the number of hits per query in the run."""
+        """The number of hits per query in the run."""
         if self.max_passage and self.max_passage_hits is not None:
             return self.max_passage_hits
         return self.hits
@@ -367,10 +367,10 @@ class CollectionSettings(Settings):
         name = self.collection
         if name and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", name):
             raise UsageError(f"--collection {name}: at most 255 letters, digits and _")
-        _ = self.parameters
+        _ = self.parameters  # raises for what is not NAME=VALUE
 
     def _check_address(self, uri: str) -> None:
-        """Raise a UsageError for an address with credentials, or of neither a file nor a server."""
+        """Raise a UsageError unless an address is a local file or a server, without credentials."""
         parts = urlsplit(uri)
         if "@" in uri or parts.query or parts.fragment:
             raise UsageError(
@@ -396,7 +396,7 @@ class CollectionSettings(Settings):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters as Milvus expects them: numbers and booleans where they are."""
+        """Return --set milvus-params by name: values that are JSON (32, true), else strings."""
         parameters: dict[str, Any] = {}
         for part in self.milvus_params or ():
             name, _, text = part.partition("=")

@@ -103,10 +103,10 @@ def warmup_steps_of(
 class Trainer:
     """Runs a step over batches.
 
-    Item i of `batches`, which has `steps_per_epoch`, is this process's share of batch i; `report`
-    gets a step and its entry of the log, `history`, as `logs`. `step_number` counts the updates
-    done, `first_step` those when this run started or resumed. `warmup_must_fit`: see
-    `warmup_steps_of`.
+    `batches` has `steps_per_epoch`, and its item i is this process's share of batch i. A step is an
+    update of the weights: `step_number` counts those done, `first_step` those done when this run
+    started or resumed. `history` is the log. For each of its entries `report` is called with the
+    step and, as `logs`, the values. `warmup_must_fit`: see `warmup_steps_of`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Trainer:
         self.model = training.model.to(device)
         self.settings = optimizer
         self.output = output
-        self.folder = output / CHECKPOINTS
+        self.checkpoints_folder = output / CHECKPOINTS
         self.device = device
         self.seed = seed
         self.validation = validation
@@ -137,25 +137,31 @@ class Trainer:
         self.per_update = optimizer.gradient_accumulation_steps
         self.updates_per_epoch = self.batches.steps_per_epoch / self.per_update
         self.eval_steps = validation.eval_steps or max(1, int(self.updates_per_epoch))
-        self.total = ceil(len(self.batches) / self.per_update)
-        self.log_steps = optimizer.logging_steps or max(1, min(LOG_LINES, self.total // LOG_LINES))
+        self.total_steps = ceil(len(self.batches) / self.per_update)
+        default_log_steps = max(1, min(LOG_LINES, self.total_steps // LOG_LINES))
+        self.log_steps = optimizer.logging_steps or default_log_steps
 
         self.step_number = 0
         self.first_step = 0
         self.history: list[dict[str, Any]] = []
         self._stopped = False
-        self._notes: dict[str, float] = {}
-        self._sums: Terms = {}  # of the steps since the last line of the log
+        self._notes: dict[str, float] = {}  # latest values, shown beside the progress
+        # of the steps since the last line of the log: sums of the losses, and their number
+        self._sums: Terms = {}
         self._summed = 0
+        # of the last step
+        self._grad_norm: Tensor | float = 0.0
+        self._learning_rate = 0.0
         self._throughput = _Throughput()
 
         if optimizer.gradient_checkpointing:
             _enable_checkpointing(self.model)
         self._optimizer = _new_optimizer(self.model, optimizer)
-        warmup = warmup_steps_of(optimizer, self.total, must_fit=warmup_must_fit)
-        self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total)
+        warmup = warmup_steps_of(optimizer, self.total_steps, must_fit=warmup_must_fit)
+        self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total_steps)
         dtype = optimizer.dtype
         cpu_has_no_bfloat16 = device.type == "cpu" and not devices.has_bfloat16()
+        # computes in float32 where bfloat16 was asked for
         self._widened = dtype is Dtype.BFLOAT16 and cpu_has_no_bfloat16
         is_mixed = dtype is not Dtype.FLOAT32 and not self._widened
         autocast_dtype = devices.DTYPES[dtype] if is_mixed else None
@@ -202,9 +208,9 @@ class Trainer:
         checkpoints = self._checkpoints()
         if resume and checkpoints:
             self._load_checkpoint(checkpoints[-1])
-        with track("training", self.total, "steps") as progress:
+        with track("training", self.total_steps, "steps") as progress:
             progress.advance(self.step_number)
-            if not (self._stopped or self.step_number == self.total):
+            if not (self._stopped or self.step_number == self.total_steps):
                 self._train(progress)
 
     def _train(self, progress: Progress) -> None:
@@ -214,7 +220,7 @@ class Trainer:
         if is_cuda:
             torch.cuda.reset_peak_memory_stats()
         remaining_batches = iter(self._loader(pin_memory=is_cuda))
-        while self.step_number < self.total and not self._stopped:
+        while self.step_number < self.total_steps and not self._stopped:
             start = time.perf_counter()
             batches = list(islice(remaining_batches, self.per_update))
             self._throughput.waited += time.perf_counter() - start
@@ -244,6 +250,18 @@ class Trainer:
 
     def training_step(self, batches: list[Any]) -> None:
         """Update the weights once, by the gradient of the loss over some batches."""
+        terms = self._compute_gradients(batches)
+        if not torch.isfinite(total(terms)):
+            step = self.step_number + 1
+            values_text = _as_text({name: term.item() for name, term in terms.items()})
+            raise self._diverged(f"the loss of step {step} is not a number ({values_text})")
+        self._update_weights()
+        self._sums = {name: self._sums.get(name, 0.0) + term for name, term in terms.items()}
+        self._summed += 1
+        self.step_number += 1
+
+    def _compute_gradients(self, batches: list[Any]) -> Terms:
+        """Add the gradients of batches up, over all processes; return the terms of the loss."""
         self.model.train()
         terms: Terms = {}
         update = Update(self._backward, self._autocast, batches)
@@ -254,30 +272,27 @@ class Trainer:
         self._throughput.tokens += update.tokens
         self._throughput.positions += update.positions
         devices.sum_gradients(self.model.parameters())
-        if not torch.isfinite(total(terms)):
-            shown_terms = _shown({name: term.item() for name, term in terms.items()})
-            step = self.step_number + 1
-            raise self._diverged(f"the loss of step {step} is not a number ({shown_terms})")
-        self._scaler.unscale_(self._optimizer)
-        limit = self.settings.max_grad_norm or torch.inf
-        self._grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        self._rate = self._scheduler.get_last_lr()[0]
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        self._scheduler.step()
-        self._optimizer.zero_grad()
-        self._sums = {name: self._sums.get(name, 0.0) + term for name, term in terms.items()}
-        self._summed += 1
-        self.step_number += 1
+        return terms
 
     def _backward(self, loss: Tensor) -> None:
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
+    def _update_weights(self) -> None:
+        """Clip the gradients, and go one step of optimizer and schedule."""
+        self._scaler.unscale_(self._optimizer)
+        limit = self.settings.max_grad_norm or torch.inf
+        self._grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        self._learning_rate = self._scheduler.get_last_lr()[0]
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._scheduler.step()
+        self._optimizer.zero_grad()
+
     def _after_step(self) -> None:
         """Keep, log, validate and save, where it is time to."""
         step = self.step_number
-        is_last = step == self.total
-        if step in getattr(self.settings, "keep_steps", ()):
+        is_last = step == self.total_steps
+        if step in getattr(self.settings, "keep_steps", ()):  # a setting of pre-training alone
             self._save_model(self.output / STEPS / f"step-{step}")
         if is_last or step % self.log_steps == 0:
             self._log_losses()
@@ -303,7 +318,7 @@ class Trainer:
         values = {
             "loss": loss,
             "grad_norm": float(self._grad_norm),
-            "learning_rate": self._rate,
+            "learning_rate": self._learning_rate,
             **shares,
             **chances,
         }
@@ -321,8 +336,10 @@ class Trainer:
         self.model.eval()
         measured = measure()
         if not all(map(isfinite, measured.values())):
+            step = self.step_number
+            values_text = _as_text(measured)
             raise self._diverged(
-                f"the validation after step {self.step_number} is not a number ({_shown(measured)})"
+                f"the validation after step {step} is not a number ({values_text})"
             )
         self._log({f"{EVAL}{name}": value for name, value in measured.items()})
         self._notes |= measured
@@ -369,7 +386,7 @@ class Trainer:
 
     def _checkpoints(self) -> list[Path]:
         """Return the checkpoints, oldest first."""
-        return sorted(self.folder.glob("checkpoint-*"), key=_step_of)
+        return sorted(self.checkpoints_folder.glob("checkpoint-*"), key=_step_of)
 
     def _save_checkpoint(self) -> None:
         self.check_weights()
@@ -385,7 +402,8 @@ class Trainer:
         state["sums"] = self._sums
         state["summed"] = self._summed
         log = {"step": self.step_number, "stopped": self._stopped, "log_history": self.history}
-        with whole_folder(self.folder / f"checkpoint-{self.step_number}", is_part=True) as part:
+        folder = self.checkpoints_folder / f"checkpoint-{self.step_number}"
+        with whole_folder(folder, is_part=True) as part:
             self.training.save(part)
             try:
                 torch.save(state, part / STATE)
@@ -481,6 +499,6 @@ def _step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def _shown(values: Mapping[str, float]) -> str:
+def _as_text(values: Mapping[str, float]) -> str:
     """Return values with their names for a message."""
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
