@@ -332,12 +332,12 @@ class BlockEncoder:
         for prepared in prefetch(self._prepare, numbered_blocks, settings.workers):
             block = prepared.block
             unread_blocks.discard(block.number)
-            copied = int(np.count_nonzero(prepared.origins >= 0))
+            copied = int(np.count_nonzero(prepared.origins >= 0))  # of a finished block, too
             result.copied += copied
             planned = prepared.planned
             if planned is None:
                 advance(block.count)
-                if not result.encoded:  # time counts from the first text that is encoded
+                if not result.encoded:  # skipped blocks before the first work take no time
                     started = time.perf_counter()
                 continue
             vectors = self._encoder.encode_planned(settings.side, planned, advance)

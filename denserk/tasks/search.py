@@ -90,7 +90,7 @@ def search(
         own_precision=own_precision,
     ) as session:
         result = _write_run(paths, session)
-    _describe(paths, settings, session, result)
+    _write_manifest(paths, settings, session, result)
     return result
 
 
@@ -262,7 +262,7 @@ def _rankings(
             progress.advance()
 
 
-def _describe(
+def _write_manifest(
     paths: SearchPaths, settings: SearchSettings, session: SearchSession, result: SearchResult
 ) -> None:
     """Write the manifest beside the run."""

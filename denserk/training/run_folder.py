@@ -145,7 +145,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
             if isinstance(run, FinetuneRun):
                 counts = read_manifest(output / DATA, command.data_kind).contents
                 run_record = {**record, "counts": counts, "steps": trainer.step_number}
-                extend_card(output, run_record, trainer.kept)
+                extend_card(output, run_record, trainer.final_validation)
             _write_record(output, {**record, "log": trainer.history})
             curves = partial(draw_curves, trainer.history)
             save_if_installed(curves, "training curves", output / CURVES)

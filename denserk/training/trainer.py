@@ -184,8 +184,11 @@ class Trainer:
         return max(values)
 
     @property
-    def kept(self) -> Mapping[str, Any]:
-        """The last validation, or that of the best weights; empty without one."""
+    def final_validation(self) -> Mapping[str, Any]:
+        """The entry of the log for the weights that are kept: the best, or the last ones.
+
+        Empty without a validation.
+        """
         validations = []
         for entry in self.history:
             if any(name.startswith(EVAL) for name in entry):
