@@ -78,6 +78,11 @@ class PreparedBlock(NamedTuple):
     # the texts to encode; None if the block is finished, or another process encodes it
     planned: PlannedTexts | None
 
+    @property
+    def copied(self) -> int:
+        """The number of texts whose vectors are copied, now or when the block was finished."""
+        return int(np.count_nonzero(self.origins >= 0))
+
 
 class EncodedBlock(NamedTuple):
     """A block and its vectors."""
@@ -330,25 +335,16 @@ class BlockEncoder:
         unread_blocks = set(self._finished)
         started = time.perf_counter()
         for prepared in prefetch(self._prepare, numbered_blocks, settings.workers):
-            block = prepared.block
-            unread_blocks.discard(block.number)
-            copied = int(np.count_nonzero(prepared.origins >= 0))  # of a finished block, too
-            result.copied += copied
-            planned = prepared.planned
-            if planned is None:
-                advance(block.count)
+            unread_blocks.discard(prepared.block.number)
+            result.copied += prepared.copied
+            if prepared.planned is None:
+                advance(prepared.block.count)
                 if not result.encoded:  # skipped blocks before the first work take no time
                     started = time.perf_counter()
                 continue
-            vectors = self._encoder.encode_planned(settings.side, planned, advance)
-            if self._updated is not None:
-                vectors = self._updated.with_encoded(prepared.origins, vectors)
-                advance(copied)
-            result.encoded += planned.count
-            result.tokens += planned.tokens
-            result.positions += planned.positions
+            vectors = self._vectors(prepared, prepared.planned, advance)
             result.seconds = time.perf_counter() - started
-            yield EncodedBlock(block, prepared.records, prepared.hashes, vectors)
+            yield EncodedBlock(prepared.block, prepared.records, prepared.hashes, vectors)
         result.count = result.encoded
         if unread_blocks:
             message = (
@@ -356,6 +352,19 @@ class BlockEncoder:
                 f"{settings.source}"
             )
             raise MismatchError(message, START_OVER)
+
+    def _vectors(
+        self, prepared: PreparedBlock, planned: PlannedTexts, advance: Callable[[int], None]
+    ) -> Vectors:
+        """Return the vectors of a block's texts, encoded here or copied."""
+        vectors = self._encoder.encode_planned(self._settings.side, planned, advance)
+        if self._updated is not None:
+            vectors = self._updated.with_encoded(prepared.origins, vectors)
+            advance(prepared.copied)
+        self.result.encoded += planned.count
+        self.result.tokens += planned.tokens
+        self.result.positions += planned.positions
+        return vectors
 
     def _prepare(self, numbered_block: tuple[int, Records]) -> PreparedBlock:
         """Compare a block with the journal, look for vectors to copy, and tokenize the others."""

@@ -115,13 +115,11 @@ def open_search(
     if compute.dtype is not Dtype.FLOAT32 or compute.head_dtype is not None:
         own_precision = True
     if paths.verify:
-        folders = folder.expanded(paths.index, "--index")
-        if paths.encoded_queries:
-            folders = [*folders, paths.encoded_queries]
-        vectors.verify_folders(folders)
+        _verify_inputs(paths)
     with ExitStack() as stack:
         if paths.engine is Engine.MILVUS:
-            opened = open_collection(stack.enter_context(closing(MilvusIndex(milvus, settings))))
+            collection = stack.enter_context(closing(MilvusIndex(milvus, settings)))
+            opened = open_collection(collection)
         else:
             opened = open_index(paths.index, settings, compute)
         searcher = opened.searcher(settings)
@@ -141,6 +139,14 @@ def open_search(
             )
             prepared = PreparedQueries(topics, encoder.encode_queries, encoder.description())
         yield SearchSession(opened, searcher, topics, prepared)
+
+
+def _verify_inputs(paths: SearchPaths) -> None:
+    """Verify the checksums of indexes and query vectors."""
+    folders = [*folder.expanded(paths.index, "--index")]
+    if paths.encoded_queries:
+        folders.append(paths.encoded_queries)
+    vectors.verify_folders(folders)
 
 
 def open_collection(index: MilvusIndex) -> OpenedIndex:
