@@ -1,11 +1,11 @@
 """`denserk eval --answers`: measures of runs whose passages are relevant if they hold an answer."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from statistics import fmean
 
 from denserk.config import evaluation
@@ -13,17 +13,20 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation import evaluator
 from denserk.evaluation.answers import judging
-from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.results import EvaluationResult, Run
+from denserk.evaluation.measures import Measure, parse_measures
+from denserk.evaluation.results import EvaluationResult, Run, Values
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import display_name, some
 from denserk.io.outputs import scratch_folder
 from denserk.io.topics import contexts_writer, read_queries, read_questions
-from denserk.records import Query
+from denserk.records import Passage, Query
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
+
 BATCH = 256  # questions whose texts are in memory at once
+# measures of the first hits, without grades
+ALLOWED_MEASURES = ("Success", "RR", "P")
 
 
 def evaluate_answers(
@@ -39,106 +42,226 @@ def evaluate_answers(
     `answers` lacks them and they are written. The default is top-k accuracy at 5, 20 and 100.
     """
     settings = settings or evaluation.EvalSettings()
-    named = [*settings.measures, *(f"Success@{depth}" for depth in settings.topk)]
-    bounded = [evaluation.parse_bound(text)[0] for text in settings.min]
-    asked = [*(named or evaluation.DEFAULT_ANSWER_MEASURES), *bounded]
-    measures, known = parse_measures(asked).measures, ("Success", "RR", "P")
-    if wrong := [m for m in measures if m.NAME not in known or list(m.params) != ["cutoff"]]:
-        names = ", ".join(map(str, wrong))
-        hint = "answers allow Success@k, RR@k, P@k; QA papers call Success@k R@k or top-k accuracy"
-        raise UsageError(f"{names}: answers judge only the first hits, and not by grades", hint)
+    measures = _requested_measures(settings)
+    _check_usage(runs, settings)
     depth = max(int(measure["cutoff"]) for measure in measures)
+    questions = _read_questions(answers, settings)
+    keep = partial(evaluator.prune_hits, depth=depth)
+    hits_of_runs = [evaluator.read_hits(run, settings, keep) for run in runs]
+    retrieved = _hits_of_questions(runs, hits_of_runs, questions)
+    judgments = _judge(questions, retrieved, corpus, format, settings, depth)
+    run_evaluator = evaluator.Evaluator(measures, judgments, complete=settings.complete)
+    relations = {
+        question.qid: str(question.extra["relation"])
+        for question in questions
+        if "relation" in question.extra
+    }
+    results = []
+    for name, hits in zip(evaluator.short_names(runs), hits_of_runs, strict=True):
+        result = run_evaluator.evaluate(name, hits)
+        means = _means_over_relations(result.per_query, relations)
+        results.append(replace(result, over_relations=means))
+    return run_evaluator.result(results)
+
+
+def _requested_measures(settings: evaluation.EvalSettings) -> Sequence[Measure]:
+    """Return the measures to compute and those with minimum values; reject all but of first hits.
+
+    Without any named, they are those of `DEFAULT_ANSWER_MEASURES`.
+    """
+    named = [*settings.measures, *(f"Success@{depth}" for depth in settings.topk)]
+    if not named:
+        named = [*evaluation.DEFAULT_ANSWER_MEASURES]
+    with_minimum = [evaluation.parse_bound(text)[0] for text in settings.min]
+    measures = parse_measures([*named, *with_minimum]).measures
+    rejected = [
+        str(measure)
+        for measure in measures
+        if measure.NAME not in ALLOWED_MEASURES or list(measure.params) != ["cutoff"]
+    ]
+    if rejected:
+        raise UsageError(
+            f"{', '.join(rejected)}: answers judge only the first hits, and not by grades",
+            "answers allow Success@k, RR@k, P@k; QA papers call Success@k R@k or top-k accuracy",
+        )
+    return measures
+
+
+def _check_usage(runs: Sequence[str], settings: evaluation.EvalSettings) -> None:
+    """Raise a UsageError for settings that answers do not allow."""
     if not runs:
         raise UsageError("no run is named", "denserk eval run.trec --answers FILE --corpus FILE")
     if settings.relevance_level != 1:
         raise UsageError("--relevance-level: a passage holds an answer or not, without grades")
     if settings.outputs and len(runs) > 1:
         raise UsageError(f"{' and '.join(settings.outputs)}: takes one run, {len(runs)} are given")
-    questions = _read_questions(answers, settings)
-    keep = partial(evaluator.prune_hits, depth=depth)
-    read = [evaluator.read_hits(run, settings, keep) for run in runs]
-    found = [{q.qid: run[q.qid] for q in questions if q.qid in run} for run in read]
-    if not all(found):
-        unanswered = display_name(runs[[bool(hits) for hits in found].index(False)])
-        missing = some(query.qid for query in questions)
-        raise MismatchError(f"{unanswered} has no hits for the questions {missing}")
-    judged = _judge(questions, found, corpus, format, settings, depth)
-    measured = evaluator.Evaluator(measures, judged, complete=settings.complete)
-    relations = {q.qid: str(q.extra["relation"]) for q in questions if "relation" in q.extra}
-    results = []
-    for name, run in zip(evaluator.short_names(runs), read, strict=True):
-        result, means = measured.evaluate(name, run), {}
-        for measure, values in result.per_query.items():
-            if not values.keys() <= relations.keys():
-                continue
-            groups: dict[str, list[float]] = {}
-            for qid, value in values.items():
-                groups.setdefault(relations[qid], []).append(value)
-            means[measure] = fmean(map(fmean, groups.values()))
-        results.append(replace(result, over_relations=means))
-    return measured.result(results)
 
 
 def _read_questions(answers: str, settings: evaluation.EvalSettings) -> list[Query]:
     """Return the questions, with the texts of `--topics`; outputs need all texts."""
-    topics, outputs = settings.topics, " and ".join(settings.outputs)
     questions = list(read_questions(answers))
-    known = {query.qid: query.text for query in (read_queries(topics) if topics else ())}
-    questions = [q._replace(text=known.get(q.qid, q.text)) for q in questions]
-    if outputs and (lacking := [query.qid for query in questions if not query.text]):
-        which = f"{len(lacking):,} of {len(questions):,} questions ({some(lacking)})"
-        why = f"{topics or answers} lacks the text of {which}, which {outputs} would hold"
-        raise UsageError(why, "add --topics FILE, the queries with these ids")
+    if settings.topics:
+        texts = {query.qid: query.text for query in read_queries(settings.topics)}
+        questions = [
+            question._replace(text=texts.get(question.qid, question.text)) for question in questions
+        ]
+    without_text = [question.qid for question in questions if not question.text]
+    if settings.outputs and without_text:
+        message = (
+            f"{settings.topics or answers} lacks the text of {len(without_text):,} of "
+            f"{len(questions):,} questions ({some(without_text)}), which "
+            f"{' and '.join(settings.outputs)} would hold"
+        )
+        raise UsageError(message, "add --topics FILE, the queries with these ids")
     return questions
+
+
+def _hits_of_questions(
+    runs: Sequence[str], hits_of_runs: Sequence[Run], questions: Sequence[Query]
+) -> list[Run]:
+    """Return the hits of each run for the questions; raise a MismatchError for a run without any.
+
+    `runs` are the files, for messages.
+    """
+    hits_of_questions: list[Run] = []
+    for run, hits in zip(runs, hits_of_runs, strict=True):
+        of_run = {
+            question.qid: hits[question.qid] for question in questions if question.qid in hits
+        }
+        if not of_run:
+            qids = some(question.qid for question in questions)
+            raise MismatchError(f"{display_name(run)} has no hits for the questions {qids}")
+        hits_of_questions.append(of_run)
+    return hits_of_questions
+
+
+def _means_over_relations(
+    per_query: Mapping[str, Values], relations: Mapping[str, str]
+) -> dict[str, float]:
+    """Return the mean over relations (EntityQuestions) of the means over each one's questions.
+
+    A measure has none if a question has no relation.
+    """
+    means = {}
+    for measure, value_by_qid in per_query.items():
+        if not value_by_qid.keys() <= relations.keys():
+            continue
+        values_by_relation: dict[str, list[float]] = {}
+        for qid, value in value_by_qid.items():
+            values_by_relation.setdefault(relations[qid], []).append(value)
+        means[measure] = fmean(map(fmean, values_by_relation.values()))
+    return means
 
 
 def _judge(
     questions: Sequence[Query],
-    found: Sequence[Run],
+    retrieved: Sequence[Run],
     corpus: str,
     format: CorpusSettings,
     settings: evaluation.AnswerSettings,
     depth: int,
 ) -> dict[str, dict[str, int]]:
     """Look for answers: question -> passage -> 1 if it holds one; write and warn."""
-    judged: dict[str, dict[str, int]] = {}
-    unusable: dict[str, None] = {}
-    stream = iter(questions)
+    judgments: dict[str, dict[str, int]] = {}
+    unusable_answers: dict[str, None] = {}  # a set in order
     with ExitStack() as stack:
-        enter = stack.enter_context
-        texts = enter(closing(PassageTexts(enter(scratch_folder("answers")) / "texts")))
-        for hits in found:
-            texts.refer(chain(*hits.values()))
-        texts.find(read_passages(corpus, format), corpus)
-        if not settings.skip_missing:
-            hint = "add --skip-missing to count such passages as holding no answer"
-            texts.require_all(corpus, "the runs", hint)
-        elif missing := len(texts.missing):
-            logger.warning(f"passages missing in {corpus}, which hold no answer: {missing:,}")
-        files = {settings.write_dpr_json: False, settings.write_pyserini_json: True}
-        writers = [enter(contexts_writer(f, pyserini=p)) for f, p in files.items() if f is not None]
-        judge = enter(judging(settings))
-        progress = enter(track("looking for answers", len(questions), "questions"))
-        while batch := list(islice(stream, BATCH)):
-            passages = []
-            for query in batch:
-                docids = list(dict.fromkeys(d for hits in found for d in hits.get(query.qid, ())))
-                passages.append({p.docid: p for p in texts.get(docids) if p is not None})
-            read = [[passage.text for passage in of.values()] for of in passages]
-            verdicts = judge([query.answers for query in batch], read)
-            for query, of, (holding, bad) in zip(batch, passages, verdicts, strict=True):
-                matches = dict(zip(of, map(int, holding), strict=True))
+        folder = stack.enter_context(scratch_folder("answers"))
+        texts = stack.enter_context(closing(PassageTexts(folder / "texts")))
+        _copy_passages(texts, retrieved, corpus, format, skip_missing=settings.skip_missing)
+        writers = []
+        if settings.write_dpr_json is not None:
+            writers.append(stack.enter_context(contexts_writer(settings.write_dpr_json)))
+        if settings.write_pyserini_json is not None:
+            writer = contexts_writer(settings.write_pyserini_json, pyserini=True)
+            writers.append(stack.enter_context(writer))
+        judge = stack.enter_context(judging(settings))
+        progress = stack.enter_context(track("looking for answers", len(questions), "questions"))
+        for batch in _batches(questions):
+            passages_of_batch = [_passages_of(question, retrieved, texts) for question in batch]
+            texts_of_batch = []
+            for passages in passages_of_batch:
+                texts_of_batch.append([passage.text for passage in passages.values()])
+            verdicts = judge([question.answers for question in batch], texts_of_batch)
+            for question, passages, verdict in zip(batch, passages_of_batch, verdicts, strict=True):
+                matches, unusable = verdict
+                has_answer = dict(zip(passages, matches, strict=True))
+                grades = {docid: int(has) for docid, has in has_answer.items()}
                 # "" is no id: trec_eval needs a judged passage for each question
-                judged[query.qid] = matches or {"": 0}
-                unusable |= dict.fromkeys(bad)
-                for write in writers:  # of the one run
-                    best = evaluator.first_hits(found[0].get(query.qid, {}), depth).items()
-                    write(query, [(of[d], at, bool(matches[d])) for d, at in best if d in of])
+                judgments[question.qid] = grades or {"": 0}
+                unusable_answers |= dict.fromkeys(unusable)
+                if writers:  # of the one run
+                    hits = evaluator.first_hits(retrieved[0].get(question.qid, {}), depth)
+                    contexts = _contexts(hits, passages, has_answer)
+                    for write in writers:
+                        write(question, contexts)
             progress.advance(len(batch))
-    without = "questions without an answer, which no passage holds"
-    kind = "that are not valid regular expressions" if settings.regex else "of no letter or sign"
-    unanswered = [query.qid for query in questions if not query.answers]
-    for sentence, names in ((without, unanswered), (f"answers {kind}", [*unusable])):
-        if names:
-            logger.warning(f"{sentence}: {len(names):,} ({some(names)})")
-    return judged
+    _warn_of_answers(questions, list(unusable_answers), regex=settings.regex)
+    return judgments
+
+
+def _copy_passages(
+    texts: PassageTexts,
+    retrieved: Sequence[Run],
+    corpus: str,
+    format: CorpusSettings,
+    *,
+    skip_missing: bool,
+) -> None:
+    """Copy the retrieved passages from the corpus; reject missing ones, or warn of them."""
+    for run in retrieved:
+        for hits in run.values():
+            texts.refer(hits)
+    texts.find(read_passages(corpus, format), corpus)
+    if not skip_missing:
+        hint = "add --skip-missing to count such passages as holding no answer"
+        texts.require_all(corpus, "the runs", hint)
+        return
+    missing_count = len(texts.missing)
+    if missing_count:
+        logger.warning(f"passages missing in {corpus}, which hold no answer: {missing_count:,}")
+
+
+def _batches(questions: Sequence[Query]) -> Iterator[list[Query]]:
+    """Yield the questions whose texts are in memory together."""
+    remaining = iter(questions)
+    while batch := list(islice(remaining, BATCH)):
+        yield batch
+
+
+def _passages_of(
+    question: Query, retrieved: Sequence[Run], texts: PassageTexts
+) -> dict[str, Passage]:
+    """Return the passages that any run retrieved for a question, by id; none that is missing."""
+    docids: dict[str, None] = {}  # a set in order
+    for run in retrieved:
+        docids |= dict.fromkeys(run.get(question.qid, ()))
+    return {passage.docid: passage for passage in texts.get(list(docids)) if passage is not None}
+
+
+def _contexts(
+    hits: Mapping[str, float], passages: Mapping[str, Passage], has_answer: Mapping[str, bool]
+) -> list[tuple[Passage, float, bool]]:
+    """Return the passages of hits that are not missing, scores, and whether they hold an answer."""
+    contexts = []
+    for docid, score in hits.items():
+        if docid in passages:
+            contexts.append((passages[docid], score, has_answer[docid]))
+    return contexts
+
+
+def _warn_of_answers(
+    questions: Sequence[Query], unusable_answers: Sequence[str], *, regex: bool
+) -> None:
+    """Warn of questions without an answer, and of answers that cannot be looked for."""
+    unanswered = [question.qid for question in questions if not question.answers]
+    if unanswered:
+        logger.warning(
+            "questions without an answer, which no passage holds: "
+            f"{len(unanswered):,} ({some(unanswered)})"
+        )
+    if unusable_answers:
+        listed = f"{len(unusable_answers):,} ({some(unusable_answers)})"
+        if regex:
+            logger.warning(f"answers that are not valid regular expressions: {listed}")
+        else:
+            logger.warning(f"answers of no letter or sign: {listed}")
