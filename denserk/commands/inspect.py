@@ -1,4 +1,4 @@
-"""`denserk analyze`, with one subcommand per analysis, and `denserk doctor`."""
+"""`denserk analyze`, with one subcommand per analysis, `denserk reproduce` and `denserk doctor`."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -25,6 +25,16 @@ from denserk.io.outputs import scratch_folder
 from denserk.reporting import print_table
 from denserk.version import __version__
 
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+# Extras whose packages `doctor` reports, without those for developers and alternatives; "core" is
+# none of them, and stands for what has no extra.
+EXTRAS = "core cpu int8 bm25 lucene benchmarks milvus report train demo"
+# x86 and ARM CPU flags, as Linux names them, that matter for model speed.
+FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8 asimd sve bf16 i8mm"
+Facts = Iterator[tuple[str, str]]  # name and value of a line
+
 MoreModels = Annotated[
     list[str] | None, typer.Argument(metavar="[LABEL=]MODEL", help="More models, like --model.")
 ]
@@ -34,7 +44,7 @@ analyze = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(analyze, name="analyze", help="Analyze trained models.")
 
 
-def _with(settings: Several, more: list[str] | None) -> Several:
+def _add_models(settings: Several, more: list[str] | None) -> Several:
     """Add the positional models to --model."""
     return replace(settings, model=(*settings.model, *(more or ())))
 
@@ -85,7 +95,7 @@ def attention_entropy(
     from denserk.tasks.analyze.attention_entropy import attention_entropy as task
     from denserk.tasks.analyze.attention_entropy import layer_table
 
-    rows = task(_with(settings, more), corpus, compute)
+    rows = task(_add_models(settings, more), corpus, compute)
     _print(settings.output, layer_table(rows))
 
 
@@ -106,7 +116,7 @@ def query_latency(
     from denserk.tasks.analyze.query_latency import query_latency as task
     from denserk.tasks.analyze.results import as_table
 
-    rows = task(_with(settings, more), options)
+    rows = task(_add_models(settings, more), options)
     columns = ("label", "device", "threads", "p1_ms", "p50_ms", "p99_ms")
     _print(settings.output, as_table(rows, columns, digits=2))
 
@@ -131,125 +141,9 @@ def winning_vectors(
     from denserk.tasks.analyze.results import as_table
     from denserk.tasks.analyze.winning_vectors import winning_vectors as task
 
-    rows = task(_with(settings, more), options, corpus)
+    rows = task(_add_models(settings, more), options, corpus)
     columns = ("label", "passages", "pairs", "kind", "vector", "wins", "share")
     _print(settings.output, as_table(rows, columns, digits=4))
-
-
-# Groups of packages: no extra, and the extras without those for developers and alternatives.
-EXTRAS = "core cpu int8 bm25 lucene benchmarks milvus report train demo"
-# x86 and ARM CPU flags, as Linux names them, that matter for model speed.
-FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8 asimd sve bf16 i8mm"
-Facts = Iterator[tuple[str, str]]
-
-
-def _requirements() -> list[str]:
-    """Return the requirements of denserk: of the installation, or else of its source tree."""
-    try:
-        return requires("denserk") or []
-    except PackageNotFoundError:
-        pass
-    project_file = Path(__file__).parents[2] / "pyproject.toml"
-    if not project_file.is_file():
-        return []
-    project = tomllib.loads(project_file.read_text("utf-8"))["project"]
-    needs = list(project["dependencies"])
-    for extra, group in project["optional-dependencies"].items():
-        needs += [f'{need}; extra == "{extra}"' for need in group]
-    return needs
-
-
-def _packages(fixes: list[str]) -> Facts:
-    from packaging.requirements import Requirement
-
-    yield "denserk", __version__
-    yield "python", platform.python_version()
-    for need in map(Requirement, _requirements()):
-        marker = need.marker
-        extras = (e for e in EXTRAS.split() if not marker or marker.evaluate({"extra": e}))
-        if (extra := next(extras, None)) is None:
-            continue
-        has = None
-        for name in (need.name.replace("faiss-cpu", "faiss-gpu"), need.name):
-            with suppress(PackageNotFoundError):
-                has = version(name)
-        if not has or not need.specifier.contains(has, prereleases=True):
-            fixes.append(f"pip install '{need.name}{need.specifier}' ({extra})")
-        yield need.name, f"{has or 'missing'} ({extra})"
-
-
-def _machine(fixes: list[str]) -> Facts:
-    info: dict[str, str] = {}
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            info[line.partition(":")[0].strip()] = line.partition(":")[2].strip()
-    flags = (info.get("flags") or info.get("Features", "")).split()
-    cores = len(os.sched_getaffinity(0))
-    yield "CPU", info.get("model name", platform.machine())
-    yield "features", " ".join(name for name in FEATURES.split() if name in flags) or "none known"
-    yield "cores", f"{cores} usable of {os.cpu_count()}"
-    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
-        yield name, os.environ.get(name, "not set")
-    try:
-        import torch
-    except (ImportError, OSError) as error:
-        fixes.append("pip install --force-reinstall torch (it cannot be imported)")
-        yield "torch", f"cannot be imported ({error})"
-        return
-    if (threads := torch.get_num_threads()) > cores:
-        fixes.append(f"export OMP_NUM_THREADS={cores} (torch uses {threads} threads)")
-    yield "threads of torch", str(threads)
-    for i in range(torch.cuda.device_count()):
-        found = torch.cuda.get_device_properties(i)
-        yield f"cuda:{i}", f"{found.name}, {found.total_memory >> 30} GiB"
-    if not torch.cuda.device_count():
-        yield "GPU", f"none that torch can use (built for CUDA {torch.version.cuda or 'none'})"
-
-
-def _storage(fixes: list[str]) -> Facts:
-    """Memory, and the folders that denserk writes to unasked, with the room on their disks."""
-    from denserk.index.faiss_index import available_bytes
-    from denserk.io.data_sets import cache_folder
-
-    available = available_bytes()
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    free = "unknown" if available is None else f"{available / 2**30:.1f} GiB available"
-    yield "memory", f"{free} of {total / 2**30:.1f} GiB"
-    hub = Path.home() / ".cache" / "huggingface" / "hub"
-    with suppress(ImportError):
-        from huggingface_hub.constants import HF_HUB_CACHE
-
-        hub = Path(HF_HUB_CACHE)
-    ir_datasets = os.environ.get("IR_DATASETS_HOME") or Path.home() / ".ir_datasets"
-    folders = {
-        "working folder": Path.cwd(),
-        "temporary files": Path(gettempdir()),
-        "datasets": cache_folder(),
-        "ir_datasets": Path(ir_datasets),
-        "models": hub,
-    }
-    for name, folder in folders.items():
-        disk = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        room = f"{shutil.disk_usage(disk).free / 2**30:.1f} GiB free"
-        if not os.access(disk, os.W_OK):
-            fixes.append(f"choose another folder for {name}: {disk} cannot be written")
-            room += ", cannot be written"
-        yield name, f"{folder} ({room}{'' if folder.exists() else ', not there yet'})"
-
-
-def _java(fixes: list[str]) -> Facts:
-    from denserk.index.bm25 import find_java, java_version  # numpy: not for --help
-
-    home = os.environ.get("JAVA_HOME")
-    yield "JAVA_HOME", home or "not set"
-    if home and not java_version(Path(home, "bin", "java")):
-        fixes.append(f"unset JAVA_HOME, or set it to a JDK ({home}/bin/java does not run)")
-    try:
-        program = find_java()
-        yield "java", f"{java_version(program)}, {program}"
-    except MissingExtraError as error:
-        yield "java", "no recent version found"
-        fixes.append(f"{error.hint} (Lucene indexes)")
 
 
 @command("reproduce")
@@ -264,10 +158,10 @@ def reproduce(
     """
     from denserk.tasks.reproduce import reproduce as task
 
-    place: AbstractContextManager[Path] = scratch_folder("reproduce")
+    work_folder: AbstractContextManager[Path] = scratch_folder("reproduce")
     if settings.output is not None:
-        place = nullcontext(Path(settings.output))
-    with place as work:
+        work_folder = nullcontext(Path(settings.output))
+    with work_folder as work:
         steps = task(
             run,
             work,
@@ -276,12 +170,18 @@ def reproduce(
             overwrite=settings.overwrite,
             resume=settings.resume,
         )
-    rows = [(s.step, s.path, ", ".join(s.changed) or "as recorded", s.remade) for s in steps]
+    rows = []
+    for step in steps:
+        inputs = ", ".join(step.changed) or "as recorded"
+        rows.append((step.step, step.path, inputs, step.remade))
     print_table(("step", "path", "inputs", "re-made"), rows)
-    for number, step in enumerate(steps, 1):
-        if step.changed or not step.equal:
-            why = "; ".join([*step.changed, *([] if step.equal else [step.remade])])
-            raise GateError(f"step {number}, the {step.step} {step.path}: {why}")
+    for number, step in enumerate(steps, start=1):
+        differences = list(step.changed)
+        if not step.equal:
+            differences.append(step.remade)
+        if differences:
+            message = f"step {number}, the {step.step} {step.path}: {'; '.join(differences)}"
+            raise GateError(message)
 
 
 @command("doctor")
@@ -298,7 +198,158 @@ def doctor() -> None:
         for name, value in facts(fixes):
             typer.echo(f"  {name:<20} {value}")
     typer.echo("Fix" if fixes else "nothing to fix")
-    for line in fixes:
-        typer.echo(f"  {line}")
+    for fix in fixes:
+        typer.echo(f"  {fix}")
     if not installed("torch") and not installed("faiss"):
         raise typer.Exit(1)
+
+
+def _packages(fixes: list[str]) -> Facts:
+    """Yield the version of each package with its extra; add to `fixes` what to install."""
+    yield "denserk", __version__
+    yield "python", platform.python_version()
+    for requirement in _requirements():
+        extra = _extra_of(requirement)
+        if extra is None:
+            continue
+        package_version = _installed_version(requirement.name)
+        if not _is_met(requirement, package_version):
+            fixes.append(f"pip install '{requirement.name}{requirement.specifier}' ({extra})")
+        yield requirement.name, f"{package_version or 'missing'} ({extra})"
+
+
+def _requirements() -> "list[Requirement]":
+    """Return the requirements of denserk: of the installation, or else of its source tree."""
+    from packaging.requirements import Requirement
+
+    try:
+        return [Requirement(line) for line in requires("denserk") or []]
+    except PackageNotFoundError:
+        pass
+    project_file = Path(__file__).parents[2] / "pyproject.toml"
+    if not project_file.is_file():
+        return []
+    project = tomllib.loads(project_file.read_text("utf-8"))["project"]
+    lines = list(project["dependencies"])
+    for extra, group in project["optional-dependencies"].items():
+        lines += [f'{line}; extra == "{extra}"' for line in group]
+    return [Requirement(line) for line in lines]
+
+
+def _extra_of(requirement: "Requirement") -> str | None:
+    """Return the first of the reported extras that needs a package; None if it is of others."""
+    for extra in EXTRAS.split():
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            return extra
+    return None
+
+
+def _installed_version(package: str) -> str | None:
+    """Return the version of a package, or of faiss-gpu in place of faiss-cpu."""
+    for name in (package, package.replace("faiss-cpu", "faiss-gpu")):
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return None
+
+
+def _is_met(requirement: "Requirement", package_version: str | None) -> bool:
+    """Return whether a version of a package is one that denserk needs."""
+    if not package_version:
+        return False
+    return requirement.specifier.contains(package_version, prereleases=True)
+
+
+def _machine(fixes: list[str]) -> Facts:
+    """Yield CPU, threads and GPUs; add to `fixes` what torch needs."""
+    cpu = _cpu_info()
+    flags = (cpu.get("flags") or cpu.get("Features", "")).split()  # of x86, or of ARM
+    features = [name for name in FEATURES.split() if name in flags]
+    cores = len(os.sched_getaffinity(0))
+    yield "CPU", cpu.get("model name", platform.machine())
+    yield "features", " ".join(features) or "none known"
+    yield "cores", f"{cores} usable of {os.cpu_count()}"
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+        yield name, os.environ.get(name, "not set")
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        fixes.append("pip install --force-reinstall torch (it cannot be imported)")
+        yield "torch", f"cannot be imported ({error})"
+        return
+    threads = torch.get_num_threads()
+    if threads > cores:
+        fixes.append(f"export OMP_NUM_THREADS={cores} (torch uses {threads} threads)")
+    yield "threads of torch", str(threads)
+    gpu_count = torch.cuda.device_count()
+    for number in range(gpu_count):
+        gpu = torch.cuda.get_device_properties(number)
+        yield f"cuda:{number}", f"{gpu.name}, {gpu.total_memory >> 30} GiB"
+    if not gpu_count:
+        yield "GPU", f"none that torch can use (built for CUDA {torch.version.cuda or 'none'})"
+
+
+def _cpu_info() -> dict[str, str]:
+    """Return what Linux tells of the last core, by its names; nothing on other systems."""
+    info: dict[str, str] = {}
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            info[name.strip()] = value.strip()
+    return info
+
+
+def _storage(fixes: list[str]) -> Facts:
+    """Yield memory, and the folders that denserk writes to unasked, with the room on their disks.
+
+    Add to `fixes` those that cannot be written.
+    """
+    from denserk.index.faiss_index import available_bytes
+
+    available = available_bytes()
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = "unknown" if available is None else f"{available / 2**30:.1f} GiB available"
+    yield "memory", f"{free} of {total / 2**30:.1f} GiB"
+    for name, folder in _written_folders().items():
+        disk = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        notes = [f"{shutil.disk_usage(disk).free / 2**30:.1f} GiB free"]
+        if not os.access(disk, os.W_OK):
+            fixes.append(f"choose another folder for {name}: {disk} cannot be written")
+            notes.append("cannot be written")
+        if not folder.exists():
+            notes.append("not there yet")
+        yield name, f"{folder} ({', '.join(notes)})"
+
+
+def _written_folders() -> dict[str, Path]:
+    """Return the folders that denserk and its libraries write to unasked."""
+    from denserk.io.data_sets import cache_folder
+
+    hub = Path.home() / ".cache" / "huggingface" / "hub"
+    with suppress(ImportError):
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        hub = Path(HF_HUB_CACHE)
+    ir_datasets = os.environ.get("IR_DATASETS_HOME") or Path.home() / ".ir_datasets"
+    return {
+        "working folder": Path.cwd(),
+        "temporary files": Path(gettempdir()),
+        "datasets": cache_folder(),
+        "ir_datasets": Path(ir_datasets),
+        "models": hub,
+    }
+
+
+def _java(fixes: list[str]) -> Facts:
+    """Yield which Java there is; add to `fixes` what Lucene indexes need of it."""
+    from denserk.index.bm25 import find_java, java_version  # numpy: not for --help
+
+    home = os.environ.get("JAVA_HOME")
+    yield "JAVA_HOME", home or "not set"
+    if home and not java_version(Path(home, "bin", "java")):
+        fixes.append(f"unset JAVA_HOME, or set it to a JDK ({home}/bin/java does not run)")
+    try:
+        program = find_java()
+        yield "java", f"{java_version(program)}, {program}"
+    except MissingExtraError as error:
+        yield "java", "no recent version found"
+        fixes.append(f"{error.hint} (Lucene indexes)")
