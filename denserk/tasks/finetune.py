@@ -33,8 +33,9 @@ from denserk.training.validation import measure, measure_groups
 
 logger = logging.getLogger(__name__)
 
-# Sentences of an example; measures of held-out examples beside the loss.
+# number of sentences of an example, of the objectives on sentences
 SENTENCES = {Objective.COSINE_MSE: 2, Objective.TRIPLET: 3, Objective.ALIGN: 1}
+# measures of held-out examples beside the loss
 MEASURES = {
     Objective.RETRIEVAL: {DevMetric.RR_10, DevMetric.AVERAGE_RANK},
     Objective.COSINE_MSE: {DevMetric.SPEARMAN},
@@ -47,7 +48,8 @@ def finetune(run: FinetuneRun) -> run_folder.TrainingResult:
     """Train a retriever or a cross-encoder, and save it as a model folder."""
     for note in run.notes:
         logger.info(note)
-    kind = what_is_trained(run)
+    kind = kind_of_training(run)
+    _check_settings(kind, run)
     if kind == CROSS_ENCODER:
         load_training = reranker_training
     elif kind == Objective.ALIGN:
@@ -57,21 +59,23 @@ def finetune(run: FinetuneRun) -> run_folder.TrainingResult:
     return run_folder.train(run, lambda _: with_adapters(load_training(run), run))
 
 
-def what_is_trained(run: FinetuneRun) -> str:
-    """Return an objective on sentences, or bi-encoder or cross-encoder, as given or as --model.
+def kind_of_training(run: FinetuneRun) -> str:
+    """Return an objective on sentences, or bi-encoder or cross-encoder.
 
-    Raise a UsageError for settings that its training does not use.
+    The latter are told apart by --representation, or else by what --model is.
     """
-    objective = run.objective.objective
+    if run.objective.objective in SENTENCES:
+        return str(run.objective.objective)
     representation = run.representation.get("representation")
     is_cross_encoder = representation == encoding.Representation.CROSS_ENCODER
-    if objective in SENTENCES:
-        kind = str(objective)
-    else:
-        if representation is None:
-            is_cross_encoder = is_reranker(find_model(run.finetune.model)[1])
-        kind = CROSS_ENCODER if is_cross_encoder else BI_ENCODER
+    if representation is None:
+        is_cross_encoder = is_reranker(find_model(run.finetune.model)[1])
+    return CROSS_ENCODER if is_cross_encoder else BI_ENCODER
 
+
+def _check_settings(kind: str, run: FinetuneRun) -> None:
+    """Raise a UsageError for settings that a kind of training does not use."""
+    objective = run.objective.objective
     measures = {DevMetric.LOSS, *MEASURES[objective]}
     best_by = run.validation.best_by
     if best_by is not None and best_by not in measures:
@@ -80,22 +84,21 @@ def what_is_trained(run: FinetuneRun) -> str:
     if kind == CROSS_ENCODER and run.sampling.group_size < 2:
         message = "--group-size 1: a cross-encoder has no in-batch negatives"
         raise UsageError(message, "give at least 2")
-    unused = _unused_by(kind, run, is_cross_encoder=is_cross_encoder)
+    unused = _unused_options(kind, run)
     if unused:
         raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
-    return kind
 
 
-def _unused_by(kind: str, run: FinetuneRun, *, is_cross_encoder: bool) -> list[str]:
-    """Return the given options that a training does not use."""
+def _unused_options(kind: str, run: FinetuneRun) -> list[str]:
+    """Return the given options that a kind of training does not use."""
     groups = (run.finetune, run.sampling, run.objective, run.cache, run.reranking, run.validation)
     unused = list(unused_options(kind, *groups))
-    if kind in SENTENCES:
-        if kind != Objective.ALIGN:
-            unused += [spelled(name, CorpusSettings) for name in given_fields(run.corpus)]
-        if is_cross_encoder:
-            unused.append("--representation cross-encoder")
-    elif is_cross_encoder:
+    if kind in SENTENCES and kind != Objective.ALIGN:  # which reads a corpus
+        unused += [spelled(name, CorpusSettings) for name in given_fields(run.corpus)]
+    representation = run.representation.get("representation")
+    if kind in SENTENCES and representation == encoding.Representation.CROSS_ENCODER:
+        unused.append("--representation cross-encoder")
+    if kind == CROSS_ENCODER:
         names = sorted(run.representation.keys() - {"representation"})
         unused += [spelled(name, encoding.RepresentationSettings) for name in names]
     return unused
@@ -165,7 +168,8 @@ class TrainedRetriever:
     def load(self, folder: Path) -> None:
         """Read the weights of a model folder back."""
         saved = model_folder.read_model_folder(folder)
-        self.model.load_state_dict(Retriever(*saved.build(saved.representation)).state_dict())
+        query, passage = saved.build(saved.representation)
+        self.model.load_state_dict(Retriever(query, passage).state_dict())
 
 
 def _training_on_sentences(run: FinetuneRun, retriever: TrainedRetriever) -> Training:
@@ -195,9 +199,9 @@ def _training_on_sentences(run: FinetuneRun, retriever: TrainedRetriever) -> Tra
 def _training_on_queries(run: FinetuneRun, retriever: TrainedRetriever) -> Training:
     """Return the training of a retriever on queries with passages."""
     model = retriever.model
+    objective = objective_of(run, model)
     resolved = retriever.resolved
     guide = None
-    objective = objective_of(run, model)
     if run.objective.guide is not None:
         guide = load_guide(run, run.objective.guide)
         resolved["guide"] = guide.description()

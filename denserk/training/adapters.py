@@ -58,7 +58,7 @@ class AdaptedModel:
             module for module in training.model.modules() if isinstance(module, Backbone | Reranker)
         ]
         sides: tuple[str, ...] = ("",)
-        if len(owners) > 1:
+        if len(owners) > 1:  # separate encoders, each in a folder of the model's
             sides = (model_folder.PASSAGE_SIDE, model_folder.QUERY_SIDE)
         self._transformers = [
             AdaptedTransformer(Path(side, "adapter"), owner, _add_adapters(owner, run))
@@ -71,12 +71,12 @@ class AdaptedModel:
             adapter_folder = folder / transformer.folder
             transformer.model.save_pretrained(adapter_folder, save_embedding_layers=False)
             flush_tree(adapter_folder)
-        with self._sums():
+        with self._with_sums():
             self._training.save(folder)
 
     def load(self, folder: Path) -> None:
         """Read the adapters and the new heads back."""
-        with self._sums():  # heads that are no part of a transformer
+        with self._with_sums():  # heads that are no part of a transformer
             self._training.load(folder)
         peft = require("peft", "--lora")
         for transformer in self._transformers:
@@ -84,8 +84,8 @@ class AdaptedModel:
             peft.set_peft_model_state_dict(transformer.model, tensors)
 
     @contextmanager
-    def _sums(self) -> Iterator[None]:
-        """Put copies, in which adapters are added to the weights, in the transformers' place."""
+    def _with_sums(self) -> Iterator[None]:
+        """Put the sums in the transformers' place meanwhile: copies with the adapters merged in."""
         for transformer in self._transformers:
             transformer.owner.model = copy.deepcopy(transformer.model).merge_and_unload()
         yield
@@ -99,16 +99,18 @@ def _add_adapters(owner: Backbone | Reranker, run: FinetuneRun) -> Any:
     rank = settings.lora or 0
     model = owner.model
     peft = require("peft", "--lora")
-    default_targets = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-    targets = [*settings.lora_targets]
+    targets: list[str] | str = list(settings.lora_targets)
+    if not targets:
+        default_targets = peft.utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+        targets = default_targets.get(model.config.model_type, "all-linear")
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=settings.lora_alpha or 2 * rank,
         lora_dropout=settings.lora_dropout,
-        target_modules=targets or default_targets.get(model.config.model_type, "all-linear"),
+        target_modules=targets,
         modules_to_save=_new_heads(owner),
     )
-    # is written beside the adapter: a folder without the folders of this machine
+    # peft writes it to adapter_config.json: of a folder the name, without the folders above it
     base = run.finetune.model
     model.name_or_path = display_name(base) if Path(base).is_dir() else base
     try:

@@ -32,7 +32,7 @@ from denserk.models.cross_encoder import read_reranker
 from denserk.models.layouts import convert_model
 from denserk.models.model_folder import read_model_folder
 from denserk.tasks.encode import encode
-from denserk.tasks.finetune import what_is_trained
+from denserk.tasks.finetune import kind_of_training
 from tests.support.console import warnings_of
 from tests.support.finetuning import AGG, log_of, run_of, tune
 from tests.support.toy import QUERIES
@@ -195,7 +195,7 @@ def test_a_run_learns_validates_and_saves_what_search_takes(tiny, train, tmp_pat
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
 def test_a_published_reranker_is_trained_on(tiny_reranker, train, tmp_path, kind):
-    assert what_is_trained(run_of(tmp_path, tiny_reranker(kind), train)) == "cross-encoder"
+    assert kind_of_training(run_of(tmp_path, tiny_reranker(kind), train)) == "cross-encoder"
     tune(tmp_path / "r", tiny_reranker(kind), train, **SETTINGS, max_steps=2)
     before, after = (
         load_file(folder / "model.safetensors") for folder in (tiny_reranker(kind), tmp_path / "r")
