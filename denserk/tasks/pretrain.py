@@ -1,6 +1,7 @@
-"""`denserk pretrain`: a backbone is pre-trained for retrieval."""
+"""`denserk pretrain`: pre-train a backbone for retrieval."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,25 +32,25 @@ logger = logging.getLogger(__name__)
 
 def pretrain(run: PretrainRun) -> run_folder.TrainingResult:
     """Pre-train a backbone, and save it as a folder that transformers and `finetune` take."""
-    has_generated_text = _open_inputs(run)
+    # every input is opened, so that a missing one is reported before long work on the others
+    for name in (run.pretrain.expansions, run.masking.frequency_dict):
+        if name is not None:
+            with open_binary(name):
+                pass
+    may_have_generated_text = _open_corpora(run.pretrain.corpus, run)
     is_master = run.pretrain.objective is PretrainingObjective.MASTER
-    if is_master and run.pretrain.expansions is None and not has_generated_text:
+    if is_master and run.pretrain.expansions is None and not may_have_generated_text:
         refuse_generated(frozenset(run.objective.tasks))
     return run_folder.train(run, partial(training_of, run))
 
 
-def _open_inputs(run: PretrainRun) -> bool:
-    """Open every input, so that a missing one is reported before long work on the others.
+def _open_corpora(sources: Sequence[str], run: PretrainRun) -> bool:
+    """Read the first document of each corpus; return whether one may have generated text.
 
-    Return whether a corpus may have generated text. Standard input, which can be read once, may.
+    Standard input, which can be read only once, may.
     """
-    settings = run.pretrain
-    for name in (settings.expansions, run.masking.frequency_dict):
-        if name is not None:
-            with open_binary(name):
-                pass
-    has_generated_text = STREAM in settings.corpus
-    for source in settings.corpus:
+    has_generated_text = STREAM in sources
+    for source in sources:
         if source == STREAM:
             continue
         first_document = next(documents_of(run, source), None)

@@ -28,9 +28,11 @@ from denserk.models.text_encoder import QUERY, TextEncoder
 from denserk.records import Query
 from denserk.reporting import track
 from denserk.training import run_folder
-from denserk.training.preparation import BLOCK, prepare_sentences
+from denserk.training.preparation import prepare_sentences
 from denserk.training.steps import sentence_step
 from denserk.training.trainer import Training
+
+BLOCK = 4096  # queries that a teacher encodes at once
 
 
 def alignment_training(run: FinetuneRun) -> Training:
@@ -70,22 +72,19 @@ class TrainedStudent:
         self._tokenizer = start.tokenizer
         stored_encoder = start.stored.query.keep_layers(run.finetune.keep_layers)
         # a query has one vector, whatever passages have
-        defaults = {
+        overrides = {
             "l2_norm": teacher.representation.l2_norm,
             "layers": (),
             "reduction": "average",
+            **run.representation,
         }
-        representation = model_folder.override(
-            start.stored.representation, {**defaults, **run.representation}
-        )
-        encoder = stored_encoder.build(representation, train=True)
-        if encoder.dimension != teacher.dimension:
+        self.representation = model_folder.override(start.stored.representation, overrides)
+        self.encoder = stored_encoder.build(self.representation, train=True)
+        if self.encoder.dimension != teacher.dimension:
             projection = {"projection": teacher.dimension}
-            representation = model_folder.override(representation, projection)
-            encoder = stored_encoder.build(representation, train=True)
-        without_dropout(encoder)
-        self.representation = representation
-        self.encoder = encoder
+            self.representation = model_folder.override(self.representation, projection)
+            self.encoder = stored_encoder.build(self.representation, train=True)
+        turn_off_dropout(self.encoder)
         longest = stored_encoder.max_length
         self.text = model_folder.fit_lengths(start.stored.text, run.text, longest)
         self.tokenizer = TextTokenizer(self._tokenizer, self.text)
@@ -94,7 +93,7 @@ class TrainedStudent:
 
     def save(self, folder: Path) -> None:
         """Write a model folder, which records whose queries it encodes."""
-        # a folder without the folders of this machine: the fingerprint tells whose vectors they are
+        # without the folders above the teacher's: its fingerprint tells whose vectors they are
         name = self.teacher["name"]
         public_name = recorded.public_name(name, Path(name).parent)
         saving.save_model(
@@ -112,7 +111,7 @@ class TrainedStudent:
         self.encoder.load_state_dict(saved.query.build(saved.representation).state_dict())
 
 
-def without_dropout(encoder: nn.Module) -> None:
+def turn_off_dropout(encoder: nn.Module) -> None:
     """Turn dropout off, in training too: vectors with noise are not the teacher's."""
     for module in encoder.modules():
         if isinstance(module, nn.Dropout):
@@ -128,7 +127,7 @@ class StudentStart(NamedTuple):
 
 
 def read_student(model: str, teacher: TextEncoder) -> StudentStart:
-    """Return what a student starts from: a model, or the teacher's vectors of single tokens."""
+    """Return what a student starts from: a model, or a new static one."""
     if model == STATIC:
         return static_student(teacher)
     name, folder = find_model(model)
@@ -150,7 +149,7 @@ def static_student(teacher: TextEncoder) -> StudentStart:
         vectors = teacher.encode_planned(QUERY, planned, progress.advance)
     config = StaticConfig(vocab_size=token_count, hidden_size=teacher.dimension)
     weights = {"embedding.weight": torch.from_numpy(vectors)}
-    stored_encoder = model_folder.StoredEncoder(folder, config, weights, {})
+    stored_encoder = model_folder.StoredEncoder(folder, config, weights, heads={})
     pooling = encoding.RepresentationSettings(encoding.Representation.MEAN)
     stored = model_folder.StoredModel(folder, stored_encoder, stored_encoder, pooling, teacher.text)
     return StudentStart(STATIC, stored, without_special_tokens(tokenizer))
@@ -161,9 +160,9 @@ def special_tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
     tokenizer.backend_tokenizer.no_padding()
     text = tokenizer.backend_tokenizer.encode("a")
     is_special = [sequence is None for sequence in text.sequence_ids]
-    before = is_special.index(False)
-    after = is_special[::-1].index(False)
-    return text.ids[:before], text.ids[len(text.ids) - after :]
+    count_before = is_special.index(False)
+    count_after = is_special[::-1].index(False)
+    return text.ids[:count_before], text.ids[len(text.ids) - count_after :]
 
 
 def prepare_alignment(
@@ -175,8 +174,12 @@ def prepare_alignment(
     *,
     again: bool,
 ) -> SentenceStore:
-    """Tokenise queries, to train also the sentences of --corpus, and encode them by the teacher."""
-    corpus = run.finetune.corpus if folder.name == run_folder.DATA else None
+    """Tokenise queries, and encode them by the teacher; training data has also --corpus' sentences.
+
+    `sources` are files of queries, `folder` is the one of training data or of held-out data.
+    """
+    is_training_data = folder.name == run_folder.DATA
+    corpus = run.finetune.corpus if is_training_data else None
     fields = teacher.text.fields
 
     def read_texts() -> Iterator[Query]:

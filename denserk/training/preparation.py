@@ -1,4 +1,7 @@
-"""Tokenised training and held-out data below the folder of a run, and what measures on it."""
+"""Tokenised training and held-out data in the folder of a run.
+
+Held-out data is passed on as the function that measures the model on it, None without any.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +18,6 @@ from denserk.training import run_folder
 from denserk.training.trainer import Prepared
 from denserk.training.validation import DevSet, dev_sets, measure_sentences
 
-BLOCK = 4096  # queries that a teacher encodes at once
-
 
 def prepare_queries(
     run: FinetuneRun,
@@ -26,9 +27,9 @@ def prepare_queries(
     output: Path,
     guide: TextEncoder | None = None,
 ) -> Prepared:
-    """Tokenise queries and passages below the run's folder; return batches, and what measures.
+    """Tokenise queries and passages in the run's folder; return batches and how to measure.
 
-    `guide` reads the texts, too: they are tokenised for it beside.
+    With a `guide`, the texts are tokenised for it, too.
     """
     query_tokenizer, passage_tokenizer = tokenizers
     tokenize = partial(prepare, again=not run_folder.is_resumable(output))
@@ -69,7 +70,7 @@ def held_out_run(run: FinetuneRun, dev_data: str) -> FinetuneRun:
 def prepare_sentences(
     run: FinetuneRun, encoder: Encoder, tokenize: Callable[..., SentenceStore], output: Path
 ) -> Prepared:
-    """Tokenise the sentences of a run below its folder; return batches, and what measures."""
+    """Tokenise the sentences of a run in its folder; return batches and how to measure."""
     tokenize = partial(tokenize, again=not run_folder.is_resumable(output))
     store = tokenize(run.finetune.train_data, output / run_folder.DATA)
     share = run_folder.share_of_batches(run)
