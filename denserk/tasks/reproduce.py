@@ -35,7 +35,7 @@ from denserk.tasks.reproduce_steps import (
     train_again,
 )
 
-ORDER = list(Step)
+ORDER = list(Step)  # inputs before what is made from them
 # makes a step again, into a path; or continues what an interrupted command left there
 Remake = Callable[[str, bool], None]
 
@@ -54,7 +54,7 @@ class Outcome:
 def reproduce(
     run: str,
     work: Path,
-    first: Step,
+    from_step: Step,
     tolerance: float,
     *,
     overwrite: bool = False,
@@ -66,33 +66,35 @@ def reproduce(
     replaces it, `resume` continues it.
     """
     read_manifest(run, Kind.RUN)  # before anything is written
-    folder = WorkFolder(work, run, first)
+    folder = WorkFolder(work, run, from_step)
     folder.prepare(overwrite=overwrite, resume=resume)
-    reproduction = Reproduction(folder, first, tolerance)
-    reproduction.run(run)
+    reproduction = Reproduction(folder, from_step, tolerance)
+    reproduction.walk_run(run)
     folder.complete()
     return reproduction.outcomes
 
 
 @dataclass
 class Reproduction:
-    """The steps of a run, walked from its inputs on; each is made again in `work` from `first` on.
+    """The steps of a run, walked from its inputs on; those from `from_step` on are made again.
 
-    `tolerance` is the largest difference of scores, of vectors' values and of weights that counts
-    as equal.
+    A walk of a step first walks its inputs, and collects in `changed` a phrase for each input that
+    is not as recorded. It returns the path that later steps are to read: that of the re-made result
+    in `work`, or the recorded one. `tolerance` is the largest difference of scores, of vectors'
+    values and of weights that counts as equal.
     """
 
     work: WorkFolder
-    first: Step = Step.RUN
+    from_step: Step = Step.RUN
     tolerance: float = 1e-5
     outcomes: list[Outcome] = field(default_factory=list)
-    places: dict[str, str] = field(default_factory=dict)  # path -> re-made path, or the path itself
+    new_paths: dict[str, str] = field(default_factory=dict)  # walked path -> path for later steps
     absent: dict[str, str] = field(default_factory=dict)  # path -> what names it
 
-    def run(self, path: str) -> str:
-        """Walk a run that search, rerank or fuse wrote; return what later steps are to read."""
-        if path in self.places:
-            return self.places[path]
+    def walk_run(self, path: str) -> str:
+        """Walk a run that search, rerank or fuse wrote."""
+        if path in self.new_paths:
+            return self.new_paths[path]
         manifest = read_manifest(path, Kind.RUN)
         self.absent |= manifest.absent
         made_from = manifest.made_from
@@ -100,73 +102,74 @@ class Reproduction:
         topics = made_from.get("topics")
         if topics:
             same_topics = partial(has_same_topics, topics, made_from.get("qrels"))
-            changed += self.check(topics["name"], same_topics)
-        model = self.model(made_from.get("model"), changed)
+            changed += self.changed_input(topics["name"], same_topics)
+        model = self.walk_model(made_from.get("model"))
+        changed += self.changed_model(made_from.get("model"))
         for source in manifests.runs_of(made_from):
             changed += self.changed_file(source["name"], source["sha256"])
-            self.run(source["name"])
+            self.walk_run(source["name"])
         for index in manifests.indexes_of(made_from):
-            self.folder(index["name"], index.get("sha256"))
+            self.walk_folder(index["name"], index.get("sha256"))
         if made_from.get("encoded_queries"):
-            self.folder(made_from["encoded_queries"])
-        remake = partial(run_again, manifest, model, self.places)
-        return self.take(Step.RUN, path, changed, remake)
+            self.walk_folder(made_from["encoded_queries"])
+        remake = partial(run_again, manifest, model, self.new_paths)
+        return self.finish_step(Step.RUN, path, changed, remake)
 
-    def folder(self, path: str, checksums: Any = None) -> str:
-        """Walk an index or a folder of vectors."""
-        if path in self.places:
-            return self.places[path]
+    def walk_folder(self, path: str, checksums: Any = None) -> str:
+        """Walk an index or a folder of vectors; `checksums` are those that a run recorded of it."""
+        if path in self.new_paths:
+            return self.new_paths[path]
         if not beside(path).is_file():
             state = "has no manifest" if Path(path).exists() else "is absent"
             changed = [self.absent.get(path, f"{path} {state}")]
-            return self.take(Step.INDEX, path, changed, None)
+            return self.finish_step(Step.INDEX, path, changed, None)
         manifest = manifests.read_any_manifest(beside(path))
         self.absent |= manifest.absent
-        changed = check(path, lambda: verify_folders([path]))
+        changed = changed_or_unreadable(path, lambda: verify_folders([path]))
         if manifest.kind is Kind.VECTORS:
-            return self.vectors(path, manifest, changed)
+            return self.walk_vectors(path, manifest, changed)
         changed += changed_vectors(path, manifest)
         if checksums is not None and checksums != manifest.contents.get("sha256"):
             changed.append(f"{path} was rebuilt after the run")
-        return self.index(path, manifest, changed)
+        return self.walk_index(path, manifest, changed)
 
-    def index(self, path: str, manifest: Manifest, changed: list[str]) -> str:
+    def walk_index(self, path: str, manifest: Manifest, changed: list[str]) -> str:
         """Walk an index."""
-        vectors = [self.folder(name) for name in manifest.made_from.get("vectors", ())]
+        vectors = [self.walk_folder(name) for name in manifest.made_from.get("vectors", ())]
         texts = manifest.made_from.get("texts")
         if "texts_sha256" in manifest.contents:
-            changed += self.check(manifest.made_from["texts"], partial(has_same_texts, manifest))
+            same_texts = partial(has_same_texts, manifest)
+            changed += self.changed_input(manifest.made_from["texts"], same_texts)
         remake = partial(build_again, manifest, vectors) if vectors or texts else None
-        return self.take(Step.INDEX, path, changed, remake)
+        return self.finish_step(Step.INDEX, path, changed, remake)
 
-    def vectors(self, path: str, manifest: Manifest, changed: list[str]) -> str:
+    def walk_vectors(self, path: str, manifest: Manifest, changed: list[str]) -> str:
         """Walk a folder of vectors."""
         made_from = manifest.made_from
-        model = self.model(made_from.get("model"), changed)
+        model = self.walk_model(made_from.get("model"))
+        changed += self.changed_model(made_from.get("model"))
         if "texts" not in made_from or not made_from.get("model"):
-            return self.take(Step.VECTORS, path, changed, None)
+            return self.finish_step(Step.VECTORS, path, changed, None)
         if manifest.settings["side"] == "passage":
-            changed += self.check(made_from["texts"], partial(check_texts, path, manifest))
-        return self.take(Step.VECTORS, path, changed, partial(encode_again, manifest, model))
+            same_texts = partial(check_texts, path, manifest)
+            changed += self.changed_input(made_from["texts"], same_texts)
+        remake = partial(encode_again, manifest, model)
+        return self.finish_step(Step.VECTORS, path, changed, remake)
 
-    def model(self, description: Mapping[str, Any] | None, changed: list[str]) -> str:
-        """Walk a model; add to `changed` if it is not the one described."""
+    def walk_model(self, description: Mapping[str, Any] | None) -> str:
+        """Walk the model that a manifest describes; return "" if it describes none."""
         if description is None:
             return ""
         name = description["name"]
-        if name not in self.places:
-            self.take_model(name)
-        fingerprint = fingerprint_of(name)
-        if fingerprint != description["fingerprint"]:
-            state = "another model" if fingerprint else "absent"
-            changed.append(self.absent.get(name, f"{name} is {state}"))
-        return self.places[name]
+        if name not in self.new_paths:
+            self.walk_training(name)
+        return self.new_paths[name]
 
-    def take_model(self, name: str) -> None:
+    def walk_training(self, name: str) -> None:
         """Walk a model that denserk trained, and what it started from; others stay as they are."""
         record = manifests.training_record(name)
         if record is None:
-            self.places[name] = name
+            self.new_paths[name] = name
             return
         command = "finetune" if "finetune" in record else "pretrain"
         changed: list[str] = []
@@ -174,23 +177,26 @@ class Reproduction:
             if source.get("sha256"):
                 changed += self.changed_file(source["name"], source["sha256"])
         start = record[command].get("model")
-        if start is not None and start not in self.places:
-            self.take_model(start)
-        start_place = self.places[start] if start else None
-        self.take(Step.MODEL, name, changed, partial(train_again, name, command, start_place))
+        if start is not None and start not in self.new_paths:
+            self.walk_training(start)
+        new_start = self.new_paths[start] if start else None
+        remake = partial(train_again, name, command, new_start)
+        self.finish_step(Step.MODEL, name, changed, remake)
 
-    def take(self, step: Step, path: str, changed: Iterable[str], remake: Remake | None) -> str:
+    def finish_step(
+        self, step: Step, path: str, changed: Iterable[str], remake: Remake | None
+    ) -> str:
         """Make a step again, if asked for, and compare; return the path for later steps."""
-        place = path
+        new_path = path
         verdict = Verdict("-", True)
-        if ORDER.index(step) >= ORDER.index(self.first):
+        if ORDER.index(step) >= ORDER.index(self.from_step):
             if remake is None:
                 verdict = Verdict("its making is not recorded", True)
             else:
-                place, verdict = self.remake(step, path, remake)
+                new_path, verdict = self.remake(step, path, remake)
         self.outcomes.append(Outcome(step, path, tuple(changed), verdict.text, verdict.equal))
-        self.places[path] = place
-        return place
+        self.new_paths[path] = new_path
+        return new_path
 
     def remake(self, step: Step, path: str, remake: Remake) -> tuple[str, Verdict]:
         """Make a step again; return its new path, or the old one if it failed, and the verdict."""
@@ -203,11 +209,16 @@ class Reproduction:
         except DenserkError as error:
             return path, Verdict(f"failed: {error}", False)
 
-    def check(self, name: str, is_same: Callable[[], object]) -> list[str]:
-        """Return a phrase if an input of a manifest is not as recorded, else nothing."""
-        if name in self.absent:
-            return [self.absent[name]]
-        return check(name, is_same)
+    def changed_model(self, description: Mapping[str, Any] | None) -> list[str]:
+        """Return a phrase if a model is not the one described."""
+        if description is None:
+            return []
+        name = description["name"]
+        fingerprint = fingerprint_of(name)
+        if fingerprint == description["fingerprint"]:
+            return []
+        state = "another model" if fingerprint else "absent"
+        return [self.absent.get(name, f"{name} is {state}")]
 
     def changed_file(self, name: str, sha256: str | None) -> list[str]:
         """Return a phrase if a file is not the recorded one."""
@@ -215,11 +226,17 @@ class Reproduction:
             return [f"{name} has no recorded checksum"]
         if not Path(name).is_file():
             return [self.absent.get(name, f"{name} is absent")]
-        return self.check(name, lambda: file_sha256(name) == sha256)
+        return self.changed_input(name, lambda: file_sha256(name) == sha256)
+
+    def changed_input(self, name: str, is_same: Callable[[], object]) -> list[str]:
+        """Return a phrase if an input of a manifest is absent or not as recorded, else nothing."""
+        if name in self.absent:
+            return [self.absent[name]]
+        return changed_or_unreadable(name, is_same)
 
 
-def check(name: str, is_same: Callable[[], object]) -> list[str]:
-    """Return a phrase if an input is not as recorded, or the error of reading it; else nothing."""
+def changed_or_unreadable(name: str, is_same: Callable[[], object]) -> list[str]:
+    """Return a phrase if `is_same` returns False or raises an error of reading; else nothing."""
     try:
         return [f"{name} has changed"] if is_same() is False else []
     except (DenserkError, OSError) as error:

@@ -61,16 +61,16 @@ def compare_runs(old: str, new: str, tolerance: float) -> Verdict:
     if old_run.keys() != new_run.keys():
         return Verdict(f"other queries: {len(old_run):,}, now {len(new_run):,}", False)
     largest = 0.0
-    place = ""
+    first_seen = ""
     for qid, old_hits in old_run.items():
         difference, docid = _largest_difference(old_hits, new_run[qid])
         if difference > largest:
             largest = difference
-            place = f", first seen at query {qid}, passage {docid}"
+            first_seen = f", first seen at query {qid}, passage {docid}"
     verdict = by_difference(largest, tolerance)
     if verdict.equal:
         return verdict
-    return Verdict(f"{verdict.text}{place}", False)
+    return Verdict(f"{verdict.text}{first_seen}", False)
 
 
 def _largest_difference(

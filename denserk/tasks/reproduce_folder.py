@@ -18,10 +18,12 @@ STEPS = "steps"  # in the contents of the manifest: names of files and folders t
 class WorkFolder:
     """The folder of what is made again. Its manifest names the run and the steps within."""
 
-    def __init__(self, path: Path, run: str, first: Step) -> None:
+    def __init__(self, path: Path, run: str, from_step: Step) -> None:
         self.path = path
         made_from = {"run": {"name": run, "sha256": file_sha256(run)}}
-        self._manifest = Manifest(Kind.REPRODUCTION, False, {"from_step": first.value}, made_from)
+        self._manifest = Manifest(
+            Kind.REPRODUCTION, False, {"from_step": from_step.value}, made_from
+        )
 
     def prepare(self, *, overwrite: bool, resume: bool) -> None:
         """Create the folder; empty or continue one that an earlier `reproduce` made."""

@@ -1,7 +1,6 @@
 """The steps of `denserk reproduce`: each is made again from what its manifest records.
 
-Places are the paths that later steps read, by the recorded ones: what was made again, or what was
-there before.
+A step reads what was made again in place of what its manifest names, or what was there before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,8 @@ from denserk.io import manifest as manifests
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest
 from denserk.io.outputs import claim
 
-Places = Mapping[str, str]
-ENCODED_ALIKE = ("vector_dtype", "shard_id", "shard_num", "block_size")  # options of encode
+NewPaths = Mapping[str, str]  # path in a manifest -> path to read
+ENCODE_SETTINGS = ("vector_dtype", "shard_id", "shard_num", "block_size")  # recorded by encode
 
 
 def train_again(model: str, command: str, start: str | None, output: str, resume: bool) -> None:
@@ -53,7 +52,7 @@ def encode_again(manifest: Manifest, model: str, output: str, resume: bool) -> N
     made_from = manifest.made_from
     settings = manifest.settings
     source = "corpus" if settings["side"] == "passage" else "topics"
-    values = {name: settings[name] for name in ENCODED_ALIKE}
+    values = {name: settings[name] for name in ENCODE_SETTINGS}
     values |= {
         "model": model,
         "output": output,
@@ -83,16 +82,18 @@ def build_again(manifest: Manifest, vectors: Sequence[str], output: str, resume:
     build_index(paths, index_settings, bm25, corpus_of(settings.get("corpus", {})))
 
 
-def run_again(manifest: Manifest, model: str, places: Places, output: str, resume: bool) -> None:
+def run_again(
+    manifest: Manifest, model: str, new_paths: NewPaths, output: str, resume: bool
+) -> None:
     """Fuse, rerank or search again, unless that was finished before an interruption."""
     if resume and is_whole_run(output):
         return
     if "runs" in manifest.made_from:
-        _fuse_again(manifest, places, output)
+        _fuse_again(manifest, new_paths, output)
     elif manifests.runs_of(manifest.made_from):
-        _rerank_again(manifest, model, places, output)
+        _rerank_again(manifest, model, new_paths, output)
     else:
-        _search_again(manifest, model, places, output)
+        _search_again(manifest, model, new_paths, output)
 
 
 def is_whole_run(path: str) -> bool:
@@ -102,18 +103,18 @@ def is_whole_run(path: str) -> bool:
     return read_manifest(path, Kind.RUN).contents.get("sha256") == file_sha256(path)
 
 
-def _fuse_again(manifest: Manifest, places: Places, output: str) -> None:
+def _fuse_again(manifest: Manifest, new_paths: NewPaths, output: str) -> None:
     """Fuse the runs of a manifest, with the weights that were chosen."""
     from denserk.tasks.fuse import fuse
 
     settings = manifest.settings
-    runs = [places[run["name"]] for run in manifest.made_from["runs"]]
+    runs = [new_paths[run["name"]] for run in manifest.made_from["runs"]]
     fusion = from_json(retrieval.FusionSettings, {**settings["fusion"], "tune": None})
     ranking = select(settings, retrieval.RankingSettings)
     fuse(runs, output, fusion, from_json(retrieval.RankingSettings, ranking))
 
 
-def _rerank_again(manifest: Manifest, model: str, places: Places, output: str) -> None:
+def _rerank_again(manifest: Manifest, model: str, new_paths: NewPaths, output: str) -> None:
     """Rerank the run of a manifest."""
     from denserk.tasks.rerank import rerank
 
@@ -121,7 +122,7 @@ def _rerank_again(manifest: Manifest, model: str, places: Places, output: str) -
     corpus = made_from["corpus"]
     paths = retrieval.RerankPaths(
         model=model,
-        run=places[made_from["run"]["name"]],
+        run=new_paths[made_from["run"]["name"]],
         topics=made_from["topics"]["name"],
         corpus=corpus["name"],
         output=output,
@@ -131,7 +132,7 @@ def _rerank_again(manifest: Manifest, model: str, places: Places, output: str) -
     rerank(paths, settings, vars(text), compute_of(made_from, {}), corpus_of(corpus))
 
 
-def _search_again(manifest: Manifest, model: str, places: Places, output: str) -> None:
+def _search_again(manifest: Manifest, model: str, new_paths: NewPaths, output: str) -> None:
     """Search the indexes of a manifest."""
     from denserk.tasks.search import search
 
@@ -139,10 +140,10 @@ def _search_again(manifest: Manifest, model: str, places: Places, output: str) -
     encoded_queries = made_from.get("encoded_queries")
     topics = made_from.get("topics")
     paths = retrieval.SearchPaths(
-        index=tuple(places[index["name"]] for index in manifests.indexes_of(made_from)),
+        index=tuple(new_paths[index["name"]] for index in manifests.indexes_of(made_from)),
         topics=None if topics is None else topics.get("name"),
         qrels=made_from.get("qrels"),
-        encoded_queries=places[encoded_queries] if encoded_queries else None,
+        encoded_queries=new_paths[encoded_queries] if encoded_queries else None,
         model=None if encoded_queries else model or None,
         output=output,
     )
