@@ -1,4 +1,4 @@
-"""Conversion between the formats of a kind, streaming; what a file or folder holds."""
+"""`denserk convert`: conversion between the formats of a kind, streaming."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
 from denserk.io.unchanged import checksum, refuse_change
 from denserk.io.vector_formats import VectorBlock, is_single_file, write_vectors
-from denserk.io.vectors import VectorFolderWriter, read_vector_blocks
+from denserk.io.vectors import VectorFolderWriter, VectorSource, read_vector_blocks
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import Progress, track
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 WITH_SCORES = (TrainingFormat.TEVATRON, TrainingFormat.DPR, TrainingFormat.FLAG)
 T = TypeVar("T")
 R = TypeVar("R", Query, Passage)
-Form = TypeVar("Form", bound=StrEnum)
+Format = TypeVar("Format", bound=StrEnum)
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,18 @@ class ConversionResult:
 
 
 class _Job(NamedTuple):
-    """The arguments of `convert`, formats of source (None: detected) and target, progress."""
+    """A conversion: the arguments of `convert` and what they mean."""
 
     source: str
     target: str
     settings: ConversionSettings
     options: ModelOptions
-    from_format: Any
+    from_format: Any  # a format of the kind; None: detected by the reader
     to_format: Any
     progress: Progress
 
     def counted(self, records: Iterable[T]) -> Iterator[T]:
+        """Pass records on, and count them as progress."""
         for record in records:
             yield record
             self.progress.advance()
@@ -88,12 +89,12 @@ _qrels = partial(_records, topics.read_qrels, topics.write_qrels)
 def _run(job: _Job) -> int:
     """Convert a run, whose hits are ranked by score."""
 
-    def ranked() -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    def ranked_hits() -> Iterator[tuple[str, list[tuple[str, float]]]]:
         for hits in runs.read_run(job.source, job.from_format):
             yield hits.qid, best_first(zip(hits.docids, hits.scores, strict=True))
             job.progress.advance(len(hits.docids))
 
-    return runs.write_run(job.target, ranked(), job.to_format, job.settings.tag)
+    return runs.write_run(job.target, ranked_hits(), job.to_format, job.settings.tag)
 
 
 def _training(job: _Job) -> int:
@@ -125,7 +126,7 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
     if STREAM in (job.source, corpus_source, queries_source):
         message = "--corpus and --queries need the training data twice, and - comes once"
         raise UsageError(message, "write it to a file first")
-    before = checksum(job.source)
+    source_checksum = checksum(job.source)
     qids: set[str] = set()
     docids: set[str] = set()
     for example in training.read_training(job.source, job.from_format):
@@ -134,8 +135,8 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
         for candidate in training.all_candidates(example):
             if not candidate.text:
                 docids.add(candidate.docid)
-    queries = _gathered(topics.read_queries, queries_source, qids, "queries")
-    passages = _gathered(corpus.read_passages, corpus_source, docids, "passages")
+    queries = _find_records(topics.read_queries, queries_source, qids, "queries")
+    passages = _find_records(corpus.read_passages, corpus_source, docids, "passages")
     for example in training.read_training(job.source, job.from_format):
         query = example.query
         if not query and example.qid in queries:
@@ -145,7 +146,7 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
             positives=tuple(_with_text(candidate, passages) for candidate in example.positives),
             negatives=tuple(_with_text(candidate, passages) for candidate in example.negatives),
         )
-    refuse_change(job.source, before)
+    refuse_change(job.source, source_checksum)
 
 
 def _with_text(candidate: Candidate, passages: Mapping[str, Passage]) -> Candidate:
@@ -156,10 +157,13 @@ def _with_text(candidate: Candidate, passages: Mapping[str, Passage]) -> Candida
     return candidate._replace(title=candidate.title or passage.title, text=passage.text)
 
 
-def _gathered(
+def _find_records(
     read: Callable[[str], Iterable[R]], source: str | None, ids: set[str], unit: str
 ) -> dict[str, R]:
-    """Return the records of some ids; raise an InputError if the source lacks one."""
+    """Return the records of some ids; raise an InputError if the source lacks one.
+
+    Without a source there are none.
+    """
     if not source:
         return {}
     records = corpus.find_records(read(source), ids, source, unit)
@@ -174,34 +178,49 @@ def _gathered(
 
 
 def _vectors(job: _Job) -> int:
-    """Convert vectors, one row a record."""
+    """Convert vectors, one row a record; those that denserk encoded keep how they were encoded."""
     source = read_vector_blocks(job.source, allow_pickle=job.settings.allow_pickle)
+    blocks = _single_vectors(source, job.progress)
+    if job.to_format is VectorFormat.NPY:
+        return _write_vector_folder(job, source.manifest, blocks)
+    manifest = source.manifest
+    if manifest is not None and manifest.kind is not manifests.Kind.VECTORS:
+        manifest = None
+    return write_vectors(
+        job.target,
+        job.to_format,
+        blocks,
+        overwrite=job.settings.overwrite,
+        manifest=manifest,
+    )
+
+
+def _single_vectors(source: VectorSource, progress: Progress) -> Iterator[VectorBlock]:
+    """Yield blocks with an id for each row: those of passage d1 become d1#0, d1#1, ..."""
     rows = source.vectors_per_passage
-    overwrite = job.settings.overwrite
+    for block in source.blocks():
+        if rows > 1:
+            ids = [f"{docid}#{part}" for docid in block.ids for part in range(rows)]
+            block = VectorBlock(ids, block.vectors)
+        yield block
+        progress.advance(len(block.ids))
 
-    def single_vectors() -> Iterator[VectorBlock]:
-        for block in source.blocks():
-            if rows > 1:  # an id for each row: those of passage d1 become d1#0, d1#1, ...
-                ids = [f"{docid}#{part}" for docid in block.ids for part in range(rows)]
-                block = VectorBlock(ids, block.vectors)
-            yield block
-            job.progress.advance(len(block.ids))
 
-    blocks = single_vectors()
-    source_manifest = source.manifest
-    known = None  # how the vectors were encoded
-    if source_manifest is not None and source_manifest.kind is manifests.Kind.VECTORS:
-        known = source_manifest
-    if job.to_format is not VectorFormat.NPY:
-        return write_vectors(job.target, job.to_format, blocks, overwrite=overwrite, manifest=known)
-    # denserk's own folder; the manifest keeps what encoded the vectors
-    made_from = dict(source_manifest.made_from) if source_manifest else {}
+def _write_vector_folder(
+    job: _Job, source_manifest: manifests.Manifest | None, blocks: Iterator[VectorBlock]
+) -> int:
+    """Write denserk's own folder, whose manifest keeps what the vectors were made from."""
+    settings: Mapping[str, Any] = {}
+    made_from: dict[str, Any] = {}
+    if source_manifest is not None:
+        made_from.update(source_manifest.made_from)
+        if source_manifest.kind is manifests.Kind.VECTORS:
+            settings = source_manifest.settings
     made_from["converted_from"] = job.source
     first_block = next(blocks)
     dtype = "float16" if first_block.vectors.dtype == np.float16 else "float32"
-    settings = known.settings if known else {}
     manifest = manifests.Manifest(manifests.Kind.VECTORS, False, settings, made_from)
-    with whole_folder(job.target, overwrite=overwrite) as folder:
+    with whole_folder(job.target, overwrite=job.settings.overwrite) as folder:
         writer = VectorFolderWriter(folder, manifest, dtype)
         for number, block in enumerate(chain([first_block], blocks)):
             writer.write(Block(number, len(block.ids), ""), block.ids, block.vectors)
@@ -221,15 +240,22 @@ def _model(job: _Job) -> int:
     return 1
 
 
-# for each kind: the formats that can be written, what is counted, and the function that converts
-CONVERSIONS: dict[Kind, tuple[tuple[StrEnum, ...], str, Callable[[_Job], int]]] = {
-    Kind.CORPUS: (corpus.WRITTEN, "passages", _corpus),
-    Kind.QUERIES: (topics.WRITTEN, "queries", _queries),
-    Kind.QRELS: (tuple(formats.QrelsFormat), "judgments", _qrels),
-    Kind.RUN: (tuple(formats.RunFormat), "lines", _run),
-    Kind.VECTORS: (tuple(VectorFormat), "vectors", _vectors),
-    Kind.TRAINING: (tuple(TrainingFormat), "examples", _training),
-    Kind.MODEL: (tuple(ModelLayout), "model", _model),
+class Conversion(NamedTuple):
+    """How one kind is converted."""
+
+    formats: tuple[StrEnum, ...]  # that can be written
+    unit: str  # what is counted
+    convert: Callable[[_Job], int]  # returns how many there were
+
+
+CONVERSIONS: dict[Kind, Conversion] = {
+    Kind.CORPUS: Conversion(corpus.WRITTEN, "passages", _corpus),
+    Kind.QUERIES: Conversion(topics.WRITTEN, "queries", _queries),
+    Kind.QRELS: Conversion(tuple(formats.QrelsFormat), "judgments", _qrels),
+    Kind.RUN: Conversion(tuple(formats.RunFormat), "lines", _run),
+    Kind.VECTORS: Conversion(tuple(VectorFormat), "vectors", _vectors),
+    Kind.TRAINING: Conversion(tuple(TrainingFormat), "examples", _training),
+    Kind.MODEL: Conversion(tuple(ModelLayout), "model", _model),
 }
 
 
@@ -250,23 +276,30 @@ def convert(
     unused = unused_options(kind, settings)
     if unused:
         raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
-    written, unit, convert_kind = CONVERSIONS[kind]
-    to_format = _format_of_name(target, kind)
-    if settings.to_format is not None:
-        to_format = _named(settings.to_format, written, "--to")
-    if to_format is None:
-        name = "standard output" if target == STREAM else target
-        hint = f"add --to with one of {', '.join(written)}"
-        raise UsageError(f"{name} could be any of several formats of {kind}", hint)
+    conversion = CONVERSIONS[kind]
+    to_format = _target_format(target, kind, settings.to_format)
     if _writes_file(kind, to_format):
         refuse_folder(target)
     from_format = None
     if settings.from_format is not None:
-        from_format = _named(settings.from_format, type(to_format), "--from")
-    with track("converting", None, unit) as progress:
+        from_format = _format_of_option("--from", settings.from_format, type(to_format))
+    with track("converting", None, conversion.unit) as progress:
         job = _Job(source, target, settings, options, from_format, to_format, progress)
-        count = convert_kind(job)
-    return ConversionResult(kind, to_format.value, count, unit)
+        count = conversion.convert(job)
+    return ConversionResult(kind, to_format.value, count, conversion.unit)
+
+
+def _target_format(target: str, kind: Kind, to_format: str | None) -> StrEnum:
+    """Return the format of a target: that of --to, or the one that its name leaves no choice of."""
+    choices = CONVERSIONS[kind].formats
+    if to_format is not None:
+        return _format_of_option("--to", to_format, choices)
+    format_of_name = _format_of_name(target, kind)
+    if format_of_name is None:
+        name = "standard output" if target == STREAM else target
+        hint = f"add --to with one of {', '.join(choices)}"
+        raise UsageError(f"{name} could be any of several formats of {kind}", hint)
+    return format_of_name
 
 
 def _writes_file(kind: Kind, to_format: StrEnum) -> bool:
@@ -279,18 +312,18 @@ def _writes_file(kind: Kind, to_format: StrEnum) -> bool:
 def _format_of_name(target: str, kind: Kind) -> StrEnum | None:
     """Return the format that the name of a target leaves no choice of."""
     name = Path(target).name.lower().removesuffix(".gz")
-    for patterns, form in TARGET_NAMES.get(kind, {}).items():
+    for patterns, target_format in TARGET_NAMES.get(kind, {}).items():
         if any(fnmatch(name, pattern) for pattern in patterns.split()):
-            return form
+            return target_format
     return None
 
 
-def _named(name: str, formats: Iterable[Form], flag: str) -> Form:
+def _format_of_option(flag: str, name: str, choices: Iterable[Format]) -> Format:
     """Return the format that an option names."""
-    known = {form.value: form for form in formats}
-    if name not in known:
-        raise UsageError(f"{flag} {name}: no such format", f"one of {', '.join(known)}")
-    return known[name]
+    choice_by_name = {choice.value: choice for choice in choices}
+    if name not in choice_by_name:
+        raise UsageError(f"{flag} {name}: no such format", f"one of {', '.join(choice_by_name)}")
+    return choice_by_name[name]
 
 
 # names that leave no choice, by kind; others need the format by name

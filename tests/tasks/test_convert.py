@@ -50,7 +50,7 @@ def test_a_corpus_with_its_generated_queries(toy, tmp_path):
 def test_every_format_of_a_collection_gives_the_same_records(source, kind, home, toy, tmp_path):
     there, back = tmp_path / "there", tmp_path / "back.tsv"
     expected = turn(toy / source, tmp_path / "expected", home, kind=kind)
-    for form in CONVERSIONS[kind][0]:
+    for form in CONVERSIONS[kind].formats:
         turn(toy / source, there, form, kind=kind)
         assert turn(there, back, home, from_format=form, kind=kind) == expected
         if form not in ("anserini", "marco", "dpr"):  # which keep less
