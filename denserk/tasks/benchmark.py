@@ -44,8 +44,7 @@ from denserk.tasks.search import search
 logger = logging.getLogger(__name__)
 
 CORPORA = "corpora"  # vectors and indexes, within the folder of runs
-LENGTHS = ("query_max_length", "passage_max_length")
-TITLED_CORPUS = "msmarco-passage-titled"
+TITLED_CORPUS = "msmarco-passage-titled"  # runs on it look like those on msmarco-passage
 
 
 def make_runs(
@@ -70,7 +69,7 @@ class RunMaker:
         options: encoding.ModelOptions,
         corpus: CorpusSettings,
     ) -> None:
-        self._output = Path(paths.output or "")
+        self._output = Path(paths.output or "")  # both paths come with --model
         self._settings = settings
         self._options = options
         self._corpus = corpus
@@ -102,10 +101,9 @@ class RunMaker:
     def _make_run(self, benchmark: Benchmark, parts: Mapping[str, str], position: str) -> None:
         """Encode and index the corpus of a benchmark, unless that is done, and search it."""
         text = self._text_settings(benchmark)
-        query_length, passage_length = (text[name] for name in LENGTHS)
         logger.info(
-            f"{benchmark.name} ({position}): queries of {query_length} tokens, passages of "
-            f"{passage_length}"
+            f"{benchmark.name} ({position}): queries of {text['query_max_length']} tokens, "
+            f"passages of {text['passage_max_length']}"
         )
         options = self._options._replace(text=text)
         index = self._index(self._corpus_folder(benchmark), parts["corpus"], options)
@@ -118,16 +116,29 @@ class RunMaker:
         search_paths = retrieval.SearchPaths(
             index=(str(index),), topics=parts["topics"], model=self._model, output=run
         )
-        search(search_paths, search_settings, *options, own_precision=True)
+        search(
+            search_paths,
+            search_settings,
+            options.representation,
+            options.text,
+            options.compute,
+            own_precision=True,
+        )
         manifest = read_manifest(run, Kind.RUN)
         made_from = {**manifest.made_from, "suite": _origin(benchmark)}
         write_manifest(run, replace(manifest, made_from=made_from))
 
     def _text_settings(self, benchmark: Benchmark) -> dict[str, Any]:
-        """Return the text settings given, else the benchmark's, at most the model's lengths."""
+        """Return the text settings: those given, else the benchmark's within the model's lengths.
+
+        How title and text are joined is the benchmark's only where the model does not tell it.
+        """
         corpus = benchmark.corpus
         longest = self._stored.passage.max_length or math.inf
-        text: dict[str, Any] = {name: min(getattr(corpus, name), longest) for name in LENGTHS}
+        text: dict[str, Any] = {
+            "query_max_length": min(corpus.query_max_length, longest),
+            "passage_max_length": min(corpus.passage_max_length, longest),
+        }
         published = encoding.PUBLISHED_TEXT.get(self._model, {})
         if not self._stored.has_settings and "join" not in published:
             text["join"] = corpus.join
@@ -152,8 +163,11 @@ class RunMaker:
         return manifest.contents.get("sha256") == file_sha256(run)
 
     def _start(self) -> Manifest:
-        """Write the unfinished manifest and return it; other settings are an error."""
-        manifest = self._describe()
+        """Create or continue the output, and return its unfinished manifest.
+
+        Runs by other settings are an error.
+        """
+        manifest = self._unfinished_manifest()
         exists = (self._output / manifests.NAME).is_file()
         if exists and self._settings.resume:
             started = read_manifest(self._output, Kind.RUNS, unfinished=True)
@@ -167,8 +181,8 @@ class RunMaker:
         write_manifest(self._output, manifest)
         return manifest
 
-    def _describe(self) -> Manifest:
-        """Return the unfinished manifest."""
+    def _unfinished_manifest(self) -> Manifest:
+        """Return the manifest of the model and the settings that all runs share."""
         representation = self._options.representation
         settings = {
             "search": as_json(self._search),
@@ -241,19 +255,20 @@ def evaluate_benchmark(
 
 def _refuse_other_benchmark(run: str, benchmark: Benchmark) -> None:
     """Raise a MismatchError if a run was made for another benchmark, by its manifest."""
+    corpus = benchmark.corpus.name
     origin = None
     if run != STREAM and beside(run).is_file():
         origin = read_manifest(run, Kind.RUN).made_from.get("suite")
-    corpus = benchmark.corpus.name
+    if origin is None and corpus == TITLED_CORPUS:
+        logger.info(f"{run} has no manifest: assumed to be a run on the titled corpus")
     if origin is None:
-        if corpus == TITLED_CORPUS:
-            logger.info(f"{run} has no manifest: assumed to be a run on the titled corpus")
         return
-    made_for = f"{origin['name']} (corpus {origin['corpus']})"
-    asked_for = f"{benchmark.name} (corpus {corpus})"
-    if made_for != asked_for:
-        hint = f"denserk benchmark {origin['name']} --runs {run}"
-        raise MismatchError(f"{run} was made for {made_for}, not for {asked_for}", hint)
+    if origin["name"] != benchmark.name or origin["corpus"] != corpus:
+        raise MismatchError(
+            f"{run} was made for {origin['name']} (corpus {origin['corpus']}), "
+            f"not for {benchmark.name} (corpus {corpus})",
+            f"denserk benchmark {origin['name']} --runs {run}",
+        )
 
 
 def _settings_of(

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from denserk.config import evaluation as config
 from denserk.config.evaluation import EvalSettings
@@ -12,9 +11,6 @@ from denserk.errors import InputError, UsageError
 from denserk.io.detection import detect_run_or_qrels
 from denserk.io.files import STREAM
 from denserk.io.runs import read_run
-
-if TYPE_CHECKING:
-    pass
 
 EXAMPLES = "e.g. denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
 
@@ -44,7 +40,7 @@ def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tup
 
 
 def _wrong_number_of_qrels(qrels: Sequence[str], contents: Mapping[str, Kind | None]) -> str:
-    """Return which qrels are given, or what each file was taken for if none is."""
+    """Return the message: which qrels are given, or what each file was taken for if none is."""
     if qrels:
         return f"several qrels files given: {', '.join(qrels)}"
     if not contents:
@@ -65,7 +61,10 @@ def _taken_for(name: str, content: Kind | None) -> str:
 
 
 def with_baseline(settings: EvalSettings, runs: list[str]) -> tuple[EvalSettings, list[str]]:
-    """Put the run that --baseline names, a file or a run's name in tables, among the runs."""
+    """Return settings whose baseline is one of the returned runs, or `previous`.
+
+    A file that --baseline names is put before the runs; a name in tables becomes that run's file.
+    """
     name = settings.baseline
     if name is None or name in runs:
         return settings, runs
@@ -84,7 +83,9 @@ def with_baseline(settings: EvalSettings, runs: list[str]) -> tuple[EvalSettings
     ]
     if len(matches) != 1:
         count = len(matches) or "no"
-        message = f"--baseline {name}: no such file, and {count} runs are called so"
         names = ", ".join(shown_names) or "nothing: name one"
-        raise UsageError(message, f"the runs are called {names}")
+        raise UsageError(
+            f"--baseline {name}: no such file, and {count} runs are called so",
+            f"the runs are called {names}",
+        )
     return replace(settings, baseline=matches[0]), runs

@@ -33,17 +33,17 @@ def with_statistics(
         return result
     from denserk.evaluation.significance import compare
 
-    values = {run.name: run.per_query for run in result.runs}
+    names = [run.name for run in result.runs]
     baseline = settings.baseline
     systems: Mapping[str, RunResult] | None = None
     if settings.seeds:
+        if baseline != PREVIOUS and baseline not in names:
+            raise UsageError(f"--baseline {baseline}: the systems are {', '.join(names)}")
         systems = {run.name: run for run in result.runs}
-        if baseline not in {PREVIOUS, *systems}:
-            raise UsageError(f"--baseline {baseline}: the systems are {', '.join(systems)}")
     else:
-        names = [run.name for run in result.runs]
         name_by_file = dict(zip(runs, names, strict=True))
         baseline = name_by_file.get(baseline, baseline)
+    values = {run.name: run.per_query for run in result.runs}
     comparison = compare(values, result.measures, baseline, settings, systems)
     return replace(result, comparison=comparison)
 
