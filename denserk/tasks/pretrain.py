@@ -23,7 +23,7 @@ from denserk.models.devices import main_process_first
 from denserk.models.model_folder import StoredEncoder, read_model_folder
 from denserk.models.saving import save_transformer
 from denserk.training import run_folder
-from denserk.training.pretrain import KINDS, start_folder
+from denserk.training.pretrain import OBJECTIVE_CLASSES, start_folder
 from denserk.training.steps import pretraining_step
 from denserk.training.trainer import Training
 
@@ -130,7 +130,7 @@ def load_objective(run: PretrainRun, root: Path) -> MaskedLanguageModel:
     if positions is not None and length > positions:
         message = f"--max-length {length}: {root} has positions for {positions}"
         raise UsageError(message, f"add --max-length {positions}, or less")
-    objective = KINDS[run.pretrain.objective](stored.passage.masked_lm(), run.objective)
+    objective = OBJECTIVE_CLASSES[run.pretrain.objective](stored.passage.masked_lm(), run.objective)
     if objective.heads:
         _load_heads(objective, run, root)
     return objective

@@ -1,4 +1,7 @@
-"""What pre-training starts from: a model, or random weights and a vocabulary of the corpus."""
+"""Objectives of pre-training, and what it starts from.
+
+It starts from a model, or from random weights with a given tokenizer or a vocabulary of the corpus.
+"""
 
 import logging
 from collections import Counter
@@ -25,7 +28,7 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-KINDS: Mapping[PretrainingObjective, type[MaskedLanguageModel]] = {
+OBJECTIVE_CLASSES: Mapping[PretrainingObjective, type[MaskedLanguageModel]] = {
     PretrainingObjective.MLM: MaskedLanguageModel,
     PretrainingObjective.CONDENSER: Condenser,
     PretrainingObjective.COCONDENSER: Condenser,
@@ -47,7 +50,9 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
     """
     settings = run.pretrain
     if settings.model is not None:
-        return find_model(settings.model, beside=KINDS[settings.objective].head_files)[1]
+        head_files = OBJECTIVE_CLASSES[settings.objective].head_files
+        _, model_folder = find_model(settings.model, beside=head_files)
+        return model_folder
     if STREAM in settings.corpus:
         message = (
             "--corpus -: --architecture needs several passes, and standard input can be read once"
@@ -83,7 +88,7 @@ class NewModel:
 
     def write(self, part: Path, folder: Path) -> dict[str, Any]:
         """Write model and tokenizer to `part`, which becomes `folder`; return what is recorded."""
-        tokenizer = self._tokenizer()
+        tokenizer = self._load_or_train_tokenizer()
         entries = len(tokenizer)
         model = new_model(self._architecture, entries, self._run.masking.seed, self._positions)
         with write_errors(part):
@@ -94,7 +99,7 @@ class NewModel:
         )
         return {"vocabulary": entries}
 
-    def _tokenizer(self) -> Any:
+    def _load_or_train_tokenizer(self) -> Any:
         """Load the given tokenizer, or train one."""
         settings = self._run.pretrain
         if settings.tokenizer is None:
@@ -129,8 +134,8 @@ def train_vocabulary(
     counts: Counter[str] = Counter()
     for text in texts():
         counts.update(normalizer.normalize_str(text))
-    printed = [character for character in counts if not character.isspace()]
-    ranked = sorted(printed, key=lambda character: (-counts[character], character))
+    characters = [character for character in counts if not character.isspace()]
+    ranked = sorted(characters, key=lambda character: (-counts[character], character))
     alphabet = sorted(ranked[: min(MOST_CHARACTERS, size // 4)])
     if not alphabet:
         raise InputError(source, None, "no text to train a vocabulary on", "some text")
@@ -148,9 +153,11 @@ def train_vocabulary(
     return BertTokenizer(vocab=learner.get_vocab(), model_max_length=positions)
 
 
-def new_model(kind: Architecture, vocabulary: int, seed: int, positions: int) -> BertForMaskedLM:
-    """Return a randomly initialised BERT with its MLM head."""
-    layers, hidden = SIZES[kind]
+def new_model(
+    architecture: Architecture, vocabulary: int, seed: int, positions: int
+) -> BertForMaskedLM:
+    """Return a randomly initialised BERT with its MLM head, for that many tokens and positions."""
+    layers, hidden = SIZES[architecture]
     config = BertConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,
