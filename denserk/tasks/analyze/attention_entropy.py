@@ -45,8 +45,8 @@ def attention_entropy(
     encoder is measured. It must have a [CLS].
     """
     models = load_models(settings.labelled, _model_options(settings, compute))
-    with_text = _passages_with_text(settings.corpus, corpus, settings.fields)
-    passages = choose_records(with_text, settings.sample, settings.seed)
+    passages_with_text = _passages_with_text(settings.corpus, corpus, settings.fields)
+    passages = choose_records(passages_with_text, settings.sample, settings.seed)
     if not passages:
         raise InputError(settings.corpus, None, "only passages without text", "some text")
     rows: list[Row] = []
@@ -54,7 +54,7 @@ def attention_entropy(
         entropies = _entropies(label, encoder, passages, settings.max_length)
         if not np.isfinite(entropies).all():
             raise DenserkError(f"{model}: attention is not a number (NaN)", "use --dtype float32")
-        for layer, of_layer in enumerate(entropies.T, start=1):
+        for layer, layer_values in enumerate(entropies.T, start=1):
             rows.append(
                 {
                     "label": label,
@@ -64,8 +64,8 @@ def attention_entropy(
                     "seed": settings.seed,
                     "max_length": settings.max_length,
                     "layer": layer,
-                    "entropy": float(of_layer.mean()),
-                    "deviation": float(of_layer.std()),
+                    "entropy": float(layer_values.mean()),
+                    "deviation": float(layer_values.std()),
                 }
             )
     save(rows, lambda: _draw(rows), settings)
@@ -127,8 +127,8 @@ def row_entropy(rows: Tensor, mask: Tensor) -> Tensor:
     >>> row_entropy(rows, torch.tensor([[True, True, False]]))
     tensor([[0.6931, 0.0000]], dtype=torch.float64)
     """
-    seen = rows.double().masked_fill(~mask.unsqueeze(1), 0.0)
-    entropies: Tensor = torch.special.entr(seen).sum(-1)
+    unpadded = rows.double().masked_fill(~mask.unsqueeze(1), 0.0)
+    entropies: Tensor = torch.special.entr(unpadded).sum(-1)
     return entropies
 
 

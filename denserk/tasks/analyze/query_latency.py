@@ -37,6 +37,7 @@ def query_latency(
     queries = choose_records(read_queries(settings.topics), settings.sample, settings.seed)
     batch_size = options.compute.batch_size or 1
     batches = whole_batches(queries, batch_size)
+    query_count = len(batches) * len(batches[0])
     rows: list[Row] = []
     times_of_models: list[NDArray[np.float64]] = []
     for label, model, encoder in models:
@@ -47,7 +48,7 @@ def query_latency(
             "label": label,
             "model": model,
             "topics": settings.topics,
-            "queries": len(batches) * len(batches[0]),
+            "queries": query_count,
             "seed": settings.seed,
             "warm_up": settings.warm_up,
             "batch_size": batch_size,
@@ -56,7 +57,7 @@ def query_latency(
             "dtype": options.compute.precision,
             "dimension": encoder.dimension,
         }
-        for percent in PERCENTILES:  # by nearest rank: each was measured
+        for percent in PERCENTILES:  # by nearest rank: a time that was measured
             value = np.percentile(milliseconds, percent, method="inverted_cdf")
             row[f"p{percent}_ms"] = float(value)
         row["mean_ms"] = float(milliseconds.mean())
@@ -91,7 +92,7 @@ def _seconds(label: str, encoder: TextEncoder, batches: Batches) -> NDArray[np.f
             started = time.perf_counter()
             encoder.encode_queries(batch)  # ends with vectors in CPU memory
             seconds.append(time.perf_counter() - started)
-        progress.advance(len(batches))
+        progress.advance(len(batches))  # not while times are taken
     return np.array(seconds)
 
 

@@ -164,17 +164,18 @@ def winners(queries: Tensor, passages: PassageVectors) -> Tensor:
 
 @torch.inference_mode()
 def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list[Row]:
-    """Count for one model, for each set of pairs."""
+    """Return the rows of one model: for each set of pairs, the wins of each vector."""
     winners_of_sets, vector_count = _winners_of_sets(label, encoder, pairs)
-    if any((of_set < 0).any() for of_set in winners_of_sets.values()):
+    if any((winners_of_set < 0).any() for winners_of_set in winners_of_sets.values()):
         raise DenserkError(f"{model}: an embedding is not a number (NaN)", "use --dtype float32")
     pooling = encoder.sides["passage"].encoder.representation
     assert isinstance(pooling, MultiVector)
     is_mlr = pooling.settings.representation is encoding.Representation.MLR
     names = _vector_names(pooling, vector_count)
     rows: list[Row] = []
-    for set_name, of_set in winners_of_sets.items():
-        wins_by_name = dict(zip(names, np.bincount(of_set, minlength=vector_count), strict=True))
+    for set_name, winners_of_set in winners_of_sets.items():
+        wins_of_vectors = np.bincount(winners_of_set, minlength=vector_count)
+        wins_by_name = dict(zip(names, wins_of_vectors, strict=True))
         ordered_names = names[::-1] if is_mlr else names  # layers ascending
         for name in ordered_names:
             wins = int(wins_by_name[name])
@@ -184,11 +185,11 @@ def _count_wins(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> l
                     "model": model,
                     "passages": set_name,
                     "queries": len(np.unique(pairs.sets[set_name][:, 0])),
-                    "pairs": len(of_set),
+                    "pairs": len(winners_of_set),
                     "kind": "layer" if is_mlr else "token",
                     "vector": name,
                     "wins": wins,
-                    "share": wins / len(of_set),
+                    "share": wins / len(winners_of_set),
                 }
             )
     return rows
@@ -207,23 +208,20 @@ def _vector_names(pooling: MultiVector, count: int) -> list[str]:
 def _winners_of_sets(
     label: str, encoder: TextEncoder, pairs: Pairs
 ) -> tuple[dict[str, NDArray[np.int64]], int]:
-    """Return the winning vector of each pair, by set, and the most vectors of a passage."""
-    message = f"{label} gives a passage one vector: there is no maximum to win"
-    reductions = " or ".join(KEPT_APART)
-    hint = (
-        "use a model trained with --representation mlr, me-bert or colbert, and --reduction "
-        f"{reductions}"
-    )
-    single_vector = ModelError(message, hint)
+    """Return the winning vector of each pair, by set, and the most vectors of a passage.
+
+    Passages are encoded in batches, and compared as soon as they are: a pair is of the batch that
+    its passage is in.
+    """
     side = encoder.sides["passage"].encoder
     is_multi_vector = isinstance(side.representation, MultiVector)
     if not is_multi_vector or encoder.representation.reduction not in KEPT_APART:
-        raise single_vector
+        raise _single_vector_error(label)
     queries = torch.from_numpy(encoder.encode_queries(pairs.queries)).to(encoder.device)
     winners_of_sets = {
         name: np.empty(len(rows), dtype=np.int64) for name, rows in pairs.sets.items()
     }
-    row_in_batch = np.full(len(pairs.passages), -1)
+    row_in_batch = np.full(len(pairs.passages), -1)  # of each passage; -1 in other batches
     vector_count = 0
     planned = encoder.plan("passage", pairs.passages)
     with track(f"reading with {label}", planned.count, "passages") as progress:
@@ -231,14 +229,26 @@ def _winners_of_sets(
             passage_rows = members.numpy()
             vectors = side.passage_vectors(to_device(batch, encoder.device))
             if vectors.values.shape[1] == 1:
-                raise single_vector
+                raise _single_vector_error(label)
             vector_count = max(vector_count, vectors.values.shape[1])
             row_in_batch[passage_rows] = np.arange(len(passage_rows))
             for name, rows in pairs.sets.items():
-                in_batch = row_in_batch[rows[:, 1]] >= 0
-                batch_rows = torch.from_numpy(row_in_batch[rows[in_batch, 1]]).to(encoder.device)
-                winning = winners(queries[rows[in_batch, 0]], vectors.of(batch_rows))
+                query_rows, pair_passages = rows.T
+                in_batch = row_in_batch[pair_passages] >= 0
+                batch_rows = torch.from_numpy(row_in_batch[pair_passages[in_batch]])
+                pair_vectors = vectors.of(batch_rows.to(encoder.device))
+                winning = winners(queries[query_rows[in_batch]], pair_vectors)
                 winners_of_sets[name][in_batch] = winning.cpu().numpy()
             row_in_batch[passage_rows] = -1
             progress.advance(len(passage_rows))
     return winners_of_sets, vector_count
+
+
+def _single_vector_error(label: str) -> ModelError:
+    """Return the error of a model whose passages have one vector."""
+    reductions = " or ".join(KEPT_APART)
+    return ModelError(
+        f"{label} gives a passage one vector: there is no maximum to win",
+        "use a model trained with --representation mlr, me-bert or colbert, and --reduction "
+        f"{reductions}",
+    )
