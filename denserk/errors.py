@@ -14,7 +14,8 @@ class DenserkError(Exception):
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         # `args` stay the arguments of the class, from which pickle builds it again
-        self.message, self.hint = message, hint
+        self.message = message
+        self.hint = hint
 
     def __str__(self) -> str:
         return self.message
@@ -43,9 +44,11 @@ class InputError(DenserkError):
         self, path: str | Path, line: int | None, found: str, expected: str, hint: str | None = None
     ) -> None:
         name = "standard input" if str(path) == "-" else str(path)
-        where = name if line is None else f"{name}, line {line}"
-        super().__init__(f"{where}: found {found}; expected {expected}", hint)
-        self.path, self.line, self.found = path, line, found
+        position = name if line is None else f"{name}, line {line}"
+        super().__init__(f"{position}: found {found}; expected {expected}", hint)
+        self.path = path
+        self.line = line
+        self.found = found
 
 
 class MismatchError(DenserkError):

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, zip_longest
-from operator import itemgetter
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from denserk.io.data_sets import find_parts, local_copy
 from denserk.io.files import STREAM, whole_text, write_errors
 from denserk.io.manifest import (
     Kind,
+    Manifest,
     beside,
     corpora_of,
     indexes_of,
@@ -59,7 +59,7 @@ class HitList(NamedTuple):
 
     top: list[tuple[str, float, int | None]]  # the first ones: passage id, score, grade if judged
     first_relevant: int | None  # rank
-    hits: int
+    hits: int  # how many there are
 
 
 class Profile(NamedTuple):
@@ -144,8 +144,8 @@ def _draw_point(
     label = number(measure, mean, 3)
     if comparison is not None:
         label += _test_result(comparison, run.name, str(measure))
-    in_axes = axes.get_yaxis_transform()
-    axes.text(1.02, row, label, transform=in_axes, va="center", fontsize=7)
+    right_of_axes = axes.get_yaxis_transform()  # x in widths of the panel, y in rows
+    axes.text(1.02, row, label, transform=right_of_axes, va="center", fontsize=7)
 
 
 def _test_result(comparison: Comparison, run: str, measure: str) -> str:
@@ -199,7 +199,10 @@ def _draw_hollow_marks(
 
 
 def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
-    """Return the path of the page; called before the work, so that mistakes show early."""
+    """Return the path of the page; raise a UsageError if no page of these inputs can be written.
+
+    It is called before the work with the runs and qrels, so that mistakes show early.
+    """
     assert settings.report is not None
     require("matplotlib", "--report")
     if Path(settings.report).exists() and not Path(settings.report).is_dir():
@@ -243,9 +246,9 @@ def write_report(
         shown_qids = [row["qid"] for row in shown_rows]
         profiles = list(_profiles(paths, sources.qrels, level, shown_qids, settings))
     with style():
-        recall = [_recall(profiles, level)] if profiles else []
-        scores = [_scores(profile) for profile in profiles]
-        costs = list(_costs(result, measure, recorded_costs))
+        recall = [_draw_recall(profiles, level)] if profiles else []
+        scores = [_draw_scores(profile) for profile in profiles]
+        costs = list(_draw_costs(result, measure, recorded_costs))
     content = {
         "title": sources.title,
         "subtitle": f"{len(result.queries):,} queries",
@@ -275,15 +278,17 @@ def _first_compared(measures: Sequence[Measure]) -> str:
 
 
 def _relevance_level(result: EvaluationResult) -> int:
-    """Return the lowest grade that counts as relevant: in recall, or in the first measure."""
-    first_level = result.relevance_level
-    for measure in reversed(result.measures):
-        if "rel" in measure.params:
-            first_level = int(measure.params["rel"])
-    for measure in result.measures:
-        if measure.NAME == "R" and "rel" in measure.params:
+    """Return the lowest grade that counts as relevant: in recall, or else in the first measure.
+
+    Measures without a level of their own count from that of the result.
+    """
+    measures = [measure for measure in result.measures if "rel" in measure.params]
+    for measure in measures:
+        if measure.NAME == "R":
             return int(measure.params["rel"])
-    return first_level
+    if measures:
+        return int(measures[0].params["rel"])
+    return result.relevance_level
 
 
 def _query_texts(sources: ReportSources, qids: Sequence[str]) -> dict[str, str]:
@@ -378,6 +383,7 @@ def _value(result: BenchmarksResult, benchmark: str, run: str, measure: str) -> 
 
 
 def _draw_transfer(transfer: Transfer) -> Figure:
+    """Draw a mark per run: how well it does out of its domain, against in it."""
     axes = _named_lines(transfer.points)
     axes.set(
         xlabel=f"{transfer.home_measure} on {transfer.home}",
@@ -389,6 +395,7 @@ def _draw_transfer(transfer: Transfer) -> Figure:
 
 
 def _write(settings: PageSettings, result: Result, content: Mapping[str, Any]) -> Path:
+    """Fill the template with the content and the tables of a result; return the page's path."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -413,11 +420,13 @@ def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[d
     for qid in result.queries:
         values = [run.per_query[measure].get(qid, math.nan) for run in result.runs]
         difference = _largest_difference(values, reference)
-        key = values[0] if len(values) == 1 else -abs(difference)
-        row = {"qid": qid, "values": values, "difference": difference}
-        rows.append(((math.isnan(key), key), row))
-    rows.sort(key=itemgetter(0))
-    return [row for _, row in rows]
+        rows.append({"qid": qid, "values": values, "difference": difference})
+
+    def order(row: Mapping[str, Any]) -> tuple[bool, float]:
+        key = row["values"][0] if len(row["values"]) == 1 else -abs(row["difference"])
+        return math.isnan(key), key  # NaN last
+
+    return sorted(rows, key=order)
 
 
 def _largest_difference(values: Sequence[float], reference: int) -> float:
@@ -511,15 +520,22 @@ def _recorded(runs: Mapping[str, str], sources: ReportSources) -> tuple[ReportSo
                 sources_of_index = corpora_of(read_any_manifest(index_manifest))
                 corpora += [source.name for source in sources_of_index]
         sizes[run] = sum(index.get("bytes") or 0 for index in indexes)
-        seconds = manifest.contents.get("seconds")
-        queries = manifest.contents.get("queries")
-        times[run] = sum(seconds.values()) / queries if seconds and queries else 0
+        times[run] = _seconds_of_query(manifest)
     completed = replace(
         sources,
         topics=sources.topics or _first_existing(topics),
         corpus=sources.corpus or _first_existing(corpora),
     )
     return completed, {("index size", "B"): sizes, ("latency of a query", "s"): times}
+
+
+def _seconds_of_query(manifest: Manifest) -> float:
+    """Return the mean time of a query that the manifest of a run records; 0 if it records none."""
+    seconds = manifest.contents.get("seconds")
+    query_count = manifest.contents.get("queries")
+    if not seconds or not query_count:
+        return 0
+    return float(sum(seconds.values()) / query_count)
 
 
 def _first_existing(names: Sequence[str | None]) -> str | None:
@@ -530,7 +546,8 @@ def _first_existing(names: Sequence[str | None]) -> str | None:
     return None
 
 
-def _recall(profiles: Sequence[Profile], level: int) -> Figure:
+def _draw_recall(profiles: Sequence[Profile], level: int) -> Figure:
+    """Draw the recall of runs by depth."""
     axes = _named_lines({profile.name: profile.recall for profile in profiles})
     axes.set(xlabel="depth", ylabel="recall", ylim=(0, 1.02), xscale="log")
     axes.xaxis.set_major_formatter("{x:,g}")
@@ -543,7 +560,7 @@ def _recall(profiles: Sequence[Profile], level: int) -> Figure:
     return {"image": image, "caption": caption}
 
 
-def _costs(result: EvaluationResult, measure: str, costs: Costs) -> Iterator[Figure]:
+def _draw_costs(result: EvaluationResult, measure: str, costs: Costs) -> Iterator[Figure]:
     """Draw effectiveness against index size and against latency, where manifests know them."""
     from matplotlib.ticker import EngFormatter
 
@@ -569,7 +586,8 @@ def _costs(result: EvaluationResult, measure: str, costs: Costs) -> Iterator[Fig
         yield {"image": image, "caption": caption}
 
 
-def _scores(profile: Profile) -> Figure:
+def _draw_scores(profile: Profile) -> Figure:
+    """Draw how the scores of relevant hits and of others are distributed, each in per cent."""
     axes = new_axes(4.4, 2.6)
     axes.hist(
         profile.scores,
@@ -590,6 +608,7 @@ def _scores(profile: Profile) -> Figure:
 
 
 def _named_lines(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Any:
+    """Draw a line for each run, or a mark if it has one point, with the runs' names below."""
     axes = new_axes(4.4, 2.7 + 0.19 * len(lines))
     draw_lines(axes, lines, "lower center")
     return axes
