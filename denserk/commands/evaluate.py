@@ -52,12 +52,13 @@ def evaluate(
     from denserk.tasks.evaluation_outputs import check_page
 
     settings: EvalSettings = inputs
-    runs = [*(files or []), *inputs.run]
+    files = files or []
+    runs = [*files, *inputs.run]
     qrels = inputs.qrels
     if inputs.corpus is None and inputs.report is None:
         reject_given(corpus, why="only for --corpus or --report")
     if inputs.answers is None:
-        runs, qrels = sort_inputs(files or [], inputs.run, qrels)
+        runs, qrels = sort_inputs(files, inputs.run, qrels)
         if not settings.measures and format_of(settings) is config.OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=config.TREC_EVAL_MEASURES)
     if inputs.explain is not None:
@@ -75,11 +76,8 @@ def evaluate(
 
         assert qrels is not None  # found by sort_inputs
         result = task(runs, qrels, settings)
-    judgments = qrels or inputs.answers or ""
-    if Path(judgments).exists():
-        judgments = Path(judgments).name
     sources = ReportSources(
-        title=f"Runs on {judgments}",
+        title=f"Runs on {_shown_name(qrels or inputs.answers or '')}",
         qrels=qrels,
         topics=settings.topics,
         corpus=inputs.corpus,
@@ -88,13 +86,20 @@ def evaluate(
     _finish(result, runs, settings, sources)
 
 
+def _shown_name(judgments: str) -> str:
+    """Return the name of a file without its folders; others, as beir:scifact, as they are."""
+    if Path(judgments).exists():
+        return Path(judgments).name
+    return judgments
+
+
 def _print_explanations(runs: Sequence[str], qrels: str, qid: str, settings: EvalSettings) -> None:
     """Print what each run retrieved for a query, in the order of each measure."""
     from denserk.evaluation.explain import explain
 
     for run in runs:
         views = explain(run, qrels, qid, settings)
-        measures: dict[str, None] = {}
+        measures: dict[str, None] = {}  # a set in order
         for view in views:
             measures |= dict.fromkeys(view.values)
         rows = [_explanation_row(view, list(measures), settings.places) for view in views]
@@ -236,16 +241,21 @@ def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportS
         from rich.console import Console
 
         # rich would cut rows at the terminal's width
-        out = Console(width=1 << 20, markup=False, highlight=False, soft_wrap=True)
+        console = Console(width=1 << 20, markup=False, highlight=False, soft_wrap=True)
         for number, table in enumerate(tables(result, settings)):
             if number:
-                out.print()
-            out.print(as_rich(table, lambda text: printable(text, None)))
+                console.print()
+            console.print(as_rich(table, lambda text: printable(text, None)))
             for note in table.legend("*"):
-                out.print(note)
+                console.print(note)
     else:
         text = render(result, settings, output_format)
         if sys.stdout.isatty():
-            text = "".join(char if char in "\n\t" else printable(char) for char in text)
+            text = "".join(_printable_but_breaks(character) for character in text)
         sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def _printable_but_breaks(character: str) -> str:
+    """Return a character, escaped if it is a control character other than line end and tab."""
+    return character if character in "\n\t" else printable(character)
