@@ -35,8 +35,11 @@ def pretrain(
     """
     run = config.resolve_run(pretraining, corpus, given)
     from denserk.tasks.pretrain import pretrain as task
+    from denserk.training.run_folder import log_result
 
-    return _report(task(run), pretraining.output)
+    result = task(run)
+    log_result(result, pretraining.output)
+    return result
 
 
 @command(
@@ -60,16 +63,10 @@ def finetune(
         return None
     run = finetuning.resolve_run(presets.preset, corpus, given)
     from denserk.tasks.finetune import finetune as task
+    from denserk.training.run_folder import log_result
 
     result = task(run)
-    best = "" if result.best is None else f", best {run.validation.best_by} {result.best:.4f}"
-    return _report(result, run.finetune.output, best)
-
-
-def _report(result: Any, output: str, best: str = "") -> Any:
-    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
-    said = "finished before" if result.first_step == result.steps else f"{result.steps:,} steps"
-    logger.info(f"{output}: {said}{loss}{best}")
+    log_result(result, run.finetune.output, run.validation.best_by)
     return result
 
 

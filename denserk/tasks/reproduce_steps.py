@@ -12,29 +12,36 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, select
 from denserk.config.yaml_files import read_yaml
 from denserk.io import manifest as manifests
+from denserk.io.claims import claimed_files
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest
-from denserk.io.outputs import claim
 
 NewPaths = Mapping[str, str]  # path in a manifest -> path to read
 ENCODE_SETTINGS = ("vector_dtype", "shard_id", "shard_num", "block_size")  # recorded by encode
 
 
 def train_again(model: str, command: str, start: str | None, output: str, resume: bool) -> None:
-    """Train a model by the options in its folder, from `start` if it had a model to start from."""
+    """Train a model by the options in its folder, from `start` if it had a model to start from.
+
+    The tokenised text, which `pretrain` may have written beside the model, is not written again.
+    """
+    from denserk.training.run_folder import log_result
+
     options = resolved_options(Path(model) / "config.yaml")
+    options.pop("tokenize_to", None)
     options["output"] = output
     options["resume"] = resume
     if start is not None:
         options["model"] = start
-    with claim([output], resume=resume):
+    with claimed_files(options, file_options=()):
         if command == "finetune":
             from denserk.tasks.finetune import finetune
 
-            finetune(finetuning.run_of_options(options))
+            run = finetuning.run_of_options(options)
+            log_result(finetune(run), output, run.validation.best_by)
         else:
             from denserk.tasks.pretrain import pretrain
 
-            pretrain(pretraining.run_of_options(options))
+            log_result(pretrain(pretraining.run_of_options(options)), output)
 
 
 def resolved_options(config: Path) -> dict[str, Any]:

@@ -92,6 +92,16 @@ class TrainingResult:
     best: float | None = None  # value of --best-by
 
 
+def log_result(result: TrainingResult, output: str, best_by: str | None = None) -> None:
+    """Log the steps of a run, its last loss, and the best value of the measure `best_by`."""
+    steps = f"{result.steps:,} steps"
+    if result.first_step == result.steps:
+        steps = "finished before"
+    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    best = "" if result.best is None else f", best {best_by} {result.best:.4f}"
+    logger.info(f"{output}: {steps}{loss}{best}")
+
+
 def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> TrainingResult:
     """Train in the output folder of a run; write the model, training.json and the curves there.
 

@@ -15,6 +15,8 @@ from denserk.errors import GateError, MismatchError, UsageError
 from denserk.io.manifest import file_sha256
 from denserk.tasks.reproduce import reproduce
 from denserk.tasks.reproduce_comparison import SAME
+from denserk.tasks.reproduce_steps import train_again
+from denserk.training.run_folder import TrainingResult
 from tests.support.faults import Stopped, stopped_at
 from tests.support.toy import PASSAGES, QRELS, QUERIES, write_toy
 
@@ -207,3 +209,24 @@ def test_vectors_that_were_encoded_after_the_index_are_named(there, tmp_path):
         command(run=tmp_path / "run", from_step="none")
     with pytest.raises(MismatchError, match="encoded again"):
         index(input=tmp_path / "vectors", output=built, resume=True)
+
+
+def test_tokenised_text_beside_a_model_is_not_written_again(tmp_path, monkeypatch, caplog):
+    runs = []
+
+    def pretrain(run):
+        runs.append(run)
+        return TrainingResult(steps=2, first_step=0, loss=0.5)
+
+    monkeypatch.setattr("denserk.tasks.pretrain.pretrain", pretrain)
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()
+    Path("model/config.yaml").write_text(
+        "objective: mlm\narchitecture: tiny\ncorpus: c.txt\noutput: model\ntokenize-to: tokens\n"
+    )
+    caplog.set_level("INFO")
+    train_again("model", "pretrain", None, "again", resume=False)
+    (run,) = runs
+    assert run.pretrain.tokenize_to is None
+    assert run.pretrain.output == "again"
+    assert "again: 2 steps, loss 0.5000" in caplog.messages
