@@ -27,10 +27,10 @@ def require(module: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        top = module.partition(".")[0]
-        if error.name is None or error.name.partition(".")[0] != top:
-            raise
-        raise _missing(top, purpose) from None
+        package = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise  # the package is there, and lacks another one
+        raise _missing(package, purpose) from None
 
 
 def package_folder(module: str, purpose: str) -> Path:
@@ -42,6 +42,7 @@ def package_folder(module: str, purpose: str) -> Path:
 
 
 def _missing(module: str, purpose: str) -> MissingExtraError:
+    """Return the error of a module that is not installed."""
     return MissingExtraError(
         f"{purpose} needs the package {module}, which is not installed",
         f"pip install {PACKAGES.get(module, module)}",

@@ -238,7 +238,8 @@ def write_report(
         reference = names.index(result.comparison.baseline)
     rows = query_rows(result, measure, reference)
     paths = dict(zip(names, runs, strict=True))
-    sources, recorded_costs = _recorded(paths, sources)
+    manifests = _read_manifests(paths)
+    sources = _with_recorded_sources(sources, manifests)
     profiles: list[Profile] = []
     shown_rows: list[dict[str, Any]] = []
     if sources.qrels is not None:
@@ -248,7 +249,7 @@ def write_report(
     with style():
         recall = [_draw_recall(profiles, level)] if profiles else []
         scores = [_draw_scores(profile) for profile in profiles]
-        costs = list(_draw_costs(result, measure, recorded_costs))
+        costs = list(_draw_costs(result, measure, _recorded_costs(manifests)))
     content = {
         "title": sources.title,
         "subtitle": f"{len(result.queries):,} queries",
@@ -502,31 +503,44 @@ def _hit_list(
     return HitList(top, first_relevant, len(hits))
 
 
-def _recorded(runs: Mapping[str, str], sources: ReportSources) -> tuple[ReportSources, Costs]:
-    """Complete the sources from the manifests of runs, and return the costs that these record."""
+def _read_manifests(paths: Mapping[str, str]) -> dict[str, Manifest]:
+    """Return the manifests of the runs that have one, by the names of the runs."""
+    manifests = {}
+    for name, path in paths.items():
+        if beside(path).is_file():
+            manifests[name] = read_manifest(path, Kind.RUN)
+    return manifests
+
+
+def _with_recorded_sources(
+    sources: ReportSources, manifests: Mapping[str, Manifest]
+) -> ReportSources:
+    """Return the sources; topics and corpus, if not given, are the first ones that runs record."""
     topics: list[str | None] = []
     corpora: list[str | None] = []
-    sizes: dict[str, float] = {}
-    times: dict[str, float] = {}
-    for run, path in runs.items():
-        if not beside(path).is_file():
-            continue
-        manifest = read_manifest(path, Kind.RUN)
-        topics.append((manifest.made_from.get("topics") or {}).get("name"))
-        indexes = list(indexes_of(manifest.made_from))
-        for index in indexes:
+    for manifest in manifests.values():
+        topics_of_run = manifest.made_from.get("topics")
+        if topics_of_run:
+            topics.append(topics_of_run.get("name"))
+        for index in indexes_of(manifest.made_from):
             index_manifest = beside(index["name"])
             if index_manifest.is_file():
-                sources_of_index = corpora_of(read_any_manifest(index_manifest))
-                corpora += [source.name for source in sources_of_index]
-        sizes[run] = sum(index.get("bytes") or 0 for index in indexes)
-        times[run] = _seconds_of_query(manifest)
-    completed = replace(
+                corpora += [corpus.name for corpus in corpora_of(read_any_manifest(index_manifest))]
+    return replace(
         sources,
         topics=sources.topics or _first_existing(topics),
         corpus=sources.corpus or _first_existing(corpora),
     )
-    return completed, {("index size", "B"): sizes, ("latency of a query", "s"): times}
+
+
+def _recorded_costs(manifests: Mapping[str, Manifest]) -> Costs:
+    """Return the size of each run's indexes, and the time of a query."""
+    sizes: dict[str, float] = {}
+    times: dict[str, float] = {}
+    for name, manifest in manifests.items():
+        sizes[name] = sum(index.get("bytes") or 0 for index in indexes_of(manifest.made_from))
+        times[name] = _seconds_of_query(manifest)
+    return {("index size", "B"): sizes, ("latency of a query", "s"): times}
 
 
 def _seconds_of_query(manifest: Manifest) -> float:
