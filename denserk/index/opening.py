@@ -94,7 +94,7 @@ class OpenedIndex:
     def warn_without_hits(self, queries: Mapping[str, str], *, missing: str = "") -> None:
         """Warn of queries without hits: their texts by id.
 
-        `missing` goes on with the message: " and are missing from the run".
+        `missing` is the end of the sentence: " and are missing from the run".
         """
         if not queries:
             return

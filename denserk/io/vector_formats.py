@@ -381,7 +381,7 @@ JSON_KEYS = {VectorFormat.JSONL: "id", VectorFormat.ANSERINI_JSONL: "docid"}
 
 
 class _CheckedBlocks:
-    """Blocks of vectors while they are written: checked, counted, and of length 1 for Lucene."""
+    """Blocks of vectors while they are written: checked, counted, for Lucene L2-normalised."""
 
     def __init__(self, blocks: Iterable[VectorBlock], output: str, *, for_lucene: bool) -> None:
         self._blocks, self._output, self._for_lucene = blocks, output, for_lucene

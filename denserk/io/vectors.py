@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 HASH = "hash"  # suffix of the hashes of texts
 DAMAGED = "the file was changed or damaged: copy it again, or make the folder again"
 
+JSON_LINES = "JSON lines"
 # The int8 model of `encode --int8`, in OpenVINO's own format.
 INT8_MODEL, INT8_WEIGHTS = "int8.xml", "int8.bin"
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", *PICKLE_ENDINGS)
@@ -57,7 +58,7 @@ FILES: dict[str, tuple[bytes, Callable[[Any], Iterator[VectorBlock]]]] = {
     "parquet": (PARQUET, formats.read_parquet),
     "array": (NUMPY, formats.read_array),
     "pickle": (PICKLE, formats.read_pickle),
-    "JSON lines": (b"{", formats.read_json_lines),
+    JSON_LINES: (b"{", formats.read_json_lines),
 }
 
 
@@ -274,22 +275,39 @@ def _open_folder(folder: Path) -> VectorSource:
 def _open_file(source: str) -> VectorSource:
     """Open a file, or JSON lines from standard input, whose first record may have a manifest."""
     with open_ahead(source, 1 << 18) as (head, handle):
-        start = (form for form, (magic, _) in FILES.items() if head.lstrip().startswith(magic))
-        form = next(start, "pickle" if source.endswith(PICKLE_ENDINGS) else None)
+        file_format = _file_format(source, head)
     if source == STREAM:
-        form, read = "JSON lines", partial(formats.read_json_lines, source, handle)
-    elif form is None:
-        found = f"a file that begins {head[:12]!r}" if head else "an empty file"
+        file_format = JSON_LINES
+        read = partial(formats.read_json_lines, source, handle)
+    elif file_format is None:
+        message = f"a file that begins {head[:12]!r}" if head else "an empty file"
         expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"
-        raise InputError(source, None, found, expected)
+        raise InputError(source, None, message, expected)
     else:
-        read = partial(FILES[form][1], source)
-    manifest: Manifest | None = None
-    if form == "JSON lines" and formats.MANIFEST in (record := first_record(head) or {}):
-        own, where = dump_json(record[formats.MANIFEST]), f"{source}, line 1, {formats.MANIFEST}"
-        names_from = None if source == STREAM else source
-        manifest = replace(manifests.decoded(own, where, names_from), contents={})
-    return VectorSource(source, form, read, manifest)
+        _, read_format = FILES[file_format]
+        read = partial(read_format, source)
+    manifest = _manifest_of_first_record(source, head) if file_format == JSON_LINES else None
+    return VectorSource(source, file_format, read, manifest)
+
+
+def _file_format(source: str, head: bytes) -> str | None:
+    """Return the format of a file by how it begins, or of a pickle by its name."""
+    start = head.lstrip()
+    for file_format, (magic, _) in FILES.items():
+        if start.startswith(magic):
+            return file_format
+    return "pickle" if source.endswith(PICKLE_ENDINGS) else None
+
+
+def _manifest_of_first_record(source: str, head: bytes) -> Manifest | None:
+    """Return the manifest in the first of JSON lines, without what it records of a folder."""
+    record = first_record(head) or {}
+    if formats.MANIFEST not in record:
+        return None
+    place = f"{source}, line 1, {formats.MANIFEST}"
+    names_from = None if source == STREAM else source
+    manifest = manifests.decoded(dump_json(record[formats.MANIFEST]), place, names_from)
+    return replace(manifest, contents={})
 
 
 def check_index(folder: Path, manifest: Manifest | None) -> None:

@@ -62,7 +62,7 @@ def finetune(run: FinetuneRun) -> run_folder.TrainingResult:
 def kind_of_training(run: FinetuneRun) -> str:
     """Return an objective on sentences, or bi-encoder or cross-encoder.
 
-    The latter are told apart by --representation, or else by what --model is.
+    --representation decides which of the two it is, or else what --model is.
     """
     if run.objective.objective in SENTENCES:
         return str(run.objective.objective)
