@@ -17,56 +17,6 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 
-def _refuse_unfit_runs(runs: Sequence[RunByQuery], fusion: FusionSettings) -> None:
-    """Raise an InputError for an empty run, or for ranks where scores are needed."""
-    for run in runs:
-        if run.format is None:
-            raise InputError(run.path, None, "an empty run", "at least one hit")
-        if run.format is RunFormat.MSMARCO and fusion.chosen is FusionMethod.LINEAR:
-            raise InputError(run.path, None, "ranks, no scores", "scores", "give --method rrf")
-
-
-def check_common_queries(runs: Sequence[RunByQuery]) -> None:
-    """Raise a MismatchError for a run that answers none of the queries of the other runs."""
-    for run in runs:
-        queries_of_others = _all_queries([other for other in runs if other is not run])
-        if set(queries_of_others).isdisjoint(run.queries):
-            raise MismatchError(
-                f"{run.path} answers queries {some(run.queries)}; the other runs answer queries "
-                f"{some(queries_of_others)}: none in common",
-                "fuse runs of the same queries",
-            )
-
-
-def _all_queries(runs: Sequence[RunByQuery]) -> list[str]:
-    """Return the queries of runs, each once, in the order of the first run, then of the others."""
-    queries: dict[str, None] = {}
-    for run in runs:
-        queries |= dict.fromkeys(run.queries)
-    return list(queries)
-
-
-def _warn_of_missing_queries(runs: Sequence[RunByQuery], queries: Sequence[str]) -> None:
-    """Warn of the queries that some runs lack."""
-    for run in runs:
-        queries_of_run = set(run.queries)
-        missing = [qid for qid in queries if qid not in queries_of_run]
-        if missing:
-            alone = f"which the other runs answer alone ({some(missing)})"
-            logger.warning(
-                f"{run.path} lacks {len(missing):,} of {len(queries):,} queries, {alone}"
-            )
-
-
-def options_of(fusion: FusionSettings, weights: Weights) -> str:
-    """Return the options that fuse by these settings with some weights."""
-    values = as_json(fusion)
-    values["method"] = fusion.chosen.value
-    values["weights"] = ",".join(f"{weight:g}" for weight in weights)
-    names = {"method", "weights", *given_fields(fusion)} - {"tune", "measure"}
-    return " ".join(f"{spelled(name, FusionSettings)} {values[name]}" for name in sorted(names))
-
-
 class FusedRuns:
     """Runs that are fused query by query.
 
@@ -108,3 +58,53 @@ class FusedRuns:
                 progress.advance()
                 scores = weighted(self.parts_of(qid), self.weights)
                 yield qid, self.ranking.final(best_first(scores.items()))
+
+
+def _refuse_unfit_runs(runs: Sequence[RunByQuery], fusion: FusionSettings) -> None:
+    """Raise an InputError for an empty run, or for ranks where scores are needed."""
+    for run in runs:
+        if run.format is None:
+            raise InputError(run.path, None, "an empty run", "at least one hit")
+        if run.format is RunFormat.MSMARCO and fusion.chosen is FusionMethod.LINEAR:
+            raise InputError(run.path, None, "ranks, no scores", "scores", "give --method rrf")
+
+
+def check_common_queries(runs: Sequence[RunByQuery]) -> None:
+    """Raise a MismatchError for a run that answers none of the queries of the other runs."""
+    for run in runs:
+        queries_of_others = _all_queries([other for other in runs if other is not run])
+        if set(queries_of_others).isdisjoint(run.queries):
+            raise MismatchError(
+                f"{run.path} answers queries {some(run.queries)}; the other runs answer queries "
+                f"{some(queries_of_others)}: none in common",
+                "fuse runs of the same queries",
+            )
+
+
+def _all_queries(runs: Sequence[RunByQuery]) -> list[str]:
+    """Return the queries of runs, each once, in the order of the first run, then of the others."""
+    queries: dict[str, None] = {}
+    for run in runs:
+        queries |= dict.fromkeys(run.queries)
+    return list(queries)
+
+
+def _warn_of_missing_queries(runs: Sequence[RunByQuery], queries: Sequence[str]) -> None:
+    """Warn of the queries that some runs lack."""
+    for run in runs:
+        queries_of_run = set(run.queries)
+        missing = [qid for qid in queries if qid not in queries_of_run]
+        if missing:
+            logger.warning(
+                f"{run.path} lacks {len(missing):,} of {len(queries):,} queries, "
+                f"which the other runs answer alone ({some(missing)})"
+            )
+
+
+def options_of(fusion: FusionSettings, weights: Weights) -> str:
+    """Return the options that fuse by these settings with some weights."""
+    values = as_json(fusion)
+    values["method"] = fusion.chosen.value
+    values["weights"] = ",".join(f"{weight:g}" for weight in weights)
+    names = {"method", "weights", *given_fields(fusion)} - {"tune", "measure"}
+    return " ".join(f"{spelled(name, FusionSettings)} {values[name]}" for name in sorted(names))

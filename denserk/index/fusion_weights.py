@@ -29,6 +29,56 @@ SHOWN = 5  # of them are logged
 BLOCK = 256  # queries that are measured at once
 
 
+def tuning_measure(fusion: FusionSettings) -> Measure:
+    """Return the measure that chooses weights: one, and not of sub-topics."""
+    measures = parse_measures([fusion.measure]).measures
+    if len(measures) > 1:
+        raise UsageError(f"--measure {fusion.measure}: one measure is expected")
+    if needs_subtopics(measures[0]):
+        message = f"--measure {fusion.measure}: a measure of sub-topics does not choose weights"
+        raise UsageError(message, "for example --measure nDCG@10")
+    return measures[0]
+
+
+def best_weights(fused: FusedRuns, measure: Measure, judgments: Grades) -> Weights:
+    """Return the weights whose fused run is best by a measure; of equals, the most even ones."""
+    judged_queries = [qid for qid in fused.queries if qid in judgments]
+    if not judged_queries:
+        raise MismatchError(
+            f"--tune {fused.fusion.tune}: no query of the runs is judged: the runs answer "
+            f"{some(fused.queries)}, the qrels judge {some(judgments)}"
+        )
+    means = means_by_weights(fused, measure, judgments, judged_queries)
+    ranked_weights = sorted(means, key=lambda weights: (-means[weights], math.hypot(*weights)))
+    log_best_weights(measure, len(judged_queries), means, ranked_weights)
+    return ranked_weights[0]
+
+
+def means_by_weights(
+    fused: FusedRuns, measure: Measure, judgments: Grades, queries: Sequence[str]
+) -> dict[Weights, float]:
+    """Return the mean of a measure over queries for each choice of weights."""
+    ranking = Ranking(fused.settings)  # what it counts is not the run's
+    values: dict[Weights, list[float]] = {}
+    for weights in weight_grid(len(fused.runs)):
+        values[weights] = []
+    with track("tuning weights", len(queries), "queries") as progress:
+        for first in range(0, len(queries), BLOCK):
+            block = queries[first : first + BLOCK]
+            answered = _queries_with_passages(fused, block)
+            if answered:
+                judged = {query.qid: judgments[query.qid] for query in answered}
+                evaluator = Evaluator([measure], judged, complete=False)
+                for weights, values_of_weights in values.items():
+                    run = _run_with_weights(answered, weights, measure, ranking)
+                    result = evaluator.evaluate("fusion", run)
+                    values_of_weights += result.per_query[str(measure)].values()
+            progress.advance(len(block))
+    if not any(values.values()):
+        raise MismatchError(f"--tune {fused.fusion.tune}: no judged query has a passage left")
+    return {weights: summarize(measure, values[weights]) for weights in values}
+
+
 def weight_grid(runs: int) -> list[Weights]:
     """Return weights of sum 1 in equal steps, as fine as `MOST_WEIGHTS` allows, and equal ones.
 
@@ -52,17 +102,6 @@ def _steps_of_weights(runs: int) -> int:
     return 1
 
 
-def tuning_measure(fusion: FusionSettings) -> Measure:
-    """Return the measure that chooses weights: one, and not of sub-topics."""
-    measures = parse_measures([fusion.measure]).measures
-    if len(measures) > 1:
-        raise UsageError(f"--measure {fusion.measure}: one measure is expected")
-    if needs_subtopics(measures[0]):
-        message = f"--measure {fusion.measure}: a measure of sub-topics does not choose weights"
-        raise UsageError(message, "for example --measure nDCG@10")
-    return measures[0]
-
-
 @dataclass(frozen=True)
 class QueryParts:
     """The P passages of a query, and what each of R runs adds to their scores: (P, R)."""
@@ -75,6 +114,16 @@ class QueryParts:
     def of(cls, qid: str, parts: Mapping[str, Sequence[float]]) -> "QueryParts":
         """Take what `FusedRuns.parts_of` returns."""
         return cls(qid, list(parts), np.array(list(parts.values())))
+
+
+def _queries_with_passages(fused: FusedRuns, qids: Sequence[str]) -> list[QueryParts]:
+    """Return the queries that have a passage; `remove_query` may leave one without."""
+    queries = []
+    for qid in qids:
+        parts = fused.parts_of(qid)
+        if parts:
+            queries.append(QueryParts.of(qid, parts))
+    return queries
 
 
 def _run_with_weights(
@@ -91,46 +140,15 @@ def _run_with_weights(
 
 
 def log_best_weights(
-    measure: Measure, queries: int, means: Mapping[Weights, float], order: Sequence[Weights]
+    measure: Measure,
+    queries: int,
+    means: Mapping[Weights, float],
+    ranked_weights: Sequence[Weights],
 ) -> None:
     """Log the best choices of weights, and those of one run alone."""
-    logger.info(f"{measure} of {queries:,} queries with each of {len(order)} choices of weights:")
-    alone = [weights for weights in order[SHOWN:] if 1 in weights]
-    for weights in (*order[:SHOWN], *alone):
+    count = len(ranked_weights)
+    logger.info(f"{measure} of {queries:,} queries with each of {count} choices of weights:")
+    one_run_alone = [weights for weights in ranked_weights[SHOWN:] if 1 in weights]
+    for weights in (*ranked_weights[:SHOWN], *one_run_alone):
         text = ",".join(f"{weight:g}" for weight in weights)
         logger.info(f"  {means[weights]:.4f}  --weights {text}")
-
-
-def means_by_weights(
-    fused: FusedRuns, measure: Measure, judgments: Grades, queries: Sequence[str]
-) -> dict[Weights, float]:
-    """Return the mean of a measure over queries for each choice of weights."""
-    ranking = Ranking(fused.settings)  # what it counts is not the run's
-    values: dict[Weights, list[float]] = {}
-    for weights in weight_grid(len(fused.runs)):
-        values[weights] = []
-    with track("tuning weights", len(queries), "queries") as progress:
-        for first in range(0, len(queries), BLOCK):
-            block = queries[first : first + BLOCK]
-            passages = [QueryParts.of(qid, fused.parts_of(qid)) for qid in block]
-            judged = {qid: judgments[qid] for qid in block}
-            evaluator = Evaluator([measure], judged, complete=False)
-            for weights, values_of_weights in values.items():
-                run = _run_with_weights(passages, weights, measure, ranking)
-                result = evaluator.evaluate("fusion", run)
-                values_of_weights += result.per_query[str(measure)].values()
-            progress.advance(len(block))
-    return {weights: summarize(measure, values[weights]) for weights in values}
-
-
-def best_weights(fused: FusedRuns, measure: Measure, judgments: Grades) -> Weights:
-    """Return the weights whose fused run is best by a measure; of equals, the most even ones."""
-    judged_queries = [qid for qid in fused.queries if qid in judgments]
-    if not judged_queries:
-        answered = f"the runs answer {some(fused.queries)}, the qrels judge {some(judgments)}"
-        message = f"--tune {fused.fusion.tune}: no query of the runs is judged: {answered}"
-        raise MismatchError(message)
-    means = means_by_weights(fused, measure, judgments, judged_queries)
-    order = sorted(means, key=lambda weights: (-means[weights], math.hypot(*weights)))
-    log_best_weights(measure, len(judged_queries), means, order)
-    return order[0]

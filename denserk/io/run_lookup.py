@@ -40,7 +40,7 @@ class RunInMemory:
     def __init__(self, name: str, scores: Mapping[str, Mapping[str, float]]) -> None:
         self.path = name
         self.queries = [qid for qid, hits in scores.items() if hits]
-        self.format = RunFormat.TREC if self.queries else None
+        self.format = RunFormat.TREC if self.queries else None  # TREC's: a run with scores
         self._scores = scores
 
     def hits(self, qid: str) -> tuple[list[str], list[float]]:

@@ -18,7 +18,7 @@ from denserk.config.retrieval import (
     RankingSettings,
     Ties,
 )
-from denserk.errors import InputError, UsageError
+from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.fusion import score_parts, weighted
 from denserk.index.fusion_weights import weight_grid
 from denserk.index.searcher import Ranking
@@ -286,3 +286,20 @@ def test_pyserini_fuses_alike(fused, tmp_path):
             assert set(above) <= theirs[qid].keys(), (name, qid)  # Pyserini orders ties otherwise
             assert all(theirs[qid][d] == pytest.approx(hits[d], abs=1e-6) for d in above)
             assert list(hits.values()) == pytest.approx(list(theirs[qid].values()), abs=1e-6)
+
+
+def test_tuning_leaves_out_a_query_whose_hits_are_all_removed(tmp_path):
+    """`remove_query` drops the only hit of q1: it tells nothing about the weights."""
+    first = tmp_path / "first.trec"
+    first.write_text("q1 Q0 q1 1 2.0 a\nq2 Q0 d1 1 2.0 a\nq2 Q0 d2 2 1.0 a\n")
+    second = tmp_path / "second.trec"
+    second.write_text("q1 Q0 q1 1 2.0 b\nq2 Q0 d2 1 2.0 b\nq2 Q0 d1 2 1.0 b\n")
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("q1 0 d1 1\nq2 0 d1 1\n")
+    runs = [str(first), str(second)]
+    ranking = RankingSettings(remove_query=True)
+    tuned = fuse(runs, "", FusionSettings(tune=str(qrels)), ranking)
+    assert tuned.weights == (0.55, 0.45)
+    qrels.write_text("q1 0 d1 1\n")
+    with pytest.raises(MismatchError, match="no judged query has a passage left"):
+        fuse(runs, "", FusionSettings(tune=str(qrels)), ranking)
