@@ -100,7 +100,7 @@ def _items(value: Any, kind: TextKind) -> Iterable[tuple[Any, Any]]:
         return [(None, value)]
     if isinstance(value, Mapping):
         return value.items()
-    if _is_frame(value):
+    if is_frame(value):
         columns = [str(name) for name in value.columns]
         if not set(columns) & set(kind.text_columns):
             raise kind.error(f"a DataFrame with the columns {_shown(', '.join(columns))}")
@@ -235,7 +235,7 @@ def _id(value: Any, what: str, record: str) -> str:
 
 def read_records(value: Any, what: str) -> list[dict[str, Any]]:
     """Return a list of dicts, or the rows of a DataFrame, as dicts."""
-    rows = _rows(value) if _is_frame(value) else value
+    rows = _rows(value) if is_frame(value) else value
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping | AbstractSet):
         expected = "a path, a list of dicts, or a DataFrame"
         raise UsageError(f"{what}: found {_described(value)}; expected {expected}")
@@ -371,7 +371,8 @@ def _is_tensor(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
 
 
-def _is_frame(value: Any) -> bool:
+def is_frame(value: Any) -> bool:
+    """Return whether an object is a DataFrame of pandas or polars."""
     return hasattr(value, "to_dict") and hasattr(value, "columns")
 
 
@@ -382,7 +383,7 @@ def _rows(frame: Any) -> list[dict[Any, Any]]:
 
 
 def _is_series(value: Any) -> bool:
-    return hasattr(value, "to_dict") and hasattr(value, "index") and not _is_frame(value)
+    return hasattr(value, "to_dict") and hasattr(value, "index") and not is_frame(value)
 
 
 def _described(value: Any) -> str:

@@ -4,7 +4,8 @@ Wherever a command reads a file, these functions also take Python objects: a run
 {query id: {passage id: score}}, queries as {id: text} or a list, a corpus or training data as a
 list of dicts, and each of them as a pandas DataFrame. Options have the names of the command line,
 with underscores (`denserk.api.options`); an error of the input is a `denserk.errors.DenserkError`.
-Nothing is printed unless `show_progress` is called: messages go to the logger `denserk`.
+Nothing is printed unless `show_progress` is called, warnings neither: messages go to the logger
+`denserk`.
 """
 
 from denserk.api.encoder import Encoder, encode

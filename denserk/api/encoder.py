@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import numpy as np
 
-from denserk.api.inputs import TextsLike, Vectors, path_text, stored_inputs
+from denserk.api.inputs import Texts, TextsLike, Vectors, is_path, path_text, stored_inputs
 from denserk.api.options import EncodeOptions, EncoderOptions, EncodeToOptions, PathName
 from denserk.api.signatures import ENCODE, ENCODE_TO, ENCODER, documented, model_options
 from denserk.config.encoding import EncodeSettings
@@ -44,6 +44,8 @@ class Encoder:
         source: str | None = None,
         options: Mapping[str, Any] = NOTHING,
     ) -> None:
+        if is_path(encoder):
+            raise UsageError("Encoder takes a loaded model", f"Encoder.load({str(encoder)!r})")
         self.name = encoder.name
         self.dimension = encoder.dimension
         self.metric: Literal["inner", "l2"] = "l2" if encoder.metric is Metric.L2 else "inner"
@@ -59,7 +61,7 @@ class Encoder:
         typed = ENCODER.typed(options)
         from denserk.models.text_encoder import TextEncoder
 
-        if Path(source).is_dir():  # which it is in another working folder, too
+        if Path(source).is_dir():  # absolute: a pickle may be read in another working folder
             source = str(Path(source).absolute())
         return cls(TextEncoder(str(name), *model_options(typed)), source, typed)
 
@@ -69,6 +71,10 @@ class Encoder:
         if self._encoder is None:
             raise UsageError(f"the encoder {self.name} is closed", "load it again: Encoder.load")
         return self._encoder
+
+    def _refuse_closed(self) -> None:
+        """Raise a UsageError if the encoder is closed."""
+        _ = self.text_encoder
 
     def __repr__(self) -> str:
         state = "closed"
@@ -81,7 +87,7 @@ class Encoder:
         return _load_again, state
 
     def __enter__(self) -> Self:
-        self.text_encoder  # noqa: B018  (closed is an error)
+        self._refuse_closed()
         return self
 
     def __exit__(
@@ -96,11 +102,11 @@ class Encoder:
         """Free the model's memory; a closed encoder encodes nothing."""
         self._encoder = None
 
-    def encode_queries(self, queries: "TextsLike") -> Vectors:
+    def encode_queries(self, queries: "Texts") -> Vectors:
         """Encode one query to (D,), or N queries to (N, D), float32.
 
         Queries are a text, a list, a dict of texts by id, a list of dicts with `query` or `text`,
-        or a DataFrame; the vectors are in their order.
+        or a DataFrame; the vectors are in their order. `encode_to` reads files.
         """
         encoder = self.text_encoder
         records = read_query_texts(queries)
@@ -110,12 +116,12 @@ class Encoder:
         self._refuse_non_finite(vectors, "query")
         return np.asarray(vectors[0]) if is_single(queries, QUERIES) else vectors
 
-    def encode_passages(self, passages: "TextsLike | Mapping[str, Any]") -> Vectors:
+    def encode_passages(self, passages: "Texts | Mapping[str, Any]") -> Vectors:
         """Encode one passage to (D,), or N to (N, D), float32; (N, S, D) for multi-vector models.
 
         Passages are texts, or mappings with `text`, `title` and other fields: one, a list, a dict
         by id, or a DataFrame; the vectors are in their order. One mapping with other fields than
-        `text` has an id or a title, too: without, it might be texts by id.
+        `text` has an id or a title, too: without, it might be texts by id. `encode_to` reads files.
         """
         encoder = self.text_encoder
         records = read_passage_texts(passages)
@@ -141,7 +147,7 @@ class Encoder:
 
         The model is loaded a second time, with the options of this encoder.
         """
-        self.text_encoder  # noqa: B018  (closed is an error)
+        self._refuse_closed()
         ENCODE_TO.typed(options)
         return _encode(self._source, output, corpus, topics, {**self._options, **options})
 

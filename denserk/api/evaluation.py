@@ -52,7 +52,7 @@ from denserk.config.retrieval import FusionSettings, RankingSettings, RerankPath
 from denserk.errors import OutputError, UsageError
 from denserk.index.fused_runs import FusedRuns
 from denserk.io.topics import grades_by_query
-from denserk.python_inputs import wrong_argument
+from denserk.python_inputs import is_frame, wrong_argument
 
 if TYPE_CHECKING:
     from denserk.evaluation.explain import View
@@ -233,8 +233,17 @@ def _named_runs(run: Any) -> dict[str, Any]:
 
         return {short_names([str(run)])[0]: run}
     if is_single_run(run):
+        if _is_list_of_runs(run):
+            raise UsageError("run: found a list of runs", "give them names: {'bm25': run, ...}")
         return {"run": run}
     return {str(name): one_run for name, one_run in run.items()}
+
+
+def _is_list_of_runs(run: Any) -> bool:
+    """Return whether runs were given without names; a list of hits is one run."""
+    if not isinstance(run, list | tuple) or not run:
+        return False
+    return is_path(run[0]) or is_frame(run[0]) or isinstance(run[0], Run)
 
 
 def _judgments(qrels: Any, settings: EvaluationSettings) -> "RelevanceJudgments":
@@ -259,7 +268,7 @@ def _read_runs(
         if is_path(source):
             yield NamedRun(name, read_hits(str(source), settings, keep))
             continue
-        hits = read_run_of(source, "run")
+        hits = read_run_of(source, name)
         if settings.order is RunOrder.RANK:
             hits = {qid: _negative_ranks(hits[qid]) for qid in hits}
         yield NamedRun(name, select_hits(hits, settings, keep))
@@ -303,7 +312,7 @@ def explain(
     """
     typed = EXPLAIN.typed(options, measures=measures)
     if not isinstance(qid, str):
-        raise wrong_argument("qid", qid, "the id of a query")
+        raise wrong_argument("qid", qid, "the id of a query, a text")
     for argument, value in (("run", run), ("qrels", qrels)):
         if value is None:
             raise wrong_argument(argument, value, "a path, a dict or a DataFrame")

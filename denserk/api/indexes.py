@@ -60,6 +60,9 @@ class Index:
         options: Mapping[str, Any] = NOTHING,
         scratch: ScratchFolder | None = None,
     ) -> None:
+        if not hasattr(opened, "searcher"):
+            name = type(self).__name__
+            raise UsageError(f"{name} takes an open index", f"{name}.open(path), or {name}.build")
         self._opened: OpenedIndex | None = opened
         self._options = options
         self._scratch = scratch  # the temporary folder of the index
@@ -95,9 +98,10 @@ class Index:
             block = VectorBlock(read_ids(ids, rows), rows)
             write_vectors(source, VectorFormat.PYSERINI_FAISS, [block])
         typed = INDEX.typed(options, input=source, output=folder, type=type)
-        with without_names_of(scratch.path), INDEX.claimed(typed):
-            _build(typed)
-        return cls._open_built(folder, None if output else scratch)
+        with without_names_of(scratch.path):
+            with INDEX.claimed(typed):
+                _build(typed)
+            return cls._open_built(folder, None if output else scratch)
 
     @classmethod
     def _open_built(cls, folder: PathName, scratch: ScratchFolder | None) -> Self:
@@ -123,6 +127,10 @@ class Index:
             raise UsageError("the index is closed", "open it again: Index.open")
         return self._opened
 
+    def _refuse_closed(self) -> None:
+        """Raise a UsageError if the index is closed."""
+        _ = self.opened
+
     def __len__(self) -> int:
         return len(self.opened.index) // self.opened.vectors_per_passage
 
@@ -141,7 +149,7 @@ class Index:
         return _restore, (type(self), _files_of(Path(opened.names[0])))
 
     def __enter__(self) -> Self:
-        self.opened  # noqa: B018  (closed is an error)
+        self._refuse_closed()
         return self
 
     def __exit__(
@@ -255,7 +263,16 @@ class BM25(Index):
             typed |= {"corpus": str(source), "output": str(folder), "type": IndexType.BM25}
             with BM25_INDEX.claimed(typed):
                 _build(typed)
-        return cls._open_built(folder, None if output else scratch)
+            return cls._open_built(folder, None if output else scratch)
+
+    @classmethod
+    @documented(OPEN)
+    def open(cls, path: PathName | Sequence[PathName], **options: Unpack[OpenOptions]) -> Self:
+        """Open a BM25 index; `Index.open` opens those of vectors, too. Options: device, threads."""
+        index = super().open(path, **options)
+        if not index.opened.bm25:
+            raise UsageError(f"{index.opened.name} is no BM25 index", "open it by Index.open")
+        return index
 
 
 def _build(typed: Typed) -> None:

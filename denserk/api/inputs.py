@@ -47,10 +47,11 @@ Vectors: TypeAlias = NDArray[np.float32]
 Scores: TypeAlias = Mapping[str, Mapping[str, float]]
 Records: TypeAlias = Sequence[Mapping[str, Any]]
 RunLike: TypeAlias = "PathName | Scores | pd.DataFrame"
-TextsLike: TypeAlias = (
-    "PathName | Mapping[str, str] | Mapping[str, Mapping[str, Any]] | Sequence[str] | Records"
+Texts: TypeAlias = (  # a str is one text
+    "str | Mapping[str, str] | Mapping[str, Mapping[str, Any]] | Sequence[str] | Records"
     " | pd.DataFrame | pd.Series[Any]"
 )
+TextsLike: TypeAlias = "PathName | Texts"
 TrainingLike: TypeAlias = "PathName | Records | Sequence[PathName] | pd.DataFrame"
 VectorsLike: TypeAlias = "NDArray[Any] | Tensor"
 

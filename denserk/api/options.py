@@ -399,7 +399,8 @@ class BenchmarkOptions(MeasureOptions, ResumeOptions, EncoderOptions, CorpusOpti
     )
     """Paper whose published figures are shown for comparison; repeatable. [default: []]"""
     topk: str | Sequence[int]
-    """Top-k accuracy at these depths; 5,20 is -m 'Success@5 Success@20'. [default: 5,20,100]"""
+    """Top-k accuracy at these depths; 5,20 is measures='Success@5 Success@20'. [default:
+    5,20,100]"""
     regex: bool
     """Answers are regular expressions (CuratedTREC). [default: False]"""
     strict_dpr: bool
@@ -487,7 +488,7 @@ class MineNegativesOptions(
     regex: bool
     """Answers are regular expressions (CuratedTREC). [default: False]"""
     keep_gold: bool
-    """With answer-bearing=promote, keep the original positives before the promoted ones.
+    """With answer_bearing='promote', keep the original positives before the promoted ones.
     [default: True]"""
     drop_literal: bool
     """Exclude hits whose text contains a positive's text, or is contained in one. [default:
@@ -546,7 +547,8 @@ class FinetuneOptions(
     config: PathName
     """YAML file of options, e.g. the config.yaml of an earlier run; others override it."""
     preset: PathName | None
-    """Preset of a paper (see list_presets) or YAML file; options override it. [default: None]"""
+    """Preset of a paper (`denserk finetune` lists them) or YAML file; options override it. [default:
+    None]"""
     teacher: PathName | None
     """align: model whose query vectors are learned. [default: None]"""
     keep_layers: str | Sequence[int]

@@ -1,8 +1,12 @@
 """Progress and messages, which are off by default."""
 
+import logging
 from types import TracebackType
 
 from denserk import reporting
+
+# Without a handler, Python prints warnings on stderr.
+logging.getLogger("denserk").addHandler(logging.NullHandler())
 
 
 class ShownProgress:
@@ -10,6 +14,10 @@ class ShownProgress:
 
     def __init__(self, *, was_shown: bool) -> None:
         self._was_shown = was_shown
+
+    def __repr__(self) -> str:
+        state = "shown" if reporting.is_configured() else "not shown"
+        return f"<progress and messages are {state}>"
 
     def __enter__(self) -> None:
         pass

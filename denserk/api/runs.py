@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Self
 
 from denserk.api.inputs import path_text, run_lines
 from denserk.api.options import PathName
+from denserk.config.options import build, typed_values
+from denserk.config.shared import TagSettings
 from denserk.extras import require
 from denserk.io.files import write_lines
 from denserk.io.runs import read_run_scores
@@ -34,8 +36,13 @@ class Run(dict[str, dict[str, float]]):
         return cls(read_scores(frame, "run"))
 
     def save(self, path: PathName, *, tag: str = "denserk") -> None:
-        """Write a TREC run, equal scores in their order. The file appears whole or not at all."""
-        write_lines(path_text(path, "path"), run_lines(self, tag))
+        """Write a TREC run, equal scores in their order. The file appears whole or not at all.
+
+        `tag` is the last column of each line.
+        """
+        name = path_text(path, "path")
+        checked = build(TagSettings, typed_values("Run.save", {"tag": tag}, TagSettings))
+        write_lines(name, run_lines(self, checked.tag))
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return columns qid, docid, rank (from 1) and score."""

@@ -47,6 +47,7 @@ from denserk.config.formats import (
 from denserk.config.mining import MiningPaths, MiningSettings, resolve_mining
 from denserk.config.options import build, select
 from denserk.config.training import CLASSES
+from denserk.errors import UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.json_records import dump_json, read_objects
 from denserk.io.topics import read_qrels, read_queries
@@ -82,6 +83,8 @@ def mine_negatives(
     The queries are `topics` with `qrels`, or training data (`train`); `output` keeps the file.
     """
     runs = list(run) if isinstance(run, list | tuple) else [run]
+    if not runs:
+        raise UsageError("run: found no run; expected one, or a list of runs")
     if output is None:
         return _mine_in_memory(runs, topics, qrels, train, corpus, options)
     inputs = {"runs": runs, "topics": topics, "qrels": qrels, "train": train, "corpus": corpus}
@@ -140,7 +143,7 @@ def _mine_in_memory(
             qrels=_name(qrels, "qrels"),
             train=files.get("train"),
             corpus=_name(corpus, "corpus"),
-            output="",
+            output="",  # nothing is written
         )
         paths = build(MiningPaths, typed)
         settings = _mining_settings(typed)

@@ -6,11 +6,20 @@ from typing import Any
 from denserk.config.options import REQUIRED, field_docs, fields_of, spec_of
 from denserk.config.values import plain
 
+# Words of help texts that Python has other words for; further ones follow a rule in `in_python`.
+IN_PYTHON = (
+    ("Exit with status 1 if", "Raise a GateError if"),
+    ("[default: yes; released: no]", "[default: True; released: False]"),
+    ("(see --list-presets)", "(`denserk finetune` lists them)"),
+    ("With answer-bearing=promote,", "With answer_bearing='promote',"),
+    ("is -m 'Success@5 Success@20'", "is measures='Success@5 Success@20'"),
+)
+
 
 def help_text(settings: type, name: str, *, is_unset: bool = False) -> str:
-    """Return a field's help text, with its default.
+    """Return a field's help text on the command line, with its default.
 
-    `is_unset`: what is not given is not passed on, so a field without a default is not required.
+    With `is_unset`, a field without a default is not called required: the command may leave it out.
     """
     text = field_docs(settings)[name]
     field = fields_of(settings)[name]
@@ -18,7 +27,8 @@ def help_text(settings: type, name: str, *, is_unset: bool = False) -> str:
         return text if is_unset else f"{text} [required]"
     if "[default: " in text:
         return text
-    default = own_defaults(settings) or _default_text(field.default, spec_of(field).rare)
+    is_setting = spec_of(field).rare
+    default = own_defaults(settings) or _default_text(field.default, is_setting=is_setting)
     return f"{text} [default: {default}]" if default else text
 
 
@@ -27,8 +37,10 @@ def own_defaults(settings: type) -> str:
     return getattr(settings, "own_defaults", "")
 
 
-def _default_text(default: Any, is_setting: bool) -> str:
+def _default_text(default: Any, *, is_setting: bool) -> str:
     """Return a default as it is typed; empty if the help does not show it.
+
+    The help of a setting (`--set NAME=VALUE`) also shows "none" and "no".
 
     >>> _default_text((12, 10), is_setting=False), _default_text(" ", is_setting=False)
     ('12,10', "' '")
@@ -71,8 +83,8 @@ def in_python(text: str) -> str:
     >>> in_python("With --set answer-bearing=promote, see --group-size and --no-complete.")
     "With answer_bearing='promote', see group_size and complete=False."
     """
-    text = text.replace("Exit with status 1 if", "Raise a GateError if")
-    text = text.replace("[default: yes; released: no]", "[default: True; released: False]")
+    for words, words_in_python in IN_PYTHON:
+        text = text.replace(words, words_in_python)
     text = re.sub(r"--set ([a-z][a-z0-9-]*)=([\w-]+)", _as_assignment, text)
     text = re.sub(r"--no-([a-z][a-z0-9-]*)", r"--\1=False", text)
     return re.sub(r"--(?:set )?([a-z][a-z0-9-]*)", _as_name, text)

@@ -190,3 +190,8 @@ def test_details_of_an_evaluation():
     assert single.comparison == {}
     previous = denserk.evaluate(runs, QRELS, "RR@10", baseline="previous")
     assert "RR@10 p" in previous["b"]
+
+
+def test_a_message_names_the_run_that_is_wrong():
+    with pytest.raises(UsageError, match="dense: found None"):
+        denserk.evaluate({"bm25": RUNS[0], "dense": None}, QRELS)

@@ -1,6 +1,8 @@
 """`denserk.show_progress`: nothing is shown without it."""
 
 import logging
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -70,3 +72,22 @@ def test_progress_is_lines_elsewhere(monkeypatch, capsys):
     with denserk.show_progress():
         denserk.Index.build(VECTORS).search(np.tile(VECTORS, (2000, 1)), hits=2)
     assert "searching: " in capsys.readouterr().err
+
+
+WARNS = """
+import denserk
+
+denserk.evaluate({"q1": {"d1": 1.0}}, {"q1": {"d1": 1}, "q2": {"d1": 1}})
+print(repr(denserk.show_progress()))
+print(repr(denserk.show_progress(False)))
+"""
+
+
+def test_a_plain_python_prints_no_warning():
+    """Without a handler, as pytest installs one, Python would print it."""
+    done = subprocess.run([sys.executable, "-c", WARNS], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "<progress and messages are shown>",
+        "<progress and messages are not shown>",
+    ]

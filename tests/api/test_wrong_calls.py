@@ -35,6 +35,11 @@ def given(model, tiny, tmp_path):
     return Given(model, denserk.Index.build(VECTORS), tiny(), tmp_path)
 
 
+def _built(folder: Path) -> Path:
+    denserk.Index.build(VECTORS, output=folder)
+    return folder
+
+
 Call = Callable[[Any], object]
 MISSING = "/nowhere/at/all"
 # Untyped on purpose: mypy would find most of these mistakes.
@@ -55,6 +60,7 @@ CALLS: dict[str, Call] = {
     "load on no device": lambda g: api.Encoder.load(g.name, device="gpu"),
     "load on a number": lambda g: api.Encoder.load(g.name, device=0),
     "load with config": lambda g: api.Encoder.load(g.name, config="config.yaml"),
+    "an encoder of a name": lambda g: api.Encoder(str(g.name)),
     # encoding
     "encode numbers": lambda g: g.model.encode_queries([1.5, 2.5]),
     "encode nothing": lambda g: g.model.encode_passages(None),
@@ -98,6 +104,9 @@ CALLS: dict[str, Call] = {
     "open a missing folder": lambda g: api.Index.open(MISSING),
     "open an empty folder": lambda g: api.Index.open(g.folder),
     "open with dtype": lambda g: api.Index.open(g.folder, dtype="float16"),
+    "an index of a path": lambda g: api.Index(g.folder),
+    "a BM25 index of a corpus": lambda g: api.BM25(CORPUS),
+    "open vectors as BM25": lambda g: api.BM25.open(_built(g.folder / "flat")),
     # search
     "search with a number": lambda g: g.flat.search(7),
     "search with None": lambda g: g.flat.search(None),
@@ -121,6 +130,8 @@ CALLS: dict[str, Call] = {
     "a run of a list": lambda g: api.Run.from_pandas([1]),
     "save to a number": lambda g: api.Run(RUN).save(7),
     "save to a folder": lambda g: api.Run(RUN).save(g.folder),
+    "save with an empty tag": lambda g: api.Run(RUN).save(g.folder / "run", tag=""),
+    "save with a tag of two words": lambda g: api.Run(RUN).save(g.folder / "run", tag="a b"),
     "save what is no run": lambda g: api.Run({"q1": ["d1"]}).save(g.folder / "run"),
     "fuse one run": lambda g: api.fuse([RUN]),
     "fuse a run": lambda g: api.fuse(RUN),
@@ -146,6 +157,8 @@ CALLS: dict[str, Call] = {
     "evaluate by nothing": lambda g: api.evaluate(RUN, {}),
     "evaluate by empty judgments": lambda g: api.evaluate(RUN, {"q1": {}}),
     "evaluate nothing": lambda g: api.evaluate({}, QRELS),
+    "evaluate runs without names": lambda g: api.evaluate([api.Run(RUN)] * 2, QRELS),
+    "evaluate files without names": lambda g: api.evaluate([MISSING, MISSING], QRELS),
     "evaluate a missing file": lambda g: api.evaluate(MISSING, QRELS),
     "evaluate by a missing file": lambda g: api.evaluate(RUN, MISSING),
     "evaluate by a folder": lambda g: api.evaluate(RUN, g.folder),
