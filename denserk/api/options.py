@@ -547,8 +547,8 @@ class FinetuneOptions(
     config: PathName
     """YAML file of options, e.g. the config.yaml of an earlier run; others override it."""
     preset: PathName | None
-    """Preset of a paper (`denserk finetune` lists them) or YAML file; options override it. [default:
-    None]"""
+    """Preset of a paper (`denserk finetune` lists them) or YAML file; options override it.
+    [default: None]"""
     teacher: PathName | None
     """align: model whose query vectors are learned. [default: None]"""
     keep_layers: str | Sequence[int]
