@@ -44,7 +44,7 @@ Display = Callable[[str, int | None, str], AbstractContextManager[Progress]]
 _display: Display | None = None
 
 
-def show_progress(display: Display | None) -> None:
+def set_display(display: Display | None) -> None:
     """Set the progress display; None: no display."""
     global _display
     _display = display
@@ -84,7 +84,7 @@ def configure(settings: ConsoleSettings, *, repeats_notes: bool = False) -> None
     _remove_handlers()
     logger.addHandler(_Handler(repeats_notes=repeats_notes))
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
-    show_progress(None if quiet else _shown)
+    set_display(None if quiet else _shown)
 
 
 def is_configured() -> bool:
@@ -96,7 +96,7 @@ def stop_showing() -> None:
     """Show no messages and no progress any more."""
     _remove_handlers()
     logger.setLevel(logging.NOTSET)
-    show_progress(None)
+    set_display(None)
 
 
 def _remove_handlers() -> None:
@@ -223,10 +223,10 @@ class _ProgressDisplay:
             intervals += 1
             if intervals == FIRST_INTERVALS:
                 seconds = 6 * EVERY
-            state = (self.progress.done, self.progress.text)
-            if state == logged:
+            news = (self.progress.done, self.progress.text)
+            if news == logged:
                 continue
-            logged = state
+            logged = news
             message = f"{self.task}: {self.state()}"
             if self.progress.text:
                 message += f", {self.progress.text}"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from denserk.reporting import show_progress
+from denserk.reporting import set_display
 from tests.support.environment import set_up_variables
 from tests.support.toy import VOCABULARY, write_toy
 
@@ -35,7 +35,7 @@ def _messages(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     logger = logging.getLogger("denserk")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
-    show_progress(None)
+    set_display(None)
 
 
 @pytest.fixture

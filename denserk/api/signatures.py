@@ -54,15 +54,17 @@ class Signature:
 
         None is what is not given. A UsageError lists all mistakes.
         """
+        excluded = self.excluded.split()
         for name in options:
-            if name in self.excluded.split():
+            if name in excluded:
                 raise UsageError(f"{self.source}: {name} is not an option in Python")
-        if options.get("config") is not None and not self.has_config:
-            raise UsageError(f"{self.source}: config is not an option in Python")
-        if options.get("config") is not None:
-            path_text(options["config"], "config")
-        given = {**options, **parameters}
-        given = {name: value for name, value in given.items() if value is not None}
+        config = options.get("config")
+        if config is not None:
+            if not self.has_config:
+                raise UsageError(f"{self.source}: config is not an option in Python")
+            path_text(config, "config")
+        arguments = {**options, **parameters}
+        given = {name: value for name, value in arguments.items() if value is not None}
         return typed_options(self.source, given, *self.classes)
 
     def claimed(self, typed: Typed) -> AbstractContextManager[None]:

@@ -55,29 +55,41 @@ def claim_outputs(
     from denserk.io.files import refuse_folder
 
     _check_streams(values)
-    plot = values.get("picture") or values.get("plot")
+    picture = _picture(values)
     files = [values.get(name) for name in file_options]
-    for path in (*files, plot):
+    for path in (*files, picture):
         if path:
             refuse_folder(path)
-    outputs = [values[name] for name in OUTPUTS if values.get(name)]
-    report = values.get("report")
-    if report and not Path(report).is_file():
-        outputs.append(str(Path(report, "index.html")))
-    if plot:
-        outputs.append(plot)
+    outputs = _named_outputs(values)
     is_main_process = os.environ.get("RANK", "0") == "0"
     if not outputs or not is_main_process:
         return nullcontext()
     from denserk.io.outputs import claim, named_paths
 
-    others = {name: value for name, value in values.items() if name not in NO_INPUTS}
+    inputs = {name: value for name, value in values.items() if name not in NO_INPUTS}
     return claim(
         outputs,
-        inputs=named_paths(others),
+        inputs=named_paths(inputs),
         overwrite=bool(values.get("overwrite")),
         resume=bool(values.get("resume")),
     )
+
+
+def _picture(values: Mapping[str, Any]) -> str | None:
+    """Return the file of a picture, by either of its options."""
+    return values.get("picture") or values.get("plot")
+
+
+def _named_outputs(values: Mapping[str, Any]) -> list[str]:
+    """Return the outputs among the options; of a report, the page that its folder gets."""
+    outputs = [values[name] for name in OUTPUTS if values.get(name)]
+    report = values.get("report")
+    if report and not Path(report).is_file():  # the evaluation rejects a file
+        outputs.append(str(Path(report, "index.html")))
+    picture = _picture(values)
+    if picture:
+        outputs.append(picture)
+    return outputs
 
 
 def _check_streams(values: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ from denserk.errors import DenserkError, ModelError, UsageError, lack_of_memory
 from denserk.extras import require
 from denserk.io.durability import flush_names, flush_tree
 from denserk.io.files import temporary_beside
-from denserk.reporting import show_progress
+from denserk.reporting import set_display
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ def process_group(device: str) -> Iterator[None]:
     level = package.level
     if dist.get_rank():
         package.setLevel(logging.ERROR)
-        show_progress(None)
+        set_display(None)
     try:
         yield
     finally:

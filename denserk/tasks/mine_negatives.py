@@ -545,7 +545,9 @@ class Mining:
             hits = self._hits(example, self.result.dropped)
             if self._inputs.passages is None:
                 yield example._replace(negatives=tuple(Candidate(hit.docid) for hit in hits))
-            elif (example := self._with_texts(example, hits)).positives:
+                continue
+            example = self._with_texts(example, hits)
+            if example.positives:
                 yield example
             else:
                 self.result.left_out["queries without a positive left"] += 1
@@ -558,12 +560,9 @@ class Mining:
             texts = [positive.text for positive in positives]
             guard = text_guard(texts, self._settings, known_by_text=self._has_positives_without_ids)
             reasons = [guard(candidate.text) for candidate in candidates]
-            self.result.dropped.update(filter(None, reasons))
-            candidates = [*compress(candidates, map(not_, reasons))]
+            candidates = self._without_dropped(candidates, reasons)
         known = KnownPositives([*positives, *self._judged_positives(example)])
-        without_copies = [candidate for candidate in candidates if not known.has_text_of(candidate)]
-        self.result.dropped["text of a positive"] += len(candidates) - len(without_copies)
-        candidates = without_copies
+        candidates = self._without_copies(candidates, known)
         promoted: list[Candidate] = []
         if self._answer_bearing is not AnswerBearing.KEEP:
             candidates, with_answers = self._split_by_answers(example, candidates)
@@ -574,6 +573,21 @@ class Mining:
                 self.result.dropped["answer"] += len(with_answers)
         gold = positives if self._settings.keep_gold else ()
         return example._replace(positives=(*gold, *promoted), negatives=tuple(candidates))
+
+    def _without_dropped(
+        self, candidates: Sequence[Candidate], reasons: Sequence[str | None]
+    ) -> list[Candidate]:
+        """Return the candidates without a reason against them; count the reasons."""
+        self.result.dropped.update(filter(None, reasons))
+        return [*compress(candidates, map(not_, reasons))]
+
+    def _without_copies(
+        self, candidates: Sequence[Candidate], known: KnownPositives
+    ) -> list[Candidate]:
+        """Return the candidates whose text is that of no known positive; count the others."""
+        kept = [candidate for candidate in candidates if not known.has_text_of(candidate)]
+        self.result.dropped["text of a positive"] += len(candidates) - len(kept)
+        return kept
 
     def _positives_with_texts(self, example: TrainingExample) -> list[Candidate]:
         """Return the positives with their texts; count those that have none."""
@@ -629,8 +643,8 @@ class Mining:
             best = max(candidate.score or 0.0 for candidate in example.positives)
             guard = score_guard(best, self._settings)
             reasons = [guard(candidate.score or 0.0) for candidate in example.negatives]
-            self.result.dropped.update(filter(None, reasons))
-            yield example._replace(negatives=tuple(compress(example.negatives, map(not_, reasons))))
+            negatives = self._without_dropped(example.negatives, reasons)
+            yield example._replace(negatives=tuple(negatives))
 
     def chosen(self, examples: Examples) -> Examples:
         """Yield the queries with the negatives that they keep."""
