@@ -86,7 +86,8 @@ def fuse(
 
             measure = tuning_measure(fusion)
             fused.weights = best_weights(fused, measure, read_grades(tune, "tune"))
-        run = Run((qid, dict(hits)) for qid, hits in fused.results())
+        # as in a file, a query without hits is not there
+        run = Run((qid, dict(hits)) for qid, hits in fused.results() if hits)
     fused.ranking.report()
     _refuse_non_finite(run)
     run.weights = fused.weights
@@ -243,7 +244,10 @@ def _is_list_of_runs(run: Any) -> bool:
     """Return whether runs were given without names; a list of hits is one run."""
     if not isinstance(run, list | tuple) or not run:
         return False
-    return is_path(run[0]) or is_frame(run[0]) or isinstance(run[0], Run)
+    first = run[0]
+    if isinstance(first, Mapping):
+        return all(isinstance(hits, Mapping) for hits in first.values())
+    return is_path(first) or is_frame(first)
 
 
 def _judgments(qrels: Any, settings: EvaluationSettings) -> "RelevanceJudgments":

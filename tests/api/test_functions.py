@@ -195,3 +195,16 @@ def test_details_of_an_evaluation():
 def test_a_message_names_the_run_that_is_wrong():
     with pytest.raises(UsageError, match="dense: found None"):
         denserk.evaluate({"bm25": RUNS[0], "dense": None}, QRELS)
+
+
+def test_runs_without_names_are_several_runs():
+    with pytest.raises(UsageError, match="found a list of runs"):
+        denserk.evaluate(RUNS, QRELS)
+
+
+def test_a_query_whose_hits_are_all_removed_is_not_in_the_fused_run(tmp_path):
+    runs = [{"q1": {"q1": 2.0}, "q2": {"d1": 1.0}}] * 2
+    fused = denserk.fuse(runs, remove_query=True)
+    fused.save(tmp_path / "fused.trec")
+    assert list(fused) == ["q2"]
+    assert denserk.Run.load(tmp_path / "fused.trec") == fused

@@ -157,7 +157,7 @@ CALLS: dict[str, Call] = {
     "evaluate by nothing": lambda g: api.evaluate(RUN, {}),
     "evaluate by empty judgments": lambda g: api.evaluate(RUN, {"q1": {}}),
     "evaluate nothing": lambda g: api.evaluate({}, QRELS),
-    "evaluate runs without names": lambda g: api.evaluate([api.Run(RUN)] * 2, QRELS),
+    "evaluate runs without names": lambda g: api.evaluate([RUN, RUN], QRELS),
     "evaluate files without names": lambda g: api.evaluate([MISSING, MISSING], QRELS),
     "evaluate a missing file": lambda g: api.evaluate(MISSING, QRELS),
     "evaluate by a missing file": lambda g: api.evaluate(RUN, MISSING),
