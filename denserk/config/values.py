@@ -179,7 +179,7 @@ def as_types(
     for spelling, value in values.items():
         name = spelling.replace("-", "_")
         if name not in kinds:
-            mistakes.append(f"{spelling} is not a setting{_suggestion(name, kinds)}")
+            mistakes.append(f"{spelling} is not a setting{_suggestion(spelling, kinds)}")
             continue
         if name in items and isinstance(value, str | PathLike):
             value = [value]
@@ -192,12 +192,19 @@ def as_types(
     return typed
 
 
-def _suggestion(name: str, names: Iterable[str]) -> str:
-    """Return a question for the name that is most like another one; empty if none is."""
-    nearest = get_close_matches(name, names, n=1)
+def _suggestion(spelling: str, names: Iterable[str]) -> str:
+    """Return a question for the name that is most like a wrong one; empty if none is.
+
+    It has hyphens, unless the wrong one has underscores, as in Python.
+
+    >>> _suggestion("ef-serch", ["ef_search"]), _suggestion("ef_serch", ["ef_search"])
+    (' (did you mean ef-search?)', ' (did you mean ef_search?)')
+    """
+    nearest = get_close_matches(spelling.replace("-", "_"), names, n=1)
     if not nearest:
         return ""
-    return f" (did you mean {nearest[0].replace('_', '-')}?)"
+    suggestion = nearest[0] if "_" in spelling else nearest[0].replace("_", "-")
+    return f" (did you mean {suggestion}?)"
 
 
 def unknown_name(noun: str, name: str, names: Iterable[str], hint: str) -> UsageError:
