@@ -9,6 +9,22 @@ from os import PathLike
 from typing import Literal, TypeAlias, TypedDict
 
 PathName: TypeAlias = str | PathLike[str]
+# The values of options that several functions take.
+Engine: TypeAlias = Literal["faiss", "torch", "bm25s", "lucene", "milvus"]
+TopicsFormat: TypeAlias = Literal[
+    "tsv", "anserini", "beir", "tevatron", "dpr", "qa", "entity-questions"
+]
+TrainingFormat: TypeAlias = Literal[
+    "tevatron",
+    "tevatron-ids",
+    "dpr",
+    "st-triplet",
+    "flag",
+    "st-ids",
+    "triples",
+    "text-triples",
+    "negatives",
+]
 
 
 class OverwriteOptions(TypedDict, total=False):
@@ -160,9 +176,7 @@ class EncoderOptions(RepresentationOptions, TextOptions, ComputeOptions, total=F
 class EncodeToOptions(ShardOptions, ResumeOptions, CorpusOptions, total=False):
     """Options of `Encoder.encode_to`."""
 
-    topics_format: (
-        Literal["tsv", "anserini", "beir", "tevatron", "dpr", "qa", "entity-questions"] | None
-    )
+    topics_format: TopicsFormat | None
     """Format of topics. [default: detected]"""
     qrels: PathName | None
     """Keep only queries with judgments in these qrels, e.g. one split of BEIR. [default: None]"""
@@ -206,7 +220,7 @@ class IndexOptions(ResumeOptions, total=False):
     """Verify the checksums of the input folders first. [default: False]"""
     factory: str | None
     """faiss factory string instead of type, e.g. "IVF4096,PQ64". [default: None]"""
-    engine: Literal["faiss", "torch", "bm25s", "lucene", "milvus"] | None
+    engine: Engine | None
     """Search library. [default: faiss, or torch without faiss; bm25s for type bm25]"""
     target_recall: float | None
     """Choose the type, and its search parameters, that reach this recall@10. [default: None]"""
@@ -240,7 +254,7 @@ class IndexOptions(ResumeOptions, total=False):
 class BM25Options(ResumeOptions, CorpusOptions, total=False):
     """Options of `BM25.build`."""
 
-    engine: Literal["faiss", "torch", "bm25s", "lucene", "milvus"] | None
+    engine: Engine | None
     """Search library. [default: faiss, or torch without faiss; bm25s for type bm25]"""
     threads: int | None
     """Number of CPU threads. [default: the library's choice]"""
@@ -311,9 +325,7 @@ class SearchOptions(RankingOptions, total=False):
 class RerankOptions(RankingOptions, TextOptions, CorpusOptions, ComputeOptions, total=False):
     """Options of `rerank`."""
 
-    topics_format: (
-        Literal["tsv", "anserini", "beir", "tevatron", "dpr", "qa", "entity-questions"] | None
-    )
+    topics_format: TopicsFormat | None
     """Format of topics. [default: detected]"""
     hits: int
     """Passages returned per query. [default: 1000]"""
@@ -423,24 +435,9 @@ class MineNegativesOptions(
 ):
     """Options of `mine_negatives`."""
 
-    train_format: (
-        Literal[
-            "tevatron",
-            "tevatron-ids",
-            "dpr",
-            "st-triplet",
-            "flag",
-            "st-ids",
-            "triples",
-            "text-triples",
-            "negatives",
-        ]
-        | None
-    )
+    train_format: TrainingFormat | None
     """Format of train. [default: detected]"""
-    topics_format: (
-        Literal["tsv", "anserini", "beir", "tevatron", "dpr", "qa", "entity-questions"] | None
-    )
+    topics_format: TopicsFormat | None
     """Format of topics. [default: detected]"""
     qrels_format: Literal["trec", "beir"] | None
     """Format of qrels. [default: detected]"""
@@ -448,17 +445,7 @@ class MineNegativesOptions(
     """Format of the runs. [default: detected]"""
     answers: PathName | None
     """Answers by query id. [default: those of train]"""
-    output_format: Literal[
-        "tevatron",
-        "tevatron-ids",
-        "dpr",
-        "st-triplet",
-        "flag",
-        "st-ids",
-        "triples",
-        "text-triples",
-        "negatives",
-    ]
+    output_format: TrainingFormat
     """Format of the output. [default: 'tevatron']"""
     preset: str | None
     """Settings of a paper, nv-retriever; options override them. [default: None]"""
@@ -553,20 +540,7 @@ class FinetuneOptions(
     """align: model whose query vectors are learned. [default: None]"""
     keep_layers: str | Sequence[int]
     """align: layers of model to start from, the first is 0. [default: all]"""
-    train_format: (
-        Literal[
-            "tevatron",
-            "tevatron-ids",
-            "dpr",
-            "st-triplet",
-            "flag",
-            "st-ids",
-            "triples",
-            "text-triples",
-            "negatives",
-        ]
-        | None
-    )
+    train_format: TrainingFormat | None
     """Format of the training data. [default: detected]"""
     qrels: PathName | None
     """Qrels with the positives of queries whose training data has negatives only. [default:
