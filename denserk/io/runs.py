@@ -318,8 +318,8 @@ class _RunFile:
 
     def _split(self, block: bytes, number: int) -> Iterator[RankedList] | None:
         """Split a large block by pyarrow if its lines are clean; else return None."""
-        is_json = self.format in (RunFormat.JSONL, RunFormat.MTEB)
-        if len(block) <= SMALL_BLOCK or self.by_rank or is_json:
+        has_columns = self.format in ORDERS
+        if len(block) <= SMALL_BLOCK or self.by_rank or not has_columns:
             return None
         text = block.replace(b"\t", b" ")
         if not _has_clean_lines(text):
