@@ -1,6 +1,8 @@
 """What docs/contributing.md and tests/README.md say is so: paths exist, and the example passes."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -28,11 +30,24 @@ def test_every_helper_of_tests_has_a_line():
     assert set(re.findall(r"`(\w+\.py)`", table)) == modules
 
 
+def example():
+    (code,) = re.findall(r"^```python\n(.*?)^```", TESTS.read_text("utf-8"), re.M | re.S)
+    return code
+
+
+@pytest.mark.skipif(shutil.which("ruff") is None, reason="ruff is not installed")
+@pytest.mark.parametrize("command", [["check", "--quiet"], ["format", "--diff"]])
+def test_the_example_of_a_test_is_clean(command):
+    name = str(ROOT / "tests" / "test_example.py")  # whose settings count
+    ruff = ["ruff", *command, "--stdin-filename", name, "-"]
+    done = subprocess.run(ruff, input=example(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_example_of_a_test_passes(toy, monkeypatch, caplog):
     pytest.importorskip("bm25s")
-    (code,) = re.findall(r"^```python\n(.*?)^```", TESTS.read_text("utf-8"), re.M | re.S)
     names: dict[str, object] = {}
-    exec(code, names)
+    exec(example(), names)
     (test,) = [value for name, value in names.items() if name.startswith("test_")]
     assert callable(test)
     test(toy, monkeypatch, caplog)

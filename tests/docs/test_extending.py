@@ -1,7 +1,7 @@
 """What docs/extending.md shows is so: every example goes into a copy of the package, and works.
 
 The page is read as a person reads it. A block goes where the sentence before it says, if that
-sentence ends with a colon and names a place; any other block is run.
+sentence ends with a colon and names a place; any other block is run, and nothing else.
 """
 
 import os
@@ -13,10 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import transformers
-
-from tests.support.tiny_models import tiny_config, tiny_tokenizer
-from tests.support.toy import VOCABULARY
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("denserk", "docs", "tests", ".mkdocs.yml", "CHANGELOG.md", "README.md", "pyproject.toml")
@@ -116,15 +112,6 @@ def environment(clone, tmp_path):
     return os.environ | {"PATH": path, "PYTHONPATH": str(clone), "CUDA_VISIBLE_DEVICES": ""}
 
 
-def write_camembert(folder):
-    """Write a tiny model of a kind that denserk does not know."""
-    tokenizer = tiny_tokenizer("roberta", VOCABULARY)
-    settings = tiny_config("roberta", len(tokenizer)).to_dict() | {"model_type": "camembert"}
-    config = transformers.CamembertConfig(**settings)
-    transformers.CamembertForMaskedLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
 def run(command, folder, environment):
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -152,7 +139,6 @@ def test_an_example_works(title, clone, environment):
             written.append(part.file)
         elif part.language == "python":
             run(["python", "-c", part.code], clone, environment)
-            write_camembert(clone / "toy/camembert")
         else:
             assert part.language == "sh"
             if "mkdocs" in part.code:
