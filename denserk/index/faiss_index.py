@@ -114,11 +114,15 @@ def inner_indexes(index: Any) -> Iterator[Any]:
             yield from inner_indexes(inner)
 
 
-def on_gpu(index: Any, device: str) -> Any:
-    """Return an index on a GPU of faiss, or None if faiss has no GPU version of it."""
-    faiss, number = load_faiss(), int(device.partition(":")[2] or 0)
+def on_gpu(index: Any, device: str, *, cpu_option: str) -> Any:
+    """Return an index on a GPU of faiss, or None if faiss has no GPU version of it.
+
+    `cpu_option` keeps the index on the CPU; it is the hint if faiss sees no such GPU.
+    """
+    faiss = load_faiss()
+    number = int(device.partition(":")[2] or 0)
     if faiss.get_num_gpus() <= number:
-        hint = "pip install faiss-gpu, or use --device cpu for the index"
+        hint = f"pip install faiss-gpu, or keep the index on the CPU: {cpu_option}"
         raise UsageError(f"faiss sees no GPU {number}", hint)
     try:
         return faiss.index_cpu_to_gpu(_gpu_resources(), number, index)
@@ -188,7 +192,9 @@ class FaissIndex:
         self._refuse_damaged_parameters()
         if device == "auto":
             device = "cuda" if faiss.get_num_gpus() else "cpu"
-        self._on_gpu = None if device == "cpu" else on_gpu(self._index, device)
+        self._on_gpu = None
+        if device != "cpu":
+            self._on_gpu = on_gpu(self._index, device, cpu_option="--set index-device=cpu")
         # a copy on a GPU refines by parts of its own
         copies = [] if self._on_gpu is None else list(inner_indexes(self._on_gpu))
         self._refined_copies = [part for part in copies if isinstance(part, faiss.IndexRefine)]
@@ -431,7 +437,9 @@ def build(vectors: Vectors, path: Path, settings: IndexSettings, factory: str, i
             faiss_errors(lambda reason: _rejected(factory, reason)),
             track(f"adding to {factory}", count, "vectors") as progress,
         ):
-            moved = None if settings.device == "cpu" else on_gpu(index, settings.device)
+            moved = None
+            if settings.device != "cpu":
+                moved = on_gpu(index, settings.device, cpu_option="--device cpu")
             filled = index if moved is None else moved
             if not filled.is_trained:
                 size = min(count, settings.train_size)

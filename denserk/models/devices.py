@@ -76,6 +76,18 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def use_device(name: str) -> torch.device:
+    """Return the device of that name; a GPU becomes the current one, so that no other is touched.
+
+    Libraries keep some memory on the current GPU, by default the first, whatever device tensors
+    are on.
+    """
+    device = choose_device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device.index or 0)
+    return device
+
+
 def prepare_device(compute: ComputeSettings) -> torch.device:
     """Set the number of CPU threads, if given, and of kept kernels, and return the device."""
     # CPU kernels are kept for each batch size and length, by default 1,024 in oneDNN and in torch,
@@ -84,7 +96,7 @@ def prepare_device(compute: ComputeSettings) -> torch.device:
         os.environ.setdefault(name, "16")
     if compute.threads is not None:
         torch.set_num_threads(compute.threads)
-    device = choose_device(compute.device)
+    device = use_device(compute.device)
     if compute.dtype is Dtype.BFLOAT16 and device.type == "cpu" and not has_bfloat16():
         logger.warning("this CPU has no bfloat16 instructions: --dtype float32 may be faster")
     return device
@@ -149,12 +161,9 @@ def process_group(device: str) -> Iterator[None]:
     if not launched() or dist.is_initialized():
         yield
         return
-    chosen = choose_device(device)
-    gpu = chosen.type == "cuda"
-    if gpu:
-        torch.cuda.set_device(chosen)
+    is_gpu = use_device(device).type == "cuda"
     long = timedelta(days=30)  # a process may wait for the others for as long as they work
-    dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=long)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if is_gpu else "gloo", timeout=long)
     package = logging.getLogger("denserk")
     level = package.level
     if dist.get_rank():

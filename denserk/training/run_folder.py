@@ -111,7 +111,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
     command = _command_of(run)
     settings = command.settings
     output = Path(settings.output)
-    device = devices.choose_device(settings.device)
+    device = devices.use_device(settings.device)
     devices.choose_dtype(run.optimizer.dtype, device)
     reports = Reports(run.optimizer.report_to, output)
     with devices.process_group(settings.device):

@@ -221,7 +221,7 @@ class Trainer:
             logger.warning("training computes in float32: this CPU has no bfloat16 instructions")
         is_cuda = self.device.type == "cuda"
         if is_cuda:
-            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.reset_peak_memory_stats(self.device)
         remaining_batches = iter(self._loader(pin_memory=is_cuda))
         while self.step_number < self.total_steps and not self._stopped:
             start = time.perf_counter()

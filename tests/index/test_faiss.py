@@ -59,6 +59,17 @@ def test_breadth(tmp_path):
     FaissIndex(inside, SearchSettings(ef_search=9, nprobe=100))
 
 
+def test_without_a_gpu_for_faiss_the_option_of_the_index_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
+    path = built(tmp_path / "index", type=IndexType.IVF, **SMALL)
+    with pytest.raises(UsageError, match="faiss sees no GPU 0") as searching:
+        FaissIndex(path, SearchSettings(), "cuda")
+    assert "--set index-device=cpu" in (searching.value.hint or "")
+    with pytest.raises(UsageError, match="faiss sees no GPU 1") as building:
+        built(tmp_path / "other", type=IndexType.IVF, device="cuda:1", **SMALL)
+    assert "--device cpu" in (building.value.hint or "")
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not faiss.get_num_gpus(), reason="faiss sees no GPU")
 @pytest.mark.parametrize("metric", Metric)
