@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -16,6 +16,9 @@ from hypothesis import settings
 from denserk.reporting import set_display
 from tests.support.environment import set_up_variables
 from tests.support.toy import VOCABULARY, write_toy
+
+if TYPE_CHECKING:
+    from tests.support.simulated_gpu import SimulatedGpu
 
 set_up_variables()
 # Compiling a tiny model takes longer than the test: only `openvino` and subprocesses do.
@@ -36,6 +39,15 @@ def _messages(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
     set_display(None)
+
+
+@pytest.fixture
+def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> "Iterator[SimulatedGpu]":
+    """A GPU, `cuda` or `cuda:0`, that computes on the CPU, and counts who waits for it."""
+    from tests.support.simulated_gpu import simulated_gpu
+
+    with simulated_gpu(monkeypatch) as gpu:
+        yield gpu
 
 
 @pytest.fixture

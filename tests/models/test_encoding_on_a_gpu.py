@@ -1,0 +1,89 @@
+"""Encoding on a simulated GPU: the vectors of a CPU, and hardly any waiting between batches."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.models.cross_encoder import PairScorer
+from denserk.models.text_encoder import TextEncoder
+from denserk.records import Passage, Query
+from tests.support.toy import WORDS
+
+PASSAGES = [Passage(f"d{i}", " ".join(WORDS[: i % 9]), "cat" if i % 3 else "") for i in range(25)]
+QUERIES = [Query(f"q{i}", " ".join(WORDS[i % 5 : i % 5 + 1 + i % 4])) for i in range(25)]
+BATCH_TOKENS = 40
+MULTI_VECTOR = {"reduction": "multi-vector"}
+REPRESENTATIONS: dict[str, dict[str, Any]] = {
+    "cls": {"representation": "cls"},
+    "mean": {"representation": "mean", "l2_norm": True},
+    "max": {"representation": "max"},
+    "last": {"representation": "last", "truncate_dim": 5},
+    "mlr": {"representation": "mlr", **MULTI_VECTOR},
+    "mlr-average": {"representation": "mlr", "reduction": "average"},
+    "me-bert": {"representation": "me-bert", "vectors": 3, **MULTI_VECTOR},
+    "colbert": {"representation": "colbert", "reduction": "average"},
+}
+AGGRETRIEVERS: dict[str, dict[str, Any]] = {
+    "agg": {},
+    "agg-random": {"agg_layout": "random"},
+    "agg-plus": {"agg_kind": "plus"},
+    "agg-linear": {"agg_kind": "linear"},
+    "agg-average": {"agg_kind": "average"},
+    "agg-signed": {"term_weight": "signed"},
+    "agg-bare": {"mlm_head": "none"},
+    "agg-bare-random": {"mlm_head": "none", "agg_layout": "random"},
+}
+# transformers asks whether a batch has padding; Aggretriever asks for the positions that count
+WAITS_OF_A_BATCH = 4
+TOLERANCES = {Dtype.FLOAT32: 1e-5, Dtype.FLOAT16: 0.01, Dtype.BFLOAT16: 0.05}
+
+
+@pytest.fixture
+def on_cpu_and_gpu(tiny, tiny_agg, simulated_gpu):
+    """`on_cpu_and_gpu("cls", dtype)`: the same model on the CPU, in float32, and on the GPU."""
+
+    def encoders(name, dtype):
+        if name in AGGRETRIEVERS:
+            folder, representation = tiny_agg(**AGGRETRIEVERS[name]), {}
+        else:
+            folder, representation = tiny(), REPRESENTATIONS[name]
+        cpu = ComputeSettings(device="cpu")
+        gpu = ComputeSettings(device="cuda", dtype=dtype, batch_tokens=BATCH_TOKENS)
+        return [TextEncoder(str(folder), representation, compute=each) for each in (cpu, gpu)]
+
+    return encoders
+
+
+@pytest.mark.parametrize("dtype", Dtype)
+@pytest.mark.parametrize("name", [*REPRESENTATIONS, *AGGRETRIEVERS])
+def test_vectors_are_those_of_a_cpu(on_cpu_and_gpu, simulated_gpu, name, dtype):
+    cpu, gpu = on_cpu_and_gpu(name, dtype)
+    for side, texts in (("passage", PASSAGES), ("query", QUERIES)):
+        expected = cpu.encode_planned(side, cpu.plan(side, texts))
+        planned = gpu.plan(side, texts)
+        simulated_gpu.waits.clear()
+        vectors = gpu.encode_planned(side, planned)
+        assert vectors.dtype == np.float32
+        tolerance = TOLERANCES[dtype] * np.abs(expected).max()
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=tolerance)
+        assert len(planned.batches) > 2
+        copies_of_the_result = 1
+        most_waits = WAITS_OF_A_BATCH * len(planned.batches) + copies_of_the_result
+        assert simulated_gpu.waits.total() <= most_waits, simulated_gpu.waits
+
+
+@pytest.mark.parametrize("dtype", Dtype)
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_scores_of_pairs_are_those_of_a_cpu(tiny_reranker, simulated_gpu, kind, dtype):
+    folder = str(tiny_reranker(kind))
+    cpu = PairScorer(folder, compute=ComputeSettings(device="cpu"))
+    expected = cpu.score(QUERIES, PASSAGES)
+    compute = ComputeSettings(device="cuda:0", dtype=dtype, batch_size=8)
+    gpu = PairScorer(folder, compute=compute)
+    simulated_gpu.waits.clear()
+    scores = gpu.score(QUERIES, PASSAGES)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=TOLERANCES[dtype])
+    batches = -(-len(QUERIES) // 8)
+    assert simulated_gpu.waits.total() <= WAITS_OF_A_BATCH * batches, simulated_gpu.waits

@@ -1,0 +1,162 @@
+"""Training on a simulated GPU: the losses of a CPU, and a few waits for the GPU in each step."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from denserk.config.encoding import Dtype
+from denserk.config.pretraining import PretrainingObjective
+from denserk.config.training import Distillation, Objective
+from denserk.training.trainer import Trainer
+from tests.support import pretraining
+from tests.support.finetuning import AGG, log_of, tune
+from tests.support.tiny_models import without_dropout
+from tests.support.training_examples import jsonl, pairs, triplets
+
+STEPS = {"max_steps": 2, "lr": 1e-3, "logging_steps": 1, "save_steps": 2, "num_workers": 0}
+CLS = {"representation": "cls"}
+MLR = {"representation": "mlr"}
+CROSS_ENCODER = {"representation": "cross-encoder"}
+MULTI_VECTOR = {"reduction": "multi-vector"}
+CACHE = {"grad_cache": True, "q_chunk": 2, "p_chunk": 5}
+RUNS: dict[str, dict[str, Any]] = {
+    "cls": CLS,
+    "mean-dimensions": {"representation": "mean", "dimensions": (8, 16)},
+    "max-untied": {"representation": "max", "untie": True},
+    "last": {"representation": "last"},
+    "full": {"representation": "mean", "contrastive": "full", "mask_false_negatives": True},
+    "kl": {**CLS, "distillation": Distillation.KL},
+    "soft": {**CLS, "distillation": Distillation.SOFT_CROSS_ENTROPY},
+    "margin": {**MLR, "distillation": Distillation.MARGIN_MSE, "lr": 1e-5},
+    "mlr": MLR,
+    "mlr-vectors": {**MLR, **MULTI_VECTOR},
+    "mlr-mix": {**MLR, "reduction": "scalar-mix"},
+    "me-bert": {"representation": "me-bert", "vectors": 3, **MULTI_VECTOR},
+    "colbert": {"representation": "colbert", "reduction": "average"},
+    "agg": AGG,
+    "agg-random": {**AGG, "agg_layout": "random"},
+    "agg-plus": {**AGG, "agg_kind": "plus"},
+    "agg-linear": {**AGG, "agg_kind": "linear"},
+    "agg-average": {**AGG, "agg_kind": "average"},
+    "agg-signed": {**AGG, "term_weight": "signed"},
+    "agg-bare": {**AGG, "mlm_head": "none"},
+    "cls-cached": {**CLS, **CACHE},
+    "agg-cached": {**AGG, **CACHE},
+    "accumulated": {**CLS, "gradient_accumulation_steps": 2},
+    "cross-encoder": CROSS_ENCODER,
+    "r-drop": {**CROSS_ENCODER, "r_drop": 0.5},
+}
+# Waits of a step: lengths, rows and padding of each side, equal passages, the loss, clipping.
+MOST_WAITS = 14
+MOST_WAITS_OF_CHUNKS = 40
+MOST_WAITS_OF_PRETRAINING = {
+    "mlm": 11,
+    "condenser": 17,
+    "cocondenser": 55,
+    "master": 41,
+    "retromae": 15,
+    "dupmae": 21,
+}
+
+
+@pytest.fixture
+def model(tiny, tmp_path):
+    return without_dropout(tiny(), tmp_path / "model")
+
+
+@pytest.fixture
+def waits_of_steps(simulated_gpu, monkeypatch):
+    """The waits for the GPU in each training step."""
+    waits: list[Counter[str]] = []
+    step = Trainer.training_step
+
+    def counted_step(self, batches):
+        simulated_gpu.waits.clear()
+        step(self, batches)
+        if self.device.type == "cuda":
+            waits.append(simulated_gpu.waits.copy())
+
+    monkeypatch.setattr(Trainer, "training_step", counted_step)
+    return waits
+
+
+def losses(folder):
+    return [entry["loss"] for entry in log_of(folder) if "loss" in entry]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_losses_are_those_of_a_cpu(model, train, tmp_path, waits_of_steps, name):
+    for device in ("cpu", "cuda"):
+        tune(tmp_path / device, model, train, **{**STEPS, **RUNS[name]}, device=device)
+    assert losses(tmp_path / "cuda") == pytest.approx(losses(tmp_path / "cpu"), rel=1e-4)
+    in_chunks = "grad_cache" in RUNS[name] or name == "accumulated"
+    most_waits = MOST_WAITS_OF_CHUNKS if in_chunks else MOST_WAITS
+    assert waits_of_steps[-1].total() <= most_waits, waits_of_steps[-1]
+
+
+@pytest.mark.parametrize("dtype", [Dtype.BFLOAT16, Dtype.FLOAT16])
+@pytest.mark.parametrize("name", ["mlr", "agg", "agg-cached", "cross-encoder"])
+def test_losses_in_low_precision_are_near(model, train, tmp_path, simulated_gpu, name, dtype):
+    for device, precision in (("cpu", Dtype.FLOAT32), ("cuda", dtype)):
+        options = {**STEPS, **RUNS[name], "dtype": precision}
+        tune(tmp_path / device, model, train, **options, device=device)
+    assert losses(tmp_path / "cuda")[0] == pytest.approx(losses(tmp_path / "cpu")[0], rel=0.05)
+
+
+@pytest.mark.parametrize("objective", [Objective.COSINE_MSE, Objective.TRIPLET])
+def test_losses_of_sentences_are_those_of_a_cpu(model, tmp_path, simulated_gpu, objective):
+    examples = triplets(12) if objective is Objective.TRIPLET else pairs(12)
+    data = jsonl(tmp_path / "train.jsonl", examples)
+    options = {**STEPS, "objective": objective, "group_size": 8, "representation": "mean"}
+    if objective is Objective.COSINE_MSE:
+        options["label_scale"] = 5.0
+    for device in ("cpu", "cuda"):
+        tune(tmp_path / device, model, data, **options, device=device)
+    assert losses(tmp_path / "cuda") == pytest.approx(losses(tmp_path / "cpu"), rel=1e-4)
+
+
+def test_guide_validation_and_resuming_work(model, train, dev, tmp_path, simulated_gpu):
+    options = {**STEPS, **CLS, "guide": str(model), "dev_data": dev, "eval_steps": 1}
+    for device in ("cpu", "cuda"):
+        tune(tmp_path / device, model, train, **options, device=device)
+        tune(tmp_path / device, model, train, **options, device=device, resume=True)
+    for expected, entry in zip(log_of(tmp_path / "cpu"), log_of(tmp_path / "cuda"), strict=True):
+        assert entry == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def expansions(tmp_path_factory):
+    return pretraining.write_expansions(tmp_path_factory.mktemp("data") / "expansions.jsonl")
+
+
+@pytest.fixture
+def pretrain(model, corpus, expansions, tmp_path):
+    """`pretrain(folder, objective, ...)`: a run of two steps; the losses of its log."""
+
+    def run(folder, objective, **options):
+        if objective is PretrainingObjective.MASTER:
+            options["expansions"] = expansions
+        output = tmp_path / folder
+        pretraining.train(output, corpus, objective, model, **{**STEPS, **options})
+        return losses(output)
+
+    return run
+
+
+@pytest.mark.parametrize("objective", PretrainingObjective)
+def test_losses_of_pretraining_are_those_of_a_cpu(pretrain, waits_of_steps, objective):
+    options = {"cache_chunk_size": 2}
+    expected = pretrain("cpu", objective, **options)
+    assert pretrain("gpu", objective, **options, device="cuda") == pytest.approx(expected, rel=1e-4)
+    most_waits = MOST_WAITS_OF_PRETRAINING[objective.value]
+    assert waits_of_steps[-1].total() <= most_waits, waits_of_steps[-1]
+
+
+@pytest.mark.parametrize("name", ["mlr-vectors", "agg", "agg-bare", "full", "r-drop"])
+def test_finetuning_does_not_wait_for_each_text(model, train, tmp_path, waits_of_steps, name):
+    for batch_size in (4, 8):
+        options = {**STEPS, **RUNS[name], "batch_size": batch_size, "max_steps": 1}
+        tune(tmp_path / f"batch-{batch_size}", model, train, **options, device="cuda")
+    small, large = waits_of_steps
+    assert small == large
