@@ -270,7 +270,8 @@ class TextEncoder:
                 vectors = vectors_of(to_device(batch, self.device)).float()
             if not len(text_vectors):
                 text_vectors = vectors.new_empty(planned.count, *vectors.shape[1:])
-            text_vectors.index_copy_(0, members.to(self.device), vectors)
+            # a copy that blocks would wait until the GPU has encoded this batch
+            text_vectors.index_copy_(0, to_device(members, self.device), vectors)
             if advance is not None:
                 advance(len(members))
         array: NDArray[np.float32] = text_vectors.cpu().numpy()

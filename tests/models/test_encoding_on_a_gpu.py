@@ -35,8 +35,7 @@ AGGRETRIEVERS: dict[str, dict[str, Any]] = {
     "agg-bare": {"mlm_head": "none"},
     "agg-bare-random": {"mlm_head": "none", "agg_layout": "random"},
 }
-# transformers asks whether a batch has padding; Aggretriever asks for the positions that count
-WAITS_OF_A_BATCH = 4
+WITH_MLM_HEAD = ("agg", "agg-random", "agg-plus", "agg-linear", "agg-signed", "agg-bare-random")
 TOLERANCES = {Dtype.FLOAT32: 1e-5, Dtype.FLOAT16: 0.01, Dtype.BFLOAT16: 0.05}
 
 
@@ -69,8 +68,10 @@ def test_vectors_are_those_of_a_cpu(on_cpu_and_gpu, simulated_gpu, name, dtype):
         tolerance = TOLERANCES[dtype] * np.abs(expected).max()
         np.testing.assert_allclose(vectors, expected, rtol=0, atol=tolerance)
         assert len(planned.batches) > 2
+        # transformers asks whether a batch has padding, the MLM head which positions have a weight
+        waits_of_a_batch = 2 if name in WITH_MLM_HEAD else 1
         copies_of_the_result = 1
-        most_waits = WAITS_OF_A_BATCH * len(planned.batches) + copies_of_the_result
+        most_waits = waits_of_a_batch * len(planned.batches) + copies_of_the_result
         assert simulated_gpu.waits.total() <= most_waits, simulated_gpu.waits
 
 
@@ -86,4 +87,5 @@ def test_scores_of_pairs_are_those_of_a_cpu(tiny_reranker, simulated_gpu, kind, 
     scores = gpu.score(QUERIES, PASSAGES)
     np.testing.assert_allclose(scores, expected, rtol=0, atol=TOLERANCES[dtype])
     batches = -(-len(QUERIES) // 8)
-    assert simulated_gpu.waits.total() <= WAITS_OF_A_BATCH * batches, simulated_gpu.waits
+    # transformers asks whether a batch has padding, and the scores are copied
+    assert simulated_gpu.waits.total() <= 2 * batches, simulated_gpu.waits

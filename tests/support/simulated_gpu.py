@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 import denserk
 
-PACKAGE = str(Path(denserk.__file__).parent)
+PACKAGE = f"{Path(denserk.__file__).parent}/"
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 0)
 MEMORY = 80 << 30  # bytes
