@@ -76,6 +76,7 @@ class SliceLayout:
         self.dropped = rest if drops and not random else 0
         self.appended = 0 if self.dropped else -rest % self.modulus
         self.order = shuffled_ids(vocabulary, seed) if random else None
+        self._order_tensors: dict[torch.device, Tensor] = {}
 
     def fold(self, scores: Tensor) -> Tensor:
         """Vocabulary-wide scores (..., V) -> (..., D), by the maximum of each slice.
@@ -88,9 +89,16 @@ class SliceLayout:
     def halves(self, scores: Tensor) -> Tensor:
         """The maxima of the ids that share a column: (..., V) -> (..., modulus)."""
         if self.order is not None:
-            scores = scores[..., torch.tensor(self.order, device=scores.device)]
+            scores = scores[..., self.order_on(scores.device)]
         scores = F.pad(scores[..., self.dropped :], (0, self.appended))
         return scores.reshape(*scores.shape[:-1], -1, self.modulus).amax(dim=-2)
+
+    def order_on(self, device: torch.device) -> Tensor:
+        """Return `order`, of a layout that has one, on a device: copied there once, (V,) int64."""
+        if device not in self._order_tensors:
+            with torch.inference_mode(False):  # so that training can index by it, too
+                self._order_tensors[device] = torch.tensor(self.order, device=device)
+        return self._order_tensors[device]
 
     def join_halves(self, best: Tensor) -> Tensor:
         """The maxima of columns -> the slices of `fold`: (..., modulus) -> (..., D)."""
@@ -129,7 +137,7 @@ class VocabularyHead:
             return
         self.columns = layout.modulus
         if layout.order is not None:
-            order = torch.tensor(layout.order, device=weight.device)
+            order = layout.order_on(weight.device)
             weight, bias = weight[order], bias[order]
         weight = F.pad(weight, (0, 0, 0, layout.appended))
         bias = F.pad(bias, (0, layout.appended), value=-torch.inf)

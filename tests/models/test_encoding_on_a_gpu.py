@@ -35,7 +35,7 @@ AGGRETRIEVERS: dict[str, dict[str, Any]] = {
     "agg-bare": {"mlm_head": "none"},
     "agg-bare-random": {"mlm_head": "none", "agg_layout": "random"},
 }
-WITH_MLM_HEAD = ("agg", "agg-random", "agg-plus", "agg-linear", "agg-signed", "agg-bare-random")
+WITH_MLM_HEAD = ("agg", "agg-random", "agg-plus", "agg-linear", "agg-signed")
 TOLERANCES = {Dtype.FLOAT32: 1e-5, Dtype.FLOAT16: 0.01, Dtype.BFLOAT16: 0.05}
 
 
@@ -70,8 +70,8 @@ def test_vectors_are_those_of_a_cpu(on_cpu_and_gpu, simulated_gpu, name, dtype):
         assert len(planned.batches) > 2
         # transformers asks whether a batch has padding, the MLM head which positions have a weight
         waits_of_a_batch = 2 if name in WITH_MLM_HEAD else 1
-        copies_of_the_result = 1
-        most_waits = waits_of_a_batch * len(planned.batches) + copies_of_the_result
+        copies = 2  # of the result, and once of a random layout
+        most_waits = waits_of_a_batch * len(planned.batches) + copies
         assert simulated_gpu.waits.total() <= most_waits, simulated_gpu.waits
 
 

@@ -48,7 +48,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "r-drop": {**CROSS_ENCODER, "r_drop": 0.5},
 }
 # Waits of a step: lengths, rows and padding of each side, equal passages, the loss, clipping.
-MOST_WAITS = 14
+MOST_WAITS = 12
 MOST_WAITS_OF_CHUNKS = 40
 MOST_WAITS_OF_PRETRAINING = {
     "mlm": 11,
