@@ -269,9 +269,9 @@ class DupMae(RetroMae):
         cls, states = super().states(batch)
         of_text = batch.decoders["retromae"].labels != IGNORED
         # text by text: (T, V) logits live no longer than their maximum, whose gradient needs none
+        states_by_text = states["mlm"][of_text].split(of_text.sum(dim=1).tolist())
         largest = [
-            self.backbone.vocabulary_logits(hidden[kept]).max(dim=0).values
-            for hidden, kept in zip(states["mlm"], of_text, strict=True)
+            self.backbone.vocabulary_logits(hidden).max(dim=0).values for hidden in states_by_text
         ]
         return cls, {**states, "bow": torch.stack(largest)}
 

@@ -153,6 +153,15 @@ def test_losses_of_pretraining_are_those_of_a_cpu(pretrain, waits_of_steps, obje
     assert waits_of_steps[-1].total() <= most_waits, waits_of_steps[-1]
 
 
+@pytest.mark.parametrize("objective", PretrainingObjective)
+def test_pretraining_does_not_wait_for_each_text(pretrain, waits_of_steps, objective):
+    for batch_size in (4, 8):
+        options = {"batch_size": batch_size, "max_steps": 1, "cache_chunk_size": batch_size}
+        pretrain(f"batch-{batch_size}", objective, **options, device="cuda")
+    small, large = waits_of_steps
+    assert small == large
+
+
 @pytest.mark.parametrize("name", ["mlr-vectors", "agg", "agg-bare", "full", "r-drop"])
 def test_finetuning_does_not_wait_for_each_text(model, train, tmp_path, waits_of_steps, name):
     for batch_size in (4, 8):
