@@ -106,7 +106,7 @@ class MaskedLanguageModel(nn.Module):
 
         states: (B, T, H), labels: (B, T) int64, -100 where there is none -> scalar.
         """
-        labelled = labels != IGNORED
+        labelled = (labels != IGNORED).nonzero(as_tuple=True)  # once: it waits for a GPU
         logits = at_least_float32(self.backbone.vocabulary_logits(states[labelled]))
         return F.cross_entropy(logits, labels[labelled], reduction="sum")
 
@@ -269,7 +269,8 @@ class DupMae(RetroMae):
         cls, states = super().states(batch)
         of_text = batch.decoders["retromae"].labels != IGNORED
         # text by text: (T, V) logits live no longer than their maximum, whose gradient needs none
-        states_by_text = states["mlm"][of_text].split(of_text.sum(dim=1).tolist())
+        lengths: list[int] = of_text.sum(dim=1).tolist()
+        states_by_text = torch.split(states["mlm"][of_text], lengths)
         largest = [
             self.backbone.vocabulary_logits(hidden).max(dim=0).values for hidden in states_by_text
         ]

@@ -51,12 +51,12 @@ RUNS: dict[str, dict[str, Any]] = {
 MOST_WAITS = 12
 MOST_WAITS_OF_CHUNKS = 40
 MOST_WAITS_OF_PRETRAINING = {
-    "mlm": 11,
-    "condenser": 17,
-    "cocondenser": 55,
-    "master": 41,
-    "retromae": 15,
-    "dupmae": 21,
+    "mlm": 9,
+    "condenser": 13,
+    "cocondenser": 39,
+    "master": 29,
+    "retromae": 11,
+    "dupmae": 17,
 }
 
 
