@@ -576,7 +576,7 @@ def groups_of(
         enough_tokens = ENOUGH.get(device.type, 1 << 16)
     most_tokens = limits.tokens or sys.maxsize
     for members in batches.by_length(lengths[0], most_tokens, limits.texts, enough_tokens):
-        rows = torch.tensor(members, device=device)
+        rows = batches.to_device(torch.tensor(members), device)
         group_parts = []
         for part, part_lengths in zip(parts, lengths, strict=True):
             group_lengths = [part_lengths[row] for row in members]
@@ -616,5 +616,8 @@ def summed(values: Terms) -> Terms:
 
 
 def over_processes(count: int, device: torch.device) -> int:
-    """Sum a number over the processes."""
+    """Sum a number over the processes; one process asks no device."""
+    _, processes = world()
+    if processes == 1:
+        return count
     return int(gather(torch.tensor([count], device=device)).sum())

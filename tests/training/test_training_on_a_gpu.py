@@ -47,16 +47,16 @@ RUNS: dict[str, dict[str, Any]] = {
     "cross-encoder": CROSS_ENCODER,
     "r-drop": {**CROSS_ENCODER, "r_drop": 0.5},
 }
-# Waits of a step: lengths, rows and padding of each side, equal passages, the loss, clipping.
-MOST_WAITS = 12
-MOST_WAITS_OF_CHUNKS = 40
+# Waits of a step: lengths, padding and weights of each side, equal passages, the loss, clipping.
+MOST_WAITS = 10
+MOST_WAITS_OF_CHUNKS = 26
 MOST_WAITS_OF_PRETRAINING = {
-    "mlm": 9,
-    "condenser": 13,
-    "cocondenser": 39,
-    "master": 29,
-    "retromae": 11,
-    "dupmae": 17,
+    "mlm": 7,
+    "condenser": 11,
+    "cocondenser": 35,
+    "master": 27,
+    "retromae": 9,
+    "dupmae": 15,
 }
 
 
