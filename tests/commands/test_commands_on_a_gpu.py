@@ -1,0 +1,49 @@
+"""Commands with `--device cuda` on a simulated GPU: the output of a CPU."""
+
+import numpy as np
+import pytest
+
+from denserk.commands.app import run
+from denserk.io.runs import read_run_scores
+from denserk.io.vectors import open_vectors
+
+
+def on_both(command, **options):
+    """Run a command on the CPU and on the GPU; `{device}` in an option is the device."""
+    for device in ("cpu", "cuda"):
+        words = [command, "--device", device]
+        for name, value in options.items():
+            words += [f"--{name.replace('_', '-')}", str(value).format(device=device)]
+        assert run(words) == 0
+
+
+def vectors_of(folder):
+    return np.concatenate([block.vectors for block in open_vectors(folder).blocks()])
+
+
+def test_encode_search_and_rerank(toy, tiny_agg, tiny_reranker, monkeypatch, simulated_gpu):
+    monkeypatch.chdir(toy)
+    model = tiny_agg()
+    on_both("encode", model=model, corpus="corpus.jsonl", output="{device}-vectors")
+    expected, vectors = vectors_of("cpu-vectors"), vectors_of("cuda-vectors")
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    searched = {"index": "{device}-vectors", "topics": "queries.tsv", "output": "{device}.trec"}
+    on_both("search", **searched)
+    reranked = {"run": "cpu.trec", "topics": "queries.tsv", "corpus": "corpus.jsonl"}
+    on_both("rerank", model=tiny_reranker(), **reranked, output="{device}-reranked.trec")
+    for module in ("models/text_encoder.py", "index/exact.py", "models/cross_encoder.py"):
+        assert any(module in wait for wait in simulated_gpu.waits)
+    for name in ("{}.trec", "{}-reranked.trec"):
+        expected_run = read_run_scores(name.format("cpu"))
+        found_run = read_run_scores(name.format("cuda"))
+        assert found_run.keys() == expected_run.keys()
+        for qid, scores in expected_run.items():
+            assert found_run[qid] == pytest.approx(scores, rel=1e-4)
+
+
+def test_a_model_that_writes_text(writer, toy, monkeypatch, simulated_gpu):
+    monkeypatch.chdir(toy)
+    options = {"corpus": "corpus.jsonl", "queries_model": writer("t5"), "output": "{device}.jsonl"}
+    on_both("generate", **options)
+    assert (toy / "cuda.jsonl").read_text() == (toy / "cpu.jsonl").read_text()
+    assert any("models/generation.py" in wait for wait in simulated_gpu.waits)
