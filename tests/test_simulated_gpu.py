@@ -62,10 +62,16 @@ def test_what_waits_for_the_gpu_is_counted(simulated_gpu, gpu_matrix):
         assert simulated_gpu.waits.total() == count
 
 
+def state_of_torch():
+    reduced = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    return torch.cuda.is_available(), torch.cuda.device_count(), torch.autocast, reduced
+
+
 def test_afterwards_torch_is_as_it_was():
-    before = (torch.cuda.is_available(), torch.autocast, torch.cuda.device_count())
+    before = state_of_torch()
     with pytest.MonkeyPatch.context() as patch, simulated_gpu(patch):
         assert torch.cuda.is_available()
         assert torch.autocast is CpuAutocast
-    assert (torch.cuda.is_available(), torch.autocast, torch.cuda.device_count()) == before
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    assert state_of_torch() == before
     assert torch.ones(2).is_cpu

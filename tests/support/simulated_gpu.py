@@ -248,8 +248,13 @@ def simulated_gpu(patch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
     patch.setattr(torch.accelerator, "is_available", lambda: True)
     for module in (torch, torch.amp):
         patch.setattr(module, "autocast", CpuAutocast)
-    with SimulatedGpu() as gpu:
-        yield gpu
+    products = torch.backends.cuda.matmul
+    reduced = products.allow_bf16_reduced_precision_reduction
+    try:
+        with SimulatedGpu() as gpu:
+            yield gpu
+    finally:  # exact search sets it for the whole process
+        products.allow_bf16_reduced_precision_reduction = reduced
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
