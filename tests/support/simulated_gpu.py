@@ -122,6 +122,8 @@ class SimulatedGpu(TorchFunctionMode):
             self._count_waits(func, args, kwargs)
             if func in TO_NUMPY:
                 raise TypeError("can't convert cuda:0 device type tensor to numpy")
+            if func is Tensor.__deepcopy__:
+                return deep_copy(*args)
             if func is Tensor.__reduce_ex__:  # no file has a class of the tests
                 return on_cpu(args[0]).__reduce_ex__(*args[1:])
         return self._call(func, args, kwargs, tensors)
@@ -284,6 +286,16 @@ def label(tensor: Tensor) -> Tensor:
     if is_parameter:
         tensor._is_param = True  # what isinstance asks for
     return tensor
+
+
+def deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """Return a copy, in `memo` also, as `copy.deepcopy` needs it."""
+    copy = label(tensor.detach().clone())
+    copy.requires_grad_(tensor.requires_grad)
+    if isinstance(tensor, nn.Parameter):
+        copy._is_param = True
+    memo[id(tensor)] = copy
+    return copy
 
 
 def on_cpu(tensor: Tensor) -> Tensor:

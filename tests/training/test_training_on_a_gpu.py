@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 
 from denserk.config.encoding import Dtype
 from denserk.config.pretraining import PretrainingObjective
@@ -24,7 +25,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "cls": CLS,
     "mean-dimensions": {"representation": "mean", "dimensions": (8, 16)},
     "max-untied": {"representation": "max", "untie": True},
-    "last": {"representation": "last"},
+    "last-checkpointed": {"representation": "last", "gradient_checkpointing": True},
     "full": {"representation": "mean", "contrastive": "full", "mask_false_negatives": True},
     "kl": {**CLS, "distillation": Distillation.KL},
     "soft": {**CLS, "distillation": Distillation.SOFT_CROSS_ENTROPY},
@@ -123,6 +124,26 @@ def test_guide_validation_and_resuming_work(model, train, dev, tmp_path, simulat
         tune(tmp_path / device, model, train, **options, device=device, resume=True)
     for expected, entry in zip(log_of(tmp_path / "cpu"), log_of(tmp_path / "cuda"), strict=True):
         assert entry == pytest.approx(expected, rel=1e-3)
+
+
+def test_validation_by_search_and_adapters_work(model, toy, train, tmp_path, simulated_gpu):
+    pytest.importorskip("peft")
+    files = {"corpus": "corpus.jsonl", "topics": "queries.tsv", "qrels": "qrels.txt"}
+    options = {**STEPS, **AGG, "lora": 2, "eval_steps": 1, "best_by": "RR@10"}
+    options |= {f"dev_{name}": str(toy / file) for name, file in files.items()}
+    for device in ("cpu", "cuda"):
+        tune(tmp_path / device, model, train, **options, device=device)
+    for expected, entry in zip(log_of(tmp_path / "cpu"), log_of(tmp_path / "cuda"), strict=True):
+        assert entry == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_memory_that_is_measured_is_that_of_the_runs_gpu(
+    model, train, tmp_path, simulated_gpu, monkeypatch
+):
+    devices: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", devices.append)
+    tune(tmp_path / "out", model, train, **STEPS, **CLS, device="cuda:0")
+    assert devices == [torch.device("cuda:0")]
 
 
 @pytest.fixture(scope="module")
