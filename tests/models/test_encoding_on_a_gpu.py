@@ -9,6 +9,7 @@ from denserk.config.encoding import ComputeSettings, Dtype
 from denserk.models.cross_encoder import PairScorer
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
+from tests.support.tiny_models import BACKBONES
 from tests.support.toy import WORDS
 
 PASSAGES = [Passage(f"d{i}", " ".join(WORDS[: i % 9]), "cat" if i % 3 else "") for i in range(25)]
@@ -73,6 +74,15 @@ def test_vectors_are_those_of_a_cpu(on_cpu_and_gpu, simulated_gpu, name, dtype):
         copies = 2  # of the result, and once of a random layout
         most_waits = waits_of_a_batch * len(planned.batches) + copies
         assert simulated_gpu.waits.total() <= most_waits, simulated_gpu.waits
+
+
+@pytest.mark.parametrize("kind", [*BACKBONES, "modernbert", "mpnet", "deberta-v2", "qwen3"])
+def test_vectors_of_other_backbones_are_those_of_a_cpu(tiny, simulated_gpu, kind):
+    computes = [ComputeSettings(device=device) for device in ("cpu", "cuda")]
+    mean = {"representation": "mean"}
+    cpu, gpu = (TextEncoder(str(tiny(kind)), mean, compute=compute) for compute in computes)
+    expected = cpu.encode_passages(PASSAGES)
+    np.testing.assert_allclose(gpu.encode_passages(PASSAGES), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", Dtype)

@@ -174,6 +174,17 @@ def test_losses_of_pretraining_are_those_of_a_cpu(pretrain, waits_of_steps, obje
     assert waits_of_steps[-1].total() <= most_waits, waits_of_steps[-1]
 
 
+@pytest.mark.parametrize("objective", ["condenser", "master"])
+def test_rotary_positions_are_on_the_gpu(
+    tiny, corpus, expansions, tmp_path, simulated_gpu, objective
+):
+    model = tiny("modernbert")
+    options = {**STEPS, "expansions": expansions if objective == "master" else None}
+    for device in ("cpu", "cuda"):
+        pretraining.train(tmp_path / device, corpus, objective, model, **options, device=device)
+    assert losses(tmp_path / "cuda") == pytest.approx(losses(tmp_path / "cpu"), rel=1e-3)
+
+
 @pytest.mark.parametrize("objective", PretrainingObjective)
 def test_pretraining_does_not_wait_for_each_text(pretrain, waits_of_steps, objective):
     for batch_size in (4, 8):
