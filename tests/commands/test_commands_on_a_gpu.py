@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from denserk.commands.app import run
 from denserk.io.runs import read_run_scores
@@ -11,7 +12,7 @@ from denserk.io.vectors import open_vectors
 def on_both(command, **options):
     """Run a command on the CPU and on the GPU; `{device}` in an option is the device."""
     for device in ("cpu", "cuda"):
-        words = [command, "--device", device]
+        words = [*command.split(), "--device", device]
         for name, value in options.items():
             words += [f"--{name.replace('_', '-')}", str(value).format(device=device)]
         assert run(words) == 0
@@ -47,3 +48,29 @@ def test_a_model_that_writes_text(writer, toy, monkeypatch, simulated_gpu):
     on_both("generate", **options)
     assert (toy / "cuda.jsonl").read_text() == (toy / "cpu.jsonl").read_text()
     assert any("models/generation.py" in wait for wait in simulated_gpu.waits)
+
+
+def test_attention_is_analysed(tiny, toy, monkeypatch, simulated_gpu):
+    monkeypatch.chdir(toy)
+    options = {
+        "model": tiny(),
+        "corpus": "corpus.jsonl",
+        "output": "{device}.csv",
+        "max_length": 32,
+    }
+    on_both("analyze attention-entropy", **options)
+    expected, table = (np.genfromtxt(f"{name}.csv", delimiter=",")[1:] for name in ("cpu", "cuda"))
+    np.testing.assert_allclose(table, expected, rtol=1e-4)
+
+
+def test_the_latency_of_queries_is_measured_when_the_gpu_is_done(
+    tiny, toy, monkeypatch, simulated_gpu
+):
+    monkeypatch.chdir(toy)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "simulated")
+    ends: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", ends.append)
+    options = {"model": tiny(), "topics": "queries.tsv", "output": "{device}.csv"}
+    on_both("analyze query-latency", **options, representation="cls")
+    assert ends
+    assert set(ends) == {torch.device("cuda")}
