@@ -95,7 +95,7 @@ class SimulatedGpu(TorchFunctionMode):
     """While it is entered, this thread has the GPU.
 
     Attributes:
-        waits: how often Python waited for the GPU, by what it waited for and the line of denserk.
+        waits: how often Python waited for the GPU, by what for and the function of denserk.
 
     A call that mixes devices is a RuntimeError, as on a GPU.
     """
