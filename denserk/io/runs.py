@@ -387,7 +387,7 @@ class _RunFile:
             parts = text.split()
             if not parts:
                 continue
-            if is_comment(parts) and not self._is_hit(parts, score_column):
+            if is_comment(parts) and not self._is_hit(text, parts, score_column):
                 continue
             fits = len(parts) == width
             if ends_with_tag and len(parts) > width:  # text after the tag, unless an id has a blank
@@ -397,9 +397,14 @@ class _RunFile:
             score = self._score(line, parts[rank_column], parts[score_column])
             yield line, parts[query_column], parts[passage_column], score
 
-    def _is_hit(self, parts: Sequence[str], score_column: int) -> bool:
-        """Return whether a line that begins like a comment is a hit of a query named `#...`."""
-        if self.format is RunFormat.TREC or parts[0] == "#":
+    def _is_hit(self, text: str, parts: Sequence[str], score_column: int) -> bool:
+        """Return whether a line that begins like a comment is a hit of a query named `#...`.
+
+        Of a query named `#` it is one only between tabs: a comment may end with a number, too.
+        """
+        if self.format is RunFormat.TREC:
+            return False
+        if parts[0] == "#" and text.count("\t") != len(self.order) - 1:
             return False
         return len(parts) == len(self.order) and files.is_number(parts[score_column])
 

@@ -537,7 +537,7 @@ def _qrels_columns(
     is_quoted = False
     for line, text in lines:
         parts = text.split()
-        if not parts or _is_qrels_comment(parts, width):
+        if not parts or _is_qrels_comment(text, parts, width):
             continue
         if not order:
             qrels_format, header = _first_qrels_line(line, text, path, qrels_format, head.data)
@@ -562,14 +562,15 @@ def _qrels_columns(
         )
 
 
-def _is_qrels_comment(parts: Sequence[str], width: int) -> bool:
+def _is_qrels_comment(text: str, parts: Sequence[str], width: int) -> bool:
     """Return whether a line is a comment of trec_eval 10, no judgment of a query named `#...`.
 
-    `width` is the number of columns of judgments.
+    `width` is the number of columns of judgments. Three columns of a query named `#` are one only
+    between tabs: a comment may end with a number, too.
     """
     if not parts[0].startswith("#"):
         return False
-    if parts[0] == "#":
+    if parts[0] == "#" and width == 3 and text.count("\t") != 2:
         return True
     is_trec = width == 4 and parts[1:2] in (["0"], ["Q0"])
     has_width = len(parts) == width and (width == 3 or is_trec)

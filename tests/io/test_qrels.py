@@ -51,3 +51,11 @@ def test_broken_judgments_are_reported(tmp_path, text, found):
     (tmp_path / "q").write_text(text)
     with pytest.raises(InputError, match=found):
         read_qrels_map(tmp_path / "q")
+
+
+@pytest.mark.parametrize("form", QrelsFormat)
+def test_a_query_named_as_comments_begin_is_read_again(tmp_path, form):
+    qrels = [Qrel("q1", "d1", 1), Qrel("#", "d2", 1)]
+    write_qrels(tmp_path / "q", qrels, form)
+    judged = [(qrel.qid, qrel.docid) for qrel in read_qrels(tmp_path / "q")]
+    assert judged == [("q1", "d1"), ("#", "d2")]

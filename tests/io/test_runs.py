@@ -197,6 +197,15 @@ def test_a_score_that_is_not_finite_is_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("form", RunFormat)
+def test_a_query_named_as_comments_begin_is_read_again(tmp_path, form):
+    write_run(tmp_path / "r", [("0", [("d1", 2.0)]), ("#", [("d2", 1.0)])], form)
+    assert [(qid, list(hits)) for qid, hits in read_run_scores(tmp_path / "r", form).items()] == [
+        ("0", ["d1"]),
+        ("#", ["d2"]),
+    ]
+
+
 ids = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1)
 scores = st.floats(width=32, allow_nan=False, allow_infinity=False)
 runs = st.dictionaries(ids, st.dictionaries(ids, scores, min_size=1, max_size=4), max_size=3)
