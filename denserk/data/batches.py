@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -112,6 +113,22 @@ def pad(ids: Sequence[Ids], pad_id: int) -> TokenBatch:
     if len(ids):
         filled[mask] = np.concatenate(ids)
     return TokenBatch(torch.from_numpy(filled), torch.from_numpy(mask))
+
+
+def concatenate(parts: Sequence[TokenBatch]) -> TokenBatch:
+    """Return the texts of some batches as one, padded to the widest, with token 0.
+
+    >>> concatenate([pad([[5, 6, 7]], pad_id=0), pad([[8]], pad_id=0)])
+    TokenBatch(input_ids=tensor([[5, 6, 7],
+            [8, 0, 0]]), attention_mask=tensor([[ True,  True,  True],
+            [ True, False, False]]))
+    """
+    width = max(part.input_ids.shape[1] for part in parts)
+    fields = []
+    for field_of_parts in zip(*parts, strict=True):
+        widened = [F.pad(field, (0, width - field.shape[1])) for field in field_of_parts]
+        fields.append(torch.cat(widened))
+    return TokenBatch(*fields)
 
 
 def by_length(

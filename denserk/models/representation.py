@@ -100,10 +100,12 @@ POOLINGS = {
 class Pooled(nn.Module):
     """A pooling of token states; base class of the other representations.
 
-    `stored` is the number of vectors that an index keeps of a passage.
+    `stored` is the number of vectors that an index keeps of a passage. `sides_alike`: a passage has
+    one vector in training, and a text the same one as a query and as a passage.
     """
 
     stored = 1
+    sides_alike = True
 
     def __init__(self, pool: Callable[[Tensor, Tensor], Tensor], dimension: int) -> None:
         super().__init__()
@@ -248,6 +250,8 @@ def first_tokens(hidden: Tensor, mask: Tensor, count: int, *, by_cls: bool) -> P
 class MultiVector(Pooled):
     """MLR, ME-BERT or ColBERT."""
 
+    sides_alike = False
+
     def __init__(self, settings: RepresentationSettings, backbone: Backbone) -> None:
         by_cls = backbone.architecture.has_cls
         super().__init__(pool_cls if by_cls else pool_mean, backbone.config.hidden_size)
@@ -339,6 +343,7 @@ class Encoder(nn.Module):
                 f"--truncate-dim {self.dimension}: the model's vectors have {own} dimensions"
             )
         self.vectors_per_passage = self.representation.stored
+        self.sides_alike = self.representation.sides_alike
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Return one vector per text: (B, T) ids -> (B, D), float32 at least."""

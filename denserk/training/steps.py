@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -145,26 +144,52 @@ def encode_retrieval_batch(
     model: Retriever, batch: batches.TrainingBatch, cache: CacheSettings, update: Update
 ) -> tuple[Tensor, PassageVectors]:
     """Encode queries (B, D) and passages (P, S, D), in chunks if there is a gradient cache."""
-    query_chunks, query_rows = group(batch.queries, update, Limits.of(cache, cache.q_chunk))
-    passage_chunks, passage_rows = group(batch.passages, update, Limits.of(cache, cache.p_chunk))
+    if cache.grad_cache:
+        return encode_chunks(model, batch, cache, update)
+    with update.autocast():  # one region around all passes casts weights once
+        if model.shared and model.passage.sides_alike:
+            return encode_together(model.passage, batch, update)
+        query_groups, query_rows = group(batch.queries, update)
+        passage_groups, passage_rows = group(batch.passages, update)
+        queries = torch.cat([model.query(texts) for texts in query_groups])
+        passages = join([model.passage.passage_vectors(texts) for texts in passage_groups])
+    return queries[query_rows], passages.of(passage_rows)
+
+
+def encode_together(
+    encoder: Encoder, batch: batches.TrainingBatch, update: Update
+) -> tuple[Tensor, PassageVectors]:
+    """Encode queries (B, D) and passages (P, 1, D) as texts of one batch.
+
+    For an encoder that treats both sides alike. It runs once instead of twice: a small batch keeps
+    a GPU waiting for the kernels of every layer to be launched, however few texts they compute.
+    """
+    texts = batches.concatenate([batch.queries, batch.passages])
+    groups, rows = group(texts, update)
+    vectors = join([encoder.passage_vectors(of_group) for of_group in groups]).of(rows)
+    query_count = len(batch.queries.input_ids)
+    queries = vectors.values[:query_count, 0]
+    return queries, PassageVectors(vectors.values[query_count:])
+
+
+def encode_chunks(
+    model: Retriever, batch: batches.TrainingBatch, cache: CacheSettings, update: Update
+) -> tuple[Tensor, PassageVectors]:
+    """Encode queries (B, D) and passages (P, S, D) by the chunks of the gradient cache."""
 
     def encode(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
         with update.autocast():
             return encoder(texts)
 
-    encode_chunk: Callable[..., Any]
-    around_chunks: AbstractContextManager[Any]
-    if cache.grad_cache:
-        encode_chunk = partial(checkpoint, encode, use_reentrant=False)
-        around_chunks = nullcontext()
-    else:
-        encode_chunk = encode
-        around_chunks = update.autocast()  # one region around all chunks casts weights once
-    with around_chunks:
-        queries = torch.cat([encode_chunk(model.query, chunk) for chunk in query_chunks])
-        vectors_of = model.passage.passage_vectors
-        passages = join([encode_chunk(vectors_of, chunk) for chunk in passage_chunks])
-        return queries[query_rows], passages.of(passage_rows)
+    def encode_and_forget(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
+        return checkpoint(encode, encoder, texts, use_reentrant=False)
+
+    query_chunks, query_rows = group(batch.queries, update, Limits.of(cache, cache.q_chunk))
+    passage_chunks, passage_rows = group(batch.passages, update, Limits.of(cache, cache.p_chunk))
+    queries = torch.cat([encode_and_forget(model.query, chunk) for chunk in query_chunks])
+    vectors_of = model.passage.passage_vectors
+    passages = join([encode_and_forget(vectors_of, chunk) for chunk in passage_chunks])
+    return queries[query_rows], passages.of(passage_rows)
 
 
 def join(parts: Sequence[PassageVectors]) -> PassageVectors:

@@ -14,7 +14,15 @@ from denserk.data.batches import TokenBatch, pad
 from denserk.errors import UsageError
 from denserk.models.devices import choose_device, process_group, sum_gradients
 from denserk.models.text_encoder import ENOUGH
-from denserk.training.steps import Limits, Update, group, groups_of, join, retrieval_step
+from denserk.training.steps import (
+    Limits,
+    Update,
+    encode_retrieval_batch,
+    group,
+    groups_of,
+    join,
+    retrieval_step,
+)
 from tests.support.retrievers import (
     LOSSES,
     REPRESENTATIONS,
@@ -131,12 +139,34 @@ def test_groups_of_similar_length_change_nothing(tiny, monkeypatch, name):
     made = objective(model, name, "kl")
     whole, grouped = Update(), Update()
     terms, expected = run(model, made, DIRECT, batch, whole)
-    assert whole.positions == sum(part[0].numel() for part in (batch.queries, batch.passages))
+    assert whole.positions > whole.tokens
     monkeypatch.setitem(ENOUGH, "cpu", 1)
     grouped_terms, found = run(model, made, DIRECT, batch, grouped)
     assert_same(found, expected, 1e-9)
     assert grouped_terms == pytest.approx(terms)
     assert grouped.tokens == whole.tokens == grouped.positions
+
+
+@pytest.mark.parametrize("name", ["cls", "mean", "agg-star", "mlr-multi-vector"])
+@pytest.mark.parametrize("untie", [False, True])
+def test_a_shared_encoder_reads_both_sides_at_once(tiny, name, untie):
+    model = retriever(tiny("bert"), name, untie=untie, dropout=0.0)
+    batch = uneven_batch()
+    shapes = []
+    encoders = (
+        [model.query.backbone] if model.shared else [model.query.backbone, model.passage.backbone]
+    )
+    for backbone in encoders:
+        backbone.encoder.register_forward_hook(lambda _, __, output: shapes.append(output[0].shape))
+    queries, passages = encode_retrieval_batch(model, batch, DIRECT, Update())
+    query_count, passage_count = len(batch.queries.input_ids), len(batch.passages.input_ids)
+    counts = [query_count, passage_count]
+    if model.shared and name != "mlr-multi-vector":  # whose passages have several vectors
+        counts = [query_count + passage_count]
+    assert [shape[0] for shape in shapes] == counts
+    torch.testing.assert_close(queries, model.query(batch.queries))
+    expected = model.passage.passage_vectors(batch.passages)
+    torch.testing.assert_close(passages.values, expected.values)
 
 
 CHUNKS = CacheSettings(grad_cache=True, q_chunk=1, p_chunk=3)
