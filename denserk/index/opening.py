@@ -38,6 +38,7 @@ from denserk.io.manifest import (
     Manifest,
     common_model,
     metric_of,
+    mixed_precision,
     model_of,
     vectors_per_passage,
 )
@@ -326,6 +327,9 @@ def _require_one_index(shards: Sequence[Shard]) -> None:
     if with_model:
         common_model(with_model)
     folder.check_shards(manifests)
+    message = mixed_precision(manifests)
+    if message is not None:
+        logger.warning(f"{message}, and so differ by rounding")
 
 
 def _common_metric(shards: Sequence[Shard]) -> Metric:

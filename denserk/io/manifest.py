@@ -7,7 +7,8 @@ vectors -> index -> run, so each step can reject what does not match.
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from denserk.config import recorded
+from denserk.config.encoding import Dtype, Representation
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, select
 from denserk.config.retrieval import Engine, Metric
@@ -27,6 +29,7 @@ from denserk.io.files import (
     read_errors,
     read_file,
     readable_path,
+    some,
     whole_binary,
     write_errors,
 )
@@ -97,6 +100,7 @@ WORDS = {str: "a string", bool: "true or false", dict: "a JSON object", list: "a
 COUNT, SIZE = range(2**63), range(1, 2**63)
 _MODEL: Rule = {"name?": str, "fingerprint?": str, "representation?": dict, "text?": dict}
 _MODEL |= {"queries_of?": _MODEL, "metric?": tuple(Metric)}
+_MODEL |= {"dtype?": tuple(Dtype), "head_dtype?": tuple(Dtype)}
 _SIZES = {"count?": COUNT, "dimension?": SIZE, "vectors_per_passage?": SIZE}
 _ENGINE = {"engine?": tuple(Engine), "type?": str, "metric?": tuple(Metric)}
 # rules of settings and of contents, by kind
@@ -471,3 +475,82 @@ def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description 
     if any(model is None for _, model in models):
         return None
     return first_model
+
+
+def precision_of(model: Description | None) -> str | None:
+    """Return the precision in which a model computed, None if it is not recorded.
+
+    That of agg's projection to the vocabulary is named if it is another one.
+
+    >>> precision_of({"dtype": "float32", "head_dtype": "bfloat16", "representation": {}})
+    'float32'
+    """
+    if model is None or model.get("dtype") is None:
+        return None
+    dtype: str = model["dtype"]
+    head_dtype = model.get("head_dtype") or dtype
+    representation = (model.get("representation") or {}).get("representation")
+    if representation != Representation.AGG or head_dtype == dtype:
+        return dtype
+    return f"{dtype}, head {head_dtype}"
+
+
+def recorded_dtype(manifest: Manifest) -> Dtype:
+    """Return the precision in the settings of a manifest; float32 if there is none."""
+    dtype = manifest.settings.get("dtype")
+    return Dtype(dtype) if dtype in list(Dtype) else Dtype.FLOAT32
+
+
+def refuse_mixed_precision(sources: Sequence[tuple[str, Manifest | None]]) -> None:
+    """Raise a MismatchError if sources, given by name, were computed in different precisions.
+
+    The files do not tell it: what bfloat16 computed is stored in float32 as well. Sources that do
+    not record it are not compared.
+    """
+    names_by_precision = _names_by_precision(sources)
+    if len(names_by_precision) < 2:
+        return
+    kept_precision = _precision_of_most(sources)
+    others: list[str] = []
+    for precision, names in names_by_precision.items():
+        if precision != kept_precision:
+            others += names
+    options = kept_precision.replace(", head ", " --set head-dtype=")
+    raise MismatchError(
+        _mixed_precision_message(names_by_precision),
+        f"encode the passages of {some(others)} again: denserk encode --dtype {options} "
+        "--overwrite",
+    )
+
+
+def mixed_precision(sources: Sequence[tuple[str, Manifest | None]]) -> str | None:
+    """Return a message if sources, given by name, were computed in different precisions."""
+    names_by_precision = _names_by_precision(sources)
+    if len(names_by_precision) < 2:
+        return None
+    return _mixed_precision_message(names_by_precision)
+
+
+def _names_by_precision(sources: Sequence[tuple[str, Manifest | None]]) -> dict[str, list[str]]:
+    """Return the names of sources by the precision that they record."""
+    names_by_precision: dict[str, list[str]] = {}
+    for name, manifest in sources:
+        precision = precision_of(model_of(manifest))
+        if precision is not None:
+            names_by_precision.setdefault(precision, []).append(name)
+    return names_by_precision
+
+
+def _mixed_precision_message(names_by_precision: Mapping[str, Sequence[str]]) -> str:
+    groups = [f"{precision} ({some(names)})" for precision, names in names_by_precision.items()]
+    return f"the vectors were computed in different precisions: {' and '.join(groups)}"
+
+
+def _precision_of_most(sources: Sequence[tuple[str, Manifest | None]]) -> str:
+    """Return the precision of most passages."""
+    passages: Counter[str] = Counter()
+    for _, manifest in sources:
+        precision = precision_of(model_of(manifest))
+        if manifest is not None and precision is not None:
+            passages[precision] += manifest.contents.get("count") or 0
+    return passages.most_common(1)[0][0]

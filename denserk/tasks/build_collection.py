@@ -24,7 +24,13 @@ from denserk.index.folder import checked_blocks, expanded, known_count, open_sou
 from denserk.index.milvus import BATCH_BYTES, EXHAUSTIVE, KEPT_EVERY, ROWS, Collection, MilvusIndex
 from denserk.index.searcher import Vectors
 from denserk.io.files import STREAM
-from denserk.io.manifest import Kind, Manifest, common_model, metric_of_model
+from denserk.io.manifest import (
+    Kind,
+    Manifest,
+    common_model,
+    metric_of_model,
+    refuse_mixed_precision,
+)
 from denserk.io.vectors import VectorSource, verify_folders
 from denserk.reporting import track
 from denserk.tasks.build_index import RECALL_DEPTH, IndexResult, check_present, measure_recall
@@ -83,7 +89,9 @@ def _describe(
         "milvus_params": milvus.parameters,
         "metric": "inner",
     }
-    model = common_model((source.name, source.manifest) for source in sources)
+    named_manifests = [(source.name, source.manifest) for source in sources]
+    model = common_model(named_manifests)
+    refuse_mixed_precision(named_manifests)
     if settings.metric is None and metric_of_model(model) is Metric.L2:
         raise UsageError(
             "the model of the vectors compares by Euclidean distance, and --engine milvus by inner "

@@ -275,13 +275,16 @@ class MergePlan(Plan):
         vectors: list[str] = []
         for part in self._parts:
             vectors += part.manifest.made_from.get("vectors", [])
+        named_manifests = [(part.name, part.manifest) for part in self._parts]
+        model = manifest.common_model(named_manifests)
+        manifest.refuse_mixed_precision(named_manifests)
         self.made_from = {
             "indexes": [
                 {"name": part.name, "sha256": part.manifest.contents["sha256"]}
                 for part in self._parts
             ],
             "vectors": vectors,
-            "model": manifest.common_model((part.name, part.manifest) for part in self._parts),
+            "model": model,
         }
         trained_settings = self._parts[0].settings(settings)
         self.recorded_settings = as_json(with_engine(trained_settings))
@@ -317,7 +320,9 @@ class VectorsPlan(Plan):
             self._template = faiss_index.read_template(paths.trained_as)
             settings = self._template.settings(settings)
         self._sources = open_sources(inputs, paths.allow_pickle)
-        model = manifest.common_model((source.name, source.manifest) for source in self._sources)
+        named_manifests = [(source.name, source.manifest) for source in self._sources]
+        model = manifest.common_model(named_manifests)
+        manifest.refuse_mixed_precision(named_manifests)
         made_from: dict[str, Any] = {
             "vectors": [source.name for source in self._sources],
             VECTORS_SHA256: [_journal_sha256(source.manifest) for source in self._sources],

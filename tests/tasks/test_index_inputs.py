@@ -1,11 +1,15 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from denserk.config.retrieval import Engine, IndexPaths, IndexSettings, MilvusIndexSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.folder import Part, PassageIds, expanded, open_sources
 from denserk.io.vector_formats import map_flat
+from denserk.tasks.build_collection import build_collection
 from tests.support.console import warnings_of
-from tests.support.index_folders import index, vector_folder
+from tests.support.index_folders import MODEL, index, vector_folder
 from tests.support.milvus import write_vectors
 
 VECTORS = np.arange(20, dtype=np.float32).reshape(5, 4)
@@ -85,3 +89,70 @@ def test_passage_ids(tmp_path, content, ids):
     assert PassageIds([Part("i", tmp_path / "docid", len(ids))])(np.arange(len(ids))) == ids
     with pytest.raises(MismatchError, match="41 vectors but"):
         PassageIds([Part("i", tmp_path / "docid", 41)])(np.arange(1))
+
+
+def in_precision(folder, ids, dtype, head_dtype=None, representation="cls"):
+    """A folder of vectors whose manifest records the precision that computed them."""
+    model = {
+        **MODEL,
+        "representation": {"representation": representation},
+        "dtype": dtype,
+        "head_dtype": head_dtype or dtype,
+    }
+    return vector_folder(folder, ids, VECTORS[: len(ids)], model=model)
+
+
+def test_the_precision_of_most_passages_is_asked_for(tmp_path):
+    one = in_precision(tmp_path / "one", ["a"], "float32")
+    two = in_precision(tmp_path / "two", ["b"], "float32")
+    larger = in_precision(tmp_path / "larger", ["c", "d", "e"], "bfloat16")
+    message = rf"different precisions: float32 \('{one}', '{two}'\) and bfloat16 \('{larger}'\)"
+    with pytest.raises(MismatchError, match=message) as error:
+        index(tmp_path / "i", one, two, larger)
+    assert error.value.hint == (
+        f"encode the passages of '{one}', '{two}' again: denserk encode --dtype bfloat16 "
+        "--overwrite"
+    )
+    assert index(tmp_path / "i", one, two).count == 2
+    unknown = in_precision(tmp_path / "unknown", ["x"], None)
+    foreign = vector_folder(tmp_path / "foreign", ["y"], VECTORS[:1], model=None)
+    assert index(tmp_path / "j", larger, unknown, foreign).count == 5
+
+
+def test_the_projection_of_agg_has_a_precision_of_its_own(tmp_path):
+    for representation in ("cls", "agg"):
+        folder = tmp_path / representation
+        folder.mkdir()
+        one = in_precision(folder / "one", ["a", "b"], "float32", "bfloat16", representation)
+        two = in_precision(folder / "two", ["c"], "float32", "float32", representation)
+        if representation == "cls":  # it has no projection
+            assert index(folder / "i", one, two).count == 3
+            continue
+        with pytest.raises(MismatchError, match="float32, head bfloat16") as error:
+            index(folder / "i", one, two)
+        assert "--dtype float32 --set head-dtype=bfloat16 --overwrite" in str(error.value.hint)
+
+
+def test_indexes_of_mixed_precision_are_not_merged(tmp_path):
+    pytest.importorskip("faiss")
+    parts: list[Path] = []
+    for number, dtype in enumerate(("float32", "bfloat16")):
+        shard = in_precision(tmp_path / dtype, [f"{dtype}-{name}" for name in IDS], dtype)
+        part = tmp_path / f"part-{number}"
+        if number == 0:
+            index(part, shard, factory="IVF1,Flat")
+        else:
+            settings = IndexSettings(threads=1)
+            index(part, shard, settings=settings, trained_as=str(parts[0]))
+        parts.append(part)
+    with pytest.raises(MismatchError, match=r"different precisions: float32 .*part-0"):
+        index(tmp_path / "merged", *parts, settings=IndexSettings(threads=1))
+
+
+def test_milvus_takes_no_vectors_of_mixed_precision(tmp_path):
+    one = in_precision(tmp_path / "one", ["a"], "float32")
+    two = in_precision(tmp_path / "two", ["b"], "bfloat16")
+    paths = IndexPaths(input=(one, two))
+    milvus = MilvusIndexSettings(uri=str(tmp_path / "m.db"), collection="c")
+    with pytest.raises(MismatchError, match="different precisions"):
+        build_collection(paths, IndexSettings(engine=Engine.MILVUS), milvus)
