@@ -17,7 +17,7 @@ import typer
 from denserk.commands.app import app
 from denserk.commands.options import command
 from denserk.config import analysis
-from denserk.config.encoding import ComputeSettings, ModelOptions
+from denserk.config.encoding import ComputeSettings, ModelOptions, default_batch_tokens
 from denserk.config.formats import CorpusSettings
 from denserk.errors import GateError, MissingExtraError
 from denserk.extras import installed
@@ -26,6 +26,7 @@ from denserk.reporting import print_table
 from denserk.version import __version__
 
 if TYPE_CHECKING:
+    import torch
     from packaging.requirements import Requirement
 
 # Extras whose packages `doctor` reports, without those for developers and alternatives; "core" is
@@ -286,6 +287,18 @@ def _machine(fixes: list[str]) -> Facts:
         yield f"cuda:{number}", f"{gpu.name}, {gpu.total_memory >> 30} GiB"
     if not gpu_count:
         yield "GPU", f"none that torch can use (built for CUDA {torch.version.cuda or 'none'})"
+    yield "encode", _encoding_defaults(torch.device("cuda" if gpu_count else "cpu"))
+
+
+def _encoding_defaults(device: "torch.device") -> str:
+    """Return how `denserk encode` computes on a device without options."""
+    from denserk.models import devices
+
+    dtype = devices.automatic_dtype(device)
+    batch_tokens = default_batch_tokens(device.type, dtype)
+    workers = devices.default_workers(device)
+    threads = f"{workers} threads tokenise" if workers > 1 else "1 thread tokenises"
+    return f"{dtype} on {device}, batches of {batch_tokens:,} tokens, {threads}"
 
 
 def _cpu_info() -> dict[str, str]:

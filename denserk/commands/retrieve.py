@@ -96,7 +96,7 @@ def search(
     settings: Annotated[Given, retrieval.SearchSettings],
     representation: Annotated[Given, encoding.RepresentationSettings],
     text: Annotated[Given, encoding.TextSettings],
-    computing: Annotated[Given, encoding.ComputeSettings],
+    compute: encoding.ComputeSettings,
     milvus: retrieval.CollectionSettings,
 ) -> Any:
     """Search an index and write a run, or print hits with their passages.
@@ -104,8 +104,6 @@ def search(
     denserk search --index index/ --topics queries.tsv --output run.trec
     denserk search --index index/ --query 'when does the moon rise'
     """
-    compute = encoding.ComputeSettings(**computing)
-    own_precision = not {"dtype", "fp16", "bf16", "head_dtype"}.isdisjoint(computing)
     if paths.engine is None:
         reject_given(milvus, why="only for Milvus", hint="add --engine milvus")
     if not paths.output:
@@ -114,29 +112,13 @@ def search(
         from denserk.commands.lookup import print_hits
         from denserk.tasks.search import open_search
 
-        with open_search(
-            paths,
-            search_settings,
-            representation,
-            text,
-            compute,
-            milvus,
-            own_precision=own_precision,
-        ) as session:
+        with open_search(paths, search_settings, representation, text, compute, milvus) as session:
             print_hits(paths, session)
         return None
     from denserk.tasks.search import search as task
 
     search_settings = retrieval.SearchSettings(**settings)
-    result = task(
-        paths,
-        search_settings,
-        representation,
-        text,
-        compute,
-        milvus,
-        own_precision=own_precision,
-    )
+    result = task(paths, search_settings, representation, text, compute, milvus)
     speed = f"{result.queries / result.searching_seconds:,.1f} queries per second"
     logger.info(f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, {speed}")
     return result

@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Any
 
 from denserk.config import formats
-from denserk.config.encoding import PrecisionSettings, RepresentationSettings, TextSettings
+from denserk.config.encoding import Dtype, PrecisionSettings, RepresentationSettings, TextSettings
 from denserk.config.options import REQUIRED, Settings, as_json, option, setting
 from denserk.config.shared import DeviceSettings, ResumeSettings
 from denserk.config.values import plain
@@ -153,6 +153,8 @@ class LoraSettings(Settings):
 class OptimizerSettings(PrecisionSettings):
     """Optimisation."""
 
+    dtype: Dtype = option(Dtype.FLOAT32, "--precision")
+    """Precision of the computation; the weights stay in float32. float16 needs a GPU."""
     batch_size: int = option(8, "--per-device-train-batch-size", at_least=1)
     """Queries per batch, over all processes."""
     epochs: float = option(3.0, "--num-train-epochs", above=0)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from denserk.config.encoding import Backend, ComputeSettings, Dtype
+from denserk.config.encoding import Backend, ComputeSettings, Dtype, DtypeChoice
 from denserk.config.options import NOTHING
 from denserk.config.retrieval import Metric
 from denserk.errors import MismatchError, UsageError
 from denserk.index.opening import SAME_MODEL, OpenedIndex
 from denserk.io import vectors
-from denserk.io.manifest import Description, metric_of_model, refuse_other_model
+from denserk.io.manifest import Description, metric_of_model, precision_of, refuse_other_model
 from denserk.io.model_files import can_be_on_hub
 
 if TYPE_CHECKING:
@@ -28,14 +28,13 @@ def load_query_encoder(
     overrides: tuple[Mapping[str, Any], Mapping[str, Any]] = (NOTHING, NOTHING),
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     *,
-    own_precision: bool = False,
     force: bool = False,
 ) -> "TextEncoder":
     """Load a query encoder: by default the index's own model, with the index's settings.
 
     `overrides` are fields of the representation and of the texts that replace those of the model.
-    With `own_precision` queries are encoded in the precision of `compute`, otherwise in that of the
-    passages. Unless `force`, another model than that of the passages is a MismatchError.
+    Unless `compute` names a precision, queries are encoded in that of the passages. Unless `force`,
+    another model than that of the passages is a MismatchError.
     """
     index_model = opened.model or {}
     model = name or index_model.get("name")
@@ -46,7 +45,7 @@ def load_query_encoder(
         _require_model(opened, model)
     if compute.backend is Backend.AUTO and index_model.get("backend") == Backend.TORCH:
         compute = replace(compute, backend=Backend.TORCH)
-    if not own_precision:
+    if compute.dtype is DtypeChoice.AUTO:
         compute = in_precision_of_index(opened, compute)
     if name is None:
         logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
@@ -64,28 +63,42 @@ def load_query_encoder(
 
 
 def in_precision_of_index(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
-    """Return `compute` in the precision that the index was encoded in."""
-    index_model = opened.model or {}
-    if index_model.get("dtype") not in list(Dtype):
-        return compute
-    dtype = Dtype(index_model["dtype"])
-    head_dtype = Dtype(index_model.get("head_dtype") or dtype)
-    from denserk.models.devices import choose_device
+    """Return `compute` in the precision that the index was encoded in, if the device has it.
 
-    on_cpu = choose_device(compute.device).type == "cpu"
-    if on_cpu and dtype is Dtype.FLOAT16:
-        logger.info(f"queries are encoded in {compute.precision}, as a CPU computes no float16")
-        return compute
-    head_override = None
-    if on_cpu and head_dtype is not dtype:  # a GPU computes the head in the same precision
-        head_override = head_dtype
-    index_compute = replace(compute, dtype=dtype, head_dtype=head_override, fp16=False, bf16=False)
-    if index_compute.precision != compute.precision:
+    It is float32 where that precision would be emulated, and for an index that records none: other
+    tools compute in float32.
+    """
+    from denserk.models.devices import computes_in, use_device
+
+    device = use_device(compute.device)
+    on_cpu = device.type == "cpu"
+    in_float32 = replace(compute, dtype=DtypeChoice.FLOAT32)
+    index_model = opened.model or {}
+    if index_model.get("dtype") is None:
+        if not on_cpu:
+            logger.info(f"queries are encoded in float32: {opened.name} records no precision")
+        return in_float32
+    dtype = Dtype(index_model["dtype"])
+    head_dtype = dtype
+    if on_cpu:  # a GPU computes the head in the same precision
+        head_dtype = Dtype(index_model.get("head_dtype") or dtype)
+    for precision in (dtype, head_dtype):
+        if not computes_in(precision, device):
+            processor = "the CPU" if on_cpu else device
+            logger.info(
+                f"queries are encoded in float32: {opened.name} was encoded in {precision}, for "
+                f"which {processor} has no instructions"
+            )
+            return in_float32
+    head_choice = compute.head_dtype
+    if head_choice is None and head_dtype is not dtype:
+        head_choice = head_dtype
+    if not on_cpu or (dtype, head_dtype) != (Dtype.FLOAT32, Dtype.FLOAT32):
         logger.info(
-            f"queries are encoded in {index_compute.precision}, as {opened.name} was; --dtype "
+            f"queries are encoded in {precision_of(index_model)}, as {opened.name} was; --dtype "
             "chooses another precision"
         )
-    return index_compute
+    return replace(compute, dtype=DtypeChoice(dtype), head_dtype=head_choice)
 
 
 def _use_int8(opened: OpenedIndex, encoder: "TextEncoder", recorded: Mapping[str, Any]) -> None:

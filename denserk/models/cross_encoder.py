@@ -30,7 +30,13 @@ from denserk.io.model_files import CONFIG, DENSERK_FILE, find_model, read_json
 from denserk.io.versions import read_whole, reading
 from denserk.models import checkpoints, model_folder, saving
 from denserk.models.backbone import architecture_of, longest_input
-from denserk.models.devices import at_least_float32, choose_dtype, memory_errors, prepare_device
+from denserk.models.devices import (
+    at_least_float32,
+    choose_dtype,
+    choose_precision,
+    memory_errors,
+    prepare_device,
+)
 from denserk.models.sentence_transformers_folder import check_cross_encoder
 from denserk.records import Passage, Query
 
@@ -225,8 +231,9 @@ class PairScorer:
         self.backbone = reranker.model.config.model_type
         self.tokenizer, self.joiner = reranker.tokenizer(), reranker.joiner()
         self.device = prepare_device(compute)
-        dtype = choose_dtype(compute.dtype, self.device)
-        self._reranker = reranker.to(self.device).compute_in(dtype).eval()
+        self.dtype = choose_precision(compute.dtype, self.device)
+        torch_dtype = choose_dtype(self.dtype, self.device)
+        self._reranker = reranker.to(self.device).compute_in(torch_dtype).eval()
 
     def description(self) -> dict[str, Any]:
         """The model and its settings, as plain JSON for manifests."""
@@ -234,7 +241,7 @@ class PairScorer:
             "name": self.name,
             "fingerprint": self.fingerprint,
             "backbone": self.backbone,
-            "dtype": self.compute.dtype.value,
+            "dtype": self.dtype.value,
             "text": as_json(self.text),
             "pairs": as_json(self.pairs),
         }
@@ -249,7 +256,7 @@ class PairScorer:
         """Score inputs, batched by length, in their order: (P,) float32."""
         scores = np.empty(len(pairs), dtype=np.float32)
         lengths = [len(pair.ids) for pair in pairs]
-        budget = self.compute.tokens_on(self.device.type)
+        budget = self.compute.tokens_on(self.device.type, self.dtype)
         for members in by_length(lengths, budget, self.compute.batch_size):
             batch = self.joiner.batch([pairs[member] for member in members])
             count, length = batch.tokens.input_ids.shape

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.config.encoding import ComputeSettings, Dtype, DtypeChoice
 from denserk.errors import DenserkError, ModelError, UsageError, lack_of_memory
 from denserk.extras import require
 from denserk.io.durability import flush_names, flush_tree
@@ -46,6 +46,8 @@ HINTS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
 # Least mean and least 5th percentile of the cosines between int8 and float32 vectors.
 LEAST_COSINES = (0.995, 0.98)
+# Threads that tokenise for a GPU, by default.
+MOST_WORKERS = 8
 
 
 def launched() -> bool:
@@ -97,9 +99,62 @@ def prepare_device(compute: ComputeSettings) -> torch.device:
     if compute.threads is not None:
         torch.set_num_threads(compute.threads)
     device = use_device(compute.device)
-    if compute.dtype is Dtype.BFLOAT16 and device.type == "cpu" and not has_bfloat16():
-        logger.warning("this CPU has no bfloat16 instructions: --dtype float32 may be faster")
+    if compute.dtype is DtypeChoice.BFLOAT16 and not computes_in(Dtype.BFLOAT16, device):
+        processor = "CPU" if device.type == "cpu" else "GPU"
+        logger.warning(
+            f"this {processor} has no bfloat16 instructions: --dtype float32 may be faster"
+        )
     return device
+
+
+def choose_precision(choice: DtypeChoice, device: torch.device) -> Dtype:
+    """Return the precision that is chosen; `auto` is bfloat16 on a GPU that has it, else float32.
+
+    What `auto` takes is logged.
+    """
+    if choice is not DtypeChoice.AUTO:
+        return Dtype(choice)
+    dtype = automatic_dtype(device)
+    if device.type == "cpu":
+        logger.info("computing in float32 on the CPU")
+    elif dtype is Dtype.FLOAT32:
+        logger.info(f"computing in float32: {device} has no bfloat16 instructions")
+    else:
+        logger.info(f"computing in {dtype} on {device}; --dtype float32 is slower, more precise")
+    return dtype
+
+
+def automatic_dtype(device: torch.device) -> Dtype:
+    """Return the precision of `--dtype auto`."""
+    if device.type != "cpu" and computes_in(Dtype.BFLOAT16, device):
+        return Dtype.BFLOAT16
+    return Dtype.FLOAT32
+
+
+def computes_in(dtype: Dtype, device: torch.device) -> bool:
+    """Return whether a device has instructions for a precision, and does not emulate it.
+
+    Of GPUs, it must be the current one.
+    """
+    if dtype is Dtype.FLOAT32:
+        return True
+    if dtype is Dtype.FLOAT16:
+        return device.type != "cpu"
+    if device.type == "cpu":
+        return has_bfloat16()
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def default_workers(device: torch.device) -> int:
+    """Return the number of threads that tokenise for one process: on a CPU the model has the cores.
+
+    A GPU waits for one thread, so all cores but one tokenise, at most 8; processes of torchrun
+    share them.
+    """
+    if device.type == "cpu":
+        return 1
+    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return max(1, min(MOST_WORKERS, cores - 1))
 
 
 def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
-from denserk.config.encoding import BATCH_TOKENS, ComputeSettings
+from denserk.config.encoding import ComputeSettings, default_batch_tokens
 from denserk.config.formats import GenerateSettings
 from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY, load_tokenizer
@@ -19,7 +19,7 @@ from denserk.errors import ModelError, UsageError
 from denserk.io.model_files import CONFIG, find_model
 from denserk.io.versions import Version
 from denserk.models import checkpoints
-from denserk.models.devices import choose_dtype, prepare_device
+from denserk.models.devices import choose_dtype, choose_precision, prepare_device
 
 QUERIES = "--queries-model"
 CONTINUATIONS = "--continuation-model"
@@ -38,6 +38,7 @@ class TextGenerator:
 
     def __init__(self, option: str, settings: GenerateSettings, compute: ComputeSettings) -> None:
         self.device = prepare_device(compute)
+        self.dtype = choose_precision(compute.dtype, self.device)
         self.name, folder = find_model(getattr(settings, MODELS[option]), option)
         version = Version.of(folder)
         self._compute = compute
@@ -65,7 +66,7 @@ class TextGenerator:
         self._passage_room = self._room_for_passages()
         self._model.generation_config = self._generation_config(folder)
         version.require_unchanged()
-        self._model.to(self.device, choose_dtype(compute.dtype, self.device))
+        self._model.to(self.device, choose_dtype(self.dtype, self.device))
 
     def _room_for_passages(self) -> int:
         """Return the number of tokens that a passage may have."""
@@ -119,7 +120,9 @@ class TextGenerator:
         samples_per_text = self._sampling.num_return_sequences
         new_tokens = self._sampling.max_new_tokens
         costs = [samples_per_text * (len(ids) + new_tokens) for ids in encoded["input_ids"]]
-        budget = self._compute.batch_tokens or BATCH_TOKENS
+        budget = self._compute.batch_tokens or default_batch_tokens(
+            self.device.type, self.dtype, generates=True
+        )
         sampled: list[list[str]] = [[] for _ in texts]
         for rows in by_length(costs, budget, self._compute.batch_size):
             batch = {name: [values[row] for row in rows] for name, values in encoded.items()}

@@ -27,6 +27,7 @@ from denserk.models.devices import (
     Compiled,
     certify,
     choose_dtype,
+    choose_precision,
     memory_errors,
     on_threads,
     prepare_device,
@@ -62,6 +63,7 @@ class TextEncoder:
     Attributes:
         name: the folder, or the name on the hub.
         sides: encoder and tokenizer of each side, "passage" and "query".
+        dtype, head_dtype: precisions of the computation, and of agg's projection.
         batch_tokens: tokens of a batch.
         dimension: D.
         vectors_per_passage: S, rows that `encode_passages` returns for each passage.
@@ -105,9 +107,11 @@ class TextEncoder:
         recorded = override(stored.text, PUBLISHED_TEXT.get(self.name, NOTHING))
         self.text = fit_lengths(recorded, text, stored.passage.max_length)
         self.compute, self.device = compute, prepare_device(compute)
-        if self.device.type != "cpu" and compute.head_dtype not in (None, compute.dtype):
-            raise UsageError(f"--head-dtype {compute.head_dtype} is for the CPU")
-        self.batch_tokens = compute.tokens_on(self.device.type)
+        self.dtype = choose_precision(compute.dtype, self.device)
+        self.head_dtype = compute.head_dtype or self.dtype
+        if self.device.type != "cpu" and self.head_dtype is not self.dtype:
+            raise UsageError(f"--head-dtype {self.head_dtype} is for the CPU")
+        self.batch_tokens = compute.tokens_on(self.device.type, self.dtype)
         self.backbone = stored.passage.architecture.model_type
         self.int8: dict[str, Any] | None = None
         query, passage = stored.build(self.representation)
@@ -128,8 +132,8 @@ class TextEncoder:
         asked, on_cpu = self.compute.backend, self.device.type == "cpu"
         if asked is Backend.OPENVINO and not on_cpu:
             raise UsageError(f"--backend openvino computes on the CPU, not on {self.device}")
-        dtype = choose_dtype(self.compute.dtype, self.device)
-        head_dtype = choose_dtype(self.compute.head_dtype or self.compute.dtype, self.device)
+        dtype = choose_dtype(self.dtype, self.device)
+        head_dtype = choose_dtype(self.head_dtype, self.device)
         automatic = asked is Backend.AUTO and on_cpu and installed("openvino")
         automatic = automatic and self.backbone != STATIC  # a look-up, which takes no library
         if asked is Backend.OPENVINO or automatic:
@@ -156,8 +160,8 @@ class TextEncoder:
             **({"metric": self.metric.value} if self.metric is not Metric.INNER else {}),
             "backend": self.backend.value,
             **({"int8": self.int8} if self.int8 else {}),
-            "dtype": self.compute.dtype.value,
-            "head_dtype": (self.compute.head_dtype or self.compute.dtype).value,
+            "dtype": self.dtype.value,
+            "head_dtype": self.head_dtype.value,
             "representation": as_json(self.representation),
             "text": as_json(self.text),
         }
@@ -168,10 +172,11 @@ class TextEncoder:
         Scales are calibrated on the first `CALIBRATION_TEXTS`. The vectors of the last
         `CERTIFICATION_TEXTS` are compared with float32; if they are too far off, a ModelError.
         """
-        if self.backend is not Backend.OPENVINO or self.compute.dtype is not Dtype.FLOAT32:
+        if self.device.type != "cpu":
+            raise UsageError(f"--int8 is for the CPU, not for {self.device}", "add --device cpu")
+        if self.backend is not Backend.OPENVINO or self.dtype is not Dtype.FLOAT32:
             raise UsageError(
-                f"--int8 needs OpenVINO and --dtype float32, found {self.backend} and "
-                f"{self.compute.dtype}",
+                f"--int8 needs OpenVINO and --dtype float32, found {self.backend} and {self.dtype}",
                 "pip install openvino nncf",
             )
         batches = [

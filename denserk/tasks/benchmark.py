@@ -35,6 +35,7 @@ from denserk.io.files import STREAM, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
 from denserk.io.model_files import find_model
 from denserk.io.outputs import refuse_occupied
+from denserk.models import devices
 from denserk.models.model_folder import read_model_folder
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
@@ -116,14 +117,7 @@ class RunMaker:
         search_paths = retrieval.SearchPaths(
             index=(str(index),), topics=parts["topics"], model=self._model, output=run
         )
-        search(
-            search_paths,
-            search_settings,
-            options.representation,
-            options.text,
-            options.compute,
-            own_precision=True,
-        )
+        search(search_paths, search_settings, options.representation, options.text, options.compute)
         manifest = read_manifest(run, Kind.RUN)
         made_from = {**manifest.made_from, "suite": _origin(benchmark)}
         write_manifest(run, replace(manifest, made_from=made_from))
@@ -167,10 +161,13 @@ class RunMaker:
 
         Runs by other settings are an error.
         """
-        manifest = self._unfinished_manifest()
         exists = (self._output / manifests.NAME).is_file()
+        started = None
         if exists and self._settings.resume:
             started = read_manifest(self._output, Kind.RUNS, unfinished=True)
+        self._choose_precision(started)
+        manifest = self._unfinished_manifest()
+        if started is not None:
             refuse_other_run(self._output, started, manifest, ["model"])
         elif exists and self._settings.overwrite:
             self._remove_runs()
@@ -180,6 +177,19 @@ class RunMaker:
             self._output.mkdir(parents=True, exist_ok=True)
         write_manifest(self._output, manifest)
         return manifest
+
+    def _choose_precision(self, started: Manifest | None) -> None:
+        """Decide `--dtype auto` for all corpora and queries: as before, or by the device."""
+        compute = self._options.compute
+        if compute.dtype is not encoding.DtypeChoice.AUTO:
+            return
+        if started is None:
+            device = devices.use_device(compute.device)
+            dtype = devices.choose_precision(compute.dtype, device)
+        else:
+            dtype = manifests.recorded_dtype(started)
+        compute = replace(compute, dtype=encoding.DtypeChoice(dtype))
+        self._options = self._options._replace(compute=compute)
 
     def _unfinished_manifest(self) -> Manifest:
         """Return the manifest of the model and the settings that all runs share."""

@@ -4,6 +4,7 @@
 reads the source in that thread, so that an interrupt takes effect even while a stream has no data.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from denserk.config.encoding import (
     Backend,
     ComputeSettings,
+    Dtype,
+    DtypeChoice,
     EncodeSettings,
     ModelOptions,
     VectorFormat,
@@ -42,6 +45,8 @@ from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, 
 from denserk.records import Passage, Query
 from denserk.reporting import track
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 R = TypeVar("R")
 Records = Sequence[Any]  # passages, or queries
@@ -49,7 +54,7 @@ Records = Sequence[Any]  # passages, or queries
 # a GPU encodes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
 # options in the manifest, which a resumed run must share
-RECORDED = ("vector_dtype", "shard_id", "shard_num", "dtype", "batch_size", "threads")
+RECORDED = ("vector_dtype", "shard_id", "shard_num", "batch_size", "threads")
 # recorded settings that say where a text is, and need not be those of --update
 LOCATION = ("shard_id", "shard_num", "block_size")
 START_OVER = "start over with --overwrite"
@@ -110,7 +115,7 @@ class EarlierWork:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The manifest whose block size and backend this run takes over."""
+        """The manifest whose block size and way of computing this run takes over."""
         if self.resumed is not None:
             return self.resumed
         return None if self.updated is None else self.updated.folder.manifest
@@ -144,7 +149,7 @@ def _encode(
     start, stop = blocks.shard_bounds(
         initial.count, block_size, settings.shard_id, settings.shard_num
     )
-    compute = with_earlier_backend(options.compute, earlier.manifest)
+    compute = as_in_earlier_work(options.compute, earlier.manifest)
     encoder = load_encoder(settings, options._replace(compute=compute))
     if settings.int8:
         quantize(settings, encoder, texts, initial.resumed)
@@ -156,7 +161,8 @@ def _encode(
     if settings.output_format is VectorFormat.NPY:
         writer = open_folder(settings, manifest, encoder, initial.resumed)
     finished = {} if writer is None else dict(writer.finished)
-    block_encoder = BlockEncoder(settings, encoder, finished, updated)
+    workers = choose_workers(settings, encoder)
+    block_encoder = BlockEncoder(settings, encoder, finished, updated, workers)
     total = None if stop is None else stop - start
     with track("encoding", total, texts.unit) as progress:
         numbered_blocks = texts.blocks(block_size, start, stop)
@@ -210,13 +216,35 @@ def choose_block_size(
     return BLOCK_SIZES[devices.choose_device(compute.device).type]
 
 
-def with_earlier_backend(compute: ComputeSettings, earlier: Manifest | None) -> ComputeSettings:
-    """Return the settings with the backend of earlier work, unless one is asked for."""
-    if earlier is None or compute.backend is not Backend.AUTO:
+def as_in_earlier_work(compute: ComputeSettings, earlier: Manifest | None) -> ComputeSettings:
+    """Return the settings with backend, precision and batches of earlier work, unless given."""
+    if earlier is None:
         return compute
-    # absent where the vectors were encoded before manifests recorded it: by torch
-    backend = earlier.made_from["model"].get("backend", Backend.TORCH)
-    return replace(compute, backend=Backend(backend))
+    earlier_model = earlier.made_from["model"]
+    if compute.backend is Backend.AUTO:
+        # absent where the vectors were encoded before manifests recorded it: by torch
+        backend = earlier_model.get("backend", Backend.TORCH)
+        compute = replace(compute, backend=Backend(backend))
+    if compute.batch_tokens is None:
+        compute = replace(compute, batch_tokens=earlier.settings.get("batch_tokens"))
+    if compute.dtype is DtypeChoice.AUTO:
+        dtype = Dtype(earlier_model.get("dtype", Dtype.FLOAT32))
+        on_cpu = devices.use_device(compute.device).type == "cpu"
+        # a CPU computes no float16: that the device is another one is an error later
+        if not (on_cpu and dtype is Dtype.FLOAT16):
+            compute = replace(compute, dtype=DtypeChoice(dtype))
+            logger.info(f"computing in {dtype}, as before")
+    return compute
+
+
+def choose_workers(settings: EncodeSettings, encoder: TextEncoder) -> int:
+    """Return the number of threads that tokenise: as asked for, or by the device."""
+    if settings.workers is not None:
+        return settings.workers
+    workers = devices.default_workers(encoder.device)
+    if workers > 1:
+        logger.info(f"tokenising on {workers} threads (--workers)")
+    return workers
 
 
 def load_encoder(settings: EncodeSettings, options: ModelOptions) -> TextEncoder:
@@ -259,6 +287,7 @@ def describe(
         "side": settings.side,
         "block_size": block_size,
         "device": encoder.device.type,
+        "dtype": encoder.dtype.value,
         "batch_tokens": encoder.batch_tokens,
     }
     if settings.qrels:
@@ -314,11 +343,13 @@ class BlockEncoder:
         encoder: TextEncoder,
         finished: Finished,
         updated: EncodedTexts | None,
+        workers: int,
     ) -> None:
         self._settings = settings
         self._encoder = encoder
         self._finished = finished
         self._updated = updated
+        self._workers = workers
         self._rank, self._processes = devices.world()
         self.result = EncodeResult(dimension=encoder.dimension)
 
@@ -334,7 +365,7 @@ class BlockEncoder:
         result = self.result
         unread_blocks = set(self._finished)
         started = time.perf_counter()
-        for prepared in prefetch(self._prepare, numbered_blocks, settings.workers):
+        for prepared in prefetch(self._prepare, numbered_blocks, self._workers):
             unread_blocks.discard(prepared.block.number)
             result.copied += prepared.copied
             if prepared.planned is None:

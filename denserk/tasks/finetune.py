@@ -233,7 +233,8 @@ def load_guide(run: FinetuneRun, model: str) -> TextEncoder:
     """Load the model that keeps probable positives out of the negatives."""
     if STREAM in run.finetune.train_data:
         raise UsageError("--guide reads --train-data twice: give a file, not a stream")
-    compute = encoding.ComputeSettings(device=run.finetune.device, dtype=run.optimizer.dtype)
+    dtype = encoding.DtypeChoice(run.optimizer.dtype)  # as the run computes
+    compute = encoding.ComputeSettings(device=run.finetune.device, dtype=dtype)
     guide = TextEncoder(model, compute=compute)
     if guide.metric is not Metric.INNER:
         raise ModelError(

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import ComputeSettings, DtypeChoice
 from denserk.config.formats import CorpusSettings, GenerateSettings
 from denserk.config.options import as_json
 from denserk.errors import MismatchError
@@ -17,7 +17,7 @@ from denserk.io.blocks import Block, ResumableLines, Texts
 from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM, whole_binary
 from denserk.io.json_records import dump_json
-from denserk.io.manifest import Kind, Manifest, beside, read_manifest
+from denserk.io.manifest import Kind, Manifest, beside, read_manifest, recorded_dtype
 from denserk.io.outputs import unfinished_folder
 from denserk.models.generation import CONTINUATIONS, MODELS, QUERIES, TextGenerator
 from denserk.records import Passage
@@ -53,6 +53,9 @@ def generate(
     settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings
 ) -> GenerateResult:
     """Generate queries and continuations of every passage, in the order of the corpus."""
+    started = started_manifest(settings)
+    if compute.dtype is DtypeChoice.AUTO and started is not None:
+        compute = replace(compute, dtype=DtypeChoice(recorded_dtype(started)))
     generators = load_generators(settings, compute)
     read = partial(read_passages, settings.corpus, corpus, settings.fields)
     texts = Texts(settings.corpus, "passages", read)
@@ -60,7 +63,7 @@ def generate(
     count = texts.count()
     start, stop = blocks.shard_bounds(count, block_size, settings.shard_id, settings.shard_num)
 
-    manifest = describe(settings, corpus, compute, generators)
+    manifest = describe(settings, corpus, generators)
     resumed = resumed_manifest(settings, manifest)
     writer = None
     if settings.output != STREAM and (resumed is None or not resumed.complete):
@@ -89,7 +92,6 @@ def load_generators(
 def describe(
     settings: GenerateSettings,
     corpus: CorpusSettings,
-    compute: ComputeSettings,
     generators: Mapping[str, TextGenerator],
 ) -> Manifest:
     """Return the manifest of an unfinished output."""
@@ -101,7 +103,7 @@ def describe(
         if option in generators:
             recorded_settings[key] = {name: options[name] for name in names}
     recorded_settings["sampler"] = "transformers"
-    recorded_settings["dtype"] = compute.dtype.value
+    recorded_settings["dtype"] = next(iter(generators.values())).dtype.value
 
     made_from: dict[str, Any] = {
         MODELS[option]: {"name": generator.name, "fingerprint": generator.fingerprint}
@@ -111,15 +113,21 @@ def describe(
     return Manifest(Kind.EXPANSIONS, False, recorded_settings, made_from)
 
 
-def resumed_manifest(settings: GenerateSettings, manifest: Manifest) -> Manifest | None:
-    """Return the manifest of the output that is resumed, which must be of an equal run."""
+def started_manifest(settings: GenerateSettings) -> Manifest | None:
+    """Return the manifest of the output that is resumed."""
     path = unfinished_folder(settings.output)
     if not beside(path).exists():
         path = Path(settings.output)  # complete, if it is there
     if not settings.resume or not path.exists():
         return None
-    resumed = read_manifest(path, Kind.EXPANSIONS, unfinished=True)
-    blocks.refuse_other_run(settings.output, resumed, manifest, [*MODELS.values()])
+    return read_manifest(path, Kind.EXPANSIONS, unfinished=True)
+
+
+def resumed_manifest(settings: GenerateSettings, manifest: Manifest) -> Manifest | None:
+    """Return the manifest of the output that is resumed, which must be of an equal run."""
+    resumed = started_manifest(settings)
+    if resumed is not None:
+        blocks.refuse_other_run(settings.output, resumed, manifest, [*MODELS.values()])
     return resumed
 
 

@@ -157,7 +157,7 @@ def _search_again(manifest: Manifest, model: str, new_paths: NewPaths, output: s
     settings = from_json(retrieval.SearchSettings, manifest.settings)
     representation, text = overrides_of(made_from)
     compute = compute_of(made_from, {})
-    search(paths, settings, representation, text, compute, own_precision=True)
+    search(paths, settings, representation, text, compute)
 
 
 def corpus_of(values: Mapping[str, Any]) -> CorpusSettings:

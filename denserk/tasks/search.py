@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.config.encoding import ComputeSettings
 from denserk.config.options import NOTHING
 from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, UsageError
@@ -76,19 +76,9 @@ def search(
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
     milvus: CollectionSettings = CollectionSettings(),  # noqa: B008
-    *,
-    own_precision: bool = False,
 ) -> SearchResult:
     """Search an index, and write the run in the queries' order; parameters as in `open_search`."""
-    with open_search(
-        paths,
-        settings,
-        representation,
-        text,
-        compute,
-        milvus,
-        own_precision=own_precision,
-    ) as session:
+    with open_search(paths, settings, representation, text, compute, milvus) as session:
         result = _write_run(paths, session)
     _write_manifest(paths, settings, session, result)
     return result
@@ -102,18 +92,13 @@ def open_search(
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     milvus: CollectionSettings = CollectionSettings(),  # noqa: B008
-    *,
-    own_precision: bool = False,
 ) -> Iterator[SearchSession]:
     """Open an index, or else the `milvus` collection, and prepare the queries of `paths`.
 
     `representation` and `text` hold fields that replace those of the model's settings. `compute` is
-    also for the search, unless `settings` has a device. With `own_precision`, queries are encoded
-    in its precision even if that is the default; otherwise the default is replaced by the precision
-    that the index was encoded in.
+    also for the search, unless `settings` has a device. Unless it names a precision, queries are
+    encoded in that of the index.
     """
-    if compute.dtype is not Dtype.FLOAT32 or compute.head_dtype is not None:
-        own_precision = True
     if paths.verify:
         _verify_inputs(paths)
     with ExitStack() as stack:
@@ -134,7 +119,6 @@ def open_search(
                 paths.model,
                 (representation, text),
                 compute,
-                own_precision=own_precision,
                 force=paths.force,
             )
             prepared = PreparedQueries(topics, encoder.encode_queries, encoder.description())

@@ -44,7 +44,9 @@ def alignment_training(run: FinetuneRun) -> Training:
     """
     if run.finetune.teacher is None:
         raise UsageError("--objective align needs --teacher, whose query vectors are learned")
-    compute = encoding.ComputeSettings(device=run.finetune.device)
+    compute = encoding.ComputeSettings(
+        device=run.finetune.device, dtype=encoding.DtypeChoice.FLOAT32
+    )
     teacher = TextEncoder(run.finetune.teacher, compute=compute)
     student = TrainedStudent(run, teacher)
     encoder = student.encoder

@@ -33,6 +33,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments, set_se
 from transformers.integrations import integration_utils as trackers
 
 from denserk.config import recorded
+from denserk.config.encoding import Dtype
 from denserk.config.finetuning import FinetuneRun
 from denserk.config.pretraining import PretrainRun, PretrainSettings
 from denserk.config.training import FinetuneSettings, ValidationSettings
@@ -117,6 +118,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
     with devices.process_group(settings.device):
         rank, _ = devices.world()
         is_main = rank == 0
+        suggest_bfloat16(run.optimizer.dtype, device)
         set_seed(command.seed)
         training = None
         if settings.model is not None:
@@ -166,6 +168,14 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         losses = trainer.logged("loss")
         last_loss = losses[-1] if losses else None
         return TrainingResult(trainer.step_number, trainer.first_step, last_loss, trainer.best)
+
+
+def suggest_bfloat16(dtype: Dtype, device: torch.device) -> None:
+    """Log which option trains faster, if a GPU is to train in float32 and has bfloat16."""
+    if device.type == "cpu" or dtype is not Dtype.FLOAT32:
+        return
+    if devices.computes_in(Dtype.BFLOAT16, device):
+        logger.info(f"training in float32: add --bf16 to train faster on {device}")
 
 
 class _Command(NamedTuple):

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.config import training
+from denserk.config.encoding import Dtype, default_batch_tokens
 from denserk.config.finetuning import FinetuneRun
 from denserk.config.formats import CorpusSettings
 from denserk.data.batches import PairJoiner, TokenBatch, by_length, pad, to_device
@@ -28,7 +29,6 @@ from denserk.models.cross_encoder import Reranker
 from denserk.models.representation import Encoder, Retriever
 from denserk.records import Passage, Query
 
-BATCH_TOKENS = 8192
 BLOCK = 64  # examples of sentences that are measured at once
 Tokens = Sequence[Any]  # token ids of many texts: lists, or memory-mapped arrays
 
@@ -132,7 +132,8 @@ def encode_tokens(
     lengths = [len(texts[row]) for row in range(len(texts))]
     encoded_rows: list[int] = []
     vectors = []
-    for rows in by_length(lengths, BATCH_TOKENS):
+    batch_tokens = default_batch_tokens(device.type, Dtype.FLOAT32)  # whatever the training's is
+    for rows in by_length(lengths, batch_tokens):
         batch = pad([texts[row] for row in rows], pad_id)
         vectors.append(encode(to_device(batch, device)).float())
         encoded_rows += rows

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,25 @@ def test_another_model_or_depth_is_rejected_without_overwrite(cache, tiny):
         search(tiny, "beir/scifact")
     search(tiny, "beir/scifact", overwrite=True, hits=3)
     assert len(Path("runs/scifact.trec").read_text().splitlines()) == 9
+
+
+def test_a_resumed_benchmark_keeps_its_precision(cache, tiny, simulated_gpu):
+    write_beir(cache, "scifact")
+    options = {"names": ("beir/scifact",), "model": tiny(), "output": "runs", "device": "cuda"}
+
+    def precisions():
+        """The precision that all runs share, and those of passages and queries."""
+        vectors = read_manifest("runs/corpora/beir-scifact/vectors", Kind.VECTORS)
+        run = read_manifest("runs/scifact.trec", Kind.RUN)
+        of_models = (manifest.made_from["model"]["dtype"] for manifest in (vectors, run))
+        return [read_manifest("runs", Kind.RUNS).settings["dtype"], *of_models]
+
+    benchmark(**options, dtype="float32")
+    Path("runs/scifact.trec").unlink()
+    shutil.rmtree("runs/corpora")
+    benchmark(**options, resume=True)
+    assert precisions() == ["float32"] * 3
+    with pytest.raises(MismatchError, match="dtype was 'float32', now 'bfloat16'"):
+        benchmark(**options, resume=True, dtype="bfloat16")
+    benchmark(**options, overwrite=True)
+    assert precisions() == ["bfloat16"] * 3

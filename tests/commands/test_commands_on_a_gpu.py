@@ -1,4 +1,4 @@
-"""Commands with `--device cuda` on a simulated GPU: the output of a CPU."""
+"""Commands with `--device cuda` on a simulated GPU: in float32, the output of a CPU."""
 
 import numpy as np
 import pytest
@@ -10,9 +10,9 @@ from denserk.io.vectors import open_vectors
 
 
 def on_both(command, **options):
-    """Run a command on the CPU and on the GPU; `{device}` in an option is the device."""
+    """Run a command in float32 on CPU and GPU; `{device}` in an option is the device."""
     for device in ("cpu", "cuda"):
-        words = [*command.split(), "--device", device]
+        words = [*command.split(), "--device", device, "--dtype", "float32"]
         for name, value in options.items():
             words += [f"--{name.replace('_', '-')}", str(value).format(device=device)]
         assert run(words) == 0

@@ -4,6 +4,7 @@ import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -81,3 +82,27 @@ def test_a_missing_extra_names_its_install_command(monkeypatch):
     assert str(caught.value.hint).startswith("pip install faiss-cpu")
     with pytest.raises(MissingExtraError, match="this needs the package no_such_module"):
         package_folder("no_such_module", "this")
+
+
+def encoding_without_options(capsys):
+    """What `denserk doctor` prints of it."""
+    assert run(["doctor"]) == 0
+    (line,) = re.findall("^  encode +(.*)$", capsys.readouterr().out, re.MULTILINE)
+    return line
+
+
+def test_how_texts_are_encoded_without_options_is_shown(capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    expected = "float32 on cpu, batches of 2,048 tokens, 1 thread tokenises"
+    assert encoding_without_options(capsys) == expected
+
+
+def test_a_gpu_is_shown_with_what_it_computes(capsys, monkeypatch, simulated_gpu):
+    properties = SimpleNamespace(name="simulated", total_memory=80 << 30)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: properties)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+    expected = "bfloat16 on cuda, batches of 32,768 tokens, 8 threads tokenise"
+    assert encoding_without_options(capsys) == expected
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
+    expected = "float32 on cuda, batches of 8,192 tokens, 8 threads tokenise"
+    assert encoding_without_options(capsys) == expected

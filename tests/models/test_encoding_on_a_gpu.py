@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.config.encoding import ComputeSettings, Dtype, DtypeChoice
 from denserk.models.cross_encoder import PairScorer
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
@@ -50,7 +50,7 @@ def on_cpu_and_gpu(tiny, tiny_agg, simulated_gpu):
         else:
             folder, representation = tiny(), REPRESENTATIONS[name]
         cpu = ComputeSettings(device="cpu")
-        gpu = ComputeSettings(device="cuda", dtype=dtype, batch_tokens=BATCH_TOKENS)
+        gpu = ComputeSettings(device="cuda", dtype=DtypeChoice(dtype), batch_tokens=BATCH_TOKENS)
         return [TextEncoder(str(folder), representation, compute=each) for each in (cpu, gpu)]
 
     return encoders
@@ -78,7 +78,8 @@ def test_vectors_are_those_of_a_cpu(on_cpu_and_gpu, simulated_gpu, name, dtype):
 
 @pytest.mark.parametrize("kind", [*BACKBONES, "modernbert", "mpnet", "deberta-v2", "qwen3"])
 def test_vectors_of_other_backbones_are_those_of_a_cpu(tiny, simulated_gpu, kind):
-    computes = [ComputeSettings(device=device) for device in ("cpu", "cuda")]
+    float32 = DtypeChoice.FLOAT32
+    computes = [ComputeSettings(device=device, dtype=float32) for device in ("cpu", "cuda")]
     mean = {"representation": "mean"}
     cpu, gpu = (TextEncoder(str(tiny(kind)), mean, compute=compute) for compute in computes)
     expected = cpu.encode_passages(PASSAGES)
@@ -91,7 +92,7 @@ def test_scores_of_pairs_are_those_of_a_cpu(tiny_reranker, simulated_gpu, kind, 
     folder = str(tiny_reranker(kind))
     cpu = PairScorer(folder, compute=ComputeSettings(device="cpu"))
     expected = cpu.score(QUERIES, PASSAGES)
-    compute = ComputeSettings(device="cuda:0", dtype=dtype, batch_size=8)
+    compute = ComputeSettings(device="cuda:0", dtype=DtypeChoice(dtype), batch_size=8)
     gpu = PairScorer(folder, compute=compute)
     simulated_gpu.waits.clear()
     scores = gpu.score(QUERIES, PASSAGES)

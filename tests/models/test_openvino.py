@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from denserk.config.encoding import Backend, ComputeSettings, Dtype
+from denserk.config.encoding import Backend, ComputeSettings, DtypeChoice
 from denserk.errors import MissingExtraError, ModelError, UsageError
 from denserk.models.devices import certify, compile_module
 from denserk.models.text_encoder import TextEncoder
@@ -18,7 +18,7 @@ from tests.support.tiny_models import BACKBONES
 pytestmark = pytest.mark.usefixtures("openvino")
 TORCH = ComputeSettings(device="cpu", backend=Backend.TORCH)
 OPENVINO = ComputeSettings(device="cpu", backend=Backend.OPENVINO)
-LOW = ComputeSettings(device="cpu", backend=Backend.OPENVINO, dtype=Dtype.BFLOAT16)
+LOW = ComputeSettings(device="cpu", backend=Backend.OPENVINO, dtype=DtypeChoice.BFLOAT16)
 MLR = {"representation": "mlr", "layers": (0, 1, 2), "reduction": "multi-vector"}
 
 

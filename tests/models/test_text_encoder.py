@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.config.encoding import ComputeSettings, Dtype, DtypeChoice
 from denserk.errors import UsageError
 from denserk.models.devices import choose_device
 from denserk.models.text_encoder import TextEncoder
@@ -77,7 +77,7 @@ GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
     [("cpu", Dtype.BFLOAT16), *(pytest.param("cuda", dtype, marks=GPU) for dtype in Dtype)],
 )
 def test_low_precision_and_gpus_stay_near(tiny_agg, device, dtype):
-    folder, compute = str(tiny_agg()), ComputeSettings(device=device, dtype=dtype)
+    folder, compute = str(tiny_agg()), ComputeSettings(device=device, dtype=DtypeChoice(dtype))
     exact = TextEncoder(folder, compute=CPU).encode_passages(PASSAGES)
     near = TextEncoder(folder, compute=compute).encode_passages(PASSAGES)
     assert near.dtype == np.float32
@@ -108,7 +108,7 @@ def test_devices_and_precisions(tiny, monkeypatch, caplog):
         with pytest.raises(UsageError, match=f"--device {name}: {message}"):
             choose_device(name)
     with pytest.raises(UsageError, match="float16 on the CPU"):
-        TextEncoder(str(tiny()), compute=ComputeSettings(device="cpu", dtype=Dtype.FLOAT16))
+        TextEncoder(str(tiny()), compute=ComputeSettings(device="cpu", dtype=DtypeChoice.FLOAT16))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert choose_device("cuda") == torch.device("cuda")

@@ -16,6 +16,7 @@ import torch
 from denserk.commands.app import run as denserk
 from denserk.config.encoding import (
     ComputeSettings,
+    Dtype,
     EncodeSettings,
     ModelOptions,
     TextSettings,
@@ -38,10 +39,11 @@ class StandIn:
     """An encoder whose vector of a text is its hash; counts what it was asked to encode."""
 
     dimension, vectors_per_passage, int8, queries_of, asked = 4, 1, None, None, 0
+    dtype = Dtype.FLOAT32
     device = torch.device("cpu")
 
     def __init__(self, name, _, text, compute):
-        self.batch_tokens = compute.tokens_on("cpu")
+        self.batch_tokens = compute.tokens_on("cpu", self.dtype)
         self.name, self.text = name, replace(TextSettings(), **text)
 
     def description(self):

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import ComputeSettings, Dtype
 from denserk.config.formats import CorpusSettings, GenerateSettings, Sampling
 from denserk.errors import MismatchError, ModelError, UsageError
 from denserk.io.manifest import Kind, read_manifest
@@ -121,6 +121,7 @@ class StandIn(TextGenerator):
     """A generator without a model: a text's samples are its own words and the seed."""
 
     asked = 0
+    dtype = Dtype.FLOAT32
 
     def __init__(self, option, settings, compute):
         self.name = self.fingerprint = getattr(settings, MODELS[option])

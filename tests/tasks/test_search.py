@@ -193,7 +193,8 @@ def in_precision(toy, folder, capsys, *options):
     return capsys.readouterr().err, model["dtype"]
 
 
-def test_queries_are_encoded_in_the_precision_of_the_index(toy, model, capsys):
+def test_queries_are_encoded_in_the_precision_of_the_index(toy, model, capsys, monkeypatch):
+    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: True)
     made = index_of(toy, vectors_of(toy, model, "vectors", dtype="bfloat16"))
     for folder in (made, toy / "vectors"):
         said, dtype = in_precision(toy, folder, capsys)
@@ -206,6 +207,7 @@ def test_queries_are_encoded_in_the_precision_of_the_index(toy, model, capsys):
         record["made_from"]["model"] |= {"dtype": precision, "head_dtype": precision}
         manifest.write_text(json.dumps(record))
         said, dtype = in_precision(toy, made, capsys)
-        assert ("in float32, as a CPU computes no float16" in said) == (precision == "float16")
+        reason = f"{made} was encoded in float16, for which the CPU has no instructions"
+        assert (f"in float32: {reason}" in said) == (precision == "float16")
         assert dtype == "float32"
     assert in_precision(toy, made, capsys, "--bf16")[1] == "bfloat16"

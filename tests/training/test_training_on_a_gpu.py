@@ -201,3 +201,23 @@ def test_finetuning_does_not_wait_for_each_text(model, train, tmp_path, waits_of
         tune(tmp_path / f"batch-{batch_size}", model, train, **options, device="cuda")
     small, large = waits_of_steps
     assert small == large
+
+
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_training_in_float32_says_once_what_is_faster(
+    model, train, tmp_path, simulated_gpu, monkeypatch, caplog, has_bfloat16
+):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
+    faster = "training in float32: add --bf16 to train faster on cuda"
+    tune(tmp_path / "gpu", model, train, **STEPS, **CLS, device="cuda")
+    assert caplog.messages.count(faster) == has_bfloat16
+    caplog.clear()
+    tune(tmp_path / "low", model, train, **STEPS, **CLS, device="cuda", dtype=Dtype.BFLOAT16)
+    tune(tmp_path / "cpu", model, train, **STEPS, **CLS, device="cpu")
+    assert faster not in caplog.messages
+
+
+def test_pretraining_in_float32_says_once_what_is_faster(pretrain, simulated_gpu, caplog):
+    pretrain("gpu", PretrainingObjective.CONDENSER, device="cuda")
+    faster = "training in float32: add --bf16 to train faster on cuda"
+    assert caplog.messages.count(faster) == 1

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from denserk.config import analysis, encoding
 from denserk.data.sampling import choose_records
+from denserk.io.manifest import precision_of
 from denserk.io.topics import read_queries
 from denserk.models.text_encoder import TextEncoder, load_models
 from denserk.plots import new_axes
@@ -54,7 +55,7 @@ def query_latency(
             "batch_size": batch_size,
             "device": _device_name(encoder),
             "threads": encoder.threads_for(len(batches[0])),
-            "dtype": options.compute.precision,
+            "dtype": precision_of(encoder.description()),
             "dimension": encoder.dimension,
         }
         for percent in PERCENTILES:  # by nearest rank: a time that was measured
