@@ -34,10 +34,20 @@ class TokenBatch(NamedTuple):
     """Texts of one batch, padded to the longest.
 
     `input_ids`: (B, T) int64. `attention_mask`: (B, T) bool, True at tokens that are not padding.
+    `has_padding`: whether it is False anywhere, so that nobody has to ask a GPU; None: not known.
     """
 
     input_ids: Tensor
     attention_mask: Tensor
+    has_padding: bool | None = None
+
+    def of(
+        self, rows: Tensor | slice, width: int | None = None, *, has_padding: bool | None = None
+    ) -> "TokenBatch":
+        """Return some texts by their rows, cut to `width` tokens; `has_padding` is then theirs."""
+        ids = self.input_ids[rows, :width]
+        mask = self.attention_mask[rows, :width]
+        return TokenBatch(ids, mask, has_padding)
 
 
 class Positives(NamedTuple):
@@ -105,14 +115,14 @@ def pad(ids: Sequence[Ids], pad_id: int) -> TokenBatch:
     >>> pad([[5, 6, 7], [8]], pad_id=0)
     TokenBatch(input_ids=tensor([[5, 6, 7],
             [8, 0, 0]]), attention_mask=tensor([[ True,  True,  True],
-            [ True, False, False]]))
+            [ True, False, False]]), has_padding=True)
     """
     lengths = np.array([len(text) for text in ids])
     filled = np.full((len(ids), int(lengths.max(initial=0))), pad_id, dtype=np.int64)
     mask = np.arange(filled.shape[1]) < lengths[:, None]
     if len(ids):
         filled[mask] = np.concatenate(ids)
-    return TokenBatch(torch.from_numpy(filled), torch.from_numpy(mask))
+    return TokenBatch(torch.from_numpy(filled), torch.from_numpy(mask), not mask.all())
 
 
 def concatenate(parts: Sequence[TokenBatch]) -> TokenBatch:
@@ -121,14 +131,16 @@ def concatenate(parts: Sequence[TokenBatch]) -> TokenBatch:
     >>> concatenate([pad([[5, 6, 7]], pad_id=0), pad([[8]], pad_id=0)])
     TokenBatch(input_ids=tensor([[5, 6, 7],
             [8, 0, 0]]), attention_mask=tensor([[ True,  True,  True],
-            [ True, False, False]]))
+            [ True, False, False]]), has_padding=None)
     """
     width = max(part.input_ids.shape[1] for part in parts)
-    fields = []
-    for field_of_parts in zip(*parts, strict=True):
-        widened = [F.pad(field, (0, width - field.shape[1])) for field in field_of_parts]
-        fields.append(torch.cat(widened))
-    return TokenBatch(*fields)
+    ids = []
+    masks = []
+    for part in parts:
+        missing = width - part.input_ids.shape[1]
+        ids.append(F.pad(part.input_ids, (0, missing)))
+        masks.append(F.pad(part.attention_mask, (0, missing)))
+    return TokenBatch(torch.cat(ids), torch.cat(masks))
 
 
 def by_length(

@@ -71,7 +71,12 @@ class Encoder(InputModule):
         tokenizer = TextTokenizer(self.query_tokenizer if is_query else self.tokenizer, text)
         queries = [Query("", str(each)) for each in inputs if is_query]
         ids = tokenizer.queries(queries) if is_query else tokenizer.sentences(inputs)
-        return {**pad(ids, tokenizer.pad_id)._asdict(), "is_query": is_query}
+        batch = pad(ids, tokenizer.pad_id)
+        return {
+            "input_ids": batch.input_ids,
+            "attention_mask": batch.attention_mask,
+            "is_query": is_query,
+        }
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Add `sentence_embedding`, (B, D) float32."""

@@ -160,7 +160,7 @@ class Condenser(MaskedLanguageModel):
         hidden = self.backbone.hidden_states(tokens)
         late, early = hidden[-1], hidden[self.skip_from]
         stream, layers = with_first(late[:, 0], early), self.heads["head"].children()
-        head = self.backbone.run_layers(layers, stream, tokens.attention_mask)
+        head = self.backbone.run_layers(layers, stream, tokens)
         return late[:, 0], {"head": head, "late": late}
 
 
@@ -208,8 +208,8 @@ class Master(MaskedLanguageModel):
         for task in self.tasks:
             tokens = batch.decoders[task].tokens
             decoder = self.heads["shared_decoder" if self.shared else f"{task}_decoder"]
-            stream, mask = with_first(cls[task], self.backbone.embed(tokens)), tokens.attention_mask
-            states[task] = self.backbone.run_layers(decoder.children(), stream, mask)
+            stream = with_first(cls[task], self.backbone.embed(tokens))
+            states[task] = self.backbone.run_layers(decoder.children(), stream, tokens)
         return first, states
 
     def _passes(self, batch: PretrainingBatch) -> dict[str, MaskedTexts]:

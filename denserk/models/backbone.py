@@ -38,6 +38,7 @@ class Architecture:
     final_norm: str = ""  # path of the norm after the last layer (T5)
     layers: str = ""  # path of the layers, if decoder layers of their kind can be added
     offset: bool = False  # positions are counted from the padding id on, as in RoBERTa
+    full_masks: bool = False  # the encoder takes masks as `encoder_mask` makes them
 
     @property
     def has_cls(self) -> bool:
@@ -55,6 +56,7 @@ _BERT = Architecture(
     head=("cls.predictions.",),
     transform=lambda model, hidden: model.cls.predictions.transform(hidden),
     layers="encoder.layer",
+    full_masks=True,
 )
 _ROBERTA = Architecture(
     "roberta",
@@ -62,12 +64,14 @@ _ROBERTA = Architecture(
     transform=lambda m, hidden: m.lm_head.layer_norm(F.gelu(m.lm_head.dense(hidden))),
     layers="encoder.layer",
     offset=True,
+    full_masks=True,
 )
 _DISTILBERT = Architecture(
     "distilbert",
     head=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
     transform=lambda m, hidden: m.vocab_layer_norm(m.activation(m.vocab_transform(hidden))),
     layers="transformer.layer",
+    full_masks=True,
 )
 _MODERNBERT = Architecture(
     "modernbert",
@@ -82,8 +86,8 @@ ARCHITECTURES = {
     for row in (
         *(_BERT, _ROBERTA, _DISTILBERT, _MODERNBERT, _T5),
         replace(_ROBERTA, model_type="xlm-roberta"),
-        replace(_ROBERTA, model_type="mpnet", layers=""),
-        replace(_BERT, model_type="deberta-v2", layers=""),
+        replace(_ROBERTA, model_type="mpnet", layers="", full_masks=False),
+        replace(_BERT, model_type="deberta-v2", layers="", full_masks=False),
         *(replace(_T5, model_type=name) for name in ("mt5", "umt5")),
         *(Architecture(name, offset=True) for name in _OFFSET),
     )
@@ -106,6 +110,22 @@ def longest_input(config: PretrainedConfig) -> int | None:
     return int(count) - first_position(config) if count and count > 0 else None
 
 
+def encoder_mask(batch: TokenBatch, *, takes_full_masks: bool) -> Tensor | None:
+    """Return a batch's mask in the form in which its encoder takes it.
+
+    Of a mask (B, T), transformers first asks the GPU whether there is padding, and Python waits for
+    the answer. Where that is known already, it is given what it would make: (B, 1, T, T) bool,
+    True where a position sees another, or None, if all see all.
+    """
+    mask = batch.attention_mask
+    if batch.has_padding is None or not takes_full_masks:
+        return mask.long()
+    if not batch.has_padding:
+        return None
+    count, length = mask.shape
+    return mask[:, None, None, :].expand(count, 1, length, length)
+
+
 class Backbone(nn.Module):
     """A transformer: a bare encoder, or a masked-language model."""
 
@@ -115,6 +135,7 @@ class Backbone(nn.Module):
         self.new_heads = new_heads  # first parts of the names of randomly initialised layers
         self.config: Any = model.config
         self.compiled: Compiled | None = None
+        self.takes_full_masks = self.architecture.full_masks
 
     @property
     def architecture(self) -> Architecture:
@@ -137,10 +158,13 @@ class Backbone(nn.Module):
             outputs["use_cache"] = False
         return self.encoder(
             input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask.long(),
+            attention_mask=self._mask(batch),
             return_dict=True,
             **outputs,
         )
+
+    def _mask(self, batch: TokenBatch) -> Tensor | None:
+        return encoder_mask(batch, takes_full_masks=self.takes_full_masks)
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Last hidden states: (B, T) ids -> (B, T, H)."""
@@ -182,13 +206,14 @@ class Backbone(nn.Module):
         """Let OpenVINO compute `forward`, or with `every_layer` `hidden_states`, from now on."""
         sizes, vocabulary = (8, 5), self.config.vocab_size  # all models have eight positions
         texts = [[(7 + 97 * i) % vocabulary for i in range(size)] for size in sizes]
-        ids, mask = pad(texts, int(self.config.pad_token_id or 0))
+        example = pad(texts, int(self.config.pad_token_id or 0))
 
         def states(ids: Tensor, mask: Tensor) -> list[Tensor]:
             batch = TokenBatch(ids, mask.bool())
             return self.hidden_states(batch) if every_layer else [self(batch)]
 
-        self.compiled = compile_module(Traced(self, states), (ids, mask.long()), dtype)
+        inputs = (example.input_ids, example.attention_mask.long())
+        self.compiled = compile_module(Traced(self, states), inputs, dtype)
 
     def attention_maps(self, batch: TokenBatch) -> list[Tensor]:
         """Return attention weights: (B, T) ids -> L times (B, A, T, T), A the heads.
@@ -197,6 +222,7 @@ class Backbone(nn.Module):
         """
         assert self.compiled is None
         self.encoder.set_attn_implementation("eager")
+        self.takes_full_masks = False  # it adds masks of numbers
         return list(self._run(batch, output_attentions=True).attentions)
 
     def embed(self, batch: TokenBatch) -> Tensor:
@@ -225,9 +251,12 @@ class Backbone(nn.Module):
         whole = [i for i, name in enumerate(self.config.layer_types) if name == "full_attention"]
         return [kind(self.config, whole[-1]) for _ in range(count)]
 
-    def run_layers(self, layers: Iterable[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
-        """Run layers of `new_layers` one after the other: (B, T, H), mask (B, T) -> (B, T, H)."""
-        bias = create_bidirectional_mask(self.config, states, mask)
+    def run_layers(self, layers: Iterable[nn.Module], states: Tensor, batch: TokenBatch) -> Tensor:
+        """Run layers of `new_layers` one after the other on states of a batch's positions.
+
+        (B, T, H) -> (B, T, H).
+        """
+        bias = create_bidirectional_mask(self.config, states, self._mask(batch))
         if not hasattr(self.encoder, "rotary_emb"):
             for layer in layers:
                 states = layer(states, bias)

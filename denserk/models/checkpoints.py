@@ -35,7 +35,7 @@ WEIGHTS = (
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
 # fields by which a configuration would choose other code to run; they are ignored
-LOADS_CODE = ("_attn_implementation", "attn_implementation", "auto_map")
+LOADS_CODE = ("_attn_implementation", "attn_implementation", "output_attentions", "auto_map")
 # names of the number of layers, by architecture
 LAYER_COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layers", "n_layer")
 MOST_LAYERS = 1_000

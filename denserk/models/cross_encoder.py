@@ -29,7 +29,7 @@ from denserk.io.locks import refuse_being_written
 from denserk.io.model_files import CONFIG, DENSERK_FILE, find_model, read_json
 from denserk.io.versions import read_whole, reading
 from denserk.models import checkpoints, model_folder, saving
-from denserk.models.backbone import architecture_of, longest_input
+from denserk.models.backbone import architecture_of, encoder_mask, longest_input
 from denserk.models.devices import (
     at_least_float32,
     choose_dtype,
@@ -62,7 +62,13 @@ class Reranker(nn.Module):
 
     def forward(self, batch: PairBatch) -> Tensor:
         """The scores of pairs, before any sigmoid: (P, T) ids -> (P,) float32 at least."""
-        inputs = {**batch.tokens._asdict(), "return_dict": True}
+        tokens = batch.tokens
+        takes_full_masks = architecture_of(self.model.config).full_masks
+        inputs = {
+            "input_ids": tokens.input_ids,
+            "attention_mask": encoder_mask(tokens, takes_full_masks=takes_full_masks),
+            "return_dict": True,
+        }
         if batch.token_types is not None:
             inputs["token_type_ids"] = batch.token_types
         if not self.is_linear:

@@ -359,7 +359,7 @@ class RerankingLoss:
         pairs = self.batch.pairs
         first_pair = self.pair_ends[start]
         end_pair = self.pair_ends[end]
-        tokens = TokenBatch(*(field[first_pair:end_pair] for field in pairs.tokens))
+        tokens = pairs.tokens.of(slice(first_pair, end_pair))
         chunks = []
         rows_of_chunks = []
         for rows, (chunk_tokens,) in groups_of([tokens], self.update):
@@ -412,7 +412,7 @@ class SentenceLoss:
         if labels is not None:
             labels = labels[start:end]
         rows = slice(start * self.sentence_count, end * self.sentence_count)
-        sentences = TokenBatch(*(field[rows] for field in self.batch.sentences))
+        sentences = self.batch.sentences.of(rows)
         chunks, order = group(sentences, self.update)
         with self.update.autocast():
             vectors = torch.cat([self.encoder(chunk) for chunk in chunks])[order]
@@ -608,7 +608,8 @@ def groups_of(
             width = max(group_lengths)
             update.tokens += sum(group_lengths)
             update.positions += len(group_lengths) * width
-            group_parts.append(TokenBatch(*(field[rows, :width] for field in part)))
+            has_padding = min(group_lengths) < width
+            group_parts.append(part.of(rows, width, has_padding=has_padding))
         yield rows, group_parts
 
 

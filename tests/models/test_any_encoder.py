@@ -14,7 +14,7 @@ from denserk.models.model_folder import StoredEncoder, read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.support.finetuning import write_examples
-from tests.support.tiny_models import HIDDEN, OTHERS
+from tests.support.tiny_models import BACKBONES, HIDDEN, OTHERS
 from tests.support.toy import WORDS
 
 CPU = ComputeSettings(device="cpu")
@@ -105,6 +105,33 @@ def test_the_masked_language_model_head_is_that_of_transformers(tiny, kind):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("lengths", [(6, 3, 1), (4, 4, 4)])
+@pytest.mark.parametrize("kind", [*BACKBONES, *OTHERS])
+def test_states_are_the_same_bits_where_padding_is_known(tiny, kind, lengths):
+    stored = StoredEncoder.read(tiny(kind))
+    backbone = stored.backbone().eval()
+    batch = pad([range(5, 5 + length) for length in lengths], pad_id=0)
+    assert batch.has_padding is (lengths == (6, 3, 1))
+    unknown = batch._replace(has_padding=None)
+    with torch.inference_mode():
+        expected = backbone.hidden_states(unknown)
+        assert all(map(torch.equal, backbone.hidden_states(batch), expected))
+        if not backbone.architecture.layers:
+            return
+        layers = [layer.eval() for layer in backbone.new_layers(1)]
+        expected_after = backbone.run_layers(layers, expected[0], unknown)
+        assert torch.equal(backbone.run_layers(layers, expected[0], batch), expected_after)
+
+
+def test_attention_of_a_batch_with_known_padding(tiny):
+    backbone = StoredEncoder.read(tiny("bert")).backbone().eval()
+    batch = pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)
+    with torch.inference_mode():
+        for attention in backbone.attention_maps(batch):
+            assert (attention[1, :, :, 3:] == 0).all()
+            torch.testing.assert_close(attention.sum(-1), torch.ones(attention.shape[:-1]))
+
+
 def test_modernbert_is_pre_trained(tiny, toy, tmp_path):
     words = ["pretrain", "--objective", "condenser", "--model", str(tiny("modernbert"))]
     words += ["--corpus", str(toy / "corpus.jsonl"), "--max-length", "32", "--device", "cpu"]
@@ -122,7 +149,7 @@ def test_layers_of_modernbert_are_those_of_its_encoder(tiny):
     last = backbone.encoder.layers[3]
     assert last.attention_type == "full_attention"
     with torch.inference_mode():
-        found = backbone.run_layers([last], states[3], batch.attention_mask)
+        found = backbone.run_layers([last], states[3], batch)
     real = batch.attention_mask
     torch.testing.assert_close(found[real], states[4][real])
     with pytest.raises(ModelError, match="a mpnet backbone cannot be given decoder layers"):

@@ -10,6 +10,7 @@ import torch
 
 from denserk.commands.app import run
 from denserk.config.encoding import ComputeSettings
+from denserk.models import checkpoints
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage
 
@@ -134,10 +135,11 @@ def test_a_model_that_is_not_there_is_noticed_before_anything_else(toy, tmp_path
     assert not (toy / "v").exists()
 
 
-@pytest.mark.parametrize("name", ["_attn_implementation", "attn_implementation"])
+@pytest.mark.parametrize("name", checkpoints.LOADS_CODE)
 def test_a_config_chooses_no_attention(model, tiny, name):
     """A name of the hub would have transformers fetch and run native code."""
-    set_config(model, **{name: "kernels-community/flash-attn"})
+    value = True if name == "output_attentions" else "kernels-community/flash-attn"
+    set_config(model, **{name: value})
     passages, compute = [Passage("d", "river boat")], ComputeSettings(device="cpu")
     found, expected = (
         TextEncoder(str(folder), compute=compute).encode_passages(passages)

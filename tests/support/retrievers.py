@@ -20,7 +20,7 @@ from denserk.config.training import (
     FinetuneSettings,
     ObjectiveSettings,
 )
-from denserk.data.batches import TokenBatch, TrainingBatch, pad
+from denserk.data.batches import TrainingBatch, pad
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models.model_folder import read_model_folder
 from denserk.models.representation import Retriever
@@ -92,8 +92,8 @@ def uneven_batch() -> TrainingBatch:
     whole = batch_of(3)
     groups = torch.tensor([[0, 1], [2, 3], [0, 4], [3, -1]])
     teacher = torch.tensor([[1.0, -0.5], [0.3, 0.8], [0.1, 0.0], [2.0, -torch.inf]])
-    queries = TokenBatch(*(part[[0, 1, 2, 0]] for part in whole.queries))
-    passages = TokenBatch(*(part[:5] for part in whole.passages))
+    queries = whole.queries.of(torch.tensor([0, 1, 2, 0]))
+    passages = whole.passages.of(slice(5))
     return TrainingBatch(queries, passages, groups, torch.arange(5) + 70, teacher, torch.arange(4))
 
 
@@ -104,8 +104,8 @@ def part_of(batch: TrainingBatch, rank: int, size: int) -> TrainingBatch:
     own = groups[groups >= 0].unique()
     assert batch.teacher is not None
     return TrainingBatch(
-        TokenBatch(*(part[rows] for part in batch.queries)),
-        TokenBatch(*(part[own] for part in batch.passages)),
+        batch.queries.of(rows),
+        batch.passages.of(own),
         torch.where(groups < 0, groups, torch.searchsorted(own, groups)),
         batch.keys[own],
         batch.teacher[rows],
