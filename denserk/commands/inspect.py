@@ -217,6 +217,11 @@ def _packages(fixes: list[str]) -> Facts:
         if not _is_met(requirement, package_version):
             fixes.append(f"pip install '{requirement.name}{requirement.specifier}' ({extra})")
         yield requirement.name, f"{package_version or 'missing'} ({extra})"
+    if _is_installed("faiss-cpu") and _is_installed("faiss-gpu"):
+        fixes.append(
+            "pip uninstall faiss-cpu faiss-gpu, then pip install one of them (both are the module "
+            "faiss, and overwrite each other's files)"
+        )
 
 
 def _requirements() -> "list[Requirement]":
@@ -251,6 +256,15 @@ def _installed_version(package: str) -> str | None:
         with suppress(PackageNotFoundError):
             return version(name)
     return None
+
+
+def _is_installed(package: str) -> bool:
+    """Return whether a package is installed under this very name."""
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _is_met(requirement: "Requirement", package_version: str | None) -> bool:

@@ -161,7 +161,7 @@ class ExactIndex:
                     limits = limits.bfloat16()
                     limits -= limits.abs() * UNIT * 2  # one lower: products are rounded too
                 found = self._reaching(block, queries[tile], products, limits)
-                numbers, columns, scores = (part.cpu().numpy() for part in found)
+                numbers, columns, scores = _on_host(*found)
                 best.add(columns + start, numbers + first, scores)
         return best.table()
 
@@ -174,7 +174,8 @@ class ExactIndex:
         """
         parts = products.reshape(-1, self._size, len(queries))
         most = products if self._size == 1 else parts.amax(1)
-        limits, in_bfloat16 = limits.to(self._device), products.dtype is torch.bfloat16
+        limits = limits.to(self._device, non_blocking=True)
+        in_bfloat16 = products.dtype is torch.bfloat16
         if in_bfloat16 and most.device.type == "cpu" and bool((limits > 0).all()):
             # positive bfloat16 numbers order as their bits, which NumPy compares 8 times faster
             bits, lowest = (part.view(torch.int16).numpy() for part in (most, limits))
@@ -245,6 +246,15 @@ class ExactIndex:
         offsets = precise @ mean + sums * mean.norm()
         slopes = (precise - low.double()).norm(dim=1) * (1 + UNIT) + lengths * UNIT + sums
         return low, offsets.cpu().numpy(), slopes.cpu().numpy()
+
+
+def _on_host(rows: Tensor, columns: Tensor, scores: Tensor) -> tuple[Rows, Rows, Scores]:
+    """Copy the (P,) rows, queries and scores of hits to the host, where each copy waits: at once."""
+    if scores.device.type == "cpu":
+        return rows.numpy(), columns.numpy(), scores.numpy()
+    # float64 holds every float32, and whole numbers up to 2**53
+    hits = torch.stack([rows.double(), columns.double(), scores.double()]).cpu().numpy()
+    return hits[0].astype(np.int64), hits[1].astype(np.int64), hits[2].astype(np.float32)
 
 
 def _mean(vectors: Tensor, rows: Rows) -> Tensor:

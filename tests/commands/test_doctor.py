@@ -68,6 +68,24 @@ def test_each_missing_package_has_its_fix(monkeypatch, capsys):
         assert f"\n  {Requirement(line).name:<20} missing" in facts
 
 
+@pytest.mark.parametrize("installed", [{"faiss-cpu"}, {"faiss-gpu"}, {"faiss-cpu", "faiss-gpu"}])
+def test_two_packages_of_one_module_are_named(monkeypatch, capsys, installed):
+    version = doctor.version
+
+    def version_of(name):
+        if not name.startswith("faiss"):
+            return version(name)
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return "1.15.1"
+
+    monkeypatch.setattr(doctor, "version", version_of)
+    assert run(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    fix = "pip uninstall faiss-cpu faiss-gpu, then pip install one of them"
+    assert (fix in printed) is (len(installed) == 2)
+
+
 def test_without_torch_and_faiss_nothing_works(monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     monkeypatch.setattr(doctor, "installed", lambda _: False)
