@@ -249,7 +249,7 @@ class ExactIndex:
 
 
 def _on_host(rows: Tensor, columns: Tensor, scores: Tensor) -> tuple[Rows, Rows, Scores]:
-    """Copy the (P,) rows, queries and scores of hits to the host, where each copy waits: at once."""
+    """Copy the (P,) rows, queries and scores of hits to the host, from a GPU at once."""
     if scores.device.type == "cpu":
         return rows.numpy(), columns.numpy(), scores.numpy()
     # float64 holds every float32, and whole numbers up to 2**53

@@ -5,6 +5,7 @@ A static encoder has a table of its tokens' vectors in its place (Model2Vec, Sta
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -126,6 +127,16 @@ def encoder_mask(batch: TokenBatch, *, takes_full_masks: bool) -> Tensor | None:
     return mask[:, None, None, :].expand(count, 1, length, length)
 
 
+def without_cache(model: Any) -> dict[str, bool]:
+    """Return the argument by which a model's encoder keeps no keys and values, if it knows it.
+
+    Only generation needs them; with gradient checkpointing, transformers would warn of them.
+    """
+    if "use_cache" in signature(model.base_model.forward).parameters:
+        return {"use_cache": False}
+    return {}
+
+
 class Backbone(nn.Module):
     """A transformer: a bare encoder, or a masked-language model."""
 
@@ -136,6 +147,7 @@ class Backbone(nn.Module):
         self.config: Any = model.config
         self.compiled: Compiled | None = None
         self.takes_full_masks = self.architecture.full_masks
+        self.without_cache = without_cache(model)
 
     @property
     def architecture(self) -> Architecture:
@@ -154,12 +166,11 @@ class Backbone(nn.Module):
 
     def _run(self, batch: TokenBatch, **outputs: bool) -> Any:
         """Run the encoder; `outputs` names what it returns besides the last hidden states."""
-        if self.architecture.is_decoder:  # which alone know this argument
-            outputs["use_cache"] = False
         return self.encoder(
             input_ids=batch.input_ids,
             attention_mask=self._mask(batch),
             return_dict=True,
+            **self.without_cache,
             **outputs,
         )
 

@@ -29,7 +29,12 @@ from denserk.io.locks import refuse_being_written
 from denserk.io.model_files import CONFIG, DENSERK_FILE, find_model, read_json
 from denserk.io.versions import read_whole, reading
 from denserk.models import checkpoints, model_folder, saving
-from denserk.models.backbone import architecture_of, encoder_mask, longest_input
+from denserk.models.backbone import (
+    architecture_of,
+    encoder_mask,
+    longest_input,
+    without_cache,
+)
 from denserk.models.devices import (
     at_least_float32,
     choose_dtype,
@@ -58,13 +63,15 @@ class Reranker(nn.Module):
         self.new_heads = (HEAD,)  # also of a published reranker
         self.text, self.pairs = text, pairs
         self._tokenizer = load_tokenizer(folder)
+        self.without_cache = without_cache(model)
         self.is_linear = not type(model).__name__.endswith(PUBLISHED)
 
     def forward(self, batch: PairBatch) -> Tensor:
         """The scores of pairs, before any sigmoid: (P, T) ids -> (P,) float32 at least."""
         tokens = batch.tokens
         takes_full_masks = architecture_of(self.model.config).full_masks
-        inputs = {
+        inputs: dict[str, Any] = {
+            **self.without_cache,
             "input_ids": tokens.input_ids,
             "attention_mask": encoder_mask(tokens, takes_full_masks=takes_full_masks),
             "return_dict": True,

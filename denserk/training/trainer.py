@@ -318,13 +318,15 @@ class Trainer:
             else:
                 losses[name] = mean
         loss = sum(losses.values())
-        values = {
-            "loss": loss,
-            "grad_norm": float(self._grad_norm),
-            "learning_rate": self._learning_rate,
-            **shares,
-            **chances,
-        }
+        values = {"loss": loss, "learning_rate": self._learning_rate, **shares, **chances}
+        norm = float(self._grad_norm)
+        if isfinite(norm):
+            values["grad_norm"] = norm
+        elif self._scaler.is_enabled():
+            logger.info(
+                f"step {self.step_number:,} was skipped: a gradient was too large for float16; the "
+                "next ones are scaled by less"
+            )
         for name, mean in losses.items():
             values[f"loss_{name}"] = mean
         self._log(values)

@@ -1,6 +1,7 @@
 """Training on a simulated GPU: the losses of a CPU, and a few waits for the GPU in each step."""
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -107,6 +108,23 @@ def test_losses_in_low_precision_are_near(model, train, tmp_path, simulated_gpu,
         options = {**STEPS, **RUNS[name], "dtype": precision}
         tune(tmp_path / device, model, train, **options, device=device)
     assert losses(tmp_path / "cuda")[0] == pytest.approx(losses(tmp_path / "cpu")[0], rel=0.05)
+
+
+def test_steps_whose_gradients_are_too_large_for_float16_are_said_to_be_skipped(
+    model, train, tmp_path, simulated_gpu, monkeypatch, caplog
+):
+    caplog.set_level("INFO", "denserk")
+    scaler = partial(torch.amp.GradScaler, init_scale=2.0**26)
+    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    options = {**STEPS, **CLS, "dtype": Dtype.FLOAT16, "max_steps": 16}
+    tune(tmp_path / "out", model, train, **options, device="cuda")
+    entries = [entry for entry in log_of(tmp_path / "out") if "loss" in entry]
+    skipped = ["grad_norm" not in entry for entry in entries]
+    assert skipped[0]
+    assert not skipped[-1]
+    assert "null" not in (tmp_path / "out" / "training.json").read_text().partition('"log"')[2]
+    messages = [message for message in caplog.messages if "was skipped: a gradient" in message]
+    assert len(messages) == sum(skipped)
 
 
 @pytest.mark.parametrize("objective", [Objective.COSINE_MSE, Objective.TRIPLET])
