@@ -65,7 +65,7 @@ def retrieval_batch(draw: random.Random, queries: int, passages: int) -> Trainin
 def masked_batch(draw: random.Random, count: int) -> PretrainingBatch:
     """Texts by length, 15 % of their tokens hidden."""
     tokens = pad(sorted((text(draw) for _ in range(count)), key=len, reverse=True), 0)
-    ids, real = tokens
+    ids, real = tokens.input_ids, tokens.attention_mask
     places = torch.tensor([draw.random() for _ in range(ids.numel())]).reshape(ids.shape)
     hidden = real & (places < RATE) & (ids >= FIRST)
     seen = ids.masked_fill(hidden, 103)

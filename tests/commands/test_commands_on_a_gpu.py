@@ -1,5 +1,9 @@
 """Commands with `--device cuda` on a simulated GPU: in float32, the output of a CPU."""
 
+import csv
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +11,7 @@ import torch
 from denserk.commands.app import run
 from denserk.io.runs import read_run_scores
 from denserk.io.vectors import open_vectors
+from tests.support.toy import PASSAGES, QUERIES
 
 
 def on_both(command, **options):
@@ -74,3 +79,54 @@ def test_the_latency_of_queries_is_measured_when_the_gpu_is_done(
     on_both("analyze query-latency", **options, representation="cls")
     assert ends
     assert set(ends) == {torch.device("cuda")}
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_layers_are_analysed(tiny, toy, monkeypatch, simulated_gpu):
+    monkeypatch.chdir(toy)
+    options = {
+        "model": tiny(),
+        "topics": "queries.tsv",
+        "corpus": "corpus.jsonl",
+        "qrels": "qrels.txt",
+        "representation": "mlr",
+        "reduction": "multi-vector",
+        "output": "{device}.csv",
+    }
+    on_both("analyze layers", **options)
+    assert rows_of(toy / "cuda.csv") == rows_of(toy / "cpu.csv")
+    assert any("models/text_encoder.py" in wait for wait in simulated_gpu.waits)
+
+
+def test_mined_negatives_have_the_teachers_scores(tiny_reranker, toy, monkeypatch, simulated_gpu):
+    monkeypatch.chdir(toy)
+    options = {
+        "topics": "queries.tsv",
+        "qrels": "qrels.txt",
+        "run": "run.trec",
+        "corpus": "corpus.jsonl",
+        "teacher": tiny_reranker(),
+        "output": "{device}.jsonl",
+    }
+    lines = []
+    for qid in QUERIES:
+        lines += [f"{qid} Q0 {docid} {rank} {-rank} x\n" for rank, docid in enumerate(PASSAGES)]
+    Path("run.trec").write_text("".join(lines))
+    on_both("mine-negatives", **options)
+    expected_scores, scores = (scores_of(Path(f"{device}.jsonl")) for device in ("cpu", "cuda"))
+    assert scores == pytest.approx(expected_scores, rel=1e-4)
+    assert any("models/cross_encoder.py" in wait for wait in simulated_gpu.waits)
+
+
+def scores_of(path):
+    """The teacher's scores in mined training data, by query and passage."""
+    scores = {}
+    for line in path.read_text().splitlines():
+        example = json.loads(line)
+        for passage in [*example["positive_passages"], *example["negative_passages"]]:
+            scores[example["query_id"], passage["docid"]] = passage["score"]
+    return scores

@@ -2,7 +2,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,8 +70,6 @@ def test_each_missing_package_has_its_fix(monkeypatch, capsys):
 
 @pytest.mark.parametrize("installed", [{"faiss-cpu"}, {"faiss-gpu"}, {"faiss-cpu", "faiss-gpu"}])
 def test_two_packages_of_one_module_are_named(monkeypatch, capsys, installed):
-    version = doctor.version
-
     def version_of(name):
         if not name.startswith("faiss"):
             return version(name)

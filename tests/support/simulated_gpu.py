@@ -248,6 +248,9 @@ def simulated_gpu(patch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
     ):
         patch.setattr(torch.cuda, name, nothing)
     patch.setattr(torch.accelerator, "is_available", lambda: True)
+    # what the thread asks that pins batches of other processes
+    patch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    patch.setattr(torch.accelerator, "set_device_index", nothing)
     for module in (torch, torch.amp):
         patch.setattr(module, "autocast", CpuAutocast)
     products = torch.backends.cuda.matmul

@@ -118,7 +118,7 @@ class Saved:
 def peak(folder, name, cache, queries):
     model, one = retriever(folder, name), batch_of(1)  # the same texts: chunks of one size
     asked, passages = (
-        TokenBatch(*(part.repeat(queries, 1) for part in texts[:2]))
+        TokenBatch(texts.input_ids.repeat(queries, 1), texts.attention_mask.repeat(queries, 1))
         for texts in (one.queries, one.passages)
     )
     batch = batch_of(queries)._replace(queries=asked, passages=passages)

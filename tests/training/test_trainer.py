@@ -1,11 +1,15 @@
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.utils.data import Dataset
 
 from denserk.config.training import DevMetric, OptimizerSettings, ValidationSettings
+from denserk.data.batches import pad
 from denserk.errors import DenserkError
-from denserk.training.trainer import Trainer, Training
+from denserk.models.model_folder import StoredEncoder
+from denserk.training.trainer import Trainer, Training, _enable_checkpointing
+from tests.support.tiny_models import BACKBONES
 
 LOSS, RR = DevMetric.LOSS, DevMetric.RR_10
 
@@ -131,3 +135,17 @@ def test_the_best_weights_are_kept_and_patience_ends(
     best = torch.load(tmp_path / "best" / "weights.pt")
     checkpoint = torch.load(tmp_path / "checkpoints" / f"checkpoint-{kept}" / "weights.pt")
     assert all(best[name].equal(tensor) for name, tensor in checkpoint.items())
+
+
+@pytest.mark.parametrize("kind", [*BACKBONES, "qwen3"])
+def test_gradient_checkpointing_brings_no_line_about_a_cache(tiny, kind, caplog):
+    caplog.set_level("WARNING", "transformers")
+    transformers.logging.enable_propagation()
+    transformers.utils.logging.warning_once.cache_clear()
+    try:
+        backbone = StoredEncoder.read(tiny(kind)).backbone().train()
+        _enable_checkpointing(backbone)
+        backbone(pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)).sum().backward()
+    finally:
+        transformers.logging.disable_propagation()
+    assert not [message for message in caplog.messages if "cache" in message]

@@ -1,5 +1,6 @@
 """Training on a simulated GPU: the losses of a CPU, and a few waits for the GPU in each step."""
 
+import threading
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -10,11 +11,14 @@ import torch
 from denserk.config.encoding import Dtype
 from denserk.config.pretraining import PretrainingObjective
 from denserk.config.training import Distillation, Objective
+from denserk.errors import DenserkError
+from denserk.models.backbone import Backbone
 from denserk.training.trainer import Trainer
 from tests.support import pretraining
-from tests.support.finetuning import AGG, log_of, tune
+from tests.support.faults import Stopped, stopped_at
+from tests.support.finetuning import AGG, log_of, tune, weights
 from tests.support.tiny_models import without_dropout
-from tests.support.training_examples import jsonl, pairs, triplets
+from tests.support.training_examples import jsonl, pairs, triplets, words
 
 STEPS = {"max_steps": 2, "lr": 1e-3, "logging_steps": 1, "save_steps": 2, "num_workers": 0}
 CLS = {"representation": "cls"}
@@ -56,6 +60,17 @@ OTHER_WAITS = {
     **dict.fromkeys(["agg", "agg-random", "agg-plus", "agg-linear", "agg-signed"], 6),
     "agg-cached": 14,  # of each chunk, and again in the backward pass
     "accumulated": 6,  # lengths of two batches
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "guide": {"guide_margin": 0.1},
+    "lora": {"lora": 2},
+    "bfloat16": {"dtype": Dtype.BFLOAT16},
+    "float16": {"dtype": Dtype.FLOAT16},
+    "checkpointed": {"gradient_checkpointing": True},
+}
+WAITS_OF_OPTIONS = {
+    "guide": 8,  # its vectors of each side, to the CPU and back
+    "float16": 6,  # whether a gradient is infinite, and the scale that follows
 }
 WAITS_OF_PRETRAINING = {
     "mlm": 5,
@@ -137,6 +152,87 @@ def test_losses_of_sentences_are_those_of_a_cpu(model, tmp_path, simulated_gpu, 
     for device in ("cpu", "cuda"):
         tune(tmp_path / device, model, data, **options, device=device)
     assert losses(tmp_path / "cuda") == pytest.approx(losses(tmp_path / "cpu"), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_waits_of_other_steps(model, train, tmp_path, waits_of_steps, name):
+    options: dict[str, Any] = {**STEPS, **CLS, **OPTIONS[name]}
+    if name == "guide":
+        options["guide"] = str(model)
+    if name == "lora":
+        pytest.importorskip("peft")
+    tune(tmp_path / "out", model, train, **options, device="cuda")
+    assert waits_of_steps[-1].total() <= WAITS_OF_OPTIONS.get(name, WAITS), waits_of_steps[-1]
+
+
+def test_a_student_is_aligned_as_on_a_cpu(model, tiny, tmp_path, waits_of_steps):
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("".join(f"{number}\t{words(number, 5)}\n" for number in range(24)))
+    options = {**STEPS, "objective": Objective.ALIGN, "teacher": str(tiny()), "group_size": 8}
+    for device in ("cpu", "cuda"):
+        tune(tmp_path / device, model, str(queries), **options, device=device)
+    assert losses(tmp_path / "cuda") == pytest.approx(losses(tmp_path / "cpu"), rel=1e-4)
+    assert waits_of_steps[-1].total() <= WAITS, waits_of_steps[-1]
+
+
+def test_a_run_resumes_midway_with_the_random_state_of_its_gpu(
+    tiny, train, tmp_path, simulated_gpu, monkeypatch
+):
+    options = {**STEPS, **CLS, "max_steps": 4, "device": "cuda"}
+    whole = tune(tmp_path / "whole", tiny(), train, **options)
+    state = torch.arange(16, dtype=torch.uint8)
+    set_states: list[tuple[torch.Tensor, torch.device]] = []
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda _: state)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *given: set_states.append(given))
+    with stopped_at(3, [(Trainer, "training_step")]), pytest.raises(Stopped):
+        tune(tmp_path / "cut", tiny(), train, **options)
+    assert not set_states
+    resumed = tune(tmp_path / "cut", tiny(), train, **options, resume=True)
+    assert (resumed.steps, resumed.first_step) == (4, 2)
+    [(set_state, device)] = set_states
+    assert torch.equal(set_state, state)
+    assert device == torch.device("cuda")
+    assert resumed.loss == whole.loss
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+
+
+def test_batches_of_other_processes_come_pinned(
+    model, train, tmp_path, waits_of_steps, monkeypatch
+):
+    pinning_threads: set[str] = set()
+
+    def pin(tensor, *_):
+        pinning_threads.add(threading.current_thread().name)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    for workers in (0, 2):
+        options = {**STEPS, **CLS, "num_workers": workers, "device": "cuda"}
+        tune(tmp_path / f"{workers}", model, train, **options)
+        pins_apart = pinning_threads - {threading.main_thread().name}
+        assert bool(pins_apart) is (workers > 0)
+        assert waits_of_steps[-1].total() <= WAITS, waits_of_steps[-1]
+    assert losses(tmp_path / "2") == losses(tmp_path / "0")
+
+
+def test_training_without_enough_memory_names_what_needs_less(
+    model, train, corpus, tmp_path, simulated_gpu, monkeypatch
+):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(Backbone, "forward", full)
+    for run in (
+        lambda: tune(tmp_path / "finetune", model, train, **STEPS, **CLS, device="cuda"),
+        lambda: pretraining.train(
+            tmp_path / "pretrain", corpus, PretrainingObjective.MLM, model, **STEPS, device="cuda"
+        ),
+    ):
+        with pytest.raises(DenserkError, match="out of memory while training step 1 on") as caught:
+            run()
+        assert caught.value.hint is not None
+        for option in ("--grad-cache", "--micro-batch-size", "--gradient-checkpointing"):
+            assert option in caught.value.hint
 
 
 def test_guide_validation_and_resuming_work(model, train, dev, tmp_path, simulated_gpu):
