@@ -139,13 +139,17 @@ class VocabularyHead:
         if layout.order is not None:
             order = layout.order_on(weight.device)
             weight, bias = weight[order], bias[order]
-        weight = F.pad(weight, (0, 0, 0, layout.appended))
-        bias = F.pad(bias, (0, layout.appended), value=-torch.inf)
         step = max(COLUMNS // layout.modulus, 1) * layout.modulus
         starts = range(layout.dropped, len(weight), step)
         parts = [slice(0, layout.dropped)] if layout.dropped else []
         parts += [slice(start, start + step) for start in starts]
         self.blocks = [(weight[part], bias[part]) for part in parts]
+        if layout.appended:  # to the last block alone: the others are no copies of the decoder
+            last_weight, last_bias = self.blocks[-1]
+            self.blocks[-1] = (
+                F.pad(last_weight, (0, 0, 0, layout.appended)),
+                F.pad(last_bias, (0, layout.appended), value=-torch.inf),
+            )
 
     def __call__(self, states: Tensor, signs: Tensor | None = None) -> Tensor:
         """Return `log p_i[u]` of the most probable token u of each column: (N, H) -> (N, M).

@@ -128,3 +128,15 @@ def test_ties_zeros_and_the_seed_of_the_random_layout():
     layout = SliceLayout(10, 5, STAR, RANDOM, 42)
     assert layout.order == (1, 0, 6, 4, 7, 9, 5, 8, 3, 2)
     assert layout.fold(torch.arange(10.0)).tolist() == [1.0, 6.0, -9.0, -8.0, 3.0]
+
+
+@pytest.mark.parametrize("dimension", [500, 640])
+def test_blocks_are_no_copies_of_the_decoder(dimension):
+    layout = SliceLayout(30522, dimension, AggKind.STAR, AggLayout.STRIDED, 42)
+    weight, bias = torch.randn(30522, 4), torch.randn(30522)
+    head = VocabularyHead(lambda inputs: inputs, weight, bias, layout)
+    storage = weight.untyped_storage().data_ptr()
+    copied = [part.untyped_storage().data_ptr() != storage for part, _ in head.blocks]
+    assert not any(copied[:-1])
+    assert copied[-1] is (layout.appended > 0)
+    assert sum(len(part) for part, _ in head.blocks) == 30522 + layout.appended
