@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from datetime import timedelta
@@ -48,6 +49,9 @@ TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
 LEAST_COSINES = (0.995, 0.98)
 # Threads that tokenise for a GPU, by default.
 MOST_WORKERS = 8
+# Gradients are summed over processes in buckets: few calls, and not twice the memory of all.
+BUCKET_BYTES = 25 * 2**20
+BUCKETS_UNDER_WAY = 2
 
 
 def launched() -> bool:
@@ -318,17 +322,59 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Add up the gradients of all processes, in place; a missing one counts as zero.
 
     A gradient that all lack stays missing: with zero, the optimiser would decay the parameter.
+    Gradients are sent many at a time, the next while the last are under way.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if world()[1] == 1 or not trained:
         return
     present = torch.tensor([p.grad is not None for p in trained], device=trained[0].device).int()
     dist.all_reduce(present)
+    gradients = []
     for parameter, count in zip(trained, present.tolist(), strict=True):
-        if count:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad)
+        if not count:
+            continue
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradients.append(parameter.grad)
+    under_way: deque[_Sum] = deque()
+    for bucket in buckets_of(gradients, BUCKET_BYTES):
+        under_way.append(_Sum(bucket))
+        if len(under_way) == BUCKETS_UNDER_WAY:
+            under_way.popleft().copy_back()
+    for last in under_way:
+        last.copy_back()
+
+
+class _Sum:
+    """The sum of a bucket of gradients over all processes, which starts when this is made."""
+
+    def __init__(self, gradients: Sequence[Tensor]) -> None:
+        self._gradients = gradients
+        self._values = torch.cat([gradient.flatten() for gradient in gradients])
+        self._work = dist.all_reduce(self._values, async_op=True)
+
+    def copy_back(self) -> None:
+        """Wait for the sum, and write it over the gradients."""
+        self._work.wait()
+        parts = self._values.split([gradient.numel() for gradient in self._gradients])
+        for gradient, part in zip(self._gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
+def buckets_of(tensors: Iterable[Tensor], most_bytes: int) -> Iterator[list[Tensor]]:
+    """Group tensors of one dtype and device, in their order, up to a size in bytes.
+
+    A larger tensor is alone. Equal shapes and dtypes in every process give equal buckets.
+    """
+    buckets: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        kind = tensor.dtype, tensor.device
+        bucket = buckets.setdefault(kind, [])
+        if bucket and sum(each.nbytes for each in bucket) + tensor.nbytes > most_bytes:
+            yield bucket
+            bucket = buckets[kind] = []
+        bucket.append(tensor)
+    yield from buckets.values()
 
 
 def _import(module: str, purpose: str = "the backend openvino") -> Any:
