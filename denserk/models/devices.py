@@ -356,7 +356,8 @@ class _Sum:
     def copy_back(self) -> None:
         """Wait for the sum, and write it over the gradients."""
         self._work.wait()
-        parts = self._values.split([gradient.numel() for gradient in self._gradients])
+        sizes = [gradient.numel() for gradient in self._gradients]
+        parts = torch.split(self._values, sizes)
         for gradient, part in zip(self._gradients, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
 

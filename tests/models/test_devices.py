@@ -1,5 +1,8 @@
 """Which device computes; see also `test_text_encoder` for names that are rejected."""
 
+from itertools import pairwise
+from unittest.mock import patch
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,7 +13,7 @@ from torch.multiprocessing.spawn import spawn
 
 from denserk.config.encoding import ComputeSettings
 from denserk.models import devices
-from denserk.models.devices import buckets_of, prepare_device, sum_gradients
+from denserk.models.devices import BUCKET_BYTES, buckets_of, prepare_device, sum_gradients
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def test_a_bucket_has_one_dtype_and_keeps_to_its_size_and_order(tensors, most_by
         of_dtype = [bucket for bucket in buckets if bucket[0].dtype == dtype]
         found = [id(tensor) for bucket in of_dtype for tensor in bucket]
         assert found == [id(tensor) for tensor in made if tensor.dtype == dtype]
-        for bucket, following in zip(of_dtype, of_dtype[1:], strict=False):
+        for bucket, following in pairwise(of_dtype):
             assert sum(tensor.nbytes for tensor in [*bucket, following[0]]) > most_bytes
     for bucket in buckets:
         assert {tensor.dtype for tensor in bucket} == {bucket[0].dtype}
@@ -72,26 +75,19 @@ def parameters_of(rank: int) -> list[nn.Parameter]:
 
 def sum_in_a_process(rank: int, meeting: str, out: str) -> None:
     dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=PROCESSES)
-    calls = []
-    all_reduce = dist.all_reduce
-
-    def counted(tensor, **options):
-        calls.append(tensor.nbytes)
-        return all_reduce(tensor, **options)
-
-    dist.all_reduce = counted
     found = {}
-    for size in (SMALL_BUCKET, devices.BUCKET_BYTES):
-        devices.BUCKET_BYTES = size
-        calls.clear()
+    for size in (SMALL_BUCKET, BUCKET_BYTES):
         parameters = parameters_of(rank)
-        sum_gradients(parameters)
-        found[size] = len(calls), [parameter.grad for parameter in parameters]
+        with (
+            patch.object(devices, "BUCKET_BYTES", size),
+            patch.object(dist, "all_reduce", side_effect=dist.all_reduce) as calls,
+        ):
+            sum_gradients(parameters)
+        found[size] = calls.call_count, [parameter.grad for parameter in parameters]
     torch.save(found, f"{out}-{rank}")
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
 def test_gradients_in_buckets_are_their_plain_sum(tmp_path):
     spawn(sum_in_a_process, (str(tmp_path / "meeting"), str(tmp_path / "sums")), PROCESSES)
     by_rank = [[parameter.grad for parameter in parameters_of(rank)] for rank in range(PROCESSES)]
@@ -100,7 +96,7 @@ def test_gradients_in_buckets_are_their_plain_sum(tmp_path):
     for rank in range(PROCESSES):
         found = torch.load(tmp_path / f"sums-{rank}")
         calls_of_small_buckets, _ = found[SMALL_BUCKET]
-        calls, _ = found[devices.BUCKET_BYTES]
+        calls, _ = found[BUCKET_BYTES]
         assert calls == 1 + len(KINDS)  # one tells which gradients there are
         assert calls < calls_of_small_buckets < len(SHAPES * 3)
         for _, sums in found.values():
