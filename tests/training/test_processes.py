@@ -70,8 +70,10 @@ LOSS_TOLERANCES = {"pairs": 1e-5, "nothing": 0.05}
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RUNS)
 def test_two_processes_are_one(start, tmp_path, kind):
-    options = ("--batch-size", "4", "--max-steps", "8", "--save-steps", "4", "--lr", str(RATE))
-    options += ("--set", "logging-steps=1", "--device", "cpu")
+    options = [
+        *("--batch-size", "4", "--max-steps", "8", "--save-steps", "4", "--lr", str(RATE)),
+        *("--set", "logging-steps=1", "--device", "cpu"),
+    ]
     one, two = tmp_path / "one", tmp_path / "two"
     for launch, output in (([sys.executable], one), (TORCHRUN, two)):
         command = [*launch, "-m", "denserk", *RUNS[kind].split(), *options]
@@ -92,16 +94,16 @@ def test_two_processes_are_one(start, tmp_path, kind):
         for tensor in [name for name in expected if not name.endswith(blind)]:
             torch.testing.assert_close(found[tensor], expected[tensor], rtol=0, atol=tolerance)
     loss_tolerance = LOSS_TOLERANCES.get(kind, 1e-6)
-    for expected, found in zip(log_of(one), log_of(two), strict=True):
-        assert found.keys() == expected.keys()
-        assert found["step"] == expected["step"]
-        for name in expected:
-            value = pytest.approx(expected[name], rel=1e-4)
+    for of_one, of_two in zip(log_of(one), log_of(two), strict=True):
+        assert of_two.keys() == of_one.keys()
+        assert of_two["step"] == of_one["step"]
+        for name in of_one:
+            value = pytest.approx(of_one[name], rel=1e-4)
             if name.startswith("loss"):  # its parts, too, some of which are almost zero
-                value = pytest.approx(expected[name], rel=0, abs=loss_tolerance * expected["loss"])
+                value = pytest.approx(of_one[name], rel=0, abs=loss_tolerance * of_one["loss"])
             elif not name.startswith("eval") and (name != "grad_norm" or kind == "nothing"):
                 continue
-            assert found[name] == value, name
+            assert of_two[name] == value, name
 
 
 @pytest.mark.slow
