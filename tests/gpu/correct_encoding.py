@@ -1,0 +1,139 @@
+"""Section `encode`: vectors of the card beside those of the CPU in float32."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.config.encoding import Backend, ComputeSettings, Dtype
+from denserk.models.text_encoder import TextEncoder
+from denserk.records import Passage, Query
+from tests.gpu.models import has_minilm, random_aggretriever, random_bert
+from tests.gpu.setup import Setup
+from tests.gpu.texts import timed_passages, training_collection
+
+Vectors = NDArray[np.float32]
+LEAST_COSINE = {Dtype.FLOAT32: 0.9999, Dtype.FLOAT16: 0.999, Dtype.BFLOAT16: 0.98}
+LEAST_COSINE_OF_MINILM = {Dtype.FLOAT32: 0.99999, Dtype.FLOAT16: 0.9999, Dtype.BFLOAT16: 0.99}
+LARGEST_DIFFERENCE = 1e-4  # of magnitudes, as a share of the largest
+
+
+@dataclass(frozen=True)
+class Case:
+    """A representation: how its model is made, and what is asked of the model.
+
+    Aggretriever's agg* keeps the larger of two halves, and its sign: where both are nearly equal,
+    the last digit decides. Magnitudes are compared then, and low precision is only measured, for
+    the weights are random ones.
+    """
+
+    name: str
+    folder: Callable[[Setup], str]
+    settings: dict[str, Any] = field(default_factory=dict)
+    keeps_signs: bool = False
+    precisions: tuple[Dtype, ...] = (Dtype.FLOAT32, Dtype.BFLOAT16)
+
+
+def bert(setup: Setup) -> str:
+    """Return the folder of a small random BERT."""
+    return random_bert(setup, "small")
+
+
+def aggretriever(**settings: Any) -> Callable[[Setup], str]:
+    """Return what makes a small random Aggretriever."""
+    return lambda setup: random_aggretriever(setup, "small", **settings)
+
+
+CASES = (
+    Case("cls", bert, {"representation": "cls"}, precisions=tuple(Dtype)),
+    Case("mean, normalised", bert, {"representation": "mean", "l2_norm": True}),
+    Case("max", bert, {"representation": "max"}),
+    Case("last", bert, {"representation": "last"}),
+    Case("mlr, several vectors", bert, {"representation": "mlr", "reduction": "multi-vector"}),
+    Case("me-bert", bert, {"representation": "me-bert", "reduction": "multi-vector"}),
+    Case("colbert, average", bert, {"representation": "colbert", "reduction": "average"}),
+    Case("agg", aggretriever(), keeps_signs=True),
+    Case("agg, signed weights", aggretriever(term_weight="signed"), keeps_signs=True),
+    Case("agg+, random slices", aggretriever(agg_kind="plus", agg_layout="random")),
+    Case("agg without a head", aggretriever(mlm_head="none"), keeps_signs=True),
+)
+
+
+def encode(setup: Setup) -> None:
+    """Compare every representation in float32, and in low precision."""
+    count = setup.choose(64, 12)
+    passages = timed_passages(setup, count)
+    queries = some_queries(setup, count)
+    for case in CASES:
+        with setup.report.attempt(f"encode {case.name}"):
+            compare(setup, case, passages, queries)
+    if has_minilm(setup):
+        minilm = Case("MiniLM", lambda setup: str(setup.minilm), precisions=tuple(Dtype))
+        with setup.report.attempt("encode MiniLM"):
+            compare(setup, minilm, passages, queries, LEAST_COSINE_OF_MINILM)
+    else:
+        setup.report.skip("encode MiniLM", "no weights: --minilm FOLDER")
+
+
+def some_queries(setup: Setup, count: int) -> list[Query]:
+    """Return queries of the training collection."""
+    queries = training_collection(setup).queries
+    return [Query(qid, text) for qid, text in list(queries.items())[:count]]
+
+
+def compare(
+    setup: Setup,
+    case: Case,
+    passages: list[Passage],
+    queries: list[Query],
+    least_cosine: dict[Dtype, float] = LEAST_COSINE,
+) -> None:
+    """Encode by the CPU in float32 and by the device in each precision, and compare."""
+    folder = case.folder(setup)
+
+    def vectors_of(device: str, dtype: Dtype) -> tuple[Vectors, Vectors]:
+        compute = ComputeSettings(device=device, dtype=dtype, backend=Backend.TORCH)
+        encoder = TextEncoder(folder, case.settings, compute=compute)
+        return encoder.encode_passages(passages), encoder.encode_queries(queries)
+
+    expected = vectors_of("cpu", Dtype.FLOAT32)
+    for dtype in case.precisions:
+        if dtype is Dtype.FLOAT16 and setup.device == "cpu":
+            continue  # denserk refuses it there
+        found = vectors_of(setup.device, dtype)
+        assert all(np.isfinite(vectors).all() for vectors in found)
+        cosine = min(map(least_centred_cosine, expected, found))
+        difference = max(map(largest_magnitude_difference, expected, found))
+        name = f"encode {case.name}, {dtype}"
+        if not case.keeps_signs:
+            passed = cosine > least_cosine[dtype]
+            unit = "least centred cosine to the CPU's float32"
+            setup.report.check(name, cosine, passed, unit, difference=difference)
+        elif dtype is Dtype.FLOAT32:
+            unit = "largest difference of magnitudes, relative"
+            passed = difference < LARGEST_DIFFERENCE
+            setup.report.check(name, difference, passed, unit, cosine=cosine)
+        else:
+            unit = "least centred cosine to the CPU's float32"
+            setup.report.measure(name, cosine, unit, difference=difference)
+
+
+def least_centred_cosine(expected: Vectors, found: Vectors) -> float:
+    """Return the least cosine of two (N, D) arrays' rows, the mean of the first taken from both.
+
+    Vectors of random weights lie close together: without their mean, all cosines are near 1.
+    """
+    centre = expected.mean(axis=0)
+    left = expected - centre
+    right = found - centre
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    cosines = (left * right).sum(axis=1) / np.maximum(lengths, 1e-12)
+    return float(cosines.min())
+
+
+def largest_magnitude_difference(expected: Vectors, found: Vectors) -> float:
+    """Return the largest difference of absolute values, as a share of the largest value."""
+    difference = np.abs(np.abs(expected) - np.abs(found)).max()
+    return float(difference / np.abs(expected).max())
