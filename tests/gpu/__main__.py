@@ -75,6 +75,9 @@ def main(words: Sequence[str] | None = None) -> int:
     if not given.rehearse and not torch.cuda.is_available():
         parser.error(f"PyTorch {torch.__version__} sees no GPU; --rehearse runs all on the CPU")
     transformers.utils.logging.disable_progress_bar()
+    if given.rehearse:
+        os.environ["OMP_NUM_THREADS"] = "1"  # of the commands that are started
+        torch.set_num_threads(1)
     chosen = []
     for section in SECTIONS:
         if section.name not in given.skip and (not given.only or section.name in given.only):

@@ -67,7 +67,8 @@ def finetune(setup: Setup) -> None:
                 return tune(setup, name, model, data, device, **options)
 
             expected = losses(run("cpu", "float32"))
-            for dtype in ("float32", *case.low):
+            low = case.low if case is CASES[0] else setup.choose(case.low, ())
+            for dtype in ("float32", *low):
                 if dtype == "float16" and setup.device == "cpu":
                     continue  # denserk refuses it there
                 folder = run(setup.device, dtype)

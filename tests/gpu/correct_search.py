@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from denserk.config.retrieval import Metric
 from denserk.index.exact import ExactIndex
-from tests.gpu.setup import Setup
+from tests.gpu.setup import Setup, counted
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def exact_search(setup: Setup) -> None:
             for count in (1, many):
                 expected = of_cpu.search(queries[:count], case.depth)
                 found = of_device.search(queries[:count], case.depth)
-                compare(setup, f"exact search, {case.name}, {count} queries", expected, found)
+                compare(setup, f"exact search, {case.name}, {counted(count)}", expected, found)
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""Section `environment`: versions, card, driver, cores, the card's matrix rate, `denserk doctor`."""
+"""Section `environment`: versions, card, driver, cores, rate of products, `denserk doctor`."""
 
 import os
 import platform

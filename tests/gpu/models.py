@@ -24,7 +24,7 @@ from tests.support.tiny_models import write_tiny_aggretriever
 SIZES = {"base": (12, 768, 12), "minilm": (6, 384, 12), "small": (2, 128, 2)}
 REHEARSED = (2, 64, 2)
 POSITIONS = 512
-WIDE = 0.05  # deviation of weights with which vectors of different texts differ visibly
+NARROW = 0.02  # deviation of a new BERT's weights
 
 
 def has_minilm(setup: Setup) -> bool:
@@ -54,8 +54,16 @@ def size_of(setup: Setup, size: str) -> tuple[int, int, int]:
 
 
 @cache
-def random_bert(setup: Setup, size: str, *, dropout: float = 0.0, deviation: float = WIDE) -> str:
-    """Write a random BERT with its masked-language-model head, and return the folder."""
+def random_bert(
+    setup: Setup, size: str, *, dropout: float = 0.0, deviation: float | None = None
+) -> str:
+    """Write a random BERT with its masked-language-model head, and return the folder.
+
+    By default weights deviate so far that the vectors of different texts differ clearly, and not so
+    far that rounding grows from layer to layer.
+    """
+    if deviation is None:
+        deviation = setup.choose(0.1, 0.2)
     layers, hidden, heads = size_of(setup, size)
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(setup))
     config = BertConfig(
@@ -92,19 +100,19 @@ def random_t5(setup: Setup) -> str:
     """Write a random T5 that generates text, and return the folder."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(setup))
     width = setup.choose(256, 32)
-    config = T5Config(
-        vocab_size=len(tokenizer),
-        d_model=width,
-        d_ff=2 * width,
-        num_layers=2,
-        num_heads=4,
-        d_kv=width // 4,
-        decoder_start_token_id=tokenizer.pad_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.sep_token_id,
-    )
+    settings: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "d_model": width,
+        "d_ff": 2 * width,
+        "num_layers": 2,
+        "num_heads": 4,
+        "d_kv": width // 4,
+        "decoder_start_token_id": tokenizer.pad_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+    }
     folder = setup.work / "t5"
     torch.manual_seed(2)
-    T5ForConditionalGeneration(config).save_pretrained(folder)
+    T5ForConditionalGeneration(T5Config(**settings)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)

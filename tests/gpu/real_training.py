@@ -6,7 +6,7 @@ from typing import Any
 
 from denserk.api import Index, encode, evaluate, finetune, mine_negatives, pretrain
 from tests.gpu.measuring import Load
-from tests.gpu.models import has_minilm, random_bert
+from tests.gpu.models import NARROW, has_minilm, random_bert
 from tests.gpu.setup import Setup
 from tests.gpu.texts import (
     BOOKS,
@@ -24,7 +24,10 @@ def real_training(setup: Setup) -> None:
     if has_minilm(setup):
         start, described = str(setup.minilm), "MiniLM's weights"
     else:
-        start, described = random_bert(setup, "minilm", dropout=0.1, deviation=0.02), "random ones"
+        start, described = (
+            random_bert(setup, "minilm", dropout=0.1, deviation=NARROW),
+            "random ones",
+        )
     report.measure("starts from", described)
     corpus = write_corpus(
         setup, "collection", [*training_collection(setup).passages, *more_passages(setup)]

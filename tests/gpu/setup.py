@@ -76,3 +76,12 @@ def last_lines(text: str, count: int = 3) -> str:
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " / ".join(lines[-count:])
+
+
+def counted(queries: int) -> str:
+    """Return a number of queries in words.
+
+    >>> counted(1), counted(1024)
+    ('1 query', '1,024 queries')
+    """
+    return "1 query" if queries == 1 else f"{queries:,} queries"

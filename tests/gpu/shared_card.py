@@ -22,6 +22,6 @@ def with_gloo(backend: str | None = None, **options: Any) -> None:
 if __name__ == "__main__":
     os.environ["LOCAL_RANK"] = "0"  # the card of each process
     join = dist.init_process_group
-    dist.init_process_group = with_gloo
+    dist.init_process_group = with_gloo  # type: ignore[assignment]
     sys.argv = ["denserk", *sys.argv[1:]]
     main()

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.config.encoding import Backend, ComputeSettings, Dtype
 from denserk.models.text_encoder import PASSAGE, TextEncoder
 from denserk.records import Passage
 from tests.gpu.measuring import Load, bert_operations, matrix_rates, median_seconds, tf32
-from tests.gpu.models import random_aggretriever, random_bert, size_of
+from tests.gpu.models import NARROW, random_aggretriever, random_bert, size_of
 from tests.gpu.setup import Setup, last_lines, run_python
 from tests.gpu.texts import timed_passages, write_corpus
 
@@ -53,8 +53,12 @@ def encode_speed(setup: Setup) -> None:
     """Measure BERT-base on tokenised passages, by batch size and precision."""
     report = setup.report
     passages = timed_passages(setup, setup.choose(16_384, 32))
-    plain = random_bert(setup, "base", deviation=0.02)
-    encoder = TextEncoder(plain, {"representation": "cls"}, compute=ComputeSettings("cpu"))
+    plain = random_bert(setup, "base", deviation=NARROW)
+    encoder = TextEncoder(
+        plain,
+        {"representation": "cls"},
+        compute=ComputeSettings(device="cpu", backend=Backend.TORCH),
+    )
     tokenizer = encoder.sides[PASSAGE].tokenizer
     start = time.perf_counter()
     ids = tokenizer.passages(passages)
@@ -110,7 +114,7 @@ def encode_command(setup: Setup) -> None:
     """
     many = timed_passages(setup, setup.choose(49_152, 48))
     few = many[: setup.choose(12_288, 48)]
-    model = random_bert(setup, "base", deviation=0.02)
+    model = random_bert(setup, "base", deviation=NARROW)
     low = ["--dtype", "bfloat16"]
     threads = ["--workers", "8"]
     large = ["--batch-tokens", "65536", "--block-size", "16384"]

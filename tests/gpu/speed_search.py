@@ -13,7 +13,7 @@ from torch import Tensor
 
 from denserk.index.exact import ExactIndex
 from tests.gpu.measuring import Load, median_seconds
-from tests.gpu.setup import Setup
+from tests.gpu.setup import Setup, counted
 
 DRAWN = 500_000  # vectors that are drawn at once
 ROWS = 1 << 20  # rows that the plain search multiplies at once
@@ -122,11 +122,6 @@ def time_plain(
             if (depth, count) in answers:
                 details["same_hits"] = shared_hits(answers[depth, count][1], work()[1])
             setup.report.measure(label, count / seconds, UNIT, **details)
-
-
-def counted(queries: int) -> str:
-    """Return a number of queries in words."""
-    return "1 query" if queries == 1 else f"{queries:,} queries"
 
 
 def drawn_vectors(

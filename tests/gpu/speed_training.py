@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from denserk.training.trainer import Trainer
 from tests.gpu.measuring import Load, synchronize
-from tests.gpu.models import random_bert
+from tests.gpu.models import NARROW, random_bert
 from tests.gpu.setup import Setup
 from tests.gpu.texts import training_file
 from tests.gpu.training_runs import Messages, tune
@@ -100,7 +100,7 @@ class Steps:
 
 def train_speed(setup: Setup) -> None:
     """Measure steps by batch, precision and representation."""
-    model = random_bert(setup, "base", dropout=0.1, deviation=0.02)
+    model = random_bert(setup, "base", dropout=0.1, deviation=NARROW)
     data = training_file(setup, setup.choose(640, 20), setup.choose(GROUP, 2))
     for case in CASES[: setup.choose(len(CASES), 3)]:
         name = f"training step, base {case.name}, {case.queries} x {GROUP}"

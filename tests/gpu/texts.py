@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 from denserk.config.formats import CorpusFormat
@@ -20,20 +21,7 @@ MORE_PASSAGES = "wiki-extra"
 # A file below --data: more text for pre-training
 BOOKS = "text/openstax.jsonl.gz"
 
-SYLLABLES = tuple("aeiou") + (
-    "ba",
-    "ce",
-    "di",
-    "fo",
-    "gu",
-    "ha",
-    "je",
-    "ki",
-    "lo",
-    "mu",
-    "na",
-    "pe",
-)
+SYLLABLES = tuple(map("".join, product("bdfgklmnprst", "aeiou")))
 
 
 @dataclass(frozen=True)
