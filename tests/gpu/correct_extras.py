@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from denserk.api import finetune
 from denserk.records import Passage
 from tests.gpu.models import random_bert
 from tests.gpu.setup import Setup, last_lines, run_python
@@ -16,7 +17,7 @@ from tests.gpu.texts import (
     write_corpus,
     write_judged_queries,
 )
-from tests.gpu.training_runs import losses, tune
+from tests.gpu.training_runs import losses, short_run, tune
 
 LITTLE = "1.0"  # GiB of the card that a process may take, so that any card runs out of memory
 
@@ -90,8 +91,13 @@ def check_alignment(setup: Setup, model: str, data: str) -> None:
     """Train a query encoder towards a teacher's vectors."""
     teacher = tune(setup, "teacher", model, data, "cpu", representation="cls", max_steps=2)
     topics, _ = write_judged_queries(setup, "train", 20)
-    options = {"objective": "align", "teacher": str(teacher), "keep_layers": (0, 1)}
-    folder = tune(setup, "aligned", model, topics, setup.device, **options)
+    options: dict[str, Any] = {"objective": "align", "teacher": str(teacher), "keep_layers": (0, 1)}
+    general = short_run(setup)
+    for unused in ("group_size", "passage_max_length"):
+        del general[unused]
+    folder = finetune(
+        model, topics, setup.work / "aligned", device=setup.device, **general, **options
+    )
     check_losses(setup, "finetune by alignment", folder)
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from denserk.api import Index, encode, evaluate, finetune, mine_negatives, pretrain
+from denserk.io.corpus import read_passages
 from tests.gpu.measuring import Load
 from tests.gpu.models import NARROW, has_minilm, random_bert
 from tests.gpu.setup import Setup
 from tests.gpu.texts import (
-    BOOKS,
+    books_of,
     more_passages,
     training_collection,
     write_corpus,
@@ -79,9 +80,9 @@ def measured(setup: Setup, name: str, model: str | Path, corpus: str, dev: tuple
 
 def pretrained_head(setup: Setup, start: str, corpus: str) -> Path:
     """Pre-train by mlm on the collection, and on books if they are there; the loss falls."""
-    texts = [corpus]
-    if setup.data is not None and (setup.data / BOOKS).is_file() and not setup.rehearsal:
-        texts.append(str(setup.data / BOOKS))
+    books = books_of(setup)
+    if books:
+        corpus = write_corpus(setup, "collection-and-books", [*read_passages(corpus), *books])
     options = {
         "model": start,
         "batch_size": setup.choose(256, 8),
@@ -95,7 +96,7 @@ def pretrained_head(setup: Setup, start: str, corpus: str) -> Path:
     }
     begun = time.perf_counter()
     with Messages() as messages, Load(setup.device) as load:
-        folder = pretrain("mlm", texts, setup.work / "head", **options)
+        folder = pretrain("mlm", corpus, setup.work / "head", **options)
     report_losses(setup, "pre-trained by mlm", folder, begun, messages, load)
     return folder
 

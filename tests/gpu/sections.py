@@ -80,7 +80,7 @@ def _run(section: Section, setup: Setup, seconds: float, *, is_last: bool) -> st
         with time_limit(seconds):
             section.work(setup)
     except OutOfTime:
-        ending = f"stopped after {seconds:.0f} s"
+        ending = f"stopped after {round(seconds, 1):g} s"
         if is_last:
             report.skip(f"rest of {section.name}", f"{ending}: the budget is used up")
         else:

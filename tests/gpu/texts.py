@@ -57,16 +57,19 @@ def timed_passages(setup: Setup, count: int) -> list[Passage]:
 
 def more_passages(setup: Setup) -> list[Passage]:
     """Return passages that make the training collection harder to search; may be none."""
-    path = corpus_of(setup, MORE_PASSAGES)
-    return [] if path is None or setup.rehearsal else list(read_passages(str(path)))
+    return passages_of(setup, f"{MORE_PASSAGES}/corpus.jsonl.gz")
 
 
-def corpus_of(setup: Setup, name: str) -> Path | None:
-    """Return the corpus of a collection below --data; None if it is not there."""
-    if setup.data is None:
-        return None
-    path = setup.data / name / "corpus.jsonl.gz"
-    return path if path.is_file() else None
+def books_of(setup: Setup) -> list[Passage]:
+    """Return more text for pre-training; may be none."""
+    return passages_of(setup, BOOKS)
+
+
+def passages_of(setup: Setup, name: str) -> list[Passage]:
+    """Return the passages of a file below --data; none if it is not there, or in a rehearsal."""
+    if setup.data is None or setup.rehearsal or not (setup.data / name).is_file():
+        return []
+    return list(read_passages(str(setup.data / name)))
 
 
 def read_collection(folder: Path) -> Collection:
