@@ -75,6 +75,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if not given.rehearse and not torch.cuda.is_available():
         parser.error(f"PyTorch {torch.__version__} sees no GPU; --rehearse runs all on the CPU")
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # its report of weights that are not loaded
     if given.rehearse:
         os.environ["OMP_NUM_THREADS"] = "1"  # of the commands that are started
         torch.set_num_threads(1)

