@@ -79,7 +79,7 @@ def check_generate(setup: Setup) -> None:
     setup.report.check(
         "generate",
         sum(counts),
-        len(counts) == len(passages) and 0 < sum(counts) and max(counts) <= 3,
+        len(counts) == len(passages) and sum(counts) > 0 and max(counts) <= 3,
         f"queries for {len(counts)} passages",
         seconds=(time.perf_counter() - start) / 2,
         twice_the_same=found[0] == found[1],
