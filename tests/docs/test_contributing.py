@@ -19,7 +19,9 @@ def test_paths_and_modules_that_are_named_exist(page):
     text = page.read_text("utf-8")
     code = [*re.findall(r"`([^`\n]+)`", text), *re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)]
     paths = {path for part in code for path in PATH.findall(part)}
-    paths |= {f"{module.replace('.', '/')}.py" for module in MODULE.findall(text)}
+    for module in MODULE.findall(text):
+        name = module.replace(".", "/")
+        paths.add(f"{name}/__main__.py" if (ROOT / name).is_dir() else f"{name}.py")
     assert len(paths) > 5
     assert not [path for path in sorted(paths) if not (ROOT / path).exists()]
 
