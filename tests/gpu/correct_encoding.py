@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import Backend, ComputeSettings, Dtype
+from denserk.config.encoding import Backend, ComputeSettings, Dtype, DtypeChoice
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.gpu.models import has_minilm, random_aggretriever, random_bert
@@ -101,7 +101,7 @@ def compare(
     folder = case.folder(setup)
 
     def vectors_of(device: str, dtype: Dtype) -> tuple[Vectors, Vectors]:
-        compute = ComputeSettings(device=device, dtype=dtype, backend=Backend.TORCH)
+        compute = ComputeSettings(device=device, dtype=DtypeChoice(dtype), backend=Backend.TORCH)
         encoder = TextEncoder(folder, case.settings, compute=compute)
         return encoder.encode_passages(passages), encoder.encode_queries(queries)
 

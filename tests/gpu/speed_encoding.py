@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from denserk.config.encoding import Backend, ComputeSettings, Dtype
+from denserk.config.encoding import Backend, ComputeSettings, Dtype, DtypeChoice
 from denserk.models.text_encoder import PASSAGE, TextEncoder
 from denserk.records import Passage
 from tests.gpu.measuring import Load, bert_operations, matrix_rates, median_seconds, tf32
@@ -98,7 +98,8 @@ def model_rate(setup: Setup, case: Case, plain: str, ids: list[Any]) -> float:
     if case.representation == "mlr":
         settings["reduction"] = "multi-vector"
     tokens = setup.choose(case.batch_tokens, 256)
-    compute = ComputeSettings(device=setup.device, dtype=case.dtype, batch_tokens=tokens)
+    dtype = DtypeChoice(case.dtype)
+    compute = ComputeSettings(device=setup.device, dtype=dtype, batch_tokens=tokens)
     with tf32(enabled=case.in_tf32):
         encoder = TextEncoder(folder, settings, compute=compute)
         # planning is not timed, but encoding by token ids would plan each time
