@@ -1,7 +1,7 @@
 """Batch types, padding, grouping of texts by length, and inputs of a cross-encoder."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -143,6 +143,16 @@ def concatenate(parts: Sequence[TokenBatch]) -> TokenBatch:
     return TokenBatch(torch.cat(ids), torch.cat(masks))
 
 
+def without_padding(batch: TokenBatch) -> list[NDArray[np.int64]]:
+    """Return the token ids of each text of a batch.
+
+    >>> [text.tolist() for text in without_padding(pad([[5, 6, 7], [8]], pad_id=0))]
+    [[5, 6, 7], [8]]
+    """
+    pairs = zip(batch.input_ids.numpy(), batch.attention_mask.numpy(), strict=True)
+    return [ids[mask] for ids, mask in pairs]
+
+
 def by_length(
     lengths: Sequence[int], batch_tokens: int, batch_size: int | None = None, enough: float = inf
 ) -> Iterator[list[int]]:
@@ -178,15 +188,32 @@ class PlannedTexts:
     members: tuple[Tensor, ...]  # (b,) int64 for each batch, the places of its texts among all
     batches: tuple[TokenBatch, ...]
     tokens: int  # padding excluded
+    pad_id: int
+    batch_tokens: int  # the most of a batch; see `by_length`
 
     @property
     def positions(self) -> int:
         """Number of tokens, padding included."""
         return sum(batch.input_ids.numel() for batch in self.batches)
 
+    def divided_again(
+        self, done: int, batch_tokens: int, batch_size: int | None = None, enough: float = inf
+    ) -> "PlannedTexts":
+        """Return the texts without the first `done` batches, in batches of fewer tokens.
+
+        The places of the texts stay as they are. With none done, the batches are those that `plan`
+        makes for `batch_tokens`.
+        """
+        ids = [text for batch in self.batches[done:] for text in without_padding(batch)]
+        places = torch.cat(self.members[done:])
+        again = plan(ids, self.pad_id, batch_tokens, batch_size, enough)
+        return replace(
+            again, count=self.count, members=tuple(places[rows] for rows in again.members)
+        )
+
 
 def plan(
-    ids: Sequence[Sequence[int]],
+    ids: Sequence[Ids],
     pad_id: int,
     batch_tokens: int,
     batch_size: int | None = None,
@@ -200,6 +227,8 @@ def plan(
         tuple(torch.tensor(group) for group in groups),
         tuple(pad([ids[i] for i in group], pad_id) for group in groups),
         sum(lengths),
+        pad_id,
+        batch_tokens,
     )
 
 

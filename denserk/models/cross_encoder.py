@@ -22,7 +22,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 from denserk.config import encoding
 from denserk.config.encoding import PairSettings, Representation, TextSettings
 from denserk.config.options import NOTHING, as_json
-from denserk.data.batches import Pair, PairBatch, PairJoiner, by_length, to_device
+from denserk.data.batches import Pair, PairBatch, PairJoiner, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, ModelError
 from denserk.io.locks import refuse_being_written
@@ -39,16 +39,18 @@ from denserk.models.devices import (
     at_least_float32,
     choose_dtype,
     choose_precision,
-    memory_errors,
     prepare_device,
 )
 from denserk.models.sentence_transformers_folder import check_cross_encoder
+from denserk.models.token_budget import TokenBudget
 from denserk.records import Passage, Query
 
 logger = logging.getLogger(__name__)
 
 PUBLISHED = "ForSequenceClassification"  # end of the class names of published rerankers
 HEAD = "classifier."
+# The hint where there is no memory for a single pair.
+SHORTEN = "cut pairs with --pair-max-length, or give a 16-bit --dtype"
 
 
 class Reranker(nn.Module):
@@ -245,6 +247,9 @@ class PairScorer:
         self.tokenizer, self.joiner = reranker.tokenizer(), reranker.joiner()
         self.device = prepare_device(compute)
         self.dtype = choose_precision(compute.dtype, self.device)
+        batch_tokens = compute.tokens_on(self.device.type, self.dtype)
+        work = f"scoring {{texts}} pairs of {{tokens}} tokens on {self.device}"
+        self._budget = TokenBudget(batch_tokens, work, shorten=SHORTEN)
         torch_dtype = choose_dtype(self.dtype, self.device)
         self._reranker = reranker.to(self.device).compute_in(torch_dtype).eval()
 
@@ -267,14 +272,20 @@ class PairScorer:
     @torch.inference_mode()
     def score_pairs(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
         """Score inputs, batched by length, in their order: (P,) float32."""
-        scores = np.empty(len(pairs), dtype=np.float32)
+        scores = torch.empty(len(pairs), device=self.device)
         lengths = [len(pair.ids) for pair in pairs]
-        budget = self.compute.tokens_on(self.device.type, self.dtype)
-        for members in by_length(lengths, budget, self.compute.batch_size):
-            batch = self.joiner.batch([pairs[member] for member in members])
-            count, length = batch.tokens.input_ids.shape
-            work = f"scoring {count:,} pairs of {length:,} tokens on {self.device}"
-            hint = f"score fewer tokens at a time: --batch-tokens {max(1, count * length // 2)}"
-            with memory_errors(work, hint):
-                scores[members] = self._reranker(to_device(batch, self.device)).cpu().numpy()
+        score_batch = partial(self._score_batch, pairs)
+        for members, batch_scores in self._budget.in_batches(
+            lengths, score_batch, self.compute.batch_size
+        ):
+            # a copy that blocks would wait until the GPU has scored this batch
+            rows = to_device(torch.tensor(members), self.device)
+            scores.index_copy_(0, rows, batch_scores)
+        array: NDArray[np.float32] = scores.cpu().numpy()
+        return array
+
+    def _score_batch(self, pairs: Sequence[Pair], members: Sequence[int]) -> Tensor:
+        """Score some of the pairs as one batch: (b,) float32, on the device."""
+        batch = self.joiner.batch([pairs[member] for member in members])
+        scores: Tensor = self._reranker(to_device(batch, self.device)).float()
         return scores

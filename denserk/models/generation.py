@@ -5,6 +5,7 @@ of a block depend on the block, the seed, the batch settings and the machine, bu
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from denserk.io.model_files import CONFIG, find_model
 from denserk.io.versions import Version
 from denserk.models import checkpoints
 from denserk.models.devices import choose_dtype, choose_precision, prepare_device
+from denserk.models.token_budget import TokenBudget
 
 QUERIES = "--queries-model"
 CONTINUATIONS = "--continuation-model"
@@ -27,6 +29,10 @@ CONTINUATIONS = "--continuation-model"
 MODELS = {QUERIES: "queries_model", CONTINUATIONS: "continuation_model"}
 # all that is kept of a model's own settings
 SPECIAL_TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
+# The hint where there is no memory for a single passage.
+SHORTEN = (
+    "ask for fewer texts (--num-queries), cut passages (--passage-max-length), or --dtype bfloat16"
+)
 NO_LIMIT = 10**9  # positions of a model that states no number, such as T5
 
 
@@ -42,6 +48,12 @@ class TextGenerator:
         self.name, folder = find_model(getattr(settings, MODELS[option]), option)
         version = Version.of(folder)
         self._compute = compute
+        # the tokens that are generated count, too
+        work = f"generating from {{texts}} passages, {{tokens}} tokens each, on {self.device}"
+        batch_tokens = compute.batch_tokens or default_batch_tokens(
+            self.device.type, self.dtype, generates=True
+        )
+        self._budget = TokenBudget(batch_tokens, work, shorten=SHORTEN)
         self._sampling = settings.sampling[MODELS[option]]
         self._is_causal = option == CONTINUATIONS
         weights = checkpoints.weight_files(folder)
@@ -103,13 +115,20 @@ class TextGenerator:
         if not filled_texts:
             return [[] for _ in texts]
         gpus = [self.device] if self.device.type == "cuda" else []
+        samples = None
         with torch.random.fork_rng(gpus), torch.inference_mode():
-            torch.manual_seed(seed)
-            samples_of_filled = iter(self._sample(filled_texts, max_tokens))
+            while samples is None:
+                torch.manual_seed(seed)
+                samples = self._sample(filled_texts, max_tokens)
+        samples_of_filled = iter(samples)
         return [next(samples_of_filled) if text else [] for text in texts]
 
-    def _sample(self, texts: Sequence[str], max_tokens: int) -> list[list[str]]:
-        """Sample texts for each of `texts`, in batches of similar length."""
+    def _sample(self, texts: Sequence[str], max_tokens: int) -> list[list[str]] | None:
+        """Sample texts for each of `texts`, in batches of similar length.
+
+        None if there was no memory for a batch: the texts are those of their batches, and all are
+        to be sampled again, in smaller ones.
+        """
         encoded = self._tokenizer(
             texts,
             truncation=True,
@@ -120,13 +139,15 @@ class TextGenerator:
         samples_per_text = self._sampling.num_return_sequences
         new_tokens = self._sampling.max_new_tokens
         costs = [samples_per_text * (len(ids) + new_tokens) for ids in encoded["input_ids"]]
-        budget = self._compute.batch_tokens or default_batch_tokens(
-            self.device.type, self.dtype, generates=True
-        )
+        budget = self._budget.tokens
         sampled: list[list[str]] = [[] for _ in texts]
         for rows in by_length(costs, budget, self._compute.batch_size):
             batch = {name: [values[row] for row in rows] for name, values in encoded.items()}
-            samples = self._generate_batch(batch)
+            samples = self._budget.attempt(
+                len(rows), costs[rows[0]], partial(self._generate_batch, batch)
+            )
+            if samples is None:
+                return None
             for number, row in enumerate(rows):
                 first = number * samples_per_text
                 stripped = [text.strip() for text in samples[first : first + samples_per_text]]

@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,12 +29,12 @@ from denserk.models.devices import (
     certify,
     choose_dtype,
     choose_precision,
-    memory_errors,
     on_threads,
     prepare_device,
 )
 from denserk.models.model_folder import fit_lengths, override, read_model_folder
 from denserk.models.representation import Encoder
+from denserk.models.token_budget import TokenBudget
 from denserk.records import Passage, Query
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,9 @@ PASSAGE, QUERY = "passage", "query"  # sides
 ENOUGH = {"cpu": 512}
 CALIBRATION_TEXTS = 300
 CERTIFICATION_TEXTS = 500
+# The hint where there is no memory for a single text.
+SHORTEN = "cut texts with --passage-max-length or --query-max-length, or give a 16-bit --dtype"
+T = TypeVar("T")
 Advance = Callable[[int], None] | None  # called with the number of texts of each encoded batch
 
 
@@ -112,6 +116,8 @@ class TextEncoder:
         if self.device.type != "cpu" and self.head_dtype is not self.dtype:
             raise UsageError(f"--head-dtype {self.head_dtype} is for the CPU")
         self.batch_tokens = compute.tokens_on(self.device.type, self.dtype)
+        work = f"encoding {{texts}} texts of {{tokens}} tokens on {self.device}"
+        self._budget = TokenBudget(self.batch_tokens, work, shorten=SHORTEN)
         self.backbone = stored.passage.architecture.model_type
         self.int8: dict[str, Any] | None = None
         query, passage = stored.build(self.representation)
@@ -253,26 +259,57 @@ class TextEncoder:
         return self._encode(vectors_of, planned, advance).reshape(-1, self.dimension)
 
     def _plan(self, ids: Sequence[TokenIds], tokenizer: TextTokenizer) -> PlannedTexts:
-        enough_tokens = ENOUGH.get(self.device.type, inf)
         if self.backbone != STATIC:
             # a text of no tokens, where the tokenizer adds none, is read as one token of padding:
             # alone it would be no input, and beside others a state of nothing
             ids = [tokens if len(tokens) else [tokenizer.pad_id] for tokens in ids]
-        return plan(
-            ids, tokenizer.pad_id, self.batch_tokens, self.compute.batch_size, enough_tokens
-        )
+        batch_size = self.compute.batch_size
+        return plan(ids, tokenizer.pad_id, self._budget.tokens, batch_size, self._enough_tokens)
+
+    @property
+    def _enough_tokens(self) -> float:
+        """The tokens from which a batch ends before shorter texts."""
+        return ENOUGH.get(self.device.type, inf)
+
+    def in_batches(
+        self, planned: PlannedTexts, compute: Callable[[TokenBatch], T]
+    ) -> Iterator[tuple[Tensor, T]]:
+        """Yield the places (b,) of each batch's texts, and what `compute` returns for the batch.
+
+        Batches become smaller where there is no memory for them; see `TokenBudget`.
+        """
+        if planned.batch_tokens > self._budget.tokens:
+            planned = self._divided_again(planned, 0)
+        done = 0
+        while done < len(planned.batches):
+            batch = planned.batches[done]
+            count, length = batch.input_ids.shape
+            on_device = partial(self._computed, batch, compute, self.threads_for(planned.count))
+            result = self._budget.attempt(count, length, on_device)
+            if result is None:
+                planned = self._divided_again(planned, done)
+                done = 0
+                continue
+            yield planned.members[done], result
+            done += 1
+
+    def _computed(self, batch: TokenBatch, compute: Callable[[TokenBatch], T], threads: int) -> T:
+        """Return what `compute` returns for a batch on the device."""
+        with on_threads(threads):
+            return compute(to_device(batch, self.device))
+
+    def _divided_again(self, planned: PlannedTexts, done: int) -> PlannedTexts:
+        """Return the texts without the first `done` batches, in batches that the budget allows."""
+        batch_size = self.compute.batch_size
+        return planned.divided_again(done, self._budget.tokens, batch_size, self._enough_tokens)
 
     @torch.inference_mode()
     def _encode(
         self, vectors_of: Callable[[TokenBatch], Tensor], planned: PlannedTexts, advance: Advance
     ) -> NDArray[np.float32]:
         text_vectors = torch.empty(0, self.dimension)
-        for members, batch in zip(planned.members, planned.batches, strict=True):
-            count, length = batch.input_ids.shape
-            work = f"encoding {count:,} texts of {length:,} tokens on {self.device}"
-            hint = f"encode fewer tokens at a time: --batch-tokens {max(1, count * length // 2)}"
-            with memory_errors(work, hint), on_threads(self.threads_for(planned.count)):
-                vectors = vectors_of(to_device(batch, self.device)).float()
+        encoded_batches = self.in_batches(planned, lambda batch: vectors_of(batch).float())
+        for members, vectors in encoded_batches:
             if not len(text_vectors):
                 text_vectors = vectors.new_empty(planned.count, *vectors.shape[1:])
             # a copy that blocks would wait until the GPU has encoded this batch

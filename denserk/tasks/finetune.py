@@ -29,7 +29,7 @@ from denserk.training.alignment import alignment_training
 from denserk.training.preparation import prepare_queries, prepare_sentences
 from denserk.training.steps import reranking_step, retrieval_step, sentence_step
 from denserk.training.trainer import Training
-from denserk.training.validation import measure, measure_groups
+from denserk.training.validation import measure, measure_groups, token_budget
 
 logger = logging.getLogger(__name__)
 
@@ -209,6 +209,7 @@ def _training_on_queries(run: FinetuneRun, retriever: TrainedRetriever) -> Train
     measure_model = partial(
         measure,
         model,
+        token_budget(),
         batch=run.optimizer.batch_size,
         temperature=run.objective.temperature,
     )
@@ -300,7 +301,7 @@ def reranker_training(run: FinetuneRun) -> Training:
             run,
             tokenizers,
             partial(PairTrainingBatches, joiner),
-            partial(measure_groups, model, joiner),
+            partial(measure_groups, model, joiner, token_budget()),
         ),
         resolved={"representation": as_json(settings), "text": as_json(model.text)},
     )

@@ -16,7 +16,7 @@ from denserk.models.representation import Encoder
 from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 from denserk.training import run_folder
 from denserk.training.trainer import Prepared
-from denserk.training.validation import DevSet, dev_sets, measure_sentences
+from denserk.training.validation import DevSet, dev_sets, measure_sentences, token_budget
 
 
 def prepare_queries(
@@ -78,4 +78,5 @@ def prepare_sentences(
     if run.validation.dev_data is None:
         return batches, None
     dev_store = tokenize([run.validation.dev_data], output / run_folder.DEV_DATA)
-    return batches, partial(measure_sentences, encoder, run.objective, dev_store)
+    measure = partial(measure_sentences, encoder, run.objective, token_budget(), dev_store)
+    return batches, measure

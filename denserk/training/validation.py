@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.config import training
-from denserk.config.encoding import Dtype, default_batch_tokens
+from denserk.config.encoding import BATCH_TOKENS
 from denserk.config.finetuning import FinetuneRun
 from denserk.config.formats import CorpusSettings
-from denserk.data.batches import PairJoiner, TokenBatch, by_length, pad, to_device
+from denserk.data.batches import Pair, PairJoiner, TokenBatch, pad, to_device, without_padding
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches, assemble
 from denserk.data.training_data import SentenceStore, TrainingStore
@@ -27,8 +27,11 @@ from denserk.io.topics import read_qrels_map, read_queries
 from denserk.losses.retrieval import sentence_loss
 from denserk.models.cross_encoder import Reranker
 from denserk.models.representation import Encoder, Retriever
+from denserk.models.token_budget import TokenBudget
 from denserk.records import Passage, Query
 
+# The hint where there is no memory for a single text.
+SHORTEN = "cut texts with --passage-max-length, or validate with denserk search and eval afterwards"
 BLOCK = 64  # examples of sentences that are measured at once
 Tokens = Sequence[Any]  # token ids of many texts: lists, or memory-mapped arrays
 
@@ -125,18 +128,31 @@ def _judged_queries(
     return _JudgedQueries(queries, ordered_passages, relevant)
 
 
+def token_budget() -> TokenBudget:
+    """Return the batch size of a run's validations, which halves where memory lacks."""
+    work = "validating with {texts} texts of {tokens} tokens"
+    return TokenBudget(BATCH_TOKENS, work, shorten=SHORTEN, option=None)
+
+
 def encode_tokens(
-    encode: Callable[[TokenBatch], Tensor], texts: Tokens, pad_id: int, device: torch.device
+    encode: Callable[[TokenBatch], Tensor],
+    texts: Tokens,
+    pad_id: int,
+    device: torch.device,
+    budget: TokenBudget,
 ) -> Tensor:
     """Return the embeddings of tokenised texts in their order: (N, ...)."""
+
+    def encode_rows(rows: Sequence[int]) -> Tensor:
+        batch = pad([texts[row] for row in rows], pad_id)
+        return encode(to_device(batch, device)).float()
+
     lengths = [len(texts[row]) for row in range(len(texts))]
     encoded_rows: list[int] = []
     vectors = []
-    batch_tokens = default_batch_tokens(device.type, Dtype.FLOAT32)  # whatever the training's is
-    for rows in by_length(lengths, batch_tokens):
-        batch = pad([texts[row] for row in rows], pad_id)
-        vectors.append(encode(to_device(batch, device)).float())
+    for rows, row_vectors in budget.in_batches(lengths, encode_rows):
         encoded_rows += rows
+        vectors.append(row_vectors)
     order = torch.tensor(encoded_rows).argsort()
     return torch.cat(vectors)[order]
 
@@ -193,18 +209,19 @@ def _means(sums_of_batches: Sequence[Mapping[str, float]], count: int) -> dict[s
 
 @torch.no_grad()
 def measure(
-    model: Retriever, sets: Sequence[DevSet], batch: int, temperature: float
+    model: Retriever, budget: TokenBudget, sets: Sequence[DevSet], batch: int, temperature: float
 ) -> dict[str, float]:
     """Measure a retriever in evaluation mode; the last set decides about `RR@10`.
 
     `batch` is the number of queries of a batch of `dev-loss`, `temperature` the objective's.
     """
+    stored_vectors = model.passage.stored_vectors
     device = next(model.parameters()).device
     measured: dict[str, float] = {}
     for dev in sets:
         query_pad_id, passage_pad_id = dev.pad_ids
-        queries = encode_tokens(model.query, dev.queries, query_pad_id, device)
-        passages = encode_tokens(model.passage.stored_vectors, dev.passages, passage_pad_id, device)
+        queries = encode_tokens(model.query, dev.queries, query_pad_id, device, budget)
+        passages = encode_tokens(stored_vectors, dev.passages, passage_pad_id, device, budget)
         sums = []
         for start in range(0, len(queries), batch):
             rows = slice(start, start + batch)
@@ -217,7 +234,9 @@ def measure(
 
 
 @torch.no_grad()
-def measure_groups(model: Reranker, joiner: PairJoiner, sets: Sequence[DevSet]) -> dict[str, float]:
+def measure_groups(
+    model: Reranker, joiner: PairJoiner, budget: TokenBudget, sets: Sequence[DevSet]
+) -> dict[str, float]:
     """Measure a cross-encoder in evaluation mode within each query's group of held-out data."""
     device = next(model.parameters()).device
     (dev,) = sets
@@ -225,29 +244,52 @@ def measure_groups(model: Reranker, joiner: PairJoiner, sets: Sequence[DevSet]) 
     sums = []
     for query, rows in zip(dev.queries, dev.groups.tolist(), strict=True):
         pairs = [joiner.join(query, dev.passages[row]) for row in rows if row >= 0]
-        scores = model(to_device(joiner.batch(pairs), device))[None]
+        scores = _score_pairs(model, joiner, budget, pairs)[None]
         group = torch.arange(len(pairs), device=device)[None]
         sums.append(sums_of_measures(scores, [[0]], group))
     return _means(sums, len(sums))
 
 
+def _score_pairs(
+    model: Reranker, joiner: PairJoiner, budget: TokenBudget, pairs: Sequence[Pair]
+) -> Tensor:
+    """Return the scores of pairs in their order: (P,)."""
+    device = next(model.parameters()).device
+
+    def score_rows(rows: Sequence[int]) -> Tensor:
+        batch = joiner.batch([pairs[row] for row in rows])
+        row_scores: Tensor = model(to_device(batch, device)).float()
+        return row_scores
+
+    scores = torch.empty(len(pairs), device=device)
+    for rows, row_scores in budget.in_batches([len(pair.ids) for pair in pairs], score_rows):
+        scores.index_copy_(0, to_device(torch.tensor(rows), device), row_scores)
+    return scores
+
+
 @torch.no_grad()
 def measure_sentences(
-    encoder: Encoder, objective: training.ObjectiveSettings, store: SentenceStore
+    encoder: Encoder,
+    objective: training.ObjectiveSettings,
+    budget: TokenBudget,
+    store: SentenceStore,
 ) -> dict[str, float]:
     """Return the loss and the measure of held-out examples; the model is in evaluation mode."""
     device = next(encoder.parameters()).device
     scores = []
     losses = []
     for items in np.split(np.arange(len(store)), range(BLOCK, len(store), BLOCK)):
-        batch = to_device(assemble(store, items), device)
-        vectors = encoder(batch.sentences).view(len(items), store.size, -1)
-        losses.append(float(sentence_loss(vectors, batch.labels, objective)) * len(items))
-        if batch.labels is not None and store.size == 1:  # compared with the teacher's
-            vectors = torch.stack([vectors[:, 0], batch.labels], 1)
+        batch = assemble(store, items)
+        labels = to_device(batch.labels, device)
+        sentences = without_padding(batch.sentences)
+        vectors = encode_tokens(encoder, sentences, store.pad_id, device, budget)
+        vectors = vectors.view(len(items), store.size, -1)
+        losses.append(float(sentence_loss(vectors, labels, objective)) * len(items))
+        if labels is not None and store.size == 1:  # compared with the teacher's
+            vectors = torch.stack([vectors[:, 0], labels], 1)
         scores.append(score_examples(vectors.cpu().numpy()))
-    labels = store.labels if store.size == 2 else None
-    name, value = figure_of(np.concatenate(scores), labels)
+    gold = store.labels if store.size == 2 else None
+    name, value = figure_of(np.concatenate(scores), gold)
     if store.size == 1:
         name = training.DevMetric.COSINE.value
     return {training.DevMetric.LOSS.value: sum(losses) / len(store), name: value}

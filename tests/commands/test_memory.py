@@ -1,4 +1,7 @@
-"""A GPU without enough memory, simulated: what was computed, and the option that needs less."""
+"""A GPU without memory for anything: what was computed, and the option that needs less.
+
+Batches that are only too large are in `tests/models/test_token_budget.py`.
+"""
 
 import json
 
@@ -38,25 +41,25 @@ def failed(capfd, *words):
     return error, printed.splitlines()[-1]
 
 
-def test_encode_names_batch_tokens(tiny, toy, tmp_path, capfd, full):
+def test_encode_names_the_length_of_texts(tiny, toy, tmp_path, capfd, full):
     full()
     source = ("--corpus", toy / "corpus.jsonl", "--output", tmp_path / "v", "--batch-tokens", "64")
     error, hint = failed(capfd, "encode", "--model", tiny(), *source, "--backend", "torch")
     assert "texts of" in error
-    assert "--batch-tokens" in hint
+    assert "--passage-max-length" in hint
     with pytest.raises(DenserkError, match="texts of") as caught:
         denserk.Encoder.load(tiny(), device="cpu", backend="torch").encode_queries(["the cat"])
-    assert "--batch-tokens" in str(caught.value.hint)
+    assert "--query-max-length" in str(caught.value.hint)
 
 
-def test_rerank_names_batch_tokens(tiny_reranker, toy, tmp_path, capfd, full):
+def test_rerank_names_the_length_of_pairs(tiny_reranker, toy, tmp_path, capfd, full):
     full()
     (toy / "r.trec").write_text("q1 Q0 d3 1 2.0 x\nq1 Q0 d1 2 1.0 x\n")
     texts = ("--topics", toy / "queries.tsv", "--corpus", toy / "corpus.jsonl")
     paths = ("--run", toy / "r.trec", *texts, "--output", tmp_path / "out")
     error, hint = failed(capfd, "rerank", "--model", tiny_reranker(), *paths)
     assert "pairs of" in error
-    assert "--batch-tokens" in hint
+    assert "--pair-max-length" in hint
     assert not (tmp_path / "out").exists()
 
 

@@ -11,7 +11,14 @@ from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_data import prepare
 from denserk.errors import InputError
 from denserk.models.cross_encoder import reranker_to_train
-from denserk.training.validation import DevSet, dev_sets, measure, measure_groups, reciprocal_ranks
+from denserk.training.validation import (
+    DevSet,
+    dev_sets,
+    measure,
+    measure_groups,
+    reciprocal_ranks,
+    token_budget,
+)
 from tests.support.finetuning import run_of
 from tests.support.retrievers import retriever
 from tests.support.tiny_models import tiny_tokenizer
@@ -65,7 +72,7 @@ def test_measures_are_their_definitions(tiny, name, batch):
     model = retriever(tiny("bert"), name).eval()
     with torch.no_grad():
         expected = measured_by_hand(scores_by_hand(model), batch, 0.7)
-    assert measure(model, [DEV], batch, 0.7) == pytest.approx(expected, rel=1e-4)
+    assert measure(model, token_budget(), [DEV], batch, 0.7) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,7 @@ def test_measures_are_within_a_query_s_group(tiny):
     joiner = PairJoiner(load_tokenizer(tiny()), TextSettings(), PairSettings())
     groups = torch.tensor([list(range(11)), [11, *range(10)]])
     dev = DevSet(QUERIES[:2], PASSAGES, (0, 0), [[0], [11]], groups)
-    measured = measure_groups(reranker, joiner, [dev])
+    measured = measure_groups(reranker, joiner, token_budget(), [dev])
     losses, before = [], []
     with torch.no_grad():
         for query, rows in zip(QUERIES[:2], groups.tolist(), strict=True):

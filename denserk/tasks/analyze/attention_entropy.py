@@ -7,6 +7,7 @@ nats (Condenser's Figure 2; Clark et al., 2019, "What Does BERT Look At?").
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from denserk.config import analysis, encoding
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.data.batches import TokenBatch, plan, to_device
+from denserk.data.batches import TokenBatch, plan
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError, ModelError
 from denserk.evaluation.sentences import Floats
@@ -168,8 +169,9 @@ def _entropies(label: str, encoder: TextEncoder, passages: list[Passage], longes
     planned = plan(ids, side.tokenizer.pad_id, batch_tokens, encoder.compute.batch_size)
     entropies = np.empty((len(passages), config.num_hidden_layers))
     with track(f"reading with {label}", len(passages), "passages") as progress:
-        for members, batch in zip(planned.members, planned.batches, strict=True):
-            rows = members.numpy()
-            entropies[rows] = layer_entropies(backbone, to_device(batch, encoder.device))
-            progress.advance(len(rows))
+        for members, batch_entropies in encoder.in_batches(
+            planned, partial(layer_entropies, backbone)
+        ):
+            entropies[members.numpy()] = batch_entropies
+            progress.advance(len(members))
     return entropies

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from denserk.config import analysis, encoding
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.data.batches import to_device
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, MismatchError, ModelError
 from denserk.io.corpus import find_records, read_passages
@@ -225,9 +224,8 @@ def _winners_of_sets(
     vector_count = 0
     planned = encoder.plan("passage", pairs.passages)
     with track(f"reading with {label}", planned.count, "passages") as progress:
-        for members, batch in zip(planned.members, planned.batches, strict=True):
+        for members, vectors in encoder.in_batches(planned, side.passage_vectors):
             passage_rows = members.numpy()
-            vectors = side.passage_vectors(to_device(batch, encoder.device))
             if vectors.values.shape[1] == 1:
                 raise _single_vector_error(label)
             vector_count = max(vector_count, vectors.values.shape[1])
