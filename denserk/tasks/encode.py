@@ -1,14 +1,17 @@
 """`denserk encode`: streaming, in independent blocks, resumable, in several processes.
 
-`prefetch` tokenizes the next blocks while the model computes one in the caller's thread. It also
-reads the source in that thread, so that an interrupt takes effect even while a stream has no data.
+While the model computes a block in the caller's thread, other threads read and tokenize the next
+ones and write the last one. A stream is read in the caller's thread, so that an interrupt takes
+effect even while it has no data.
 """
 
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -40,6 +43,7 @@ from denserk.io.outputs import prepare_folder, refuse_occupied
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, is_single_file, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
+from denserk.io.writer_thread import WriterThread
 from denserk.models import devices
 from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
 from denserk.records import Passage, Query
@@ -53,6 +57,7 @@ Records = Sequence[Any]  # passages, or queries
 # Passages per block without --block-size. A CPU encodes 4,096 in minutes, which a kill would cost;
 # a GPU encodes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
+TURN = 1e-4  # seconds; see `quick_turns`
 # options in the manifest, which a resumed run must share
 RECORDED = ("vector_dtype", "shard_id", "shard_num", "batch_size", "threads")
 # recorded settings that say where a text is, and need not be those of --update
@@ -163,17 +168,53 @@ def _encode(
     finished = {} if writer is None else dict(writer.finished)
     workers = choose_workers(settings, encoder)
     block_encoder = BlockEncoder(settings, encoder, finished, updated, workers)
+    numbered_blocks = texts.blocks(block_size, start, stop)
+    if settings.source != STREAM:
+        numbered_blocks = read_ahead(numbered_blocks)
     total = None if stop is None else stop - start
-    with track("encoding", total, texts.unit) as progress:
-        numbered_blocks = texts.blocks(block_size, start, stop)
-        encoded_blocks = block_encoder.encode(numbered_blocks, progress.advance)
+    with track("encoding", total, texts.unit) as progress, quick_turns():
         if writer is None:
+            encoded_blocks = block_encoder.encode(numbered_blocks, progress.advance)
             complete_manifest = replace(manifest, complete=True)
             write_file(encoded_blocks, settings, encoder.text.fields, complete_manifest)
             return block_encoder.result
-        for block, records, hashes, vectors in encoded_blocks:
-            writer.write(block, ids_of(records), vectors, hashes)
+        write_blocks(block_encoder, numbered_blocks, writer, progress.advance)
         return finish_folder(settings, encoder, writer, block_encoder.result)
+
+
+@contextmanager
+def quick_turns() -> Iterator[None]:
+    """Let threads take turns soon.
+
+    The thread that launches the kernels of a GPU gives up its turn with each of them, and by
+    default waits 5 ms until a thread that tokenizes gives it back.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(TURN)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def write_blocks(
+    block_encoder: "BlockEncoder",
+    numbered_blocks: Iterable[tuple[int, Records]],
+    writer: VectorFolderWriter,
+    advance: Callable[[int], None],
+) -> None:
+    """Encode blocks, and write each while the next one is encoded."""
+    with WriterThread() as thread:
+
+        def advance_if_written(count: int) -> None:
+            thread.raise_error()  # now, and not when the block is encoded
+            advance(count)
+
+        for encoded in block_encoder.encode(numbered_blocks, advance_if_written):
+            ids = ids_of(encoded.records)
+            thread.submit(
+                partial(writer.write, encoded.block, ids, encoded.vectors, encoded.hashes)
+            )
 
 
 def open_texts(
@@ -519,10 +560,25 @@ def named_vectors(
         yield VectorBlock(ids, stored_vectors, texts)
 
 
+def read_ahead(items: Iterable[T]) -> Iterator[T]:
+    """Yield the items, one of them read ahead by another thread.
+
+    >>> list(read_ahead(["a", "b", "c"]))
+    ['a', 'b', 'c']
+    """
+    iterator = iter(items)
+    end = object()
+    with ThreadPoolExecutor(1, thread_name_prefix="reader") as pool:
+        reading: Future[Any] = pool.submit(next, iterator, end)
+        while (item := reading.result()) is not end:
+            reading = pool.submit(next, iterator, end)
+            yield item
+
+
 def prefetch(work: Callable[[T], R], items: Iterable[T], workers: int = 1) -> Iterator[R]:
     """Yield the results of `work` in order, computed by other threads.
 
-    Items are read in the caller's thread, at most `workers` beyond the last result yielded.
+    Items are taken in the caller's thread, at most `workers` beyond the last result yielded.
 
     >>> list(prefetch(str.upper, ["a", "b", "c"]))
     ['A', 'B', 'C']

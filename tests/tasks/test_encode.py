@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, current_thread, main_thread
 
 import numpy as np
 import pytest
@@ -24,15 +25,17 @@ from denserk.config.encoding import (
 )
 from denserk.config.formats import CorpusSettings
 from denserk.data.batches import plan
-from denserk.errors import InputError, MismatchError, UsageError
+from denserk.errors import InputError, MismatchError, OutputError, UsageError
 from denserk.io.blocks import read_journal
 from denserk.io.corpus import read_passages
-from denserk.io.vectors import open_vectors
+from denserk.io.vectors import VectorFolderWriter, open_vectors
 from denserk.tasks import encode as encode_module
-from denserk.tasks.encode import encode
+from denserk.tasks.encode import encode, read_ahead
 from tests.support.faults import Stopped, contents, ranks, stopped_at
 from tests.support.index_folders import vector_folder
 from tests.support.training_examples import jsonl
+
+PATIENCE = 20  # seconds
 
 
 class StandIn:
@@ -113,6 +116,74 @@ def test_an_end_while_the_model_runs_keeps_what_was_done(corpus, tmp_path, monke
     assert (tmp_path / "v" / "blocks.jsonl").read_bytes().count(b"\n") == 2
     run(tmp_path / "v", corpus, resume=True, workers=4)
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+
+
+def test_a_block_is_written_while_the_next_one_is_encoded(corpus, tmp_path, monkeypatch):
+    run(tmp_path / "whole", corpus)
+    second_begun = Event()
+    encode_planned, write = StandIn.encode_planned, VectorFolderWriter.write
+    turns: list[float] = []
+
+    def encode_and_tell(self, side, planned, advance):
+        turns.append(sys.getswitchinterval())
+        if len(turns) == 2:
+            second_begun.set()
+        return encode_planned(self, side, planned, advance)
+
+    def write_after_the_second_began(self, block, *files):
+        assert second_begun.wait(PATIENCE)
+        write(self, block, *files)
+
+    before = sys.getswitchinterval()
+    monkeypatch.setattr(StandIn, "encode_planned", encode_and_tell)
+    monkeypatch.setattr(VectorFolderWriter, "write", write_after_the_second_began)
+    run(tmp_path / "v", corpus)
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+    assert max(turns) < before == sys.getswitchinterval()
+
+
+def test_a_full_disk_ends_the_run_within_the_next_block(corpus, tmp_path, monkeypatch):
+    encode_planned, write = StandIn.encode_planned, VectorFolderWriter.write
+
+    def fail_at_the_second(self, block, *files):
+        if block.number == 1:
+            raise OutputError("v: No space left on device")
+        write(self, block, *files)
+
+    def encode_until_told(self, side, planned, advance):
+        end = time.monotonic() + PATIENCE
+        while StandIn.asked == 31 and time.monotonic() < end:
+            advance(0)
+        return encode_planned(self, side, planned, advance)
+
+    run(tmp_path / "whole", corpus)
+    with monkeypatch.context() as patch:
+        patch.setattr(StandIn, "encode_planned", encode_until_told)
+        patch.setattr(VectorFolderWriter, "write", fail_at_the_second)
+        with pytest.raises(OutputError, match="No space left"):
+            run(tmp_path / "v", corpus)
+    assert StandIn.asked == 31  # the third block was not finished
+    assert list(read_journal(tmp_path / "v")) == [0]
+    run(tmp_path / "v", corpus, resume=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+
+
+def test_a_corpus_is_read_one_block_ahead_by_another_thread():
+    read: list[int] = []
+
+    def items():
+        for number in range(4):
+            assert current_thread() is not main_thread()
+            read.append(number)
+            yield number
+        raise InputError("corpus.jsonl", 5, "nothing", "a record")
+
+    ahead = read_ahead(items())
+    for number in range(4):
+        assert next(ahead) == number
+        assert len(read) <= number + 2
+    with pytest.raises(InputError, match="line 5"):
+        next(ahead)
 
 
 def test_a_stream_that_breaks_keeps_the_blocks_before(corpus, tmp_path, monkeypatch):
