@@ -1,3 +1,4 @@
+import gc
 import hashlib
 import io
 import json
@@ -123,9 +124,11 @@ def test_a_block_is_written_while_the_next_one_is_encoded(corpus, tmp_path, monk
     second_begun = Event()
     encode_planned, write = StandIn.encode_planned, VectorFolderWriter.write
     turns: list[float] = []
+    kept: list[int] = []
 
     def encode_and_tell(self, side, planned, advance):
         turns.append(sys.getswitchinterval())
+        kept.append(gc.get_freeze_count())
         if len(turns) == 2:
             second_begun.set()
         return encode_planned(self, side, planned, advance)
@@ -140,6 +143,7 @@ def test_a_block_is_written_while_the_next_one_is_encoded(corpus, tmp_path, monk
     run(tmp_path / "v", corpus)
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
     assert max(turns) < before == sys.getswitchinterval()
+    assert min(kept) > 0 == gc.get_freeze_count()
 
 
 def test_a_full_disk_ends_the_run_within_the_next_block(corpus, tmp_path, monkeypatch):
