@@ -1,8 +1,8 @@
 """Inputs in numbered blocks, and folders that are written block by block and can be resumed.
 
 A folder holds the files of each block, a journal with one JSON line per finished block, and
-manifest.json. A kill costs the blocks that are not written yet. A file of lines is built from such a
-folder beside it, NAME.unfinished.
+manifest.json. A kill costs the blocks that are not written yet. A file of lines is built from such
+a folder beside it, NAME.unfinished.
 """
 
 import logging
