@@ -8,7 +8,6 @@ from denserk.models import devices
 from denserk.models.cross_encoder import PairScorer
 from denserk.models.generation import QUERIES, TextGenerator
 from denserk.models.text_encoder import TextEncoder
-from denserk.training import validation
 from tests.support.console import warnings_of
 
 CPU = torch.device("cpu")
@@ -75,24 +74,11 @@ def test_precision_and_device_decide_the_batches_of_all(
         budgets.append(budget)
         return []
 
-    monkeypatch.setattr("denserk.models.cross_encoder.by_length", by_length)
+    monkeypatch.setattr("denserk.models.token_budget.by_length", by_length)
     scorer.score([], [])
     assert budgets == [batch_tokens]
     given = TextEncoder(str(tiny()), compute=ComputeSettings(device=device, batch_tokens=100))
     assert given.batch_tokens == 100
-
-
-def test_validation_has_the_batches_of_float32(simulated_gpu, monkeypatch):
-    budgets = []
-
-    def by_length(lengths, budget):
-        budgets.append(budget)
-        return [[0]]
-
-    monkeypatch.setattr(validation, "by_length", by_length)
-    for device in (CPU, GPU):
-        validation.encode_tokens(lambda batch: batch.input_ids, [[1, 2]], 0, device)
-    assert budgets == [2048, 8192]
 
 
 def test_generation_has_larger_batches_on_a_cpu(writer, simulated_gpu, monkeypatch):
