@@ -167,7 +167,7 @@ def time_command(
 def recorded_dtype(folder: Path) -> str:
     """Return the precision that a folder of vectors records."""
     manifest = json.loads((folder / "manifest.json").read_text())
-    return str(manifest.get("model", {}).get("dtype", "unknown"))
+    return str(manifest["settings"]["dtype"])
 
 
 def time_peer(
