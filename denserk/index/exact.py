@@ -1,4 +1,4 @@
-"""Exact search over vectors in memory or in files, block by block, on a CPU or a GPU.
+"""Exact search over vectors in memory or in files, block by block, on a CPU.
 
 A sample of the passages shows which score a query's best passages will reach: its floor. Only
 products that reach the floor are taken out of a block's matrix of products. Where bfloat16 is fast,
@@ -29,14 +29,12 @@ from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
 from denserk.models.devices import on_threads
 
 BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
-WIDE_BLOCK = 16_384  # on a GPU, and for a few queries
+WIDE_BLOCK = 16_384  # for a few queries
 TILE = 256  # queries multiplied with a block at once
-FEW = 32  # up to so many queries a CPU waits for memory, and bfloat16 does not help
+FEW = 32  # up to so many queries the CPU waits for memory, and bfloat16 does not help
 SAMPLE = 16_384  # rows of the sample at most; a quarter of them for products in float32
 SURE = 4.0  # standard deviations by which the floor lies below the sample's estimate
 PADDING = 64  # products are made of a multiple of so many rows
-PAIRS = 8192  # pairs of vectors copied together
-GPU_SHARE = 0.5  # share of a GPU's free memory that vectors may occupy between searches
 UNIT = 2.0**-8  # unit roundoff of bfloat16
 SUMS = 2.0**-22  # four times the unit roundoff of float32: the error of each term of a sum
 LARGEST = 1e38  # products that may be larger are computed in float32, and checked
@@ -48,7 +46,7 @@ class ExactIndex:
 
     Vectors are float32 or float16. A passage of several, which are neighbours, is returned once, as
     the row of its best vector. Scores are inner products, or negative squared distances. With
-    `bfloat16`, a CPU finds candidates in bfloat16; a GPU that can always does.
+    `bfloat16`, candidates are found in bfloat16.
 
     A vector that is not finite, or a score too large for float32, is a NotFiniteError.
 
@@ -65,25 +63,15 @@ class ExactIndex:
         self,
         vectors: StoredVectors,
         metric: Metric = Metric.INNER,
-        device: str = "cpu",
         vectors_per_passage: int = 1,
         *,
         bfloat16: bool = False,
     ) -> None:
         self._vectors, self._metric, self._size = vectors, metric, vectors_per_passage
-        self._device = torch.device(device)
-        self._on_gpu = self._device.type == "cuda"
-        if self._on_gpu:
-            bfloat16 = torch.cuda.is_bf16_supported(False)
-            free = torch.cuda.mem_get_info(self._device)[0]
-            # the error bound holds for sums in float32
-            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        self._stays = self._on_gpu and len(vectors) * vectors[:1].nbytes < GPU_SHARE * free
-        self._resident: list[tuple[int, Tensor]] = []
         self._bfloat16 = bfloat16 and metric is Metric.INNER
         self._sample: Tensor | None = None
         self.dimension = int(vectors.shape[1])
-        self._mean = torch.zeros(self.dimension, device=self._device)
+        self._mean = torch.zeros(self.dimension)
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -91,13 +79,13 @@ class ExactIndex:
     @torch.inference_mode()
     def search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best passages for each of (B, D) queries, each as its best row."""
-        asked = torch.from_numpy(np.array(queries, np.float32)).to(self._device)
+        asked = torch.from_numpy(np.array(queries, np.float32))
         passages = len(self) // self._size
         kept = min(depth, passages)
         scores, rows = padding(len(asked), depth)
         if not len(asked) or not kept:
             return scores, rows
-        few = len(asked) <= FEW and not self._on_gpu
+        few = len(asked) <= FEW
         in_bfloat16 = self._bfloat16 and not few
         floors = np.full(len(asked), -np.inf, np.float32)
         if not few and passages >= max(BLOCK, 8 * depth):
@@ -107,7 +95,7 @@ class ExactIndex:
             scores[:, :kept], rows[:, :kept] = self._scan(asked, floors, kept, in_bfloat16)
         short = np.flatnonzero((rows[:, kept - 1] < 0) | (scores[:, kept - 1] < floors))
         if len(short):
-            again = asked[torch.from_numpy(short).to(self._device)]
+            again = asked[torch.from_numpy(short)]
             floors = np.full(len(short), -np.inf, np.float32)
             scores[short, :kept], rows[short, :kept] = self._scan(again, floors, kept, in_bfloat16)
         self._refuse_missing(rows[:, :kept])
@@ -132,16 +120,11 @@ class ExactIndex:
         low_queries, offsets, slopes = self._bounds(queries)
         longest_query = float(queries.double().norm(dim=1).max())
         mean_length = float(self._mean.double().norm())
-        rows = BLOCK if len(queries) > FEW and not self._on_gpu else WIDE_BLOCK
+        rows = BLOCK if len(queries) > FEW else WIDE_BLOCK
         rows = max(rows // self._size, 1) * self._size
-        blocks = (
-            (first, torch.from_numpy(self._vectors[first : first + rows]).to(self._device))
-            for first in range(0, len(self), rows)
-        )
-        if self._stays:
-            self._resident = self._resident or list(blocks)
-        for first, stored in self._resident or blocks:
-            block, centred, longest = stored.float(), None, 0.0
+        for first in range(0, len(self), rows):
+            block = torch.from_numpy(self._vectors[first : first + rows]).float()
+            centred, longest = None, 0.0
             if in_bfloat16:
                 centred = block - self._mean
                 longest = float(torch.linalg.vector_norm(centred, dim=1).max())
@@ -161,7 +144,7 @@ class ExactIndex:
                     limits = limits.bfloat16()
                     limits -= limits.abs() * UNIT * 2  # one lower: products are rounded too
                 found = self._reaching(block, queries[tile], products, limits)
-                numbers, columns, scores = _on_host(*found)
+                numbers, columns, scores = (part.numpy() for part in found)
                 best.add(columns + start, numbers + first, scores)
         return best.table()
 
@@ -174,9 +157,8 @@ class ExactIndex:
         """
         parts = products.reshape(-1, self._size, len(queries))
         most = products if self._size == 1 else parts.amax(1)
-        limits = limits.to(self._device, non_blocking=True)
         in_bfloat16 = products.dtype is torch.bfloat16
-        if in_bfloat16 and most.device.type == "cpu" and bool((limits > 0).all()):
+        if in_bfloat16 and bool((limits > 0).all()):
             # positive bfloat16 numbers order as their bits, which NumPy compares 8 times faster
             bits, lowest = (part.view(torch.int16).numpy() for part in (most, limits))
             reaching = torch.from_numpy(bits >= lowest)
@@ -212,7 +194,7 @@ class ExactIndex:
             wanted = min(SAMPLE // (1 if self._bfloat16 else 4) // self._size, passages)
             firsts = np.arange(wanted) * passages // wanted * self._size
             rows = (firsts[:, None] + np.arange(self._size)).ravel()
-            drawn = torch.from_numpy(self._vectors[rows].astype(np.float32)).to(self._device)
+            drawn = torch.from_numpy(self._vectors[rows].astype(np.float32))
             if self._bfloat16:
                 self._mean = _mean(drawn, rows)
                 drawn = (drawn - self._mean).bfloat16()
@@ -229,8 +211,8 @@ class ExactIndex:
                 scores = self._scores(self._sample, tile).T
             if self._size > 1:
                 scores = scores.reshape(len(tile), -1, self._size).amax(2)
-            partitioned = np.partition(scores.float().cpu().numpy(), place, axis=1)
-            centre = (tile.double() @ self._mean.double()).cpu().numpy()
+            partitioned = np.partition(scores.float().numpy(), place, axis=1)
+            centre = (tile.double() @ self._mean.double()).numpy()
             floors[start : start + TILE] = partitioned[:, place] + centre
         return floors
 
@@ -245,16 +227,7 @@ class ExactIndex:
         sums = lengths * (SUMS * self.dimension)
         offsets = precise @ mean + sums * mean.norm()
         slopes = (precise - low.double()).norm(dim=1) * (1 + UNIT) + lengths * UNIT + sums
-        return low, offsets.cpu().numpy(), slopes.cpu().numpy()
-
-
-def _on_host(rows: Tensor, columns: Tensor, scores: Tensor) -> tuple[Rows, Rows, Scores]:
-    """Copy the (P,) rows, queries and scores of hits to the host, from a GPU at once."""
-    if scores.device.type == "cpu":
-        return rows.numpy(), columns.numpy(), scores.numpy()
-    # float64 holds every float32, and whole numbers up to 2**53
-    hits = torch.stack([rows.double(), columns.double(), scores.double()]).cpu().numpy()
-    return hits[0].astype(np.int64), hits[1].astype(np.int64), hits[2].astype(np.float32)
+        return low, offsets.numpy(), slopes.numpy()
 
 
 def _mean(vectors: Tensor, rows: Rows) -> Tensor:
@@ -286,9 +259,6 @@ def _first_not_finite(values: Tensor) -> int | None:
 
 def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """(P,) float32 products of rows of (n, D), ascending, and columns of (B, D) queries."""
-    if block.device.type != "cpu":
-        parts = (slice(first, first + PAIRS) for first in range(0, max(len(rows), 1), PAIRS))
-        return torch.cat([(block[rows[some]] * queries[columns[some]]).sum(1) for some in parts])
     begins = torch.searchsorted(rows, torch.arange(len(block) + 1))
     shape, values = (len(block), len(queries)), torch.zeros(len(rows))
     with warnings.catch_warnings():

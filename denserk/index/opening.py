@@ -370,19 +370,18 @@ def _open_exact(
     import torch
 
     from denserk.index.exact import ExactIndex
+    from denserk.index.exact_gpu import GpuExactIndex
     from denserk.models.devices import choose_device, has_bfloat16
 
     if threads:
         torch.set_num_threads(threads)
     if device == "auto" and not torch.cuda.is_available():
         device = "cpu"
-    return ExactIndex(
-        folder.ChainedVectors(parts),
-        metric,
-        str(choose_device(device)),
-        vectors_per_passage,
-        bfloat16=has_bfloat16(),
-    )
+    chosen_device = choose_device(device)
+    stored = folder.ChainedVectors(parts)
+    if chosen_device.type == "cuda":
+        return GpuExactIndex(stored, metric, str(chosen_device), vectors_per_passage)
+    return ExactIndex(stored, metric, vectors_per_passage, bfloat16=has_bfloat16())
 
 
 def _open_bm25(

@@ -37,7 +37,7 @@ def test_encode_search_and_rerank(toy, tiny_agg, tiny_reranker, monkeypatch, sim
     on_both("search", **searched)
     reranked = {"run": "cpu.trec", "topics": "queries.tsv", "corpus": "corpus.jsonl"}
     on_both("rerank", model=tiny_reranker(), **reranked, output="{device}-reranked.trec")
-    for module in ("models/text_encoder.py", "index/exact.py", "models/cross_encoder.py"):
+    for module in ("models/text_encoder.py", "index/exact_gpu.py", "models/cross_encoder.py"):
         assert any(module in wait for wait in simulated_gpu.waits)
     for name in ("{}.trec", "{}-reranked.trec"):
         expected_run = read_run_scores(name.format("cpu"))

@@ -1,12 +1,15 @@
 """Section `exact-search`: the hits of the card's exact search beside those of the CPU's."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import Metric
 from denserk.index.exact import ExactIndex
+from denserk.index.exact_gpu import GpuExactIndex
+from denserk.index.searcher import SearchableIndex
 from tests.gpu.setup import Setup, counted
 
 
@@ -51,13 +54,25 @@ def exact_search(setup: Setup) -> None:
     for case in CASES:
         with setup.report.attempt(f"exact search, {case.name}"):
             stored = vectors.astype(np.float16) if case.half else vectors
-            settings = (stored, case.metric)
-            of_cpu = ExactIndex(*settings, "cpu", case.vectors_per_passage)
-            of_device = ExactIndex(*settings, setup.device, case.vectors_per_passage)
+            settings = (stored, case.metric, case.vectors_per_passage)
+            of_cpu = exact_index("cpu", *settings)
+            of_device = exact_index(setup.device, *settings)
             for count in (1, many):
                 expected = of_cpu.search(queries[:count], case.depth)
                 found = of_device.search(queries[:count], case.depth)
                 compare(setup, f"exact search, {case.name}, {counted(count)}", expected, found)
+
+
+def exact_index(
+    device: str,
+    vectors: NDArray[Any],
+    metric: Metric = Metric.INNER,
+    vectors_per_passage: int = 1,
+) -> SearchableIndex:
+    """Return the exact search of a device."""
+    if device == "cpu":
+        return ExactIndex(vectors, metric, vectors_per_passage)
+    return GpuExactIndex(vectors, metric, device, vectors_per_passage)
 
 
 def compare(

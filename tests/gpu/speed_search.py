@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denserk.index.exact import ExactIndex
+from tests.gpu.correct_search import exact_index
 from tests.gpu.measuring import Load, median_seconds
 from tests.gpu.setup import Setup, counted
 
@@ -85,7 +85,7 @@ def time_denserk(
 ) -> dict[tuple[int, int], Answers]:
     """Measure denserk's exact search; return its answers by depth and number of queries."""
     report = setup.report
-    index = ExactIndex(stored, device=setup.device)
+    index = exact_index(setup.device, stored)
     start = time.perf_counter()
     index.search(queries[:1], 100)
     report.measure(f"search {name}, first query", time.perf_counter() - start, "s")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from denserk.config.retrieval import Metric
 from denserk.index import exact
@@ -10,8 +9,6 @@ from denserk.index.exact import ExactIndex
 from tests.support.index_folders import whole_numbers
 
 MANY = 2600  # rows: more than a block, and no whole number of them
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, GPU])]
 
 
 def reference(vectors, queries, depth, metric=Metric.INNER, size=1):
@@ -60,16 +57,15 @@ def _room(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("_room")
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("bfloat16", [True, False])
 @pytest.mark.parametrize(
     "kind", ["random", "far", "clustered", "equal", "negative", "cancelling", "wide"]
 )
-def test_real_numbers(kind, bfloat16, device):
+def test_real_numbers(kind, bfloat16):
     vectors, queries = collection(kind)
     products = queries.astype(np.float64) @ vectors.T.astype(np.float64)
     sorted_products = -np.sort(-products, axis=1)
-    index = ExactIndex(vectors, device=device, bfloat16=bfloat16)
+    index = ExactIndex(vectors, bfloat16=bfloat16)
     for count, depth in ((1, 5), (3, 100), (40, 1), (40, 20), (40, 300)):
         scores, rows = index.search(queries[:count], depth)
         found = np.take_along_axis(products[:count], rows, 1)
@@ -83,17 +79,16 @@ def test_real_numbers(kind, bfloat16, device):
 
 
 @pytest.mark.usefixtures("_room")
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("bfloat16", [True, False])
 @pytest.mark.parametrize("metric", Metric)
 @pytest.mark.parametrize("size", [1, 4])
-def test_ties_passages_and_distances(monkeypatch, bfloat16, metric, size, device):
+def test_ties_passages_and_distances(monkeypatch, bfloat16, metric, size):
     monkeypatch.setattr(exact, "BLOCK", 130)
     monkeypatch.setattr(exact, "WIDE_BLOCK", 300)
     vectors, queries = whole_numbers(1, 2000), whole_numbers(2, 40)
-    index = ExactIndex(vectors, metric, device, size, bfloat16=bfloat16)
+    index = ExactIndex(vectors, metric, size, bfloat16=bfloat16)
     right = reference(vectors, queries, 30, metric, size)
-    for count in (1, 3, 40, 40):  # the last time, sample and a GPU's blocks are there already
+    for count in (1, 3, 40, 40):  # the last time, the sample is there already
         scores, rows = index.search(queries[:count], 30)
         assert (scores == right[0][:count]).all()
         assert (rows == right[1][:count]).all()

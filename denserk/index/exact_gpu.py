@@ -1,0 +1,146 @@
+"""Exact search on a GPU: products in float32, the best of each block of vectors, the best of all.
+
+The vectors stay on the GPU between searches where they take at most half of its free memory. Others
+are copied to it at each search, one block at a time.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from denserk.config.retrieval import Metric
+from denserk.errors import NotFiniteError
+from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, in_order, padding
+
+BLOCK = 131_072  # vectors multiplied at once
+TILE = 1024  # queries multiplied at once
+PADDING = 64  # a block has a multiple of so many vectors
+SHARE = 0.5  # of a GPU's free memory, which vectors may occupy between searches
+
+
+class GpuExactIndex:
+    """Exact search over (N, D) vectors, in memory or mapped from files, on a GPU.
+
+    Vectors are float32 or float16. A passage of several, which are neighbours, is returned once, as
+    the row of its best vector. Scores are inner products, or negative squared distances. Which of
+    the passages that tie at the depth are returned is not specified.
+
+    A vector that is not finite, or a score too large for float32, is a NotFiniteError.
+    """
+
+    is_exhaustive = True
+    breadth: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        vectors: StoredVectors,
+        metric: Metric = Metric.INNER,
+        device: str = "cuda",
+        vectors_per_passage: int = 1,
+    ) -> None:
+        self._vectors = vectors
+        self._metric = metric
+        self._device = torch.device(device)
+        self._size = vectors_per_passage
+        self.dimension = int(vectors.shape[1])
+        whole_passages = max(BLOCK // vectors_per_passage, 1) * vectors_per_passage
+        self._block_rows = min(whole_passages, len(vectors))
+        # Another number of rows may have another kernel, whose sums end in other digits. With all
+        # blocks of one length, equal vectors have equal scores wherever they are.
+        self._padded_rows = self._block_rows + -self._block_rows % PADDING
+        free_memory, _ = torch.cuda.mem_get_info(self._device)
+        self._stays = len(vectors) * vectors[:1].nbytes < SHARE * free_memory
+        self._resident: list[tuple[int, Tensor]] = []
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def reconstruct(self, rows: Rows) -> Vectors:
+        """Return the (N, D) vectors of rows in ascending order."""
+        return self._vectors[rows].astype(np.float32)
+
+    @torch.inference_mode()
+    def search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
+        """Return the `depth` best passages for each of (B, D) queries, each as its best row."""
+        scores, rows = padding(len(queries), depth)
+        kept = min(depth, len(self) // self._size)
+        if not len(queries) or not kept:
+            return scores, rows
+        asked = torch.from_numpy(np.array(queries, np.float32)).to(self._device)
+        tiles = torch.split(asked, TILE)
+        best: list[Hits | None] = [None] * len(tiles)
+        # NaN and infinity survive a sum, so that the GPU is asked once
+        sum_of_products = torch.zeros((), device=self._device)
+        for first, block in self._blocks():
+            for number, tile in enumerate(tiles):
+                products = self._products(tile, block)
+                sum_of_products += products.sum()
+                best[number] = merged(best[number], self._best(products, first, kept), kept)
+        if not bool(torch.isfinite(sum_of_products)):
+            self._refuse_non_finite(tiles)
+        found = [hits for hits in best if hits is not None]
+        all_scores = torch.cat([hits_scores for hits_scores, _ in found]).cpu().numpy()
+        all_rows = torch.cat([hits_rows for _, hits_rows in found]).cpu().numpy()
+        scores[:, :kept], rows[:, :kept] = in_order(all_scores, all_rows)
+        return scores, rows
+
+    def _blocks(self) -> Iterable[tuple[int, Tensor]]:
+        """Return the vectors in blocks on the GPU, (n, D), each with its first row."""
+        if not self._stays:
+            return self._copied_blocks()
+        if not self._resident:
+            self._resident = list(self._copied_blocks())
+        return self._resident
+
+    def _copied_blocks(self) -> Iterator[tuple[int, Tensor]]:
+        for first in range(0, len(self), self._block_rows):
+            rows = self._vectors[first : first + self._block_rows]
+            yield first, torch.from_numpy(rows).to(self._device)
+
+    def _products(self, queries: Tensor, block: Tensor) -> Tensor:
+        """Score a block: (B, D), (n, D) -> (B, n) float32, higher is closer."""
+        vectors = block.float()
+        padded = vectors
+        missing = self._padded_rows - len(block)
+        if missing:
+            padded = F.pad(vectors, (0, 0, 0, missing))
+        products = (queries @ padded.T)[:, : len(block)]
+        if self._metric is Metric.INNER:
+            return products
+        lengths = queries.square().sum(1)[:, None] + vectors.square().sum(1)
+        return (2 * products - lengths).clamp(max=0.0)
+
+    def _best(self, products: Tensor, first: int, depth: int) -> "Hits":
+        """Return scores and rows of a block's best passages: (B, n) -> (B, K) each.
+
+        `first` is the block's first row.
+        """
+        of_passages, part = products.reshape(len(products), -1, self._size).max(2)
+        scores, passages = of_passages.topk(min(depth, of_passages.shape[1]), dim=1)
+        rows = first + passages * self._size + part.gather(1, passages)
+        return scores, rows
+
+    def _refuse_non_finite(self, tiles: tuple[Tensor, ...]) -> None:
+        """Raise a NotFiniteError for the first vector with a score that is not finite, if any."""
+        for first, block in self._blocks():
+            for tile in tiles:
+                damaged = (~torch.isfinite(self._products(tile, block))).any(0).nonzero()
+                if len(damaged):
+                    raise NotFiniteError(first + int(damaged[0]))
+
+
+Hits = tuple[Tensor, Tensor]  # (B, K) scores and rows
+
+
+def merged(hits: Hits | None, others: Hits, depth: int) -> Hits:
+    """Return the best of two sets of hits, at most `depth` for each query."""
+    if hits is None:
+        return others
+    scores = torch.cat([hits[0], others[0]], dim=1)
+    rows = torch.cat([hits[1], others[1]], dim=1)
+    best_scores, places = scores.topk(min(depth, scores.shape[1]), dim=1)
+    return best_scores, rows.gather(1, places)
