@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Event
 from types import TracebackType
 from typing import Self
@@ -41,7 +41,12 @@ class WriterThread:
         traceback: TracebackType | None,
     ) -> None:
         """Wait for the calls that were submitted; raise the error of one, unless there is one."""
-        self._pool.shutdown()
+        try:
+            wait(self._calls)
+        finally:
+            # An interrupt may have ended the wait: the caller cleans up, and nothing writes then.
+            wait(self._calls)
+            self._pool.shutdown()
         if error is None:
             self.raise_error()
 

@@ -1,5 +1,7 @@
 """Calls in a thread of its own: in order, few at a time, and an error is heard of at once."""
 
+import signal
+import time
 from functools import partial
 from threading import Event, current_thread, main_thread
 
@@ -82,3 +84,24 @@ def test_what_was_submitted_before_an_error_of_the_caller_is_done():
     with pytest.raises(KeyboardInterrupt):
         write_all()
     assert written == [0, 1]
+
+
+def test_an_interrupt_at_the_end_leaves_nothing_running():
+    at_the_end = Event()
+    written: list[str] = []
+
+    def write():
+        assert at_the_end.wait(PATIENCE)
+        time.sleep(0.2)  # until the caller waits for this call
+        signal.pthread_kill(main_thread().ident, signal.SIGINT)
+        time.sleep(0.5)
+        written.append("all")
+
+    def write_all():
+        with WriterThread() as thread:
+            thread.submit(write)
+            at_the_end.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        write_all()
+    assert written == ["all"]
