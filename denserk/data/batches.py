@@ -205,7 +205,8 @@ class PlannedTexts:
         makes for `batch_tokens`.
         """
         ids = [text for batch in self.batches[done:] for text in without_padding(batch)]
-        places = torch.cat(self.members[done:])
+        no_places = torch.empty(0, dtype=torch.int64)  # of a block without texts
+        places = torch.cat([no_places, *self.members[done:]])
         again = plan(ids, self.pad_id, batch_tokens, batch_size, enough)
         return replace(
             again, count=self.count, members=tuple(places[rows] for rows in again.members)

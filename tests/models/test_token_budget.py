@@ -68,6 +68,7 @@ def test_vectors_are_those_of_small_batches(tiny, limited, caplog, side):
     encoder = encoder_of(tiny(), device="cpu")
     texts = PASSAGES if side == "passage" else TEXT_QUERIES
     later = encoder.plan(side, texts[3:])  # divided before anyone knew
+    nothing = encoder.plan(side, [])  # of a block that --update copies
     limited()
     done: list[int] = []
     vectors = encoder.encode_planned(side, encoder.plan(side, texts), done.append)
@@ -82,6 +83,7 @@ def test_vectors_are_those_of_small_batches(tiny, limited, caplog, side):
     assert vectors.tobytes() == expected.tobytes()
     found = encoder.encode_planned(side, later)
     assert found.tobytes() == small.encode_planned(side, small.plan(side, texts[3:])).tobytes()
+    assert encoder.encode_planned(side, nothing).shape == (0, encoder.dimension)
     assert halvings(caplog) == sizes
 
 
