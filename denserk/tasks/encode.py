@@ -202,8 +202,12 @@ def quick_turns() -> Iterator[None]:
 def old_objects_kept() -> Iterator[None]:
     """Leave the objects that there are, most of them of libraries, out of garbage collection.
 
-    All threads stand still in it, and going through these objects takes a tenth of a second.
+    All threads stand still in it, and going through these objects takes a tenth of a second. What
+    a caller left out itself, such as a server before it forks, stays as it is.
     """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.freeze()
     try:
         yield
@@ -278,12 +282,12 @@ def as_in_earlier_work(compute: ComputeSettings, earlier: Manifest | None) -> Co
     earlier_model = earlier.made_from["model"]
     if compute.backend is Backend.AUTO:
         # absent where the vectors were encoded before manifests recorded it: by torch
-        backend = earlier_model.get("backend", Backend.TORCH)
-        compute = replace(compute, backend=Backend(backend))
+        backend = Backend(earlier_model.get("backend") or Backend.TORCH)
+        compute = replace(compute, backend=backend)
     if compute.batch_tokens is None:
         compute = replace(compute, batch_tokens=earlier.settings.get("batch_tokens"))
     if compute.dtype is DtypeChoice.AUTO:
-        dtype = Dtype(earlier_model.get("dtype", Dtype.FLOAT32))
+        dtype = Dtype(earlier_model.get("dtype") or Dtype.FLOAT32)
         on_cpu = devices.use_device(compute.device).type == "cpu"
         # a CPU computes no float16: that the device is another one is an error later
         if not (on_cpu and dtype is Dtype.FLOAT16):

@@ -146,6 +146,16 @@ def test_a_block_is_written_while_the_next_one_is_encoded(corpus, tmp_path, monk
     assert min(kept) > 0 == gc.get_freeze_count()
 
 
+def test_what_the_caller_froze_stays_frozen(corpus, tmp_path):
+    gc.freeze()  # as a server does before it forks
+    try:
+        frozen = gc.get_freeze_count()
+        run(tmp_path / "v", corpus)
+        assert gc.get_freeze_count() > frozen / 2  # some of them are gone by themselves
+    finally:
+        gc.unfreeze()
+
+
 def test_a_full_disk_ends_the_run_within_the_next_block(corpus, tmp_path, monkeypatch):
     encode_planned, write = StandIn.encode_planned, VectorFolderWriter.write
 
