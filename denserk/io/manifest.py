@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from denserk.config import recorded
-from denserk.config.encoding import Dtype, Representation
+from denserk.config.encoding import Backend, Dtype, Representation
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, select
 from denserk.config.retrieval import Engine, Metric
@@ -101,12 +101,13 @@ COUNT, SIZE = range(2**63), range(1, 2**63)
 _MODEL: Rule = {"name?": str, "fingerprint?": str, "representation?": dict, "text?": dict}
 _MODEL |= {"queries_of?": _MODEL, "metric?": tuple(Metric)}
 _MODEL |= {"dtype?": tuple(Dtype), "head_dtype?": tuple(Dtype)}
+_MODEL |= {"backend?": (Backend.TORCH, Backend.OPENVINO)}
 _SIZES = {"count?": COUNT, "dimension?": SIZE, "vectors_per_passage?": SIZE}
 _ENGINE = {"engine?": tuple(Engine), "type?": str, "metric?": tuple(Metric)}
 # rules of settings and of contents, by kind
 _FIELDS: dict[Kind, tuple[Rule, Rule]] = {
     Kind.VECTORS: (
-        {"shard_id?": COUNT, "shard_num?": SIZE, "block_size?": SIZE},
+        {"shard_id?": COUNT, "shard_num?": SIZE, "block_size?": SIZE, "batch_tokens?": SIZE},
         {**_SIZES, "dtype?": DTYPES, "blocks?": COUNT, "journal_sha256?": str},
     ),
     Kind.INDEX: (

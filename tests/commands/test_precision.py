@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from denserk.commands.app import run
+from denserk.config.encoding import Backend, ComputeSettings, DtypeChoice
 from denserk.io.manifest import Kind, read_any_manifest, read_manifest
+from denserk.tasks.encode import as_in_earlier_work
 from tests.support.console import warnings_of
 from tests.support.faults import contents
 
@@ -91,6 +93,29 @@ def test_resuming_and_updating_keep_precision_and_batches(folder, simulated_gpu,
     assert encode("later", "--update", "whole") == 0
     assert recorded("later") == "float32"
     assert encode("other", "--update", "whole", "--bf16") == 1
+
+
+@pytest.mark.parametrize("name", ["dtype", "backend"])
+def test_vectors_that_record_no_way_of_computing_are_of_torch_in_float32(
+    folder, simulated_gpu, name
+):
+    assert encode("v", "--dtype", "float32", "--backend", "torch") == 0
+    change_manifest(folder / "v" / "manifest.json", {name: None})
+    compute = as_in_earlier_work(ComputeSettings(), read_manifest("v", Kind.VECTORS))
+    assert compute.dtype is DtypeChoice.FLOAT32
+    assert compute.backend is Backend.TORCH
+
+
+def test_a_manifest_of_impossible_batches_is_named(folder, capsys):
+    assert encode("v", device="cpu") == 0
+    path = folder / "v" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["settings"]["batch_tokens"] = "many"
+    path.write_text(json.dumps(manifest))
+    capsys.readouterr()
+    assert encode("later", "--update", "v", device="cpu") == 1
+    message = capsys.readouterr().err
+    assert "settings.batch_tokens that is 'many'; expected a number from 1 on" in message
 
 
 def test_float16_of_a_gpu_is_not_resumed_on_a_cpu(folder, simulated_gpu, capsys):
