@@ -1,7 +1,8 @@
 """Models of transformers that sample queries (doc2query) or continuations for passages.
 
 Tokens are drawn with torch's own generator, which is seeded for each block of passages. The texts
-of a block depend on the block, the seed, the batch settings and the machine, but on no other block.
+of a block depend on the block, the seed, the batch settings and the machine, but on no other block;
+where memory lacked in an earlier block, also on the smaller batches since then.
 """
 
 from collections.abc import Mapping, Sequence

@@ -129,7 +129,7 @@ def _judged_queries(
 
 
 def token_budget() -> TokenBudget:
-    """Return the batch size of a run's validations, which halves where memory lacks."""
+    """Return the batch size of a run's validations, on any device; it halves where memory lacks."""
     work = "validating with {texts} texts of {tokens} tokens"
     return TokenBudget(BATCH_TOKENS, work, shorten=SHORTEN, option=None)
 
