@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -121,6 +122,18 @@ def test_states_are_the_same_bits_where_padding_is_known(tiny, kind, lengths):
         layers = [layer.eval() for layer in backbone.new_layers(1)]
         expected_after = backbone.run_layers(layers, expected[0], unknown)
         assert torch.equal(backbone.run_layers(layers, expected[0], batch), expected_after)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_an_encoder_that_is_configured_as_a_decoder_stays_causal(tiny, kind, tmp_path):
+    folder = shutil.copytree(tiny(kind), tmp_path / "causal")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"is_decoder": True}))
+    backbone = StoredEncoder.read(folder).backbone().eval()
+    with torch.inference_mode():
+        alone = backbone(pad([[2, 9, 14]], pad_id=1))
+        beside_a_longer = backbone(pad([[2, 9, 14], [2, 9, 14, 30, 8, 3]], pad_id=1))
+    torch.testing.assert_close(beside_a_longer[:, :3], alone.expand(2, -1, -1))
 
 
 def test_attention_of_a_batch_with_known_padding(tiny):
