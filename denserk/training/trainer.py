@@ -149,6 +149,8 @@ class Trainer:
         # of the steps since the last line of the log: sums of the losses, and their number
         self._sums: Terms = {}
         self._summed = 0
+        # how many of them have a gradient without a norm; a GPU counts, so that nobody waits for it
+        self._steps_without_norm = torch.zeros((), dtype=torch.int64, device=device)
         # of the last step
         self._grad_norm: Tensor | float = 0.0
         self._learning_rate = 0.0
@@ -285,6 +287,7 @@ class Trainer:
         self._scaler.unscale_(self._optimizer)
         limit = self.settings.max_grad_norm or torch.inf
         self._grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        self._steps_without_norm += ~torch.isfinite(self._grad_norm)
         self._learning_rate = self._scheduler.get_last_lr()[0]
         self._scaler.step(self._optimizer)
         self._scaler.update()
@@ -322,19 +325,26 @@ class Trainer:
         norm = float(self._grad_norm)
         if isfinite(norm):
             values["grad_norm"] = norm
-        elif self._scaler.is_enabled():
-            logger.info(
-                f"step {self.step_number:,} was skipped: a gradient was too large for float16; the "
-                "next ones are scaled by less"
-            )
+        if self._scaler.is_enabled():
+            self._log_skipped_steps()
         for name, mean in losses.items():
             values[f"loss_{name}"] = mean
         self._log(values)
         self._sums = {}
         self._summed = 0
+        self._steps_without_norm.zero_()
         self._notes |= {"loss": loss, **shares}
         if len(losses) > 1:
             self._notes |= losses
+
+    def _log_skipped_steps(self) -> None:
+        """Say how many steps since the last line of the log were skipped in float16, if any."""
+        skipped = int(self._steps_without_norm)
+        if skipped:
+            logger.info(
+                f"step {self.step_number:,}: skipped {skipped:,} of the last {self._summed:,} steps, "
+                "as a gradient was too large for float16; the next ones are scaled by less"
+            )
 
     def _validate(self, measure: Measure) -> None:
         """Measure the model; keep it if it is the best so far, stop if it was long ago."""
@@ -406,6 +416,7 @@ class Trainer:
         state["random"] = random_states_by_rank
         state["sums"] = self._sums
         state["summed"] = self._summed
+        state["steps_without_norm"] = self._steps_without_norm
         log = {"step": self.step_number, "stopped": self._stopped, "log_history": self.history}
         folder = self.checkpoints_folder / f"checkpoint-{self.step_number}"
         with whole_folder(folder, is_part=True) as part:
@@ -431,6 +442,8 @@ class Trainer:
             getattr(self, f"_{name}").load_state_dict(state[name])
         self._sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self._summed = state["summed"]
+        steps_without_norm = state.get("steps_without_norm", 0)  # earlier versions did not count
+        self._steps_without_norm.fill_(int(steps_without_norm))
         rank, _ = devices.world()
         cpu_state, *gpu_states = state["random"][rank]
         torch.set_rng_state(cpu_state)

@@ -138,8 +138,15 @@ def test_steps_whose_gradients_are_too_large_for_float16_are_said_to_be_skipped(
     assert skipped[0]
     assert not skipped[-1]
     assert "null" not in (tmp_path / "out" / "training.json").read_text().partition('"log"')[2]
-    messages = [message for message in caplog.messages if "was skipped: a gradient" in message]
+    messages = [message for message in caplog.messages if ": skipped 1 of the last 1" in message]
     assert len(messages) == sum(skipped)
+    caplog.clear()
+    options |= {"logging_steps": 16, "save_steps": 1}
+    with stopped_at(8, [(Trainer, "training_step")]), pytest.raises(Stopped):
+        tune(tmp_path / "seldom", model, train, **options, device="cuda")
+    tune(tmp_path / "seldom", model, train, **options, device="cuda", resume=True)
+    said = f"step 16: skipped {sum(skipped)} of the last 16 steps, as a gradient was too large"
+    assert [said in message for message in caplog.messages].count(True) == 1
 
 
 @pytest.mark.parametrize("objective", [Objective.COSINE_MSE, Objective.TRIPLET])
