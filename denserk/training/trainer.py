@@ -342,8 +342,8 @@ class Trainer:
         skipped = int(self._steps_without_norm)
         if skipped:
             logger.info(
-                f"step {self.step_number:,}: skipped {skipped:,} of the last {self._summed:,} steps, "
-                "as a gradient was too large for float16; the next ones are scaled by less"
+                f"step {self.step_number:,}: skipped {skipped:,} of the last {self._summed:,} "
+                "steps, as a gradient was too large for float16; the next ones are scaled by less"
             )
 
     def _validate(self, measure: Measure) -> None:

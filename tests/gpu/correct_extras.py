@@ -107,7 +107,7 @@ def with_little_memory(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def check_encoding_memory(setup: Setup, name: str) -> None:
-    """`encode` goes on with smaller batches, or says what to do."""
+    """`encode` says so, and goes on with smaller batches."""
     passages = [
         Passage(f"long{number}", " ".join([passage.text] * 10))
         for number, passage in enumerate(timed_passages(setup, 4000))
@@ -119,8 +119,7 @@ def check_encoding_memory(setup: Setup, name: str) -> None:
         *("--device", "cuda", "--dtype", "float32", "--passage-max-length", "512"),
         *("--batch-tokens", "8000000", "--block-size", "4000"),
     )
-    goes_on = done.returncode == 0
-    judge_message(setup, name, done, goes_on=goes_on)
+    judge_message(setup, name, done, goes_on=True)
 
 
 def check_training_memory(setup: Setup, name: str) -> None:

@@ -1,6 +1,5 @@
 """Section `finetune`: loss curves of the card beside those of the CPU, without dropout."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,12 +81,11 @@ def finetune(setup: Setup) -> None:
                     first=float(expected[0]),
                     last=float(expected[-1]),
                     last_found=float(found[-1]),
-                    **unusual_norms(folder),
+                    **missing_norms(folder),
                 )
 
 
-def unusual_norms(folder: Path) -> dict[str, Any]:
-    """Return how many steps have a gradient norm that is no number, if any has: GradScaler's."""
-    norms = [entry["grad_norm"] for entry in log_of(folder) if "grad_norm" in entry]
-    count = sum(norm is None or not math.isfinite(norm) for norm in norms)
+def missing_norms(folder: Path) -> dict[str, Any]:
+    """Return how many steps are logged without a gradient norm, if any is: GradScaler's."""
+    count = sum("loss" in entry and "grad_norm" not in entry for entry in log_of(folder))
     return {"steps_without_norm": count} if count else {}
