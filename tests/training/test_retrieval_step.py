@@ -173,6 +173,18 @@ def test_a_shared_encoder_reads_both_sides_at_once(tiny, name, untie):
     torch.testing.assert_close(passages.values, expected.values)
 
 
+@pytest.mark.parametrize(("kind", "pad_id"), [("roberta", 1), ("mpnet", 1), ("qwen3", 0)])
+def test_reading_both_sides_at_once_is_reading_them_apart(tiny, kind, pad_id):
+    model = retriever(tiny(kind), "mean", dropout=0.0)
+    texts = [[2, *range(5, 5 + length)] for length in (2, 5, 63, 1)]  # one takes all positions
+    batch = batch_of(2)._replace(queries=pad(texts[:2], pad_id), passages=pad(texts, pad_id))
+    together = encode_retrieval_batch(model, batch, DIRECT, Update())
+    model.passage.sides_alike = False
+    apart = encode_retrieval_batch(model, batch, DIRECT, Update())
+    torch.testing.assert_close(together[0], apart[0])
+    torch.testing.assert_close(together[1].values, apart[1].values)
+
+
 CHUNKS = CacheSettings(grad_cache=True, q_chunk=1, p_chunk=3)
 TOGETHER = [
     *((name, "in-batch", cache, True) for name in REPRESENTATIONS for cache in (DIRECT, CHUNKS)),
