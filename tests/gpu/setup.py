@@ -1,6 +1,7 @@
 """Where the check computes, what it reads and where it writes."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -52,20 +53,27 @@ def run_python(
     """Run Python in a process of its own, from the repository; what it prints is text.
 
     Tokenizers take all cores, as they do where nothing forbids it. After `seconds` the process is
-    killed, and that is a TimeoutExpired.
+    killed with all that it started, and that is a TimeoutExpired.
     """
     environment = {**os.environ, **(variables or {})}
     environment.pop("TOKENIZERS_PARALLELISM", None)  # denserk sets it for this process
     path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{REPOSITORY}{os.pathsep}{path}" if path else str(REPOSITORY)
-    return subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, *words],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        timeout=seconds,
-        check=False,
+        start_new_session=True,
     )
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except BaseException:  # what it started, torchrun's workers say, would go on to hold the card
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def last_lines(text: str, count: int = 3) -> str:
