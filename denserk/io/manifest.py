@@ -92,6 +92,7 @@ class Manifest:
     absent: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
 
+INT8 = "int8"  # the precision of quantised models, in messages
 # What a JSON value must be: a type; a range of whole numbers; a tuple of strings to choose from; a
 # list with the rule of its items; or the rules of an object's fields, `...` for a rule of all of
 # them. A field whose name ends in "?" may be absent or null.
@@ -481,13 +482,16 @@ def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description 
 def precision_of(model: Description | None) -> str | None:
     """Return the precision in which a model computed, None if it is not recorded.
 
-    That of agg's projection to the vocabulary is named if it is another one.
+    It is int8 for a quantised model. That of agg's projection to the vocabulary is named if it is
+    another one.
 
     >>> precision_of({"dtype": "float32", "head_dtype": "bfloat16", "representation": {}})
     'float32'
     """
     if model is None or model.get("dtype") is None:
         return None
+    if model.get("int8"):
+        return INT8
     dtype: str = model["dtype"]
     head_dtype = model.get("head_dtype") or dtype
     representation = (model.get("representation") or {}).get("representation")
@@ -548,10 +552,14 @@ def _mixed_precision_message(names_by_precision: Mapping[str, Sequence[str]]) ->
 
 
 def _precision_of_most(sources: Sequence[tuple[str, Manifest | None]]) -> str:
-    """Return the precision of most passages."""
+    """Return the precision of most passages; int8 is none that others can be encoded in again.
+
+    Its scales are calibrated on the texts of a folder.
+    """
     passages: Counter[str] = Counter()
     for _, manifest in sources:
         precision = precision_of(model_of(manifest))
-        if manifest is not None and precision is not None:
-            passages[precision] += manifest.contents.get("count") or 0
+        if manifest is None or precision is None or precision == INT8:
+            continue
+        passages[precision] += manifest.contents.get("count") or 0
     return passages.most_common(1)[0][0]

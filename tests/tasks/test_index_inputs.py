@@ -133,6 +133,20 @@ def test_the_projection_of_agg_has_a_precision_of_its_own(tmp_path):
         assert "--dtype float32 --set head-dtype=bfloat16 --overwrite" in str(error.value.hint)
 
 
+def test_vectors_of_a_quantised_model_are_of_another_precision(tmp_path):
+    """They are encoded again as the others were: another folder's texts would calibrate anew."""
+    model = {**MODEL, "dtype": "float32", "head_dtype": "float32"}
+    quantised = {**model, "int8": {"sha256": "0" * 64}}
+    one = vector_folder(tmp_path / "one", ["a", "b"], VECTORS[:2], model=quantised)
+    two = vector_folder(tmp_path / "two", ["c"], VECTORS[:1], model=model)
+    message = rf"different precisions: int8 \('{one}'\) and float32 \('{two}'\)"
+    with pytest.raises(MismatchError, match=message) as error:
+        index(tmp_path / "i", one, two)
+    assert error.value.hint == (
+        f"encode the passages of '{one}' again: denserk encode --dtype float32 --overwrite"
+    )
+
+
 def test_indexes_of_mixed_precision_are_not_merged(tmp_path):
     pytest.importorskip("faiss")
     parts: list[Path] = []
