@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 import tomllib
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -295,12 +296,18 @@ def _machine(fixes: list[str]) -> Facts:
     if threads > cores:
         fixes.append(f"export OMP_NUM_THREADS={cores} (torch uses {threads} threads)")
     yield "threads of torch", str(threads)
-    gpu_count = torch.cuda.device_count()
+    seen = torch.cuda.device_count()
+    with warnings.catch_warnings(record=True) as reasons:  # of a driver that is too old
+        warnings.simplefilter("always")
+        gpu_count = seen if torch.cuda.is_available() else 0
     for number in range(gpu_count):
         gpu = torch.cuda.get_device_properties(number)
         yield f"cuda:{number}", f"{gpu.name}, {gpu.total_memory >> 30} GiB"
     if not gpu_count:
         yield "GPU", f"none that torch can use (built for CUDA {torch.version.cuda or 'none'})"
+    if seen > gpu_count:
+        reason = str(reasons[0].message).partition(". ")[0] if reasons else "CUDA does not start"
+        fixes.append(f"update the GPU's driver, or install a torch that is built for it ({reason})")
     yield "encode", _encoding_defaults(torch.device("cuda" if gpu_count else "cpu"))
 
 

@@ -2,6 +2,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,3 +123,26 @@ def test_a_gpu_is_shown_with_what_it_computes(capsys, monkeypatch, simulated_gpu
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
     expected = "float32 on cuda, batches of 8,192 tokens, 8 threads tokenise"
     assert encoding_without_options(capsys) == expected
+
+
+def test_a_gpu_whose_driver_is_too_old_has_its_fix(capsys, monkeypatch):
+    """The driver counts GPUs, but CUDA does not start: torch warns, and computes on the CPU."""
+
+    def is_available():
+        warnings.warn(
+            "CUDA initialization: The driver is too old (12020). Update it.", stacklevel=1
+        )
+        return False
+
+    def fails(_):
+        raise RuntimeError("The driver is too old")
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.is_available", is_available)
+    monkeypatch.setattr("torch.cuda.get_device_properties", fails)
+    assert run(["doctor"]) == 0
+    facts, _, fixes = capsys.readouterr().out.partition("\nFix\n")
+    assert "none that torch can use" in facts
+    assert "float32 on cpu" in facts
+    assert "update the GPU's driver" in fixes
+    assert "(CUDA initialization: The driver is too old (12020))" in fixes
