@@ -90,15 +90,23 @@ def in_precision_of_index(opened: OpenedIndex, compute: ComputeSettings) -> Comp
                 f"which {processor} has no instructions"
             )
             return in_float32
-    head_choice = compute.head_dtype
-    if head_choice is None and head_dtype is not dtype:
-        head_choice = head_dtype
-    if not on_cpu or (dtype, head_dtype) != (Dtype.FLOAT32, Dtype.FLOAT32):
-        logger.info(
-            f"queries are encoded in {precision_of(index_model)}, as {opened.name} was; --dtype "
-            "chooses another precision"
+    head_choice = compute.head_dtype or head_dtype
+    if not on_cpu or {dtype, head_dtype, head_choice} != {Dtype.FLOAT32}:
+        of_queries = {**index_model, "int8": None, "dtype": dtype, "head_dtype": head_choice}
+        logger.info(_precision_message(opened.name, precision_of(of_queries), index_model))
+    own_head = None if head_choice is dtype else head_choice
+    return replace(compute, dtype=DtypeChoice(dtype), head_dtype=own_head)
+
+
+def _precision_message(index: str, of_queries: str | None, index_model: Description) -> str:
+    """Say in which precision queries are encoded, and whether the index was, too."""
+    of_index = precision_of(index_model)
+    if of_queries == of_index:
+        return (
+            f"queries are encoded in {of_queries}, as {index} was; --dtype chooses another "
+            "precision"
         )
-    return replace(compute, dtype=DtypeChoice(dtype), head_dtype=head_choice)
+    return f"queries are encoded in {of_queries}; {index} was encoded in {of_index}"
 
 
 def _use_int8(opened: OpenedIndex, encoder: "TextEncoder", recorded: Mapping[str, Any]) -> None:

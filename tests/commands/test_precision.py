@@ -211,3 +211,27 @@ def test_int8_on_a_gpu_names_the_option_that_is_missing(folder, simulated_gpu, c
     assert encode("v", "--int8") == 2
     error = "error: --int8 is for the CPU, not for cuda\n  add --device cpu\n"
     assert capsys.readouterr().err.endswith(error)
+
+
+def search_agg(index, *options, device="cpu"):
+    """Search vectors of agg, and return the precisions of the queries."""
+    search(index, *options, device=device)
+    model = read_manifest("run.trec", Kind.RUN).made_from["model"]
+    return model["dtype"], model["head_dtype"]
+
+
+def test_the_log_names_the_precision_of_the_queries_head(
+    folder, tiny_agg, simulated_gpu, monkeypatch, caplog
+):
+    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: True)
+    command = ["encode", "--model", str(tiny_agg()), "--corpus", "corpus.jsonl", "--output", "v"]
+    assert run([*command, "--device", "cpu", "--set", "head-dtype=bfloat16"]) == 0
+    caplog.clear()
+    assert search_agg("v") == ("float32", "bfloat16")
+    same = "queries are encoded in float32, head bfloat16, as v was"
+    assert any(message.startswith(same) for message in caplog.messages)
+    other = "queries are encoded in float32; v was encoded in float32, head bfloat16"
+    for options, device in ((("--set", "head-dtype=float32"), "cpu"), ((), "cuda")):
+        caplog.clear()
+        assert search_agg("v", *options, device=device) == ("float32", "float32")
+        assert other in caplog.messages
