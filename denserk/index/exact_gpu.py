@@ -15,11 +15,15 @@ from torch import Tensor
 from denserk.config.retrieval import Metric
 from denserk.errors import NotFiniteError
 from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, in_order, padding
+from denserk.models.devices import memory_errors
 
 BLOCK = 131_072  # vectors multiplied at once
 TILE = 1024  # queries multiplied at once
 PADDING = 64  # a block has a multiple of so many vectors
 SHARE = 0.5  # of a GPU's free memory, which vectors may occupy between searches
+LESS_MEMORY = (
+    "search fewer queries at once with --query-batch, or on the CPU: --set index-device=cpu"
+)
 
 
 class GpuExactIndex:
@@ -53,7 +57,9 @@ class GpuExactIndex:
         # blocks of one length, equal vectors have equal scores wherever they are.
         self._padded_rows = self._block_rows + -self._block_rows % PADDING
         free_memory, _ = torch.cuda.mem_get_info(self._device)
-        self._stays = len(vectors) * vectors[:1].nbytes < SHARE * free_memory
+        # files may hold both float16 and float32
+        row_bytes = max(vectors[:1].nbytes, vectors[len(vectors) - 1 : len(vectors)].nbytes)
+        self._stays = len(vectors) * row_bytes < SHARE * free_memory
         self._resident: list[tuple[int, Tensor]] = []
 
     def __len__(self) -> int:
@@ -70,6 +76,12 @@ class GpuExactIndex:
         kept = min(depth, len(self) // self._size)
         if not len(queries) or not kept:
             return scores, rows
+        with memory_errors(f"searching on {self._device}", LESS_MEMORY):
+            scores[:, :kept], rows[:, :kept] = self._search(queries, kept)
+        return scores, rows
+
+    def _search(self, queries: NDArray[np.floating], kept: int) -> tuple[Scores, Rows]:
+        """Return the `kept` best passages, of at least so many: (B, kept) scores and rows."""
         asked = torch.from_numpy(np.array(queries, np.float32)).to(self._device)
         tiles = torch.split(asked, TILE)
         best: list[Hits | None] = [None] * len(tiles)
@@ -85,8 +97,7 @@ class GpuExactIndex:
         found = [hits for hits in best if hits is not None]
         all_scores = torch.cat([hits_scores for hits_scores, _ in found]).cpu().numpy()
         all_rows = torch.cat([hits_rows for _, hits_rows in found]).cpu().numpy()
-        scores[:, :kept], rows[:, :kept] = in_order(all_scores, all_rows)
-        return scores, rows
+        return in_order(all_scores, all_rows)
 
     def _blocks(self) -> Iterable[tuple[int, Tensor]]:
         """Return the vectors in blocks on the GPU, (n, D), each with its first row."""
@@ -119,6 +130,9 @@ class GpuExactIndex:
 
         `first` is the block's first row.
         """
+        if self._size == 1:
+            scores, places = products.topk(min(depth, products.shape[1]), dim=1)
+            return scores, first + places
         of_passages, part = products.reshape(len(products), -1, self._size).max(2)
         scores, passages = of_passages.topk(min(depth, of_passages.shape[1]), dim=1)
         rows = first + passages * self._size + part.gather(1, passages)

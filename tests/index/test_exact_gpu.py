@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from denserk.config.retrieval import Metric
-from denserk.errors import NotFiniteError
+from denserk.errors import DenserkError, NotFiniteError
 from denserk.index import exact_gpu
 from denserk.index.exact_gpu import GpuExactIndex
 from tests.index.test_exact import collection, reference
@@ -137,3 +137,15 @@ def test_a_search_that_failed_leaves_no_part_of_the_vectors(gpu, monkeypatch):
     stored.fails = False
     expected = reference(vectors, queries, 5)[1]
     assert (index.search(queries, 5)[1] == expected).all()
+
+
+def test_lack_of_memory_says_what_to_type(simulated_gpu, monkeypatch):
+    def no_room(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    vectors, queries = collection("random")
+    index = GpuExactIndex(vectors, device="cuda")
+    monkeypatch.setattr(index, "_products", no_room)
+    with pytest.raises(DenserkError, match="searching on cuda") as caught:
+        index.search(queries, 5)
+    assert "--query-batch" in str(caught.value.hint)

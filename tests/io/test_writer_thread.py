@@ -93,7 +93,9 @@ def test_an_interrupt_at_the_end_leaves_nothing_running():
     def write():
         assert at_the_end.wait(PATIENCE)
         time.sleep(0.2)  # until the caller waits for this call
-        signal.pthread_kill(main_thread().ident, signal.SIGINT)
+        identifier = main_thread().ident
+        assert identifier is not None
+        signal.pthread_kill(identifier, signal.SIGINT)
         time.sleep(0.5)
         written.append("all")
 
