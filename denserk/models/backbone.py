@@ -111,6 +111,14 @@ def longest_input(config: PretrainedConfig) -> int | None:
     return int(count) - first_position(config) if count and count > 0 else None
 
 
+def encoder_takes_full_masks(config: PretrainedConfig) -> bool:
+    """Return whether an encoder takes the masks of `encoder_mask` that are not (B, T).
+
+    One that is configured as a decoder must make its own, in which no position sees a later one.
+    """
+    return architecture_of(config).full_masks and not getattr(config, "is_decoder", False)
+
+
 def encoder_mask(batch: TokenBatch, *, takes_full_masks: bool) -> Tensor | None:
     """Return a batch's mask in the form in which its encoder takes it.
 
@@ -146,7 +154,7 @@ class Backbone(nn.Module):
         self.new_heads = new_heads  # first parts of the names of randomly initialised layers
         self.config: Any = model.config
         self.compiled: Compiled | None = None
-        self.takes_full_masks = self.architecture.full_masks
+        self.takes_full_masks = encoder_takes_full_masks(model.config)
         self.without_cache = without_cache(model)
 
     @property

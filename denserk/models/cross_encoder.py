@@ -32,6 +32,7 @@ from denserk.models import checkpoints, model_folder, saving
 from denserk.models.backbone import (
     architecture_of,
     encoder_mask,
+    encoder_takes_full_masks,
     longest_input,
     without_cache,
 )
@@ -71,7 +72,7 @@ class Reranker(nn.Module):
     def forward(self, batch: PairBatch) -> Tensor:
         """The scores of pairs, before any sigmoid: (P, T) ids -> (P,) float32 at least."""
         tokens = batch.tokens
-        takes_full_masks = architecture_of(self.model.config).full_masks
+        takes_full_masks = encoder_takes_full_masks(self.model.config)
         inputs: dict[str, Any] = {
             **self.without_cache,
             "input_ids": tokens.input_ids,

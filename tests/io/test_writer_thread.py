@@ -86,6 +86,15 @@ def test_what_was_submitted_before_an_error_of_the_caller_is_done():
     assert written == [0, 1]
 
 
+@pytest.fixture
+def _interrupts_are_heard():
+    """SIGINT raises KeyboardInterrupt, also in a shell's background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interrupts_are_heard")
 def test_an_interrupt_at_the_end_leaves_nothing_running():
     at_the_end = Event()
     written: list[str] = []
