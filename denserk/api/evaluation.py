@@ -1,7 +1,7 @@
 """Evaluation, fusion and reranking of runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -44,11 +44,14 @@ from denserk.config.evaluation import (
     ComparisonSettings,
     EvalSettings,
     EvaluationSettings,
+    OutputFormat,
+    ReportSettings,
     RunOrder,
 )
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import build, reject_given, select
 from denserk.config.retrieval import FusionSettings, RankingSettings, RerankPaths, RerankSettings
+from denserk.config.yaml_files import typed_options
 from denserk.errors import OutputError, UsageError
 from denserk.index.fused_runs import FusedRuns
 from denserk.io.topics import grades_by_query
@@ -148,11 +151,31 @@ class Evaluation:
         comparison: {run: {measure: difference}} from the baseline, with `mean`, the confidence
             interval `low` to `high`, the `effect` size, `p` and the `corrected` p-value, `wins`,
             `ties` and `losses`; empty without a baseline.
+        result: all of it, as the tables show it.
     """
 
     summary: dict[str, Any]
     per_query: dict[str, Any]
     comparison: "Mapping[str, Mapping[str, Difference]]"
+    result: "EvaluationResult" = field(repr=False)
+
+    def table(
+        self,
+        format: Literal["table", "tsv", "json", "trec_eval", "markdown", "latex"] = "table",
+        *,
+        places: int = 4,
+        per_query: bool = False,
+    ) -> str:
+        """Return the measures as text, as `denserk eval --format` prints them.
+
+        `places` are decimal places; with `per_query`, the values of each query are there, too.
+        """
+        from denserk.evaluation.tables import render
+
+        options = {"format": format, "places": places, "per_query": per_query}
+        typed = typed_options("Evaluation.table", options, ReportSettings)
+        settings = build(ReportSettings, typed)
+        return render(self.result, settings, settings.format or OutputFormat.TABLE)
 
 
 @overload
@@ -291,14 +314,15 @@ def _evaluation(
     summary: dict[str, Any] = {run.name: dict(run.summary) for run in result.runs}
     per_query: dict[str, PerQuery] = {run.name: run.per_query for run in result.runs}
     if baseline is None:
-        return Evaluation(summary, dict(per_query), {})
+        return Evaluation(summary, dict(per_query), {}, result)
     from denserk.evaluation.significance import compare
 
     comparison = compare(per_query, result.measures, baseline, settings)
     for name, differences in comparison.differences.items():
         for measure, difference in differences.items():
             summary[name][f"{measure} p"] = difference.corrected
-    return Evaluation(summary, dict(per_query), comparison.differences)
+    result = replace(result, comparison=comparison)
+    return Evaluation(summary, dict(per_query), comparison.differences, result)
 
 
 @documented(EXPLAIN)

@@ -234,20 +234,11 @@ def format_of(settings: config.ReportSettings) -> config.OutputFormat:
 
 def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportSettings) -> None:
     """Print a result; control characters are escaped on a terminal."""
-    from denserk.evaluation.tables import as_rich, render, tables
+    from denserk.evaluation.tables import render, write_aligned
 
     output_format = format_of(settings)
     if output_format is config.OutputFormat.TABLE:
-        from rich.console import Console
-
-        # rich would cut rows at the terminal's width
-        console = Console(width=1 << 20, markup=False, highlight=False, soft_wrap=True)
-        for number, table in enumerate(tables(result, settings)):
-            if number:
-                console.print()
-            console.print(as_rich(table, lambda text: printable(text, None)))
-            for note in table.legend("*"):
-                console.print(note)
+        write_aligned(result, settings, sys.stdout)
     else:
         text = render(result, settings, output_format)
         if sys.stdout.isatty():

@@ -12,7 +12,7 @@ from denserk.errors import UsageError
 # Default measures: BEIR's two, and MS MARCO's first.
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 # Output formats of measures: tsv as ir-measures prints it, with the run first if there are several.
-OutputFormat = StrEnum("OutputFormat", "TABLE TSV JSON TREC_EVAL MARKDOWN")
+OutputFormat = StrEnum("OutputFormat", "TABLE TSV JSON TREC_EVAL MARKDOWN LATEX")
 # Default measures of --format trec_eval, as trec_eval prints.
 TREC_EVAL_MEASURES = ("official",)
 RunOrder = StrEnum("RunOrder", "SCORE RANK")
@@ -48,7 +48,7 @@ class ReportSettings(Settings):
     format: OutputFormat | None = option(None, "-o")
     """Output format. [default: table on a terminal, tsv elsewhere]"""
     places: int = option(4, "-p", at_least=0, at_most=17)
-    """Decimal places of table, TSV and Markdown."""
+    """Decimal places of table, TSV, Markdown and LaTeX."""
 
 
 def parse_bound(text: str) -> tuple[str, float]:

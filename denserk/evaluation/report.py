@@ -20,7 +20,8 @@ from denserk.evaluation.evaluator import Evaluator, first_hits, read_hits, remar
 from denserk.evaluation.measures import Measure, is_count, parse_measures
 from denserk.evaluation.results import BenchmarksResult, Comparison, EvaluationResult, RunResult
 from denserk.evaluation.significance import interval
-from denserk.evaluation.tables import DAGGER, LEAST_P, Result, difference_note, number, tables
+from denserk.evaluation.table_markup import DAGGER
+from denserk.evaluation.tables import LEAST_P, Result, difference_note, number, tables
 from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy

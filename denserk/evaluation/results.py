@@ -44,7 +44,7 @@ class Comparison:
         standard deviations of both.
         """
         found = self.differences.get(run, {}).get(measure)
-        if found is None or found.corrected >= self.settings.alpha:
+        if found is None or math.isnan(found.corrected) or found.corrected >= self.settings.alpha:
             return False
         return abs(found.mean) > self.spread.get((run, measure), 0.0)
 

@@ -1,12 +1,10 @@
-"""Results as tables (rich, Markdown), tab-separated lines, JSON and trec_eval's lines."""
+"""Results as tables, tab-separated lines, JSON and trec_eval's lines."""
 
 import math
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from html import escape
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from io import StringIO
+from typing import Any, NamedTuple, TextIO
 
 import orjson
 
@@ -23,42 +21,22 @@ from denserk.evaluation.results import (
     RunResult,
     Values,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+from denserk.evaluation.table_markup import (
+    DAGGER,
+    Cell,
+    Table,
+    as_latex,
+    as_markdown,
+    as_rich,
+)
+from denserk.reporting import printable
 
 Result = EvaluationResult | BenchmarksResult
 
-DAGGER = "\u2020"  # marks a value that differs significantly from the baseline's
 WIDE = 8  # more measures than this stand below each other, not side by side
 ALL = "all"  # names the line of the mean among the queries
 SUMMARY_ONLY = ("num_q", "gm_map")  # trec_eval prints these for all queries together only
 LEAST_P = 5e-4  # smaller p-values would print as 0.000
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A value as text; whether it is the best of its kind, and whether it differs significantly."""
-
-    text: str
-    best: bool = False
-    differs: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """`labels` columns of names, then columns of values; notes stand below."""
-
-    header: tuple[str, ...]
-    labels: int
-    rows: tuple[tuple[Cell, ...], ...]
-    notes: tuple[str, ...] = ()
-
-    def legend(self, mark: str) -> tuple[str, ...]:
-        """Return the notes, and before them what marks the best values, if any are marked."""
-        if any(cell.best for cell in chain.from_iterable(self.rows)):
-            return (f"{mark}: best run by each measure", *self.notes)
-        return self.notes
 
 
 class Section(NamedTuple):
@@ -69,7 +47,11 @@ class Section(NamedTuple):
 
 
 def render(result: Result, report: ReportSettings, format: OutputFormat) -> str:
-    """Return a result as text in one of the output formats; `as_rich` is for `table`."""
+    """Return a result as text in one of the output formats."""
+    if format is OutputFormat.TABLE:
+        text = StringIO()
+        write_aligned(result, report, text, in_colour=False)
+        return text.getvalue()
     if format is OutputFormat.TREC_EVAL:
         return _trec_eval(result, report)
     if format is OutputFormat.TSV:
@@ -77,7 +59,32 @@ def render(result: Result, report: ReportSettings, format: OutputFormat) -> str:
     if format is OutputFormat.JSON:
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         return orjson.dumps(_as_object(result, report), option=options).decode()
-    return "\n".join(_markdown(table) for table in tables(result, report))
+    if format is OutputFormat.LATEX:
+        return "\n".join(_latex_tables(result, report))
+    return "\n".join(as_markdown(table) for table in tables(result, report))
+
+
+def write_aligned(
+    result: Result, report: ReportSettings, file: TextIO, *, in_colour: bool | None = None
+) -> None:
+    """Write tables of aligned columns, by default in colour on a terminal."""
+    from rich.console import Console
+
+    console = Console(
+        file=file,
+        force_terminal=in_colour,
+        force_jupyter=False,
+        width=1 << 20,  # rich would cut rows at the terminal's width
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    for position, table in enumerate(tables(result, report)):
+        if position > 0:
+            console.print()
+        console.print(as_rich(table))
+        for note in table.legend("*"):
+            console.print(printable(note, None))
 
 
 def tables(result: Result, report: ReportSettings) -> list[Table]:
@@ -89,40 +96,6 @@ def tables(result: Result, report: ReportSettings) -> list[Table]:
     if result.published:
         result_tables.append(_published_table(result.published, measures))
     return result_tables
-
-
-def as_rich(table: Table, printable: Callable[[str], str]) -> "RichTable":
-    """Return aligned columns; a star and green mark the best values, a dagger those that differ."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    rich = RichTable(box=None, pad_edge=False, header_style="")
-    for column, name in enumerate(table.header):
-        if column < table.labels:
-            rich.add_column(Text(printable(name)), justify="left")
-        else:
-            rich.add_column(Text(printable(name)), justify="right", no_wrap=True)
-    for row in table.rows:
-        texts = []
-        for cell in row:
-            marks = DAGGER if cell.differs else ""
-            if cell.best:
-                marks += "*"
-            texts.append(Text(marks + printable(cell.text), "green" if cell.best else ""))
-        rich.add_row(*texts)
-    return rich
-
-
-def escape_markdown(text: str) -> str:
-    r"""Escape a text so that markdown, HTML and markdown tables show it as it is.
-
-    A "<" before a blank opens no tag, and stays readable in the text itself.
-
-    >>> print(escape_markdown("a|b <img src=x> [x](y) p < 0.05"))
-    a\|b &lt;img src=x&gt; \[x\](y) p < 0.05
-    """
-    escaped = re.sub(r"([\\`*\[\]|])", r"\\\1", escape(text, quote=False))
-    return escaped.replace("&lt; ", "< ")
 
 
 def number(measure: Measure, value: float, places: int = 4) -> str:
@@ -143,13 +116,72 @@ def difference_note(comparison: Comparison) -> str:
     test = f"paired {settings.test} test"
     if settings.seeds:
         test = "permutation of runs within queries, and beyond the spread over seeds"
-    test_count = sum(map(len, comparison.differences.values()))
+    test_count = _test_count(comparison)
     correction = ""
     if test_count > 1 and settings.correction is not Correction.NONE:
         name = settings.correction.capitalize()
         correction = f"; {name} correction of p and interval for {test_count} tests"
     level = f"p < {settings.alpha:g}"
     return f"{DAGGER} differs from {comparison.baseline} ({level}; {test}{correction})"
+
+
+def _test_count(comparison: Comparison) -> int:
+    """Return the number of tests, among which the correction counts none without a p-value."""
+    p_values = []
+    for differences in comparison.differences.values():
+        p_values += [difference.p for difference in differences.values()]
+    return sum(not math.isnan(p) for p in p_values)
+
+
+def _latex_tables(result: Result, report: ReportSettings) -> list[str]:
+    """Return the measures, and the published results, in LaTeX."""
+    measures = _measures_of(result)
+    measures_table = _measures_table(result, measures, report)
+    caption = _measures_caption(result, measures_table, report)
+    latex_tables = [as_latex(measures_table, caption, "tab:results")]
+    if result.published:
+        published_table = _published_table(result.published, measures)
+        latex_tables.append(as_latex(published_table, "Published results.", "tab:published"))
+    return latex_tables
+
+
+def _measures_caption(result: Result, table: Table, report: ReportSettings) -> str:
+    """Return what the values of a table are, and what its bold type and its marks mean."""
+    section_names = " and ".join(_section_headers(result, report))
+    sentences = ["Retrieval effectiveness."]
+    if section_names:
+        sentences = [f"Retrieval effectiveness by {section_names}."]
+    if table.marks_best:
+        sentences.append("The best run by each measure is in bold.")
+    if isinstance(result, EvaluationResult) and report.summary:
+        if any(run.spread for run in result.runs):
+            sentences.append("Values with ± are means and standard deviations over seeds.")
+        if result.comparison is not None:
+            sentences.append(_significance_sentence(result.comparison))
+    for note in table.notes:
+        sentences.append(f"{note}.")
+    return " ".join(sentences)
+
+
+def _significance_sentence(comparison: Comparison) -> str:
+    """Return what a dagger means in a caption: the baseline, the test, alpha, the correction."""
+    settings = comparison.settings
+    test = f"two-sided paired {settings.test} test"
+    if settings.seeds:
+        test = "permutation of runs within queries, and beyond the spread over seeds"
+    details = f"{test}; p < {settings.alpha:g}"
+    test_count = _test_count(comparison)
+    if test_count == 0:
+        return f"No difference from {comparison.baseline} could be tested."
+    if test_count > 1:
+        correction = f"{settings.correction.capitalize()} correction"
+        if settings.correction is Correction.NONE:
+            correction = "no correction"
+        details = f"{details}; {correction} for {test_count} tests"
+    for run, differences in comparison.differences.items():
+        if any(comparison.significant(run, measure) for measure in differences):
+            return f"{DAGGER} differs significantly from {comparison.baseline} ({details})."
+    return f"No run differs significantly from {comparison.baseline} ({details})."
 
 
 def _measures_of(result: Result) -> list[Measure]:
@@ -337,33 +369,6 @@ def _published_table(published: Sequence[PublishedRow], measures: Sequence[Measu
         rows.append(tuple(Cell(text) for text in (*labels, *values)))
     label_headers = ("paper", "benchmark", "row", "system", "setting")
     return Table((*label_headers, *names), len(label_headers), tuple(rows))
-
-
-def _markdown(table: Table) -> str:
-    """Return a table in Markdown, and its notes below it."""
-    header = [escape_markdown(name) for name in table.header]
-    value_count = len(table.header) - table.labels
-    lines = [_markdown_line(header)]
-    lines.append("|" + "---|" * table.labels + "---:|" * value_count + "\n")
-    for row in table.rows:
-        lines.append(_markdown_line([_markdown_text(cell) for cell in row]))
-    for note in table.legend("bold"):
-        lines.append(f"\n{escape_markdown(note)}\n")
-    return "".join(lines)
-
-
-def _markdown_line(texts: Sequence[str]) -> str:
-    return f"| {' | '.join(texts)} |\n"
-
-
-def _markdown_text(cell: Cell) -> str:
-    """Return a value in Markdown, the best in bold."""
-    text = escape_markdown(cell.text)
-    if cell.best:
-        text = f"**{text}**"
-    if cell.differs:
-        text += DAGGER
-    return text
 
 
 def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:

@@ -1,13 +1,15 @@
 """What is done in memory equals what the commands do with files."""
 
 import json
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
 
 import denserk
 from denserk.commands import data, retrieve, train
+from denserk.commands.app import run as command
+from denserk.config.evaluation import OutputFormat
 from denserk.errors import GateError, UsageError
 from denserk.io.vectors import open_vectors
 from tests.support.benchmark_copies import write_beir
@@ -190,6 +192,26 @@ def test_details_of_an_evaluation():
     assert single.comparison == {}
     previous = denserk.evaluate(runs, QRELS, "RR@10", baseline="previous")
     assert "RR@10 p" in previous["b"]
+
+
+def test_an_evaluation_prints_what_the_command_prints(files, capsys):
+    runs = {"a": files / "a.trec", "b": files / "b.trec"}
+    details = denserk.evaluate(
+        runs, files / "qrels.txt", "RR@10 nDCG@10", baseline="a", details=True
+    )
+    paths = [str(path) for path in (*runs.values(), files / "qrels.txt")]
+    for output_format in ("table", "tsv", "json", "markdown", "latex"):
+        words = ["-m", "RR@10 nDCG@10", "--baseline", "a", "-p", "2", "-q", "--format"]
+        assert command(["eval", *paths, *words, output_format, "--quiet"]) == 0
+        text = details.table(output_format, places=2, per_query=True)
+        assert text == capsys.readouterr().out
+    with pytest.raises(UsageError, match=r"found 'latx', expected table or tsv or .* or latex"):
+        details.table("latx")
+
+
+def test_the_formats_of_a_table_are_those_of_the_command():
+    hint = get_type_hints(denserk.Evaluation.table)["format"]
+    assert list(get_args(hint)) == [output_format.value for output_format in OutputFormat]
 
 
 def test_a_message_names_the_run_that_is_wrong():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from denserk.commands.app import run
+from denserk.config.evaluation import OutputFormat
 from tests.support.console import Terminal
 
 
@@ -118,7 +119,7 @@ def test_markdown_escapes_names(files, capfd):
     assert run(["eval", evil, "b.trec", "qrels.txt", "-o", "markdown"]) == 0
     out = capfd.readouterr().out
     assert "<" not in out
-    assert "&lt;img src=x onerror=alert(1)&gt;\\|\\[a\\](b)\\`" in out
+    assert "&lt;img src=x onerror=alert(1)>\\|\\[a\\](b)\\`" in out
 
 
 def test_control_characters_and_endless_ids_do_not_reach_the_terminal(files, capfd):
@@ -136,3 +137,23 @@ def test_markdown_shows_the_level_of_significance_as_it_is(capsys):
     compared = ["--baseline", "bad.trec", "-m", "RR@10", "--quiet"]
     assert run(["eval", "good.trec", "bad.trec", "qrels.txt", "-o", "markdown", *compared]) == 0
     assert "(p < 0.05; paired t test)" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("files")
+def test_latex_marks_what_differs_from_the_baseline(capsys):
+    compared = ["--baseline", "bad.trec", "-m", "RR@10", "--quiet", "-p", "2"]
+    assert run(["eval", "good.trec", "bad.trec", "qrels.txt", "--format", "latex", *compared]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out.startswith("% in the preamble: \\usepackage{booktabs}\n")
+    assert "(two-sided paired t test; p $<$ 0.05)." in captured.out
+
+
+@pytest.mark.parametrize("name", ["latx", "LaTeX", "latex ", "tex", ""])
+@pytest.mark.usefixtures("files")
+def test_an_unknown_format_lists_all(name, capsys):
+    assert run(["eval", "good.trec", "qrels.txt", "--format", name]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    for output_format in OutputFormat:
+        assert output_format.value in captured.err.replace("trec-eval", "trec_eval")

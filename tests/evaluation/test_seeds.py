@@ -78,6 +78,13 @@ def test_a_difference_within_the_spread_is_not_marked(tmp_path, qrels, capsys):
     rows = capsys.readouterr().out.splitlines()
     marked = {row.split(" | ")[0].strip("| "): "†" in row for row in rows if " ± " in row}
     assert marked == {"firm": True, "wide": False}
+    options["format"] = "latex"
+    evaluate(files=[base, *runs, qrels], seeds=True, baseline="base", alpha=0.2, **options)
+    latex = capsys.readouterr().out
+    assert "Values with $\\pm$ are means and standard deviations over seeds." in latex
+    assert "(permutation of runs within queries, and beyond the spread over seeds; p $<$ 0.2; " in (
+        latex
+    )
 
 
 def test_the_baseline_is_a_system(tmp_path, qrels):

@@ -136,3 +136,49 @@ def test_lines_and_json_hold_every_value() -> None:
     assert set(comparison["runs"]["far"]) == {"RR@10", "P@1"}  # a count is not compared
     with pytest.raises(UsageError, match="base is the only run"):
         result("base")
+
+
+@pytest.mark.parametrize(
+    ("settings", "details"),
+    [
+        ({}, r"two-sided paired t test; p $<$ 0.05; Holm correction for 4 tests"),
+        (
+            {
+                "test": PairedTest.RANDOMISATION,
+                "correction": Correction.BONFERRONI,
+                "alpha": 0.01,
+            },
+            r"two-sided paired randomisation test; p $<$ 0.01; Bonferroni correction for 4 tests",
+        ),
+        (
+            {"correction": Correction.NONE},
+            r"two-sided paired t test; p $<$ 0.05; no correction for 4 tests",
+        ),
+    ],
+)
+def test_a_caption_names_test_level_and_correction(settings, details) -> None:
+    latex = render(result("base", "far", "near", **settings), ReportSettings(), OutputFormat.LATEX)
+    assert rf"$^{{\dagger}}$ differs significantly from base ({details}).}}" in latex
+    marked = [line.split(" & ")[0] for line in latex.splitlines() if line.count(r"$^{\dagger}$")]
+    assert [name for name in marked if not name.startswith("\\caption")] == ["far"]
+
+
+def test_a_caption_says_that_nothing_differs() -> None:
+    latex = render(result("base", "near"), ReportSettings(), OutputFormat.LATEX)
+    assert "No run differs significantly from base (two-sided paired t test; p $<$ 0.05; " in latex
+    assert "dagger" not in latex
+
+
+def test_what_was_not_tested_is_not_significant() -> None:
+    """A single query gives no p-value, however large the difference."""
+    measures = parse_measures(["RR@10"]).measures
+    evaluator = Evaluator(measures, {"q1": {"a": 1}})
+    hits = {"good": {"q1": {"a": 1.0}}, "bad": {"q1": {"b": 1.0}}}
+    runs = [evaluator.evaluate(name, hits_of_run) for name, hits_of_run in hits.items()]
+    values = {run.name: run.per_query for run in runs}
+    comparison = compare(values, measures, "bad", ComparisonSettings())
+    assert not comparison.significant("good", "RR@10")
+    found = replace(evaluator.result(runs), comparison=comparison)
+    assert "No difference from bad could be tested." in render(
+        found, ReportSettings(), OutputFormat.LATEX
+    )

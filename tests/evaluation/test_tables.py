@@ -1,14 +1,16 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from denserk.commands.evaluate import show
+from denserk.config.benchmarks import Paper
 from denserk.config.evaluation import OutputFormat, ReportSettings
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.results import BenchmarksResult, EvaluationResult
+from denserk.evaluation.results import BenchmarksResult, EvaluationResult, PublishedRow
 from denserk.evaluation.tables import render, tables
 
 JUDGED = {"q1": {"a": 1, "b": 1}, "q2": {"a": 1}}
@@ -85,6 +87,49 @@ def test_markdown_has_the_best_in_bold_and_no_broken_cells() -> None:
     )
 
 
+def test_latex_has_the_best_in_bold_and_compiles_with_booktabs_alone() -> None:
+    found = shown(OutputFormat.LATEX, "good", "long|name", measures="RR@10 AP(rel=2)", places=3)
+    assert found == (
+        "% in the preamble: \\usepackage{booktabs}\n"
+        "\\begin{table}[tb]\n"
+        "\\centering\n"
+        "\\caption{Retrieval effectiveness. The best run by each measure is in bold.}\n"
+        "\\label{tab:results}\n"
+        "\\begin{tabular}{lrr}\n"
+        "\\toprule\n"
+        "run & RR@10 & AP(rel=2) \\\\\n"
+        "\\midrule\n"
+        "good & \\textbf{0.750} & \\textbf{0.000} \\\\\n"
+        "long$|$name & 0.250 & \\textbf{0.000} \\\\\n"
+        "\\bottomrule\n"
+        "\\end{tabular}\n"
+        "\\end{table}\n"
+    )
+
+
+def test_latex_has_equal_values_in_bold_and_counts_plain() -> None:
+    rows = render(result("good", "good"), ReportSettings(), OutputFormat.LATEX).splitlines()
+    assert rows.count(r"good & \textbf{0.7500} & 3 \\") == 2
+    alone = shown(OutputFormat.LATEX, "good", measures="RR@10")
+    assert "textbf" not in alone
+    assert r"\caption{Retrieval effectiveness.}" in alone
+
+
+def test_latex_of_queries_and_of_many_measures() -> None:
+    queries = shown(OutputFormat.LATEX, "good", measures="RR@10", per_query=True)
+    assert r"\caption{Retrieval effectiveness by query.}" in queries
+    assert "q1 & 1.0000 \\\\\nq2 & 0.5000 \\\\\nall & 0.7500 \\\\\n" in queries
+    many = shown(OutputFormat.LATEX, "good", "long|name", measures="official")
+    assert "measure & good & long$|$name \\\\\n" in many
+    assert "AP & \\textbf{0.7500} & 0.1250 \\\\\n" in many
+
+
+def test_a_table_as_text_is_what_a_terminal_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    found = result("good", "long|name")
+    text = render(found, ReportSettings(), OutputFormat.TABLE)
+    assert text == printed(found, capsys)
+
+
 def test_json_holds_full_precision_and_what_was_missing() -> None:
     content = json.loads(shown(OutputFormat.JSON, "good", "long|name", measures="nDCG@10"))
     assert content["queries"] == 2
@@ -119,3 +164,21 @@ def test_several_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["runs"][1] == {"run": "b", "benchmarks": {"dl19": {"P@1": 0.5}, "beir/nq": None}}
     with pytest.raises(UsageError, match="several benchmarks"):
         render(two, ReportSettings(), OutputFormat.TREC_EVAL)
+    latex = render(two, ReportSettings(), OutputFormat.LATEX)
+    assert r"\caption{Retrieval effectiveness by benchmark. The best run by each" in latex
+    assert latex.partition("\\midrule\n")[2].splitlines()[:5] == [
+        r"dl19 & a & \textbf{1.0000} \\",
+        r" & b & 0.5000 \\",
+        r"\addlinespace",
+        r"beir/nq & a & \textbf{0.0000} \\",
+        r" & b &  \\",
+    ]
+
+
+def test_published_results_are_a_second_table_in_latex() -> None:
+    row = PublishedRow(Paper.MLR, "dl19", "Table 1, row 2", "MLR_x", "8 vectors", {"P@1": "0.5"})
+    latex = render(replace(one(a=2), published=(row,)), ReportSettings(), OutputFormat.LATEX)
+    first, second = latex.split("\n\n")
+    assert r"\label{tab:results}" in first
+    assert r"\label{tab:published}" in second
+    assert r"mlr & dl19 & Table 1, row 2 & MLR\_x & 8 vectors & 0.5 \\" in second
