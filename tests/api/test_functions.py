@@ -205,8 +205,9 @@ def test_an_evaluation_prints_what_the_command_prints(files, capsys):
         assert command(["eval", *paths, *words, output_format, "--quiet"]) == 0
         text = details.table(output_format, places=2, per_query=True)
         assert text == capsys.readouterr().out
+    misspelt: Any = "latx"
     with pytest.raises(UsageError, match=r"found 'latx', expected table or tsv or .* or latex"):
-        details.table("latx")
+        details.table(misspelt)
 
 
 def test_the_formats_of_a_table_are_those_of_the_command():
