@@ -8,7 +8,6 @@ manifest.json    what it was made from, and what was left out
 """
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -27,6 +26,7 @@ from denserk.config.pretraining import PretrainingObjective, PretrainRun, Spans
 from denserk.data import prepared
 from denserk.data.masking import WORDS, SubwordTokens, WordCounter
 from denserk.data.sampling import Purpose, generator
+from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError
 from denserk.io.files import whole_binary
@@ -48,25 +48,6 @@ WARNINGS = {
     "short": "documents of fewer than two spans are left out",
     "unexpanded": "passages without an expansion",
 }
-# quotation marks and brackets around sentences
-OPENING = "\"'\u201c\u2018\u00ab(["
-CLOSING = "\"'\u201d\u2019\u00bb)\\]"
-# abbreviations that never end a sentence, and those that end none before a digit
-NAMES = (
-    "mr|mrs|ms|mme|mlle|messrs|dr|prof|rev|fr|hon|pres|gov|gen|col|capt|lt|maj|sgt|sen|rep|st|ste|"
-    r"mt|ft|bros|dept|univ|vs|cf|e\.g|i\.e|viz|ca|approx|est|ed|eds|trans"
-)
-NUMBERED = (
-    "no|nos|vol|vols|ch|chap|fig|figs|eq|eqs|sec|p|pp|art|jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|"
-    "nov|dec"
-)
-SENTENCE_END = re.compile(
-    rf"""(?<![^\s(\["'\u201c\u2018]) (?: (?i:{NAMES})\. | [A-HJ-Z]\. | (?i:{NUMBERED})\.(?=\s+\d) )
-    | (?P<end> [.!?\u2026]+ [{CLOSING}]* \s+ (?=[{re.escape(OPENING)}]*(?P<next>.))
-        | [\u3002\uff01\uff1f][\u300d\u300f\uff09]* )""",
-    re.VERBOSE,
-)
-
 TokenIds = list[int]
 
 
@@ -487,30 +468,3 @@ def _split(ids: NDArray[Any], separator: int) -> list[NDArray[Any]]:
     ends = np.flatnonzero(ids == separator)
     starts = [0, *(end + 1 for end in ends)]
     return [ids[start:end] for start, end in zip(starts, ends, strict=False)]
-
-
-def split_sentences(text: str) -> list[str]:
-    """Split a text into sentences, stripped and not empty, by rules.
-
-    A line break ends a sentence, so text that is already split stays so. A full stop after a title,
-    an initial or a common abbreviation ends none, nor does a mark before a lower-case letter,
-    unless white space precedes it as in tokenised text ("wing . the").
-
-    >>> split_sentences('Mr. J. Smith came at 5 p.m. He said "No." Then he left.')
-    ['Mr. J. Smith came at 5 p.m.', 'He said "No."', 'Then he left.']
-    """
-    sentences: list[str] = []
-    for line in text.splitlines():
-        start = 0
-        for match in SENTENCE_END.finditer(line):
-            if match["end"] and match.start() > start and _ends_sentence(line, match):
-                sentences.append(line[start : match.end()].strip())
-                start = match.end()
-        sentences.append(line[start:].strip())
-    return [sentence for sentence in sentences if sentence]
-
-
-def _ends_sentence(line: str, mark: re.Match[str]) -> bool:
-    """Return whether a mark has no lower-case letter behind it, or white space before it."""
-    next_letter = mark["next"] or ""
-    return line[mark.start() - 1].isspace() or not next_letter.islower()

@@ -15,7 +15,7 @@ from denserk.config.finetuning import FinetuneRun
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
 from denserk.data.batches import plan
-from denserk.data.pretraining_data import split_sentences
+from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_data import SentenceStore, write_sentences
 from denserk.errors import UsageError

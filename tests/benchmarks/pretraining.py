@@ -37,7 +37,7 @@ from denserk.commands.data import generate
 from denserk.commands.train import finetune, pretrain
 from denserk.config.formats import CorpusFormat
 from denserk.config.pretraining import PretrainingObjective
-from denserk.data.pretraining_data import split_sentences
+from denserk.data.sentences import split_sentences
 from denserk.io.corpus import read_passages, write_passages
 from denserk.io.topics import read_qrels_map, read_queries
 from denserk.records import Passage

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from denserk.config.pretraining import RawText, Spans, TextUnitSettings
 from denserk.data.masking import SubwordTokens, words_of
-from denserk.data.pretraining_data import FREQUENCIES, prepare, split_sentences, write_tokens
+from denserk.data.pretraining_data import FREQUENCIES, prepare, write_tokens
 from denserk.errors import InputError
 from denserk.io.pretraining_text import TOKENS, Expansion
 from tests.support.console import warnings_of
@@ -303,17 +303,3 @@ def test_tokens_that_are_written_are_read_back(tmp_path, objective):
         for each in (store, again)
     )
     assert one == other
-
-
-@pytest.mark.parametrize(
-    ("text", "sentences"),
-    [
-        ("One. Two? Three!", ["One.", "Two?", "Three!"]),
-        ("Dr. Smith met J. Doe at 3.5 . the end", ["Dr. Smith met J. Doe at 3.5 .", "the end"]),
-        ("He said no. then nothing\nanother", ["He said no. then nothing", "another"]),
-        ('"Go." She saw fig. 3 there. Done.', ['"Go."', "She saw fig. 3 there.", "Done."]),
-        ("  \n ", []),
-    ],
-)
-def test_where_sentences_end(text, sentences):
-    assert split_sentences(text) == sentences
