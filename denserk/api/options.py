@@ -815,6 +815,15 @@ class ConvertOptions(OverwriteOptions, EncoderOptions, total=False):
     expansions: PathName | None
     """corpus: generated queries, from `denserk generate`, to append to each passage's text.
     [default: None]"""
+    split_words: int | None
+    """corpus: split documents into passages of this many words. [default: not split]"""
+    split_sentences: int | None
+    """corpus: split documents into passages of this many sentences. [default: not split]"""
+    stride: int | None
+    """corpus: words or sentences between the starts of two passages. [default: as many as a passage
+    has, so that none overlap]"""
+    max_passage_delimiter: str
+    """corpus: delimiter between document and part in the ids of passages. [default: '#']"""
     corpus: PathName | None
     """training: corpus that has the texts of passages given by id. [default: None]"""
     queries: PathName | None

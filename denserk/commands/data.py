@@ -14,8 +14,9 @@ logger = logging.getLogger(__name__)
 
 @command(
     "convert",
-    common="kind from_format to_format expansions corpus queries teacher tag allow_pickle "
-    "overwrite representation l2_norm query_max_length passage_max_length device dtype batch_size",
+    common="kind from_format to_format split_words split_sentences stride expansions corpus "
+    "queries teacher tag allow_pickle overwrite representation l2_norm query_max_length "
+    "passage_max_length device",
 )
 def convert(
     source: Annotated[str, typer.Argument(help="File, folder, or - for standard input.")],
@@ -25,7 +26,7 @@ def convert(
 ) -> Any:
     """Convert data between formats.
 
-    denserk convert run.trec run.tsv --to msmarco
+    denserk convert corpus.jsonl passages.jsonl --split-words 200 --stride 100
     denserk convert checkpoint/ model/ --kind model --representation cls
     """
     from denserk.tasks.convert import convert as task

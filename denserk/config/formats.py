@@ -112,6 +112,23 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     """Format of the target. [default: from the target's name]"""
     expansions: str | None = option(None, metavar="FILE", of=Kind.CORPUS)
     """corpus: generated queries, from `denserk generate`, to append to each passage's text."""
+    split_words: int | None = option(
+        None, at_least=1, of=Kind.CORPUS, excludes="split_sentences expansions"
+    )
+    """corpus: split documents into passages of this many words. [default: not split]"""
+    split_sentences: int | None = option(
+        None, at_least=1, of=Kind.CORPUS, excludes="split_words expansions"
+    )
+    """corpus: split documents into passages of this many sentences. [default: not split]"""
+    stride: int | None = option(
+        None, at_least=1, of=Kind.CORPUS, needs="split_words split_sentences"
+    )
+    """corpus: words or sentences between the starts of two passages.
+    [default: as many as a passage has, so that none overlap]"""
+    max_passage_delimiter: str = setting(
+        "#", nonempty=True, of=Kind.CORPUS, needs="split_words split_sentences"
+    )
+    """corpus: delimiter between document and part in the ids of passages."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME")
     """training: corpus that has the texts of passages given by id."""
     queries: str | None = option(None, metavar="FILE|DIR|NAME")
@@ -122,6 +139,22 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     """model: model whose weights are averaged with the source's (model soup); repeatable."""
     allow_pickle: bool = False
     """vectors: allow pickle files, which can run code; only for trusted files."""
+
+    def _check(self) -> None:
+        self._check_stride("--split-words", self.split_words)
+        self._check_stride("--split-sentences", self.split_sentences)
+        if any(character.isspace() for character in self.max_passage_delimiter):
+            message = (
+                f"--set max-passage-delimiter={self.max_passage_delimiter!r}: "
+                "ids cannot contain white space"
+            )
+            raise UsageError(message)
+
+    def _check_stride(self, flag: str, size: int | None) -> None:
+        """Raise a UsageError for a stride that leaves out text between two passages."""
+        if size is not None and self.stride is not None and self.stride > size:
+            message = f"--stride {self.stride} is larger than {flag} {size}: text would be lost"
+            raise UsageError(message, f"give --stride of at most {size}")
 
 
 class Sampling(NamedTuple):

@@ -17,12 +17,14 @@ from denserk.config import formats
 from denserk.config.encoding import DEFAULTS, ModelLayout, ModelOptions, VectorFormat
 from denserk.config.formats import ConversionSettings, CorpusSettings, Kind, TrainingFormat
 from denserk.config.options import unused_options
+from denserk.data.sentences import sentence_spans
+from denserk.data.splitting import DocumentSplitter, Span, word_spans
 from denserk.errors import InputError, UsageError
 from denserk.io import corpus, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
 from denserk.io.detection import detect_kind
-from denserk.io.files import STREAM, refuse_folder, some
+from denserk.io.files import STREAM, display_name, refuse_folder, some
 from denserk.io.known_positives import without_known_positives
 from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
@@ -34,6 +36,7 @@ from denserk.reporting import Progress, track
 
 logger = logging.getLogger(__name__)
 
+LONG_WORD = 25  # characters on average, which no language with spaces between words reaches
 WITH_SCORES = (TrainingFormat.TEVATRON, TrainingFormat.DPR, TrainingFormat.FLAG)
 T = TypeVar("T")
 R = TypeVar("R", Query, Passage)
@@ -69,12 +72,41 @@ class _Job(NamedTuple):
 
 
 def _corpus(job: _Job) -> int:
-    """Convert a corpus, perhaps with generated queries appended to its passages."""
+    """Convert a corpus, perhaps with generated queries appended, or documents split."""
     settings = CorpusSettings(corpus_format=job.from_format)
     passages = corpus.read_passages(job.source, settings, job.options.text.get("fields"))
     if job.settings.expansions is not None:
         passages = append_queries(passages, job.settings.expansions)
+    if job.settings.split_words is not None:
+        return _split(job, passages, word_spans, job.settings.split_words)
+    if job.settings.split_sentences is not None:
+        return _split(job, passages, sentence_spans, job.settings.split_sentences)
     return corpus.write_passages(job.target, job.counted(passages), job.to_format)
+
+
+def _split(
+    job: _Job,
+    documents: Iterable[Passage],
+    spans: Callable[[str], Iterable[Span]],
+    size: int,
+) -> int:
+    """Write the passages of documents: `size` words or sentences, as `spans` finds them."""
+    delimiter = job.settings.max_passage_delimiter
+    stride = job.settings.stride or size
+    splitter = DocumentSplitter(spans, size, stride, delimiter, job.source)
+    passages = splitter.split(documents)
+    count = corpus.write_passages(job.target, job.counted(passages), job.to_format)
+    name = display_name(job.source)
+    logger.info(
+        f"{name}: {splitter.documents:,} documents, split into passages of "
+        f"{splitter.characters / count:,.0f} characters on average and {splitter.longest:,} at most"
+    )
+    if spans is word_spans and splitter.mean_unit > LONG_WORD:
+        logger.warning(
+            f"{name}: words of {splitter.mean_unit:,.0f} characters on average, as in languages "
+            "without spaces between words: --split-sentences suits Chinese and Japanese"
+        )
+    return count
 
 
 def _records(read: Callable[..., Any], write: Callable[..., int], job: _Job) -> int:
@@ -329,7 +361,7 @@ def _format_of_option(flag: str, name: str, choices: Iterable[Format]) -> Format
 # names that leave no choice, by kind; others need the format by name
 TARGET_NAMES: dict[Kind, dict[str, StrEnum]] = {
     Kind.CORPUS: {
-        "corpus.jsonl": formats.CorpusFormat.BEIR,
+        "corpus.jsonl passages.jsonl": formats.CorpusFormat.BEIR,
         "collection*.tsv": formats.CorpusFormat.MARCO,
         "psgs*.tsv": formats.CorpusFormat.DPR,
     },

@@ -144,6 +144,16 @@ def test_conversion(files, tmp_path):
         denserk.convert(files / "a.trec", tmp_path / "a.tsv", to_format="msmarco")
 
 
+def test_documents_are_split(files, tmp_path):
+    passages = tmp_path / "passages.jsonl"
+    assert denserk.convert(files / "corpus.jsonl", passages, split_words=4, stride=2).count == 14
+    bm25 = denserk.BM25.build(passages)
+    run = bm25.search({"q1": "the moon rises"}, max_passage=True)
+    assert next(iter(run["q1"])) == "d4"
+    with pytest.raises(UsageError, match="text would be lost"):
+        denserk.convert(files / "corpus.jsonl", passages, split_words=4, stride=5, overwrite=True)
+
+
 def test_benchmarks(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("DENSERK_CACHE", str(tmp_path / "cache"))
     write_beir(tmp_path / "cache", "scifact")

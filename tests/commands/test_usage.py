@@ -7,6 +7,7 @@ from denserk.commands.app import run
 TRAIN = "finetune --model m --train-data t --output out"
 SEARCH = "search --index i --encoded-queries q --output out"
 MINE = "mine-negatives --topics queries.tsv --qrels qrels.txt --corpus corpus.jsonl --output out"
+SPLIT = "convert corpus.jsonl passages.jsonl"
 ANSWERED = "eval good.trec --answers answers.jsonl --corpus corpus.jsonl"
 
 
@@ -65,6 +66,19 @@ def files(toy, monkeypatch):
         ("finetune --model m --train-data t --output -", 2, "--output -: a folder is expected"),
         ("eval good.trec qrels.txt --report -", 2, "--report -: a folder is expected"),
         ("convert m - --kind model --to denserk", 2, "-: a folder is expected"),
+        # documents that are split
+        (f"{SPLIT} --split-words 0", 2, "--split-words 0: at least 1"),
+        (f"{SPLIT} --split-sentences -1", 2, "--split-sentences -1: at least 1"),
+        (f"{SPLIT} --split-words 2 --stride 0", 2, "--stride 0: at least 1"),
+        (f"{SPLIT} --split-words 2 --stride 3", 2, "--stride 3 is larger than --split-words 2"),
+        (f"{SPLIT} --split-sentences 2 --stride 3", 2, "larger than --split-sentences 2: text wou"),
+        (f"{SPLIT} --split-words 2 --split-sentences 2", 2, "exclude each other"),
+        (f"{SPLIT} --split-words 2 --expansions e", 2, "--split-words and --expansions exclude"),
+        (f"{SPLIT} --stride 2", 2, "--stride needs --split-words or --split-sentences"),
+        (f"{SPLIT} --set max-passage-delimiter=/", 2, "max-passage-delimiter needs --split-words"),
+        (f"{SPLIT} --split-words 2 --set 'max-passage-delimiter= '", 2, "white space"),
+        ("convert queries.tsv out --split-words 2", 2, "--split-words: not used by queries"),
+        ("convert good.trec out --split-sentences 2", 2, "--split-sentences: not used by run"),
         # options that do nothing, or contradict each other
         ("eval good.trec qrels.txt --regex", 2, "--regex needs --answers"),
         (f"{ANSWERED} --qrels qrels.txt", 2, "--qrels and --answers exclude each other"),

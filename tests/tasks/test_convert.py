@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from denserk.commands.app import run
 from denserk.config.encoding import VectorFormat
 from denserk.config.formats import ConversionSettings, Kind, RunFormat, TrainingFormat
 from denserk.errors import InputError, ModelError, UsageError
@@ -21,8 +22,9 @@ from denserk.models.model_folder import read_model_folder
 from denserk.models.saving import WEIGHTS_FILE
 from denserk.records import Candidate
 from denserk.tasks.convert import CONVERSIONS, convert
+from tests.support.console import warnings_of
 from tests.support.toy import PASSAGES, QUERIES
-from tests.support.training_examples import write_expansions
+from tests.support.training_examples import jsonl, write_expansions
 
 
 def turn(source, target, to=None, **settings):
@@ -37,6 +39,92 @@ def test_a_corpus_with_its_generated_queries(toy, tmp_path):
     assert {p.docid: p.text for p in read_passages(str(tmp_path / "c.jsonl"))} == texts
     with pytest.raises(UsageError, match="--expansions, --average: not used by queries"):
         turn(toy / "queries.tsv", tmp_path / "q", kind=Kind.QUERIES, expansions="e", average=("m",))
+
+
+DOCUMENTS = {
+    "a": "The river runs south. A boat is\non  the river.",
+    "b": "The cat sleeps. The moon rises in the night. The star falls.",
+    "empty": " ",
+}
+
+
+@pytest.fixture
+def documents(tmp_path):
+    records = [{"_id": d, "title": d.upper(), "text": t, "url": d} for d, t in DOCUMENTS.items()]
+    return Path(jsonl(tmp_path / "corpus.jsonl", records))
+
+
+@pytest.mark.parametrize(
+    ("settings", "passages"),
+    [
+        (
+            {"split_words": 6},
+            {
+                "a#0": "The river runs south. A boat",
+                "a#1": "is\non  the river.",
+                "b#0": "The cat sleeps. The moon rises",
+                "b#1": "in the night. The star falls.",
+                "empty#0": "",
+            },
+        ),
+        (
+            {"split_sentences": 2, "stride": 1, "max_passage_delimiter": "::"},
+            {
+                "a::0": "The river runs south. A boat is",
+                "a::1": "A boat is\non  the river.",
+                "b::0": "The cat sleeps. The moon rises in the night.",
+                "b::1": "The moon rises in the night. The star falls.",
+                "empty::0": "",
+            },
+        ),
+    ],
+)
+def test_documents_are_split_into_passages(settings, passages, documents, tmp_path, caplog):
+    target = tmp_path / "passages.jsonl"
+    result = turn(documents, target, **settings)
+    assert (result.format, result.count) == ("beir", 5)
+    written = list(read_passages(str(target)))
+    assert {passage.docid: passage.text for passage in written} == passages
+    assert [passage.title for passage in written] == ["A", "A", "B", "B", "EMPTY"]
+    assert [passage.extra["url"] for passage in written] == ["a", "a", "b", "b", "empty"]
+    lengths = [len(text) for text in passages.values()]
+    assert caplog.messages[2] == (
+        f"corpus.jsonl: 3 documents, split into passages of {sum(lengths) / 5:.0f} characters on "
+        f"average and {max(lengths)} at most"
+    )
+    assert warnings_of(caplog) == []
+
+
+def test_an_id_with_the_delimiter_leaves_nothing_behind(tmp_path):
+    source = jsonl(tmp_path / "corpus.jsonl", [{"_id": d, "text": "a b"} for d in ("d1", "d#2")])
+    with pytest.raises(InputError, match="the document id 'd#2'") as caught:
+        turn(source, tmp_path / "passages.jsonl", split_words=1)
+    assert "--set max-passage-delimiter" in str(caught.value.hint)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+
+
+def test_words_without_spaces_between_are_warned_of(tmp_path, caplog):
+    text = "川は南に流れる。" * 5
+    source = jsonl(tmp_path / "corpus.jsonl", [{"_id": "d", "text": text}])
+    turn(source, tmp_path / "words.jsonl", "beir", split_words=2)
+    (warning,) = warnings_of(caplog)
+    assert "words of 40 characters on average" in warning
+    assert "--split-sentences" in warning
+    caplog.clear()
+    assert turn(source, tmp_path / "passages.jsonl", split_sentences=2).count == 3
+    assert warnings_of(caplog) == []
+
+
+def test_split_documents_are_searched_and_evaluated_by_document(documents, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("queries.tsv").write_text("q1\triver boat\nq2\tstar night\n")
+    Path("qrels.txt").write_text("q1 0 a 1\nq2 0 b 1\n")
+    split = "convert corpus.jsonl passages.jsonl --split-words 6 --stride 3"
+    index = "index --type bm25 --corpus passages.jsonl --output bm25"
+    search = "search --index bm25 --topics queries.tsv --max-passage --output run.trec"
+    for command in (split, index, search, "eval run.trec qrels.txt -m RR --min RR=1"):
+        assert run(command.split()) == 0
+    assert {hits.qid: hits.docids for hits in read_run("run.trec")} == {"q1": ["a"], "q2": ["b"]}
 
 
 @pytest.mark.parametrize(
