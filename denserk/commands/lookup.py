@@ -40,12 +40,12 @@ def print_hits(paths: SearchPaths, session: SearchSession) -> None:
             for line in _typed_queries():
                 answers = _answer(session, [line])
                 heading = not sys.stdin.isatty()  # a terminal shows what was typed
-                _print_answers(session.opened, answers, texts, heading=heading)
+                _print_answers(session, answers, texts, heading=heading)
         else:
             answers = _answer(session, paths.query)
             texts.refer(docid for _, hits in answers for docid, _ in hits)
             texts.find(_passages(corpora), corpora_names)
-            _print_answers(session.opened, answers, texts, heading=True)
+            _print_answers(session, answers, texts, heading=True)
     session.searcher.warn_of_short_lists()
 
 
@@ -57,18 +57,25 @@ def _answer(session: SearchSession, query_texts: Sequence[str]) -> list[tuple[st
 
 
 def _print_answers(
-    opened: OpenedIndex,
+    session: SearchSession,
     answers: Sequence[tuple[str, Hits]],
     texts: PassageTexts,
     *,
     heading: bool,
 ) -> None:
     """Print the hits of queries with their passages, and why there may be none."""
+    absent_text = "(not in the corpus)"
+    if session.searcher.settings.max_passage:
+        absent_text = "(not in the corpus: --corpus FILE prints documents of that file)"
     for query_text, hits in answers:
-        passages = texts.get([docid for docid, _ in hits])
+        docids = [docid for docid, _ in hits]
+        passages = [
+            passage or Passage(docid, absent_text)
+            for docid, passage in zip(docids, texts.get(docids), strict=True)
+        ]
         _print_query(query_text, hits, passages, heading=heading)
         if not hits:
-            hint = opened.hint_without_hits([query_text])
+            hint = session.opened.hint_without_hits([query_text])
             reason = f" ({hint})" if hint else ""
             print(f"     no hits{reason}\n")  # noqa: T201
 
@@ -136,7 +143,7 @@ def _stream_lines() -> Iterator[str]:
 
 
 def _print_query(
-    query_text: str, hits: Hits, passages: Sequence[Passage | None], *, heading: bool
+    query_text: str, hits: Hits, passages: Sequence[Passage], *, heading: bool
 ) -> None:
     """Print rank, score, id, title and an excerpt of each hit; on a terminal with its terms."""
     from rich.console import Console
@@ -150,8 +157,6 @@ def _print_query(
     if heading:
         console.print(Text(printable(query_text, None), "bold"))
     for rank, ((docid, score), passage) in enumerate(zip(hits, passages, strict=True), start=1):
-        if passage is None:
-            passage = Passage(docid, "(not in the corpus)")
         docid_cell = (printable(docid, None), "cyan")
         title = _with_marks(passage.title, terms)
         line = Text.assemble(f"{rank:>3}  {score:.4f}  ", docid_cell, "  ", title)

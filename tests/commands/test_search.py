@@ -76,6 +76,20 @@ def test_the_corpus_is_found_or_named(here, capsys):
     assert capsys.readouterr().out.count("(not in the corpus)") == 2
 
 
+def test_documents_of_passages_are_printed_from_their_own_corpus(here, capsys):
+    quiet("convert corpus.jsonl passages.jsonl --split-words 3")
+    quiet("index --type bm25 --corpus passages.jsonl --output passages")
+    search = "search --index passages --query moon --max-passage"
+    quiet(search)
+    hit, text = capsys.readouterr().out.splitlines()[1:3]
+    assert hit.split()[2] == "d4"
+    assert text == "     (not in the corpus: --corpus FILE prints documents of that file)"
+    quiet(f"{search} --corpus corpus.jsonl")
+    hit, text = capsys.readouterr().out.splitlines()[1:3]
+    assert hit.split()[2:] == ["d4", "Moon"]
+    assert text == "     the moon rises in the night and the star falls"
+
+
 @pytest.fixture
 def scifact(tmp_path, monkeypatch):
     """A BEIR folder whose queries.jsonl holds more queries than its test split judges."""
