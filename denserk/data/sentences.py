@@ -18,7 +18,9 @@ NUMBERED = (
 SENTENCE_END = re.compile(
     rf"""(?<![^\s(\["'\u201c\u2018]) (?: (?i:{NAMES})\. | [A-HJ-Z]\. | (?i:{NUMBERED})\.(?=\s+\d) )
     | (?P<end> [.!?\u2026]+ [{CLOSING}]* \s+ (?=[{re.escape(OPENING)}]*(?P<next>.))
-        | [\u3002\uff01\uff1f][\u300d\u300f\uff09]* )""",
+        | [\u3002\uff01\uff1f][\u300d\u300f\uff09]* )
+    | [.!?\u2026]+  # without white space behind it: passed over once, not mark by mark
+    """,
     re.VERBOSE,
 )
 

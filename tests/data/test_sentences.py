@@ -33,3 +33,8 @@ def test_spans_are_stripped_sentences_in_order_and_hold_every_word(text):
         ends.append(end)
     between.append(text[ends[-1] :])
     assert not "".join(between).strip()
+
+
+def test_a_long_row_of_marks_is_passed_over_once():
+    row = "A" + "." * 100_000
+    assert split_sentences(f"{row}b. {row} C") == [f"{row}b.", row, "C"]
