@@ -36,7 +36,7 @@ from denserk.reporting import Progress, track
 
 logger = logging.getLogger(__name__)
 
-LONG_WORD = 25  # characters on average, which no language with spaces between words reaches
+LONG_WORD = 25  # characters on average: there are hardly spaces between words
 WITH_SCORES = (TrainingFormat.TEVATRON, TrainingFormat.DPR, TrainingFormat.FLAG)
 T = TypeVar("T")
 R = TypeVar("R", Query, Passage)
