@@ -158,13 +158,20 @@ def check_minimums(result: EvaluationResult, settings: EvaluationSettings) -> No
 
 
 def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterator[tuple[int, str]]:
-    """Yield (logging level, sentence) on missing queries, ties, and queries that do not count."""
+    """Yield (logging level, sentence) on missing queries, ties, and what does not count."""
     if run.missing:
         effect = "they count as 0" if complete else "they are left out of the means"
         yield (
             logging.WARNING,
             f"{run.name}: {len(run.missing):,} of {len(result.queries):,} judged queries are not "
             f"in the run: {some(run.missing)}; {effect}",
+        )
+    if run.passage is not None:
+        document = run.passage.partition("#")[0]
+        yield (
+            logging.WARNING,
+            f"{run.name}: no hit is judged: hits are passages such as {run.passage!r}, judgments "
+            f"are of documents such as {document!r}; search --max-passage writes documents",
         )
     if run.unjudged:
         yield (
@@ -216,6 +223,7 @@ class Evaluator:
     ) -> None:
         self.measures = tuple(dict.fromkeys(measures))
         self.queries = tuple(judgments)
+        self._judgments = judgments
         self.complete = complete
         self._counts: dict[str, dict[str, float]] = {}  # as `trec_eval -c` counts them
         for measure in self.measures:
@@ -262,7 +270,23 @@ class Evaluator:
             tied_hits = len(hits) - len(set(array("f", hits.values())))
             if tied_hits:
                 ties[qid] = tied_hits
-        return RunResult(name, summary, per_query, missing, unjudged, ties)
+        passage = self._passage_of_judged_document(run)
+        return RunResult(name, summary, per_query, missing, unjudged, ties, passage)
+
+    def _passage_of_judged_document(self, run: Run) -> str | None:
+        """Return a hit whose document is judged, up to a "#", if no hit of a run is judged itself.
+
+        Such a run is one of passages, and the judgments are those of documents.
+        """
+        passage = None
+        for qid, hits in run.items():
+            judged = self._judgments.get(qid, {})
+            for docid in hits:
+                if docid in judged:
+                    return None
+                if passage is None and docid.partition("#")[0] in judged:
+                    passage = docid
+        return passage
 
     def result(self, runs: Sequence[RunResult], level: int = 1) -> EvaluationResult:
         """Return the results of several runs as one; log what is remarkable."""

@@ -87,6 +87,26 @@ def test_missing_and_unjudged_queries() -> None:
         Evaluator(measures, judged).evaluate("run", {"q1": {}})
 
 
+@pytest.mark.parametrize(
+    ("hits", "passage"),
+    [
+        ({"x#0": 3.0, "a#1": 2.0, "a#0": 1.0}, "a#1"),
+        ({"a#1": 2.0, "b": 1.0}, None),  # a document is found
+        ({"x#0": 2.0, "y": 1.0}, None),
+    ],
+)
+def test_passages_of_judged_documents_are_warned_of(
+    hits: dict[str, float], passage: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    evaluator = Evaluator(parse_measures(["RR@10"]).measures, {"q1": {"a": 1, "b": 0}})
+    evaluator.result([evaluator.evaluate("run", {"q1": hits})])
+    messages = [
+        f"run: no hit is judged: hits are passages such as {passage!r}, judgments are of documents "
+        "such as 'a'; search --max-passage writes documents"
+    ]
+    assert caplog.messages == (messages if passage else [])
+
+
 @pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a Perl script")
 def test_gdeval_takes_any_query_id() -> None:
     measures = parse_measures(["ERR@20"]).measures
