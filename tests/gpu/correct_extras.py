@@ -107,7 +107,7 @@ def with_little_memory(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def check_encoding_memory(setup: Setup, name: str) -> None:
-    """`encode` says so, and goes on with smaller batches."""
+    """`encode` says so, and continues with smaller batches."""
     passages = [
         Passage(f"long{number}", " ".join([passage.text] * 10))
         for number, passage in enumerate(timed_passages(setup, 4000))

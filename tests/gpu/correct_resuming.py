@@ -1,4 +1,4 @@
-"""Section `resume`: a training that is stopped goes on as if it had not been, dropout and all."""
+"""Section `resume`: a training that is stopped resumes as if it had not been, dropout and all."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -94,10 +94,10 @@ def pretrained_head(setup: Setup, start: str, corpus: str) -> Path:
         "overwrite": True,
         **precision(setup),
     }
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with Messages() as messages, Load(setup.device) as load:
         folder = pretrain("mlm", corpus, setup.work / "head", **options)
-    report_losses(setup, "pre-trained by mlm", folder, begun, messages, load)
+    report_losses(setup, "pre-trained by mlm", folder, started, messages, load)
     return folder
 
 
@@ -128,21 +128,21 @@ def fine_tuned(setup: Setup, representation: str, model: Path, mined: str) -> Pa
         **length,
         **precision(setup),
     }
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with Messages() as messages, Load(setup.device) as load:
         folder = finetune(model, mined, setup.work / f"tuned-{representation}", **options)
-    report_losses(setup, f"training of {representation}", folder, begun, messages, load)
+    report_losses(setup, f"training of {representation}", folder, started, messages, load)
     return folder
 
 
 def report_losses(
-    setup: Setup, name: str, folder: Path, begun: float, messages: Messages, load: Load
+    setup: Setup, name: str, folder: Path, started: float, messages: Messages, load: Load
 ) -> None:
     """Judge that the loss fell, which the few steps of a rehearsal need not show."""
     curve = losses(folder)
     details = {
         "first": float(curve[0]),
-        "seconds": time.perf_counter() - begun,
+        "seconds": time.perf_counter() - started,
         **load.details,
         "log": messages.last_with("tokens/s"),
     }

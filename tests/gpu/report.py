@@ -80,7 +80,7 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the report was begun."""
+        """Seconds since the report was started."""
         return time.perf_counter() - self._start
 
     def check(self, name: str, value: Any, passed: bool, unit: str = "", **details: Any) -> None:
@@ -98,7 +98,7 @@ class Report:
 
     @contextmanager
     def attempt(self, name: str) -> Iterator[None]:
-        """Make an error a failed check of that name, so that the section goes on."""
+        """Make an error a failed check of that name, so that the section continues."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are still checked

@@ -13,7 +13,7 @@ import torch
 
 from tests.gpu.setup import Setup
 
-LEAST_SECONDS = 5  # a section is not begun if fewer are left
+LEAST_SECONDS = 5  # a section is not started if fewer are left
 # Seconds after which the limit is raised again: a library may swallow it once, in a destructor
 AGAIN = 5.0
 
@@ -62,8 +62,8 @@ def run_sections(sections: Sequence[Section], setup: Setup, budget: float) -> No
         own_limit = left if setup.rehearsal else section.seconds
         report.section = section.name
         if left < LEAST_SECONDS:
-            report.skip(section.name, "not begun: the budget is used up")
-            report.end_section(0.0, "not begun")
+            report.skip(section.name, "not started: the budget is used up")
+            report.end_section(0.0, "not started")
             continue
         print(f"---- {section.name}: at most {min(own_limit, left):.0f} s", flush=True)
         start = time.perf_counter()

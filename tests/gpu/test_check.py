@@ -88,7 +88,7 @@ def test_what_fails_or_breaks_off_stops_nothing_else(check):
 
 def test_time_limits_hold_even_where_errors_are_swallowed(check, monkeypatch):
     monkeypatch.setattr("tests.gpu.sections.LEAST_SECONDS", 0.2)
-    # in a rehearsal the limit is what the budget leaves: the next section is not begun
+    # in a rehearsal the limit is what the budget leaves: the next section is not started
     code, _, record, _ = check(
         [Section("endless", never_end, 5), Section("speed", measure_a_rate, 5)], "--budget", "0.5"
     )

@@ -13,19 +13,19 @@ PATIENCE = 20  # seconds
 
 
 def test_calls_run_beside_the_caller_in_order():
-    begun, go_on = Event(), Event()
+    started, go_on = Event(), Event()
     written: list[int] = []
 
     def write(number):
         assert current_thread() is not main_thread()
-        begun.set()
+        started.set()
         assert go_on.wait(PATIENCE)
         written.append(number)
 
     with WriterThread() as thread:
         for number in range(2):  # neither of which is done
             thread.submit(partial(write, number))
-        assert begun.wait(PATIENCE)
+        assert started.wait(PATIENCE)
         assert written == []
         go_on.set()
         for number in range(2, 6):
