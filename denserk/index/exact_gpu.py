@@ -84,7 +84,7 @@ class GpuExactIndex:
         """Return the `kept` best passages, of at least so many: (B, kept) scores and rows."""
         asked = torch.from_numpy(np.array(queries, np.float32)).to(self._device)
         tiles = torch.split(asked, TILE)
-        best: list[Hits | None] = [None] * len(tiles)
+        best = [no_hits(len(tile), self._device) for tile in tiles]
         # NaN and infinity survive a sum, so that the GPU is asked once
         sum_of_products = torch.zeros((), device=self._device)
         for first, block in self._blocks():
@@ -94,10 +94,10 @@ class GpuExactIndex:
                 best[number] = merged(best[number], self._best(products, first, kept), kept)
         if not bool(torch.isfinite(sum_of_products)):
             self._refuse_non_finite(tiles)
-        found = [hits for hits in best if hits is not None]
-        all_scores = torch.cat([hits_scores for hits_scores, _ in found]).cpu().numpy()
-        all_rows = torch.cat([hits_rows for _, hits_rows in found]).cpu().numpy()
-        return in_order(all_scores, all_rows)
+        scores_by_tile, rows_by_tile = zip(*best, strict=True)
+        scores = torch.cat(scores_by_tile).cpu().numpy()
+        rows = torch.cat(rows_by_tile).cpu().numpy()
+        return in_order(scores, rows)
 
     def _blocks(self) -> Iterable[tuple[int, Tensor]]:
         """Return the vectors in blocks on the GPU, (n, D), each with its first row."""
@@ -150,10 +150,14 @@ class GpuExactIndex:
 Hits = tuple[Tensor, Tensor]  # (B, K) scores and rows
 
 
-def merged(hits: Hits | None, others: Hits, depth: int) -> Hits:
+def no_hits(queries: int, device: torch.device) -> Hits:
+    """Return the hits of so many queries before any vector was compared: (B, 0) each."""
+    scores = torch.empty(queries, 0, device=device)
+    return scores, torch.empty(queries, 0, dtype=torch.int64, device=device)
+
+
+def merged(hits: Hits, others: Hits, depth: int) -> Hits:
     """Return the best of two sets of hits, at most `depth` for each query."""
-    if hits is None:
-        return others
     scores = torch.cat([hits[0], others[0]], dim=1)
     rows = torch.cat([hits[1], others[1]], dim=1)
     best_scores, places = scores.topk(min(depth, scores.shape[1]), dim=1)

@@ -1,7 +1,7 @@
 """The recipe for Ray Data in docs/howto/several-gpus.md runs with Ray, as the page has it.
 
-Two workers stand for its eight, with small batches. Ray is told of two GPUs that are not there, so
-that `num_gpus=1` finds one for each worker; the model then computes on the CPU.
+Two workers stand for its eight, with small batches. Two GPUs that are not there are declared to
+Ray, so that `num_gpus=1` finds one for each worker; the model then computes on the CPU.
 """
 
 import importlib.util
