@@ -460,6 +460,12 @@ class MineNegativesOptions(
     """Random seed; the sample of a query does not depend on other queries. [default: 42]"""
     min_relevance: int
     """Minimum grade of a positive in qrels. [default: 1]"""
+    max_passage: bool
+    """qrels judge documents, the runs hold their passages, "document<delimiter>part": the best
+    passage of a relevant document in the runs is a positive, and no other of it a negative.
+    [default: False]"""
+    max_passage_delimiter: str
+    """Delimiter between document and part. [default: '#']"""
     range_min: int
     """Skip the top N hits of each query, which often contain unlabelled positives. [default: 0]"""
     max_score: float | None

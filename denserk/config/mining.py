@@ -65,6 +65,11 @@ class MiningSettings(ShardSettings):
     """Random seed; the sample of a query does not depend on other queries."""
     min_relevance: int = setting(1)
     """Minimum grade of a positive in --qrels."""
+    max_passage: bool = False
+    """--qrels judge documents, the runs hold their passages, "document<delimiter>part": the best
+    passage of a relevant document in the runs is a positive, and no other of it a negative."""
+    max_passage_delimiter: str = setting("#", nonempty=True)
+    """Delimiter between document and part."""
     range_min: int = option(0, at_least=0)
     """Skip the top N hits of each query, which often contain unlabelled positives."""
     max_score: float | None = setting(None)

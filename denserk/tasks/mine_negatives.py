@@ -28,6 +28,7 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
 from denserk.config.options import NOTHING, as_json
+from denserk.data.judged_documents import best_passages, passages_of_documents
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.answers import match_answers
 from denserk.io import training
@@ -503,12 +504,58 @@ class Mining:
             raise InputError(", ".join(self._paths.run), None, found, "hits for every query", hint)
         self._shard = [qid for qid in self._shard if qid in hit_queries]
         self.result.left_out["queries without hits"] += len(absent)
+        if self._judges_documents:
+            self._leave_out_documents_without_hits()
         if self._inputs.passages is not None:
             self._read_texts(self._inputs.passages)
 
+    @property
+    def _judges_documents(self) -> bool:
+        """Whether positives are documents, of which the runs hold the passages."""
+        return self._settings.max_passage and self._paths.train is None
+
+    def _leave_out_documents_without_hits(self) -> None:
+        """Leave out relevant documents without a passage in a run, and queries that have no other.
+
+        Raise a MismatchError if no query is left.
+        """
+        shard = []
+        for qid in self._shard:
+            documents = self._example(qid).positives
+            passages = self._example_of_shard(qid).positives
+            missing = len(documents) - len(passages)
+            self.result.left_out["relevant documents without a hit"] += missing
+            if passages:
+                shard.append(qid)
+            else:
+                self.result.left_out["queries whose relevant documents have no hit"] += 1
+        if self._shard and not shard:
+            delimiter = self._settings.max_passage_delimiter
+            document = self._example(self._shard[0]).positives[0].docid
+            raise MismatchError(
+                f"--max-passage: no hit is a passage of a relevant document such as {document!r}",
+                f"its passages are {document}{delimiter}0, {document}{delimiter}1, ...; "
+                "--set max-passage-delimiter names another delimiter",
+            )
+        self._shard = shard
+
+    def _example_of_shard(self, qid: str) -> TrainingExample:
+        """Return a query with its positives, which are passages."""
+        example = self._example(qid)
+        if not self._judges_documents:
+            return example
+        documents = [positive.docid for positive in example.positives]
+        rankings = [[docid for docid, _ in ranking] for ranking in self._rankings(qid)]
+        passages = best_passages(documents, rankings, self._settings.max_passage_delimiter)
+        return example._replace(positives=tuple(map(Candidate, passages)))
+
+    def _examples_of_shard(self) -> Examples:
+        """Yield the queries that are mined for, with their positives."""
+        yield from map(self._example_of_shard, self._shard)
+
     def _read_texts(self, passages: Iterable[Passage]) -> None:
         """Find the texts of positives and hits in the corpus."""
-        for example in map(self._example, self._shard):
+        for example in self._examples_of_shard():
             self._texts.refer(positive.docid for positive in example.positives if not positive.text)
             self._texts.refer(hit.docid for hit in self._hits(example, Counter()))
             self._texts.refer(self._judged_hits(example))
@@ -520,28 +567,36 @@ class Mining:
 
     def _hits(self, example: TrainingExample, drops: Drops) -> list[Hit]:
         """Return a query's hits that the guards of rank and score let pass; count the dropped."""
+        rankings = self._rankings(example.qid)
         positives = {candidate.docid for candidate in example.positives}
-        positives.update(self._relevant.get(example.qid, ()))
-        rankings = (best_first(zip(*run.hits(example.qid), strict=True)) for run in self._runs)
+        positives.update(self._relevant_hits(example.qid, rankings))
         return guard_hits(rankings, positives, self._settings, drops)
+
+    def _rankings(self, qid: str) -> list[list[tuple[str, float]]]:
+        """Return a query's hits in each run, the best first."""
+        return [best_first(zip(*run.hits(qid), strict=True)) for run in self._runs]
 
     def _judged_hits(self, example: TrainingExample) -> list[str]:
         """Return the hits that the qrels judge relevant, beside the positives of the example."""
-        positives = {positive.docid for positive in example.positives}
-        relevant = [
-            docid for docid in self._relevant.get(example.qid, ()) if docid not in positives
-        ]
-        if not relevant:
+        if not self._relevant.get(example.qid):
             return []
-        hits: set[str] = set()
-        for run in self._runs:
-            docids, _ = run.hits(example.qid)
-            hits.update(docids)
+        positives = {positive.docid for positive in example.positives}
+        relevant_hits = self._relevant_hits(example.qid, self._rankings(example.qid))
+        return [docid for docid in relevant_hits if docid not in positives]
+
+    def _relevant_hits(
+        self, qid: str, rankings: Sequence[Sequence[tuple[str, float]]]
+    ) -> list[str]:
+        """Return the hits of a query that the qrels judge relevant, themselves or by document."""
+        relevant = self._relevant.get(qid, ())
+        hits = {docid: None for ranking in rankings for docid, _ in ranking}
+        if self._settings.max_passage:
+            return passages_of_documents(relevant, hits, self._settings.max_passage_delimiter)
         return [docid for docid in relevant if docid in hits]
 
     def candidates(self) -> Examples:
         """Yield the queries with all their candidates."""
-        for example in map(self._example, self._shard):
+        for example in self._examples_of_shard():
             hits = self._hits(example, self.result.dropped)
             if self._inputs.passages is None:
                 yield example._replace(negatives=tuple(Candidate(hit.docid) for hit in hits))

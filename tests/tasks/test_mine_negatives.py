@@ -51,6 +51,75 @@ def test_a_judgment_that_is_repeated_is_one_positive(mine, toy):
     assert twice == once
 
 
+PASSAGE_RUN = {
+    "q1": {"d1#0": 9.0, "d2#1": 8.0, "d3#1": 7.0, "d3#0": 6.0},
+    "q2": {"d4#0": 5.0, "d5#0": 4.0, "d5#1": 3.0},
+    "q3": {"d1#0": 2.0},
+}
+
+
+@pytest.fixture
+def passages(toy):
+    """Passages of documents, and a run of them."""
+    corpus = "".join(
+        f'{{"_id": "d{document}#{part}", "text": "part {part} of {document}"}}\n'
+        for document in range(1, 6)
+        for part in range(2)
+    )
+    (toy / "passages.jsonl").write_text(corpus)
+    (toy / "documents.txt").write_text("q1 0 d3 1\nq1 0 d5 1\nq2 0 d5 1\nq3 0 d2 1\n")
+    (toy / "passages.trec").write_text(run_text(PASSAGE_RUN))
+    return {
+        "corpus": "passages.jsonl",
+        "qrels": "documents.txt",
+        "run": ("passages.trec",),
+    }
+
+
+def test_judgments_of_documents_make_their_best_passages_positives(mine, passages, caplog):
+    settings = MiningSettings(max_passage=True, num_negatives=10)
+    result, examples = mine(settings, **passages)
+    positives = {qid: ids(example.positives) for qid, example in examples.items()}
+    assert positives == {"q1": ["d3#1"], "q2": ["d5#0"]}
+    assert [candidate.text for candidate in examples["q1"].positives] == ["part 1 of 3"]
+    assert negatives(examples) == {"q1": ["d1#0", "d2#1"], "q2": ["d4#0"]}
+    assert result.left_out["relevant documents without a hit"] == 2  # d5 of q1, d2 of q3
+    assert result.left_out["queries whose relevant documents have no hit"] == 1
+
+
+def test_the_first_run_that_has_a_document_says_which_passage_is_its_best(mine, passages, toy):
+    (toy / "first.trec").write_text("q1 Q0 d1#0 1 4.0 made\nq1 Q0 d5#1 2 3.0 made\n")
+    settings = MiningSettings(max_passage=True, num_negatives=10, skip_missing=True)
+    _, examples = mine(settings, **{**passages, "run": ("first.trec", "passages.trec")})
+    assert ids(examples["q1"].positives) == ["d3#1", "d5#1"]
+
+
+def test_a_margin_compares_with_the_best_passage(mine, passages, toy):
+    lower = {"q1": {**PASSAGE_RUN["q1"], "d4#0": 6.5}}
+    (toy / "passages.trec").write_text(run_text(lower))
+    settings = MiningSettings(
+        max_passage=True, num_negatives=10, absolute_margin=0.0, skip_missing=True
+    )
+    _, examples = mine(settings, **passages)
+    assert negatives(examples) == {"q1": ["d4#0"]}
+
+
+def test_judged_documents_are_excluded_beside_training_data(mine, passages, toy):
+    (toy / "train.tsv").write_text("q1\td2#1\td1#0\n")
+    settings = MiningSettings(max_passage=True, num_negatives=10)
+    given = {**passages, "train": "train.tsv", "train_format": TrainingFormat.TRIPLES}
+    _, examples = mine(settings, **given)
+    assert ids(examples["q1"].positives) == ["d2#1"]
+    assert negatives(examples) == {"q1": ["d1#0"]}  # d3 is judged relevant
+
+
+def test_another_delimiter_than_that_of_the_passages_is_one_error(mine, passages):
+    settings = MiningSettings(max_passage=True, max_passage_delimiter="::")
+    with pytest.raises(MismatchError, match="no hit is a passage of a relevant document") as error:
+        mine(settings, **passages)
+    assert "max-passage-delimiter" in str(error.value.hint)
+
+
 def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine, caplog):
     mine(MiningSettings(num_negatives=2, max_score=7.5))
     manifest = read_manifest("mined.jsonl", Kind.TRAINING)
