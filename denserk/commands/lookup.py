@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.retrieval import SearchPaths
 from denserk.errors import UsageError
-from denserk.index.bm25 import STOP_WORDS, TERM
 from denserk.index.opening import OpenedIndex
 from denserk.index.searcher import Hits
+from denserk.index.terms import STOP_WORDS, TERM
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import STREAM, one_line, read_text_lines
 from denserk.io.manifest import Manifest, corpora_of

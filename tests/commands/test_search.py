@@ -60,7 +60,7 @@ def test_questions_from_standard_input_up_to_an_empty_line(capsys, monkeypatch):
     assert second.rstrip() == "     star falls"
     assert others[:2] == ["", "\x1b[1mzebra\x1b[0m"]
     assert others[2].startswith("     no hits (")
-    assert "--set stemmer" in others[2]
+    assert "--language german" in others[2]
 
 
 def test_the_corpus_is_found_or_named(here, capsys):
