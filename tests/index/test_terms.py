@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from random import Random
 from typing import Any
 
 import pytest
@@ -64,6 +65,32 @@ def test_lucene_finds_the_same_terms(tmp_path, shared_data):
     run_pyserini(ANALYSE, tmp_path / "texts", tmp_path / "words", folder=tmp_path)
     words = analyzer_of(Bm25Settings())
     assert [words(text) for text in texts] == json.loads((tmp_path / "words").read_text())
+
+
+CJK = [
+    "データベースの正規化 国際標準化に関する動向",
+    "iPhone12 ﾊﾝｶｸ ＦＵＬＬ１２３ ｶﾞｷﾞ ｶﾞﾗｽ ABCデータDEF 3日 A大B コーヒー・カップ",
+    "도쿄는 일본의 수도이다",
+    "我 们 the ABC北京U.S.A.大学 3.14年,1,234元 http://x.org/月_火 ㄅㄆㄇ",
+    "𠮷野家。漢字かなカナ한글！東\u200b京",
+    "Über naïve Ελληνικά Ёлка don't",
+    "床前明月光，疑是地上霜。举头望明月，低头思故乡。",
+]
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_lucenes_cjk_analyzer_finds_the_same_bigrams(tmp_path):
+    """Not so 々, which ends its runs, nor characters in parts, which stay in parts."""
+    random = Random(5)
+    texts = [*CJK, *("".join(random.choices("aZé19 ，。-月東かカー한ｶﾊ", k=30)) for _ in range(300))]
+    (tmp_path / "texts").write_text(json.dumps(texts))
+    script = ANALYSE.replace("get_lucene_analyzer()", "get_lucene_analyzer(language='zh')")
+    run_pyserini(script, tmp_path / "texts", tmp_path / "words", folder=tmp_path)
+    analyze = analyzer_of(Bm25Settings(language="chinese"))
+    theirs = json.loads((tmp_path / "words").read_text())
+    assert [analyze(text) for text in texts] == theirs
+    assert sum(map(len, theirs)) > 3000
 
 
 TERMS = [
