@@ -31,6 +31,7 @@ from denserk.index.searcher import (
     Searcher,
     ShardedIndex,
 )
+from denserk.index.terms import Span, bigram_spans, has_bigrams, word_spans
 from denserk.io import vectors
 from denserk.io.files import some
 from denserk.io.manifest import (
@@ -83,6 +84,15 @@ class OpenedIndex:
             if model is not None:
                 return model
         return None
+
+    def spans(self, text: str) -> list[Span]:
+        """Return where the terms of a text are, for its display.
+
+        Those of a BM25 index in a language with words are words; else there may be any script.
+        """
+        if self.bm25 is not None and not has_bigrams(recorded_bm25(self.manifests[0])):
+            return word_spans(text)
+        return bigram_spans(text)
 
     def hint_without_hits(self, queries: Iterable[str], *, in_python: bool = False) -> str:
         """Say why a BM25 index may have no hits for these texts; of vectors, nothing is known."""

@@ -8,7 +8,7 @@ CJKAnalyzer; words in other scripts stay words.
 
 from collections.abc import Callable, Iterable
 from operator import add
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from unicodedata import normalize
 
 import regex
@@ -83,6 +83,13 @@ def analyzer_of(settings: Bm25Settings) -> Analyzer:
     if language.terms is Terms.BIGRAMS:
         return BigramAnalyzer(stop_words)
     return WordAnalyzer(language, stop_words)
+
+
+def has_bigrams(settings: Bm25Settings) -> bool:
+    """Return whether the terms of an index are bigrams where no spaces part words."""
+    if settings.language is None:
+        return False
+    return find_language(settings.language).terms is Terms.BIGRAMS
 
 
 def stop_words_of(language: Language) -> frozenset[str]:
@@ -207,6 +214,50 @@ def bigrams(run: str) -> Iterable[str]:
     if len(characters) == 1:
         return characters
     return map(add, characters, characters[1:])
+
+
+class Span(NamedTuple):
+    """A term where it stands in a text, for its display."""
+
+    start: int
+    end: int
+    form: str  # equal for equal terms
+
+
+def word_spans(text: str) -> list[Span]:
+    """Return the words of a text.
+
+    >>> word_spans("The Moon")
+    [Span(start=0, end=3, form='the'), Span(start=4, end=8, form='moon')]
+    """
+    matches = TERM.finditer(text)
+    return [Span(match.start(), match.end(), match.group().lower()) for match in matches]
+
+
+def bigram_spans(text: str) -> list[Span]:
+    """Return the bigrams of a text, and the words in other scripts.
+
+    >>> bigram_spans("ﾃﾞｰﾀ")
+    [Span(start=0, end=3, form='デー'), Span(start=2, end=4, form='ータ')]
+    """
+    spans = []
+    for match in RUN_OR_WORD.finditer(text):
+        if match["word"]:
+            spans.append(_span(text, *match.span()))
+            continue
+        starts = [part.start() for part in CHARACTER.finditer(text, *match.span())]
+        borders = [*starts, match.end()]
+        if len(starts) == 1:
+            spans.append(_span(text, *borders))
+        else:
+            pairs = zip(borders, borders[2:], strict=False)
+            spans += [_span(text, start, end) for start, end in pairs]
+    return spans
+
+
+def _span(text: str, start: int, end: int) -> Span:
+    """Return the term between two places, in the form of an index."""
+    return Span(start, end, normalized(text[start:end]).lower())
 
 
 def _stemmer_of(language: Language) -> Callable[[str], str]:

@@ -14,7 +14,7 @@ from denserk.config.languages import LANGUAGES, Terms
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import UsageError
 from denserk.index.bm25 import require_lucene
-from denserk.index.terms import analyzer_of, normalized
+from denserk.index.terms import analyzer_of, bigram_spans, normalized
 from tests.support.peers import run_pyserini
 
 PLAIN: dict[str, Any] = {"stemmer": "none", "stopwords": StopWords.NONE}
@@ -81,9 +81,10 @@ CJK = [
 @pytest.mark.peer
 @pytest.mark.slow
 def test_lucenes_cjk_analyzer_finds_the_same_bigrams(tmp_path):
-    """Not so 々, which ends its runs, nor characters in parts, which stay in parts."""
+    """There, 々 and Hangul beside Latin letters are not of a run, and jamo stay apart."""
     random = Random(5)
-    texts = [*CJK, *("".join(random.choices("aZé19 ，。-月東かカー한ｶﾊ", k=30)) for _ in range(300))]
+    texts = ["".join(random.choices("aZé19 ，。-月東かカーｶﾊ", k=30)) for _ in range(300)]
+    texts += CJK
     (tmp_path / "texts").write_text(json.dumps(texts))
     script = ANALYSE.replace("get_lucene_analyzer()", "get_lucene_analyzer(language='zh')")
     run_pyserini(script, tmp_path / "texts", tmp_path / "words", folder=tmp_path)
@@ -169,6 +170,17 @@ def test_no_letter_is_lost(text):
 def test_bigrams_overlap(run):
     terms = analyzer_of(Bm25Settings(language="thai"))(run)
     assert [run[0]] + [term[1] for term in terms] == list(run)
+
+
+@given(st.text(st.sampled_from("aZ1_'. ß月東かカー々ﾊﾟ한กุ้ำលន់ລາမြ٣д\u0301"), max_size=30))
+@settings(deadline=None)
+def test_spans_of_bigrams_are_those_of_the_terms(text):
+    """Where letters have one form already, a text is displayed in the terms of its index."""
+    text = normalized(text).lower()
+    spans = bigram_spans(text)
+    assert [text[span.start : span.end] for span in spans] == [span.form for span in spans]
+    terms = analyzer_of(Bm25Settings(language="multilingual"))(text)
+    assert [span.form for span in spans if span.form.strip("_")] == terms
 
 
 def test_languages_and_engines_that_do_not_fit():
