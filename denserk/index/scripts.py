@@ -113,15 +113,15 @@ def letters_by_script(texts: Iterable[str]) -> Counter[str]:
 def language_of_corpus(passages: Iterable[str]) -> Language:
     """Return the language of --language auto, by the first passages of a corpus, and log it."""
     suggestion = suggest_language(passages)
-    share = f"{MAJORITY:.0%} of the letters of the first {SAMPLE:,} passages"
+    letters = f"of the letters of the first {SAMPLE:,} passages"
     if suggestion.language is None:
         language = ENGLISH
         shares = suggestion.scripts or "no letters"
         others = f"for texts in several languages, --language {MULTILINGUAL.name}"
-        message = f"no script has {share} ({shares}): {language.name}; {others}"
+        message = f"no script has {MAJORITY:.0%} {letters} ({shares}): {language.name}; {others}"
     else:
         language = suggestion.language
-        message = f"{share} are {suggestion.scripts}: {language.name}"
+        message = f"at least {MAJORITY:.0%} {letters} are {suggestion.scripts}: {language.name}"
         if suggestion.is_shared:
             message = f"{message}; for another language of this script, name it"
     logger.info(f"--language auto: {message}")
