@@ -7,6 +7,7 @@ from denserk.config.languages import ENGLISH, MULTILINGUAL, Terms
 from denserk.config.retrieval import Bm25Settings
 from denserk.index.bm25 import recorded_bm25
 from denserk.index.scripts import Suggestion, suggest_language
+from denserk.index.terms import has_bigrams
 from denserk.io.manifest import Manifest
 
 ENGLISH_STEMMERS = ("porter", "krovetz", "english", "lovins")
@@ -20,11 +21,14 @@ def language_hint(folder: str | None, manifest: Manifest | None, queries: Iterab
     """
     settings = recorded_bm25(manifest)
     language = indexed_language(settings)
-    suggestion = suggest_language(queries)
+    texts = list(queries)
+    suggestion = suggest_language(texts)
     if language is None:
         return f"the index was made with --set stemmer={settings.stemmer}: is that the language?"
     if not suggestion.scripts:
         return ""
+    if has_bigrams(settings) and any(len(text.strip()) == 1 for text in texts):
+        return "a character that is a query of its own is found only where it stands alone"
     if language == MULTILINGUAL.name:
         return _hint_for_multilingual(suggestion)
     if suggestion.language is not None and suggestion.language.name == language:

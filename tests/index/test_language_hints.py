@@ -43,6 +43,8 @@ def test_the_command_names_the_language_of_the_queries(language, queries, propos
     ("language", "query", "words"),
     [
         ("thai", "แมว", ""),
+        ("chinese", "月", "alone"),
+        ("multilingual", "月", "alone"),
         ("multilingual", "แมว cat", ""),
         ("multilingual", "แมว", ""),
         ("multilingual", "Häuser", "equal words"),

@@ -7,7 +7,8 @@ import pytest
 from denserk import BM25
 from denserk.commands.app import run
 from denserk.config.retrieval import Bm25Settings, IndexPaths, IndexSettings, IndexType
-from denserk.errors import MismatchError
+from denserk.errors import MismatchError, UsageError
+from denserk.index.terms import analyzer_of
 from denserk.io.manifest import Kind, read_manifest
 from denserk.tasks.build_index import build_index
 
@@ -80,6 +81,37 @@ def test_an_index_without_a_language_in_its_manifest_is_english(tmp_path):
     path.write_text(json.dumps(manifest))
     assert [*BM25.open(tmp_path / "i").search(["the house"])["0"]] == ["d0"]
     build(tmp_path / "i", corpus, None, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "language", "words"),
+    [
+        ("settings", "klingon", "--language klingon: no such language"),
+        ("settings", 5, "language"),
+        ("contents", "klingon", "--language klingon: no such language"),
+        ("contents", 5, "contents.language that is 5"),
+    ],
+)
+def test_a_mangled_manifest_is_one_error(tmp_path, capsys, part, language, words):
+    build(tmp_path / "i", write_corpus(tmp_path / "c.jsonl", THAI), "thai")
+    path = tmp_path / "i" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    fields = manifest["contents"] if part == "contents" else manifest["settings"]["bm25"]
+    fields["language"] = language
+    path.write_text(json.dumps(manifest))
+    capsys.readouterr()
+    assert run(["search", "--index", str(tmp_path / "i"), "--query", "แมว"]) in (1, 2)
+    error = capsys.readouterr().err
+    assert words in error
+    assert "Traceback" not in error
+
+
+def test_a_stemmer_that_an_older_pystemmer_lacks(monkeypatch):
+    stemmers = pytest.importorskip("Stemmer")
+    monkeypatch.setattr(stemmers, "algorithms", lambda: ["porter", "german"])
+    with pytest.raises(UsageError, match="--language polish") as error:
+        analyzer_of(Bm25Settings(language="polish"))
+    assert "PyStemmer" in str(error.value.hint)
 
 
 @pytest.mark.parametrize("engine", ["faiss", "torch", "milvus"])
