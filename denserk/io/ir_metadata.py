@@ -262,8 +262,8 @@ def _searched_index(made_from: Part) -> _SearchedIndex:
     try:
         manifest = read_any_manifest(beside(indexes[0]["name"]))
         corpus = next((source.name for source in corpora_of(manifest)), None)
+        name = bm25_language(manifest)
+        language = None if name is None else find_language(name)
     except DenserkError:  # gone, or of another version
         return _SearchedIndex({}, None)
-    name = bm25_language(manifest)
-    language = None if name is None else find_language(name)
     return _SearchedIndex(manifest.settings, corpus, language)

@@ -247,20 +247,24 @@ class Bm25Plan(Plan):
     def fill(self, folder: Path) -> dict[str, Any]:
         """Write index and ids into a folder; return the contents of its manifest."""
         digest = sha256()
-        bm25 = self._bm25
-        texts = bm25_texts(self._source, bm25, self._corpus, digest)
-        language = {}
-        if bm25.language == AUTO:
+        texts = bm25_texts(self._source, self._bm25, self._corpus, digest)
+        if self._bm25.language == AUTO:
             first_texts = list(islice(texts, SAMPLE))
-            texts = chain(first_texts, texts)
-            found = language_of_corpus(text for _, text in first_texts)
-            bm25 = replace(bm25, language=found.name)
-            language = {"language": found.name}
-        if self._in_lucene:
-            contents = build_lucene(folder, texts, bm25, self._threads)
+            language = language_of_corpus(text for _, text in first_texts).name
+            bm25 = replace(self._bm25, language=language)
+            contents = self._build(folder, chain(first_texts, texts), bm25)
+            contents["language"] = language
         else:
-            contents = build_bm25(folder, texts, bm25)
-        return {**contents, **language, "texts_sha256": digest.hexdigest()}
+            contents = self._build(folder, texts, self._bm25)
+        return {**contents, "texts_sha256": digest.hexdigest()}
+
+    def _build(
+        self, folder: Path, texts: Iterable[tuple[str, str]], bm25: Bm25Settings
+    ) -> dict[str, Any]:
+        """Index texts by the engine, in a language that is known; return counts."""
+        if self._in_lucene:
+            return build_lucene(folder, texts, bm25, self._threads)
+        return build_bm25(folder, texts, bm25)
 
 
 def _require_terms(bm25: Bm25Settings) -> None:
