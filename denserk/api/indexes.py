@@ -205,7 +205,8 @@ class Index:
         searcher.report()
         if self.opened.bm25:
             texts = {query.qid: query.text for query in records}
-            self.opened.warn_without_hits({qid: texts[qid] for qid in run if not run[qid]})
+            without_hits = {qid: texts[qid] for qid in run if not run[qid]}
+            self.opened.warn_without_hits(without_hits, in_python=True)
         return run
 
     def _query_vectors(self, queries: Any) -> Vectors:
@@ -254,7 +255,7 @@ class BM25(Index):
         output: PathName | None = None,
         **options: Unpack[BM25Options],
     ) -> Self:
-        """Index the terms of a corpus; options as in `denserk index`: k1, b, stemmer, ..."""
+        """Index the terms of a corpus; options as in `denserk index`: k1, b, language, ..."""
         scratch = ScratchFolder()
         folder = output or scratch.path / "index"
         with without_names_of(scratch.path):

@@ -265,11 +265,14 @@ class BM25Options(ResumeOptions, CorpusOptions, total=False):
     """bm25: saturation of the term frequency. [default: 0.9]"""
     b: float
     """bm25: strength of the length normalisation. [default: 0.4]"""
+    language: str | None
+    """bm25: language of the corpus (german, de, thai, ...), multilingual, or auto: by its letters.
+    [default: english]"""
     stemmer: str
     """Snowball stemmer, or none; with engine lucene: porter, krovetz or none. [default:
     'porter']"""
     stopwords: Literal["lucene", "none"]
-    """Stop words: Lucene's 33 English ones, or none. [default: 'lucene']"""
+    """Stop words: Lucene's 33 English ones, or those of language, or none. [default: 'lucene']"""
 
 
 class OpenOptions(DeviceOptions, total=False):

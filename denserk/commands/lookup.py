@@ -1,7 +1,7 @@
 """`denserk search --query` and `--interactive`: hits with their passages, on the terminal."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.retrieval import SearchPaths
 from denserk.errors import UsageError
-from denserk.index.bm25 import STOP_WORDS, TERM
 from denserk.index.opening import OpenedIndex
 from denserk.index.searcher import Hits
+from denserk.index.terms import STOP_WORDS, Span
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import STREAM, one_line, read_text_lines
 from denserk.io.manifest import Manifest, corpora_of
@@ -23,6 +23,7 @@ from denserk.tasks.search import SearchSession
 if TYPE_CHECKING:
     from rich.text import Text
 
+SpansOf = Callable[[str], list[Span]]  # of the terms of a text
 EXCERPT = 320  # characters of a passage that are printed
 UNWRAPPED = 1 << 20  # columns of an output that is no terminal
 
@@ -73,7 +74,7 @@ def _print_answers(
             passage or Passage(docid, absent_text)
             for docid, passage in zip(docids, texts.get(docids), strict=True)
         ]
-        _print_query(query_text, hits, passages, heading=heading)
+        _print_query(query_text, hits, passages, session.opened.spans, heading=heading)
         if not hits:
             hint = session.opened.hint_without_hits([query_text])
             reason = f" ({hint})" if hint else ""
@@ -143,7 +144,7 @@ def _stream_lines() -> Iterator[str]:
 
 
 def _print_query(
-    query_text: str, hits: Hits, passages: Sequence[Passage], *, heading: bool
+    query_text: str, hits: Hits, passages: Sequence[Passage], spans_of: SpansOf, *, heading: bool
 ) -> None:
     """Print rank, score, id, title and an excerpt of each hit; on a terminal with its terms."""
     from rich.console import Console
@@ -153,52 +154,71 @@ def _print_query(
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = UNWRAPPED
-    terms = _query_terms(query_text)
+    terms = _query_terms(query_text, spans_of)
     if heading:
         console.print(Text(printable(query_text, None), "bold"))
     for rank, ((docid, score), passage) in enumerate(zip(hits, passages, strict=True), start=1):
         docid_cell = (printable(docid, None), "cyan")
-        title = _with_marks(passage.title, terms)
+        title = _with_marks(passage.title, terms, spans_of)
         line = Text.assemble(f"{rank:>3}  {score:.4f}  ", docid_cell, "  ", title)
         line.rstrip()
         console.print(line)
-        excerpt = _excerpt(passage.text, terms)
-        console.print(Padding.indent(_with_marks(excerpt, terms), 5))
+        excerpt = _excerpt(passage.text, terms, spans_of)
+        console.print(Padding.indent(_with_marks(excerpt, terms, spans_of), 5))
     if hits:
         console.print()
 
 
-def _query_terms(query_text: str) -> set[str]:
+def _query_terms(query_text: str, spans_of: SpansOf) -> set[str]:
     """Return the terms of a query without stop words; all, if there are no others.
 
-    >>> sorted(_query_terms("When does the moon rise?"))
+    >>> from denserk.index.terms import word_spans
+    >>> sorted(_query_terms("When does the moon rise?", word_spans))
     ['does', 'moon', 'rise', 'when']
-    >>> sorted(_query_terms("to be"))
+    >>> sorted(_query_terms("to be", word_spans))
     ['be', 'to']
     """
-    terms = set(TERM.findall(query_text.lower()))
+    terms = {span.form for span in spans_of(query_text)}
     return terms - STOP_WORDS or terms
 
 
-def _with_marks(text: str, terms: Iterable[str]) -> "Text":
+def _with_marks(text: str, terms: Iterable[str], spans_of: SpansOf) -> "Text":
     """Return a text whose terms of the query stand out on a terminal."""
     from rich.text import Text
 
     marked = Text(printable(one_line(text), None))
-    for match in TERM.finditer(marked.plain):
-        if match.group().lower() in terms:
-            marked.stylize("bold yellow", *match.span())
+    matches = [span for span in spans_of(marked.plain) if span.form in terms]
+    for start, end in _joined(matches):
+        marked.stylize("bold yellow", start, end)
     return marked
 
 
-def _excerpt(text: str, terms: set[str]) -> str:
+def _joined(spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
+    """Yield where spans begin and end, as one those that overlap or touch, as bigrams do.
+
+    >>> list(_joined([Span(0, 2, "東京"), Span(1, 3, "京都"), Span(5, 8, "and")]))
+    [(0, 3), (5, 8)]
+    """
+    start = end = 0
+    for span in spans:
+        if span.start > end:
+            if end > start:
+                yield start, end
+            start = span.start
+        end = span.end
+    if end > start:
+        yield start, end
+
+
+def _excerpt(text: str, terms: set[str], spans_of: SpansOf) -> str:
     """Return the part of a text that has most of the terms.
 
-    >>> _excerpt("the moon rises", {"moon"})
+    >>> from denserk.index.terms import word_spans
+    >>> _excerpt("the moon rises", {"moon"}, word_spans)
     'the moon rises'
     """
     parts = wrap(text, EXCERPT) or [""]
-    counts = [len(terms.intersection(TERM.findall(part.lower()))) for part in parts]
+    counts = [len(terms.intersection(span.form for span in spans_of(part))) for part in parts]
     best = counts.index(max(counts))
     before = "… " if best > 0 else ""
     after = " …" if best < len(parts) - 1 else ""

@@ -53,8 +53,8 @@ def encode(
 
 @command(
     "index",
-    common="input corpus output type factory engine metric nlist threads device k1 b resume "
-    "overwrite",
+    common="input corpus output type factory engine metric nlist threads device k1 b language "
+    "resume overwrite",
 )
 def index(
     paths: retrieval.IndexPaths,
@@ -68,6 +68,8 @@ def index(
     denserk index --input vectors/ --output index/
     denserk index --type bm25 --corpus corpus.jsonl --output bm25/
     """
+    if settings.type is not retrieval.IndexType.BM25:
+        reject_given(bm25, why="only for BM25", hint="add --type bm25")
     if settings.engine is retrieval.Engine.MILVUS:
         from denserk.tasks.build_collection import build_collection
 

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from denserk.config.formats import RunFormat, TopicsFormat, TopicsSettings
+from denserk.config.languages import AUTO, find_language
 from denserk.config.options import REQUIRED, Settings, option, reject_given, setting
 from denserk.config.shared import OverwriteSettings, ResumeSettings, TagSettings
 from denserk.errors import UsageError
@@ -112,10 +113,17 @@ class Bm25Settings(Settings):
     """bm25: saturation of the term frequency."""
     b: float = option(0.4, at_least=0, at_most=1)
     """bm25: strength of the length normalisation."""
+    language: str | None = option(None, metavar="NAME|auto", excludes="stemmer")
+    """bm25: language of the corpus (german, de, thai, ...), multilingual, or auto: by its letters.
+    [default: english]"""
     stemmer: str = setting("porter", metavar="porter|english|...|none")
     """Snowball stemmer, or none; with --engine lucene: porter, krovetz or none."""
     stopwords: StopWords = setting(StopWords.LUCENE)
-    """Stop words: Lucene's 33 English ones, or none."""
+    """Stop words: Lucene's 33 English ones, or those of --language, or none."""
+
+    def _check(self) -> None:
+        if self.language is not None and self.language != AUTO:
+            find_language(self.language)
 
 
 class RunOutput(OverwriteSettings, kw_only=True):

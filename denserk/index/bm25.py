@@ -5,11 +5,9 @@ Which BM25 Do You Mean? (2020):
 
     ln(1 + (N - n + 0.5) / (n + 0.5)) * tf / (tf + k1 * (1 - b + b * length / mean length))
 
-Terms are those of Lucene's English analysis: Unicode word boundaries (StandardTokenizer), lower
-case, no possessive 's, no stop words, Porter's stems.
-
-Lucene itself keeps a passage's length in one byte, exact up to 40 terms and in steps of 2, 4, 8,
-... beyond, so that its scores differ in the third digit, and does not index passages without text.
+Terms are those of `terms.py`. Lucene, whose analyzers are its own, keeps a passage's length in one
+byte, exact up to 40 terms and in steps of 2, 4, 8, ... beyond, so that its scores differ in the
+third digit, and does not index passages without text.
 It runs through Anserini, in a process of its own, on the jar that comes with Pyserini; Anserini
 rounds scores to four decimals, and lowers a tied one by a millionth. Anserini and Pyserini open the
 index as it is.
@@ -21,8 +19,9 @@ import os
 import re
 import shutil
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -30,42 +29,24 @@ from subprocess import DEVNULL, PIPE, STDOUT, run
 from typing import Any
 
 import numpy as np
-import regex
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
+from denserk.config.languages import AUTO, ENGLISH, LANGUAGES, Language, find_language
+from denserk.config.options import from_json
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, MissingExtraError, NotFiniteError, OutputError, UsageError
 from denserk.extras import installed, package_folder, require
 from denserk.index.searcher import Rows, Scores, in_order, padding
+from denserk.index.terms import analyzer_of
 from denserk.io.files import whole_text, write_errors
+from denserk.io.manifest import Manifest, bm25_language
 from denserk.io.outputs import scratch_folder
 from denserk.io.vector_formats import DOCID
 
 logger = logging.getLogger(__name__)
 
 PURPOSE = "an index of --type bm25"  # what bm25s and its files are for, in messages
-_STOP_WORDS = (
-    "a an and are as at be but by for if in into is it no not of on or such that the their then "
-    "there these they this to was will with"
-)
-STOP_WORDS = frozenset(_STOP_WORDS.split())
-# Letters, digits and marks; an apostrophe or stop inside a word, a point or comma inside a number.
-# Chinese characters, hiragana and pictographs are terms of their own.
-_IDEOGRAPH = r"[\p{Han}\p{Hiragana}]"
-TERM = regex.compile(
-    rf"{_IDEOGRAPH}|\p{{Extended_Pictographic}}|(?:(?!{_IDEOGRAPH})\w)+"
-    r"(?:(?:(?<=\p{L})['’＇.:·](?=\p{L})|(?<=\p{N})[.,;'’＇⁄](?=\p{N}))"
-    rf"(?:(?!{_IDEOGRAPH})\w)+)*"
-)
-# the same for lower-case ASCII, which is most text: a few times faster
-ASCII_TERM = regex.compile(
-    r"\w+(?:(?:(?<=[a-z])['.:](?=[a-z])|(?<=\d)[.,;'](?=\d))\w+)*", regex.ASCII
-)
-POSSESSIVE = regex.compile("['’＇]s$")
-# what makes the measure of a stem, as Porter defines it, more than 0
-VOWEL_CONSONANT = regex.compile("(?:[aeiou]|(?<=[^aeiou])y)(?:[^aeiouy]|(?<=[aeiou])y)")
-
 # Lucene
 OLDEST = 21  # the first version of Java that Anserini runs on
 # without it, a process whose threads are out of memory waits for them forever
@@ -73,101 +54,27 @@ STOP = "-XX:+ExitOnOutOfMemoryError"
 # a fault of Java at the beginning of a line, or after "Caused by:" and the like
 FAULT = re.compile(r"(?m)(?:^|[ :])((?:[a-z]\w*\.)+[\w$]*(?:Error|Exception|TooManyClauses)\b.*)")
 STEMMERS = ("porter", "krovetz", "none")
-ENGLISH_STEMMERS = ("porter", "krovetz", "english", "lovins")
 FILE_PASSAGES = 1 << 16  # passages in a file; each thread of Lucene reads one file at a time
 BUFFER_MB = 512  # MB of an index that are collected before they are written
 PROCESS_HITS = 1 << 20  # hits that are searched for in one process
 
 # terms of a corpus, of which the memory is logged, and again at twice as many
 MANY_TERMS, TERM_BYTES = 50_000_000, 4
-# scripts without spaces between words, of which a term is all up to the next space
-UNSPLIT_SCRIPTS = ("Katakana", "Khmer", "Lao", "Myanmar", "Thai")
-
 Passages = Iterable[tuple[str, str]]  # their ids and texts
 
 
-def language_hint(queries: Iterable[str], settings: Bm25Settings) -> str:
-    """Say what languages a BM25 index reads, where queries have no hits.
-
-    >>> language_hint(["Häuser"], Bm25Settings())
-    'stemmer porter is for English: for another language, index with --set stemmer=german and so on'
-    """
-    text = " ".join(queries)
-    scripts = [name for name in UNSPLIT_SCRIPTS if regex.search(rf"\p{{Script={name}}}", text)]
-    if scripts:
-        names = " and ".join(scripts)
-        return (
-            f"{names} text is not split into words yet: a term is all letters up to the next space "
-            "or mark, so that only such a whole is found; search with an encoder of its language"
-        )
-    if settings.stemmer in ENGLISH_STEMMERS:
-        return (
-            f"stemmer {settings.stemmer} is for English: for another language, index with "
-            "--set stemmer=german and so on"
-        )
-    return f"the index was made with --set stemmer={settings.stemmer}: is that the language?"
-
-
-class Analyzer:
-    """Splits text into terms."""
-
-    def __init__(self, settings: Bm25Settings) -> None:
-        self._stop = STOP_WORDS if settings.stopwords is StopWords.LUCENE else frozenset()
-        self._stem = _stemmer(settings.stemmer)
-        self._terms: dict[str, str] = {}
-
-    def __call__(self, text: str) -> list[str]:
-        """Return the terms of a text, in order."""
-        terms, found = self._terms, []
-        lowered = text.lower()
-        for word in (ASCII_TERM if lowered.isascii() else TERM).findall(lowered):
-            term = terms.get(word)
-            if term is None:
-                bare = POSSESSIVE.sub("", word)
-                is_stop = bare in self._stop or not bare.strip("_")
-                term = terms[word] = "" if is_stop else self._stem(bare)
-            if term:
-                found.append(term)
-        return found
-
-
-def _stemmer(name: str) -> Callable[[str], str]:
-    """Return a Snowball stemmer; `porter` is Porter's as his own program and Lucene have it.
-
-    The program departs from the paper in three places, which Snowball does not follow: words of one
-    or two letters stay; step 2 turns any "bli" into "ble"; and it turns "logi" into "log".
-
-    >>> stem = _stemmer("porter")
-    >>> [stem(word) for word in ("us", "possibly", "technology", "apologies", "logic", "houses")]
-    ['us', 'possibl', 'technolog', 'apolog', 'logic', 'hous']
-    """
-    if name == "none":
-        return str
-    snowball = require("Stemmer", "BM25")
-    if name not in snowball.algorithms():
-        hint = f"one of none, {', '.join(sorted(snowball.algorithms()))}"
-        raise UsageError(f"--set stemmer={name}: no such stemmer", hint)
-    published: Callable[[str], str] = snowball.Stemmer(name).stemWord
-    if name != "porter":
-        return published
-
-    def stem(word: str) -> str:
-        if len(word) <= 2:
-            return word
-        short = published(word)
-        if short.endswith("bli") and VOWEL_CONSONANT.search(short[:-3]):
-            return published(f"{short[:-1]}e")
-        if short.endswith("logi") and VOWEL_CONSONANT.search(short[:-4]):
-            return short[:-1]
-        return short
-
-    return stem
+def recorded_bm25(manifest: Manifest | None) -> Bm25Settings:
+    """Return the settings of an index, with the language that `auto` has found."""
+    if manifest is None:
+        return Bm25Settings()
+    settings = from_json(Bm25Settings, manifest.settings.get("bm25", {}))
+    return replace(settings, language=bm25_language(manifest))
 
 
 def build_bm25(folder: Path, passages: Passages, settings: Bm25Settings) -> dict[str, Any]:
     """Index (id, text) pairs; return the counts of passages and of distinct terms."""
     model = require("bm25s", PURPOSE).BM25(k1=settings.k1, b=settings.b, method="lucene")
-    analyze = Analyzer(settings)
+    analyze = analyzer_of(settings)
     numbers: dict[str, int] = {}
     terms_of: list[array[int]] = []
     count, next_note = 0, MANY_TERMS
@@ -203,7 +110,7 @@ class Bm25Index:
         except (OSError, ValueError, KeyError, EOFError) as error:
             broken = f"files that bm25s cannot read ({error})"
             raise InputError(folder, None, broken, PURPOSE) from None
-        self._analyze = Analyzer(settings)
+        self._analyze = analyzer_of(settings)
         self._threads = threads or os.cpu_count() or 1
 
     def __len__(self) -> int:
@@ -285,6 +192,10 @@ def fault(log: str) -> str:
 
 def analysis(settings: Bm25Settings) -> list[str]:
     """Return Anserini's options for the analysis of text."""
+    if settings.language is not None:
+        language = find_language(settings.language)
+        if language is not ENGLISH:
+            return _analysis_of_language(language, settings)
     if settings.stemmer not in STEMMERS:
         known = f"--engine lucene has {', '.join(STEMMERS)}"
         hint = "choose one of them, or --engine bm25s"
@@ -293,9 +204,25 @@ def analysis(settings: Bm25Settings) -> list[str]:
     return ["-stemmer", settings.stemmer, *keep]
 
 
+def _analysis_of_language(language: Language, settings: Bm25Settings) -> list[str]:
+    """Return Anserini's options for the analyzer of a language other than English."""
+    if not language.in_lucene:
+        known = ", ".join(known.name for known in LANGUAGES if known.in_lucene)
+        message = f"--language {language.name}: --engine lucene has {known}"
+        raise UsageError(message, "choose one of them, or --engine bm25s")
+    if settings.stopwords is StopWords.NONE:
+        message = (
+            f"--set stopwords=none and --language {language.name}: Lucene's analyzer of a language "
+            "leaves out its stop words"
+        )
+        raise UsageError(message, "leave out one of them, or choose --engine bm25s")
+    return ["-language", language.codes[0]]
+
+
 def require_lucene(settings: Bm25Settings) -> None:
-    """Raise an error if Java, Anserini or the stemmer is missing."""
-    analysis(settings)
+    """Raise an error if Java, Anserini, or the stemmer or language is missing."""
+    if settings.language != AUTO:
+        analysis(settings)
     find_java()
     anserini_jar()
 

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings
-from denserk.config.options import from_json
-from denserk.config.retrieval import BM25_ENGINES, Bm25Settings, Engine, Metric, SearchSettings
+from denserk.config.retrieval import BM25_ENGINES, Engine, Metric, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index import folder
-from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex, language_hint
+from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex, recorded_bm25
 from denserk.index.faiss_index import FaissIndex, require_memory
+from denserk.index.language_hints import language_hint
 from denserk.index.milvus import MilvusIndex
 from denserk.index.searcher import (
     TAIL,
@@ -31,6 +31,7 @@ from denserk.index.searcher import (
     Searcher,
     ShardedIndex,
 )
+from denserk.index.terms import Span, bigram_spans, has_bigrams, word_spans
 from denserk.io import vectors
 from denserk.io.files import some
 from denserk.io.manifest import (
@@ -84,15 +85,25 @@ class OpenedIndex:
                 return model
         return None
 
-    def hint_without_hits(self, queries: Iterable[str]) -> str:
+    def spans(self, text: str) -> list[Span]:
+        """Return where the terms of a text are, for its display.
+
+        Those of a BM25 index in a language with words are words; else there may be any script.
+        """
+        if self.bm25 is not None and not has_bigrams(recorded_bm25(self.manifests[0])):
+            return word_spans(text)
+        return bigram_spans(text)
+
+    def hint_without_hits(self, queries: Iterable[str], *, in_python: bool = False) -> str:
         """Say why a BM25 index may have no hits for these texts; of vectors, nothing is known."""
         if self.bm25 is None:
             return ""
-        manifest = self.manifests[0]
-        recorded = {} if manifest is None else manifest.settings.get("bm25", {})
-        return language_hint(queries, from_json(Bm25Settings, recorded))
+        folder = None if in_python else self.name
+        return language_hint(folder, self.manifests[0], queries)
 
-    def warn_without_hits(self, queries: Mapping[str, str], *, missing: str = "") -> None:
+    def warn_without_hits(
+        self, queries: Mapping[str, str], *, missing: str = "", in_python: bool = False
+    ) -> None:
         """Warn of queries without hits: their texts by id.
 
         `missing` is the end of the sentence: " and are missing from the run".
@@ -100,7 +111,7 @@ class OpenedIndex:
         if not queries:
             return
         message = f"{len(queries):,} queries have no hits{missing} ({some(list(queries))})"
-        hint = self.hint_without_hits(queries.values())
+        hint = self.hint_without_hits(queries.values(), in_python=in_python)
         if hint:
             message = f"{message}: {hint}"
         logger.warning(message)
@@ -391,7 +402,7 @@ def _open_bm25(
     path = Path(name)
     version = Version.of(name)
     vectors.check_index(path, manifest)
-    bm25 = from_json(Bm25Settings, {} if manifest is None else manifest.settings.get("bm25", {}))
+    bm25 = recorded_bm25(manifest)
     index: SearchableIndex
     ids: PassageNames
     folder_of = None

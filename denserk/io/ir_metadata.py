@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from denserk.config import recorded
+from denserk.config.languages import ENGLISH, Language, find_language
 from denserk.config.options import as_json
-from denserk.config.retrieval import IrMetadata, RankingSettings, Ties
+from denserk.config.retrieval import Engine, IrMetadata, RankingSettings, StopWords, Ties
 from denserk.errors import DenserkError
 from denserk.io.files import open_binary, whole_binary
 from denserk.io.manifest import (
@@ -28,6 +29,7 @@ from denserk.io.manifest import (
     Manifest,
     Part,
     beside,
+    bm25_language,
     corpora_of,
     describe_file,
     has_manifest,
@@ -208,7 +210,7 @@ def _search_stage(name: str, made_from: Part) -> dict[str, Any]:
             "k1": index.settings["bm25"]["k1"],
             "b": index.settings["bm25"]["b"],
             "corpus": index.corpus,
-            "indexing": _analysis(index.settings),
+            "indexing": _analysis(index.settings, index.language),
         }
     model = made_from.get("model") or {}
     representation = model.get("representation") or {}
@@ -223,21 +225,33 @@ def _search_stage(name: str, made_from: Part) -> dict[str, Any]:
     }
 
 
-def _analysis(settings: Part) -> dict[str, Any]:
+def _analysis(settings: Part, language: Language | None) -> dict[str, Any]:
     """Return how a BM25 index splits texts into terms."""
     bm25 = settings["bm25"]
+    engine = settings["engine"]
+    if language is None or language is ENGLISH:
+        return {
+            "tokenizer": engine,
+            "stemmer": bm25["stemmer"],
+            "stopwords": bm25["stopwords"],
+        }
+    if engine == Engine.LUCENE:
+        analyzer = f"Lucene's for {language.name}"
+        return {"tokenizer": engine, "stemmer": analyzer, "stopwords": analyzer}
+    has_stop_words = language.stop_words is not None and bm25["stopwords"] != StopWords.NONE
     return {
-        "tokenizer": settings["engine"],
-        "stemmer": bm25["stemmer"],
-        "stopwords": bm25["stopwords"],
+        "tokenizer": f"{engine}, {language.terms}",
+        "stemmer": language.stemmer,
+        "stopwords": f"bm25s.stopwords, {language.stop_words}" if has_stop_words else "none",
     }
 
 
 class _SearchedIndex(NamedTuple):
-    """The settings of the first index that a run searched, and the name of its corpus."""
+    """The settings of the first index that a run searched, its corpus's name and language."""
 
     settings: Part
     corpus: str | None
+    language: Language | None = None  # of a BM25 index, if it was named or found
 
 
 def _searched_index(made_from: Part) -> _SearchedIndex:
@@ -248,6 +262,8 @@ def _searched_index(made_from: Part) -> _SearchedIndex:
     try:
         manifest = read_any_manifest(beside(indexes[0]["name"]))
         corpus = next((source.name for source in corpora_of(manifest)), None)
+        name = bm25_language(manifest)
+        language = None if name is None else find_language(name)
     except DenserkError:  # gone, or of another version
         return _SearchedIndex({}, None)
-    return _SearchedIndex(manifest.settings, corpus)
+    return _SearchedIndex(manifest.settings, corpus, language)

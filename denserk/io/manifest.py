@@ -113,7 +113,13 @@ _FIELDS: dict[Kind, tuple[Rule, Rule]] = {
     ),
     Kind.INDEX: (
         {**_ENGINE, "factory?": str, "bm25?": dict},
-        {**_SIZES, "factory?": str, "sha256?": {...: str}, "bytes?": {...: COUNT}},
+        {
+            **_SIZES,
+            "factory?": str,
+            "language?": str,
+            "sha256?": {...: str},
+            "bytes?": {...: COUNT},
+        },
     ),
     Kind.RUN: (dict, {"sha256?": str}),
 }
@@ -401,6 +407,15 @@ def corpora_of(manifest: Manifest | None) -> Iterator[CorpusSource]:
     for folder in manifest.made_from.get("vectors", ()):
         if Path(folder).is_dir() and beside(folder).is_file():
             yield from corpora_of(read_manifest(folder, Kind.VECTORS))
+
+
+def bm25_language(manifest: Manifest | None) -> str | None:
+    """Return the language of a BM25 index: the one that was found, named, or neither."""
+    if manifest is None:
+        return None
+    found: str | None = manifest.contents.get("language")
+    given: str | None = manifest.settings.get("bm25", {}).get("language")
+    return given if found is None else found
 
 
 def indexes_of(made_from: Part) -> list[Mapping[str, Any]]:

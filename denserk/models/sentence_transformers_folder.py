@@ -87,6 +87,7 @@ ARGUMENTS = (
 HARMLESS_ARGUMENTS = {
     *("dtype", "torch_dtype", "attn_implementation", "low_cpu_mem_usage", "device_map"),
     *("use_safetensors", "use_fast", "trust_remote_code", "cache_dir", "revision", "token"),
+    "add_pooling_layer",  # BERT's own pooler, which no token's state depends on
 }
 LENGTH_RULE = {
     name: range(1, LARGEST) for name in ("max_seq_length?", "query_length?", "document_length?")

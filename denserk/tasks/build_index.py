@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from rich.filesize import decimal
 
 from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.languages import AUTO, find_language
 from denserk.config.options import as_json
 from denserk.config.retrieval import (
     Bm25Settings,
@@ -28,9 +30,11 @@ from denserk.config.retrieval import (
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
 from denserk.index import faiss_index
-from denserk.index.bm25 import PURPOSE, Analyzer, build_bm25, build_lucene, require_lucene
+from denserk.index.bm25 import PURPOSE, build_bm25, build_lucene, require_lucene
 from denserk.index.folder import INDEX, expanded, folder_bytes, gather, known_count, open_sources
+from denserk.index.scripts import SAMPLE, language_of_corpus
 from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recalls
+from denserk.index.terms import analyzer_of
 from denserk.io import manifest
 from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages
@@ -224,6 +228,8 @@ class Bm25Plan(Plan):
         self, source: str, settings: IndexSettings, bm25: Bm25Settings, corpus: CorpusSettings
     ) -> None:
         settings = with_engine(settings)
+        if bm25.language not in (None, AUTO):
+            bm25 = replace(bm25, language=find_language(bm25.language).name)
         self._source = source
         self._bm25 = bm25
         self._corpus = corpus
@@ -233,7 +239,7 @@ class Bm25Plan(Plan):
             require_lucene(bm25)
         else:
             require("bm25s", PURPOSE)
-            Analyzer(bm25)  # raises an error for a stemmer or stop words that are not there
+            _require_terms(bm25)
         self.recorded_settings = as_json(settings)
         self.recorded_settings |= {"bm25": as_json(bm25), "corpus": as_json(corpus)}
         self.made_from = {"texts": source}
@@ -242,11 +248,29 @@ class Bm25Plan(Plan):
         """Write index and ids into a folder; return the contents of its manifest."""
         digest = sha256()
         texts = bm25_texts(self._source, self._bm25, self._corpus, digest)
-        if self._in_lucene:
-            contents = build_lucene(folder, texts, self._bm25, self._threads)
+        if self._bm25.language == AUTO:
+            first_texts = list(islice(texts, SAMPLE))
+            language = language_of_corpus(text for _, text in first_texts).name
+            bm25 = replace(self._bm25, language=language)
+            contents = self._build(folder, chain(first_texts, texts), bm25)
+            contents["language"] = language
         else:
-            contents = build_bm25(folder, texts, self._bm25)
+            contents = self._build(folder, texts, self._bm25)
         return {**contents, "texts_sha256": digest.hexdigest()}
+
+    def _build(
+        self, folder: Path, texts: Iterable[tuple[str, str]], bm25: Bm25Settings
+    ) -> dict[str, Any]:
+        """Index texts by the engine, in a language that is known; return counts."""
+        if self._in_lucene:
+            return build_lucene(folder, texts, bm25, self._threads)
+        return build_bm25(folder, texts, bm25)
+
+
+def _require_terms(bm25: Bm25Settings) -> None:
+    """Raise an error for a stemmer that is not there; `auto` finds one later."""
+    if bm25.language != AUTO:
+        analyzer_of(bm25)
 
 
 def bm25_texts(

@@ -1,5 +1,6 @@
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,26 @@ def test_questions_from_standard_input_up_to_an_empty_line(capsys, monkeypatch):
     assert second.rstrip() == "     star falls"
     assert others[:2] == ["", "\x1b[1mzebra\x1b[0m"]
     assert others[2].startswith("     no hits (")
-    assert "--set stemmer" in others[2]
+    assert "--language german" in others[2]
+
+
+@pytest.mark.parametrize(
+    ("language", "query", "marked"),
+    [
+        ("ja", "データの山", ["ﾃﾞｰﾀ"]),
+        ("th", "กรุงเทพ", ["กรุงเทพ"]),
+        ("multilingual", "ベース ABC", ["ABC", "ﾍﾞｰｽ"]),
+        ("english", "abc 山", ["ABC"]),
+    ],
+)
+def test_the_terms_of_the_index_stand_out(language, query, marked, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    Path("c.tsv").write_text("d1\tABC ﾃﾞｰﾀﾍﾞｰｽと กรุงเทพมหานคร\n")
+    quiet(f"index --type bm25 --corpus c.tsv --output i --language {language}")
+    quiet("search --index i --query", query)
+    found = re.findall(r"\x1b\[1;33m(.*?)\x1b\[0m", capsys.readouterr().out)
+    assert found == marked
 
 
 def test_the_corpus_is_found_or_named(here, capsys):

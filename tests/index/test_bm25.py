@@ -1,5 +1,3 @@
-import gzip
-import json
 import math
 from collections import Counter
 from typing import Any
@@ -8,9 +6,7 @@ import numpy as np
 import pytest
 
 from denserk.config.retrieval import Bm25Settings, StopWords
-from denserk.errors import UsageError
-from denserk.index.bm25 import Analyzer, Bm25Index, build_bm25, require_lucene
-from tests.support.peers import run_pyserini
+from denserk.index.bm25 import Bm25Index, build_bm25
 
 TEXTS = ["a cat sat", "the cat and the dog and the cat", "", "a fish", "dog dog dog fish", "zebra"]
 PLAIN: dict[str, Any] = {"stemmer": "none", "stopwords": StopWords.NONE}
@@ -48,51 +44,3 @@ def test_scores_are_those_of_the_formula(tmp_path, k1, b):
         assert places == order + [-1] * (len(TEXTS) - len(order))
         np.testing.assert_allclose(found[: len(order)], [right[r] for r in order], rtol=1e-5)
         assert (found[len(order) :] == -np.inf).all()
-
-
-EXAMPLES = {
-    "": [],
-    "The AND of": [],
-    "don't stop, it's Mary's U.S. dollar": ["don't", "stop", "mari", "u.", "dollar"],
-    "1,234.5 3.14 a.b 1.a snake_case __ _x_": ["1,234.5", "3.14", "a.b", "1", "snake_cas", "_x_"],
-    "Wi-Fi/Bluetooth e-mail@x.org": ["wi", "fi", "bluetooth", "e", "mail", "x.org"],
-    "Mary’s naïve Ελληνικά": ["mari", "naïv", "ελληνικά"],
-    "我们 とても テスト": ["我", "们", "と", "て", "も", "テスト"],
-    "us vs possibly technology sky": ["us", "vs", "possibl", "technolog", "sky"],
-}
-
-
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_terms(text):
-    assert Analyzer(Bm25Settings())(text) == EXAMPLES[text]
-
-
-def test_stop_words_and_stemmers():
-    assert Analyzer(Bm25Settings(**PLAIN))("The houses of") == ["the", "houses", "of"]
-    assert Analyzer(Bm25Settings(stemmer="english"))("generously") == ["generous"]
-    with pytest.raises(UsageError, match="klingon"):
-        Analyzer(Bm25Settings(stemmer="klingon"))
-    with pytest.raises(UsageError, match="--engine lucene has porter, krovetz, none"):
-        require_lucene(Bm25Settings(stemmer="french"))
-
-
-ANALYSE = """
-import json, sys
-from pyserini.analysis import Analyzer, get_lucene_analyzer
-analyzer = Analyzer(get_lucene_analyzer())
-texts = json.load(open(sys.argv[1]))
-json.dump([list(analyzer.analyze(text)) for text in texts], open(sys.argv[2], "w"))
-"""
-
-
-@pytest.mark.peer
-@pytest.mark.slow
-def test_lucene_finds_the_same_terms(tmp_path, shared_data):
-    texts = list(EXAMPLES)
-    for collection in ("cranfield", "cacm"):
-        with gzip.open(shared_data / collection / "corpus.jsonl.gz") as lines:
-            texts += [record["title"] + " " + record["text"] for record in map(json.loads, lines)]
-    (tmp_path / "texts").write_text(json.dumps(texts))
-    run_pyserini(ANALYSE, tmp_path / "texts", tmp_path / "words", folder=tmp_path)
-    words = Analyzer(Bm25Settings())
-    assert [words(text) for text in texts] == json.loads((tmp_path / "words").read_text())

@@ -123,3 +123,22 @@ def test_metadata_of_a_dense_run_name_the_corpus_behind_its_index(toy, tmp_path,
         found = yaml.safe_load("\n".join(lines[1:-1]))
         assert found["data"]["test collection"]["source"] == "toy/corpus.jsonl"
         assert found["method"]["retrieval"][0]["index"] == "flat"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"language": "de"}, ("bm25s, stems", "german", "bm25s.stopwords, GERMAN")),
+        ({"language": "de", "stopwords": "none"}, ("bm25s, stems", "german", "none")),
+        ({"language": "th"}, ("bm25s, bigrams", "none", "bm25s.stopwords, EN")),
+        ({"language": "en"}, ("bm25s", "porter", "lucene")),
+        ({"language": "auto"}, ("bm25s", "porter", "lucene")),
+    ],
+)
+def test_the_analysis_of_a_language_is_said(runs, toy, options, expected):
+    index(corpus=toy / "corpus.jsonl", type="bm25", output="other", **options)
+    search(index="other", topics=toy / "queries.tsv", output="c")
+    lines = (runs / "c.ir_metadata.yaml").read_text().splitlines()
+    found = dict(places(yaml.safe_load("\n".join(lines[1:-1]))))
+    names = ("tokenizer", "stemmer", "stopwords")
+    assert tuple(found[f"method/indexing/{name}"] for name in names) == expected

@@ -52,6 +52,8 @@ def test_pooling_norm_and_length_are_read(tiny, tmp_path):
         ({}, (64, 64)),  # the tokenizer's limit
         ({"max_seq_length": 20, "query_length": 9}, (9, 20)),
         ({"max_seq_length": 20, "document_length": 12}, (20, 12)),
+        # as Arctic's folders, whose vectors need no pooler
+        ({"max_seq_length": 16, "model_args": {"add_pooling_layer": False}}, (16, 16)),
     ):
         text = read_model_folder(make(tiny(), tmp_path / str(expected), **{LENGTHS: lengths})).text
         assert (text.query_max_length, text.passage_max_length) == expected

@@ -158,15 +158,15 @@ def test_queries_without_hits_bring_a_hint_on_languages(tmp_path, caplog):
     done = command(*asked, "--output", str(tmp_path / "run.trec"))
     assert done.returncode == 0
     assert "3 queries have no hits" in done.stderr
-    assert "Katakana and Thai text is not split into words yet" in done.stderr
+    assert "--language multilingual" in done.stderr
     (tmp_path / "q.tsv").write_text("q1\triver\nq5\tFlüsse\n")
     again = command(*asked, "--output", str(tmp_path / "run.trec"), "--overwrite")
-    assert "--set stemmer" in again.stderr
+    assert "--language german" in again.stderr
     look = command("search", "--index", str(tmp_path / "i"), "--query", "Flüsse")
     assert "no hits" in look.stdout
-    assert "--set stemmer" in look.stdout
+    assert "--language german" in look.stdout
     assert denserk.Index.open(tmp_path / "i").search("แมว") == {"0": {}}
-    assert "Thai" in str(warnings_of(caplog))
+    assert 'BM25.build(corpus, language="thai")' in str(warnings_of(caplog))
 
 
 def test_a_corpus_in_place_of_an_index_is_to_be_indexed_first(toy):

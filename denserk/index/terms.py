@@ -1,0 +1,302 @@
+"""How text becomes the terms of a BM25 index, in the language of --language.
+
+English is analysed as by Lucene: Unicode word boundaries (StandardTokenizer), lower case, no
+possessive 's, no stop words, Porter's stems. Other languages have their stop words and stemmer.
+Where no spaces part words, terms are pairs of neighbouring characters, as those of Lucene's
+CJKAnalyzer; words in other scripts stay words.
+"""
+
+from collections.abc import Callable, Iterable
+from operator import add
+from typing import NamedTuple, Protocol
+from unicodedata import normalize
+
+import regex
+
+from denserk.config.languages import ENGLISH, Language, Terms, find_language
+from denserk.config.retrieval import Bm25Settings, StopWords
+from denserk.errors import UsageError
+from denserk.extras import require
+
+_STOP_WORDS = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then "
+    "there these they this to was will with"
+)
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+# Letters, digits and marks; an apostrophe or stop inside a word, a point or comma inside a number.
+# Chinese characters, hiragana and pictographs are terms of their own.
+_IDEOGRAPH = r"[\p{Han}\p{Hiragana}]"
+_PICTOGRAPH = r"\p{Extended_Pictographic}"
+
+
+def _word(apart: str) -> str:
+    """Return the pattern of words, which end where a character of `apart` begins."""
+    return (
+        rf"(?:(?!{apart})\w)+"
+        r"(?:(?:(?<=\p{L})['’＇.:·](?=\p{L})|(?<=\p{N})[.,;'’＇⁄](?=\p{N}))"
+        rf"(?:(?!{apart})\w)+)*"
+    )
+
+
+TERM = regex.compile(f"{_IDEOGRAPH}|{_PICTOGRAPH}|{_word(_IDEOGRAPH)}")
+# the same for lower-case ASCII, which is most text: a few times faster
+ASCII_TERM = regex.compile(
+    r"\w+(?:(?:(?<=[a-z])['.:](?=[a-z])|(?<=\d)[.,;'](?=\d))\w+)*", regex.ASCII
+)
+POSSESSIVE = regex.compile("['’＇]s$")
+# what makes the measure of a stem, as Porter defines it, more than 0
+VOWEL_CONSONANT = regex.compile("(?:[aeiou]|(?<=[^aeiou])y)(?:[^aeiouy]|(?<=[aeiou])y)")
+
+# Letters of scripts without spaces between words, and of Korean, whose words have endings.
+# The sound marks of katakana of half width and the prolonged sound mark are of no script.
+_UNSPACED = (
+    r"(?V1:[\w&&[\p{Han}\p{Hiragana}\p{Katakana}ー\uFF70ﾞﾟ\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}"
+    r"\p{Myanmar}]--\p{Nd}])"
+)
+_MARKS = r"[\p{M}ﾞﾟ]*"
+# a run of such letters, or a word
+RUN_OR_WORD = regex.compile(
+    rf"(?P<run>(?:{_UNSPACED}{_MARKS})+)|(?P<word>{_PICTOGRAPH}|{_word(_UNSPACED)})"
+)
+CHARACTER = regex.compile(rf".{_MARKS}")  # of a run: a letter with its vowel and tone marks
+# which glyph a character has, and not which character it is
+_VARIATION_SELECTORS = regex.compile(r"[\uFE00-\uFE0F\U000E0100-\U000E01EF]")
+
+
+class Analyzer(Protocol):
+    """Splits a text into its terms, in order."""
+
+    def __call__(self, text: str) -> list[str]:
+        """Return the terms of a text, in order."""
+
+
+def analyzer_of(settings: Bm25Settings) -> Analyzer:
+    """Return the analyzer of an index, whose language is not `auto` any more."""
+    if settings.language is None:
+        return EnglishAnalyzer(settings.stemmer, settings.stopwords)
+    language = find_language(settings.language)
+    if language is ENGLISH:
+        return EnglishAnalyzer("porter", settings.stopwords)
+    stop_words: frozenset[str] = frozenset()
+    if settings.stopwords is StopWords.LUCENE:
+        stop_words = stop_words_of(language)
+    if language.terms is Terms.BIGRAMS:
+        return BigramAnalyzer(stop_words)
+    return WordAnalyzer(language, stop_words)
+
+
+def has_bigrams(settings: Bm25Settings) -> bool:
+    """Return whether the terms of an index are bigrams where no spaces part words."""
+    if settings.language is None:
+        return False
+    return find_language(settings.language).terms is Terms.BIGRAMS
+
+
+def stop_words_of(language: Language) -> frozenset[str]:
+    """Return the stop words of a language: those of bm25s, which has lists of a few."""
+    if language.stop_words is None:
+        return frozenset()
+    lists = require("bm25s.stopwords", "BM25")
+    return frozenset(getattr(lists, f"STOPWORDS_{language.stop_words}"))
+
+
+class EnglishAnalyzer:
+    """Words as of Lucene's English analysis, by any stemmer of Snowball."""
+
+    def __init__(self, stemmer: str, stop_words: StopWords) -> None:
+        self._stop = STOP_WORDS if stop_words is StopWords.LUCENE else frozenset()
+        self._stem = _stemmer(stemmer)
+        self._terms: dict[str, str] = {}
+
+    def __call__(self, text: str) -> list[str]:
+        """Return the terms of a text, in order."""
+        terms, found = self._terms, []
+        lowered = text.lower()
+        for word in (ASCII_TERM if lowered.isascii() else TERM).findall(lowered):
+            term = terms.get(word)
+            if term is None:
+                bare = POSSESSIVE.sub("", word)
+                is_stop = bare in self._stop or not bare.strip("_")
+                term = terms[word] = "" if is_stop else self._stem(bare)
+            if term:
+                found.append(term)
+        return found
+
+
+class WordAnalyzer:
+    """Words of a language without its stop words, stemmed if there is a stemmer."""
+
+    def __init__(self, language: Language, stop_words: frozenset[str]) -> None:
+        self._lower: Callable[[str], str] = str.lower
+        if language.name == "turkish":
+            self._lower = lower_turkish
+        self._stop_words = stop_words
+        self._stem: Callable[[str], str] = _stemmer_of(language)
+        self._terms: dict[str, str] = {}  # of the words that were met; "" if there is none
+
+    def __call__(self, text: str) -> list[str]:
+        """Return the terms of a text, in order."""
+        lowered = self._lower(normalized(text))
+        pattern = ASCII_TERM if lowered.isascii() else TERM
+        found = []
+        for word in pattern.findall(lowered):
+            term = self._terms.get(word)
+            if term is None:
+                term = self._term(word)
+                self._terms[word] = term
+            if term:
+                found.append(term)
+        return found
+
+    def _term(self, word: str) -> str:
+        """Return the term of a word; "" for a stop word."""
+        bare = word.replace("’", "'")  # stemmers know elisions (l'eau) by this one
+        is_stop_word = bare in self._stop_words or not bare.strip("_")
+        return "" if is_stop_word else self._stem(bare)
+
+
+class BigramAnalyzer:
+    """Bigrams of characters where no spaces part words, and words in other scripts.
+
+    >>> BigramAnalyzer(frozenset())("データ と iPhone 12")
+    ['デー', 'ータ', 'と', 'iphone', '12']
+    """
+
+    def __init__(self, stop_words: frozenset[str]) -> None:
+        self._stop_words = stop_words
+
+    def __call__(self, text: str) -> list[str]:
+        """Return the terms of a text, in order."""
+        lowered = normalized(text).lower()
+        if lowered.isascii():
+            return [word for word in ASCII_TERM.findall(lowered) if self._is_term(word)]
+        found: list[str] = []
+        for run, word in RUN_OR_WORD.findall(lowered):
+            if run:
+                found += bigrams(run)
+            elif self._is_term(word):
+                found.append(word)
+        return found
+
+    def _is_term(self, word: str) -> bool:
+        """Return whether a word is no stop word, and not of underscores alone."""
+        return word not in self._stop_words and word.strip("_") != ""
+
+
+def normalized(text: str) -> str:
+    """Return a text whose characters have one form, width and glyph (Unicode's NFKC).
+
+    >>> normalized("ＡＢＣ ﾊﾟ"), len("u\u0308"), len(normalized("u\u0308"))
+    ('ABC パ', 2, 1)
+    """
+    if text.isascii():
+        return text
+    return str(_VARIATION_SELECTORS.sub("", normalize("NFKC", text)))
+
+
+def lower_turkish(text: str) -> str:
+    """Return a text in lower case, with or without dots on its i.
+
+    >>> lower_turkish("ISI İzmir")
+    'ısı izmir'
+    """
+    return text.replace("İ", "i").replace("I", "ı").lower()
+
+
+def bigrams(run: str) -> Iterable[str]:
+    """Return the pairs of neighbouring characters of a run; one that is alone, as it is.
+
+    >>> list(bigrams("東京都")), list(bigrams("東"))
+    (['東京', '京都'], ['東'])
+    """
+    # letters alone are characters; others have vowels or tones that belong to a letter
+    characters = run if run.isalpha() else CHARACTER.findall(run)
+    if len(characters) == 1:
+        return characters
+    return map(add, characters, characters[1:])
+
+
+class Span(NamedTuple):
+    """A term where it stands in a text, for its display."""
+
+    start: int
+    end: int
+    form: str  # equal for equal terms
+
+
+def word_spans(text: str) -> list[Span]:
+    """Return the words of a text.
+
+    >>> word_spans("The Moon")
+    [Span(start=0, end=3, form='the'), Span(start=4, end=8, form='moon')]
+    """
+    matches = TERM.finditer(text)
+    return [Span(match.start(), match.end(), match.group().lower()) for match in matches]
+
+
+def bigram_spans(text: str) -> list[Span]:
+    """Return the bigrams of a text, and the words in other scripts.
+
+    >>> bigram_spans("ﾃﾞｰﾀ")
+    [Span(start=0, end=3, form='デー'), Span(start=2, end=4, form='ータ')]
+    """
+    spans = []
+    for match in RUN_OR_WORD.finditer(text):
+        if match["word"]:
+            spans.append(_span(text, *match.span()))
+            continue
+        starts = [part.start() for part in CHARACTER.finditer(text, *match.span())]
+        borders = [*starts, match.end()]
+        if len(starts) == 1:
+            spans.append(_span(text, *borders))
+        else:
+            pairs = zip(borders, borders[2:], strict=False)
+            spans += [_span(text, start, end) for start, end in pairs]
+    return spans
+
+
+def _span(text: str, start: int, end: int) -> Span:
+    """Return the term between two places, in the form of an index."""
+    return Span(start, end, normalized(text[start:end]).lower())
+
+
+def _stemmer_of(language: Language) -> Callable[[str], str]:
+    """Return the stemmer of a language; words stay as they are where there is none."""
+    name = language.stemmer
+    if name != "none" and name not in require("Stemmer", "BM25").algorithms():
+        message = f"--language {language.name}: this version of PyStemmer has no such stemmer"
+        raise UsageError(message, "pip install --upgrade PyStemmer")
+    return _stemmer(name)
+
+
+def _stemmer(name: str) -> Callable[[str], str]:
+    """Return a Snowball stemmer; `porter` is Porter's as his own program and Lucene have it.
+
+    The program departs from the paper in three places, which Snowball does not follow: words of one
+    or two letters stay; step 2 turns any "bli" into "ble"; and it turns "logi" into "log".
+
+    >>> stem = _stemmer("porter")
+    >>> [stem(word) for word in ("us", "possibly", "technology", "apologies", "logic", "houses")]
+    ['us', 'possibl', 'technolog', 'apolog', 'logic', 'hous']
+    """
+    if name == "none":
+        return str
+    snowball = require("Stemmer", "BM25")
+    if name not in snowball.algorithms():
+        hint = f"one of none, {', '.join(sorted(snowball.algorithms()))}"
+        raise UsageError(f"--set stemmer={name}: no such stemmer", hint)
+    published: Callable[[str], str] = snowball.Stemmer(name).stemWord
+    if name != "porter":
+        return published
+
+    def stem(word: str) -> str:
+        if len(word) <= 2:
+            return word
+        short = published(word)
+        if short.endswith("bli") and VOWEL_CONSONANT.search(short[:-3]):
+            return published(f"{short[:-1]}e")
+        if short.endswith("logi") and VOWEL_CONSONANT.search(short[:-4]):
+            return short[:-1]
+        return short
+
+    return stem
