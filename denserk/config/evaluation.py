@@ -142,10 +142,15 @@ class PageSettings(Settings):
         None, metavar="FILE|DIR|NAME", needs="report write_dpr_json write_pyserini_json"
     )
     """Topics with the query texts for --report and --write-dpr-json. [default: see the runs]"""
+    report_ids: tuple[str, ...] = setting(
+        (), metavar="QID,QID,...", needs="report", excludes="answers"
+    )
+    """--report: queries to show in detail first, in this order."""
     report_queries: int = setting(20, at_least=0, needs="report")
-    """--report: number of queries with the largest differences to show hits of."""
+    """--report: number of queries shown in detail: of those on which every run fails, and of those
+    with the largest differences."""
     report_passages: int = setting(5, at_least=1, needs="report")
-    """--report: number of passages shown per query and run."""
+    """--report: number of passages shown per query and run, and of missed relevant passages."""
     plot: str | None = option(None, metavar="FILE")
     """Plot of the runs as .png, .pdf or .svg: a panel per measure with confidence intervals;
     curves over depth for one measure at three or more cut-offs (R@1 R@10 R@100)."""
