@@ -552,8 +552,7 @@ class FinetuneOptions(
     config: PathName
     """YAML file of options, e.g. the config.yaml of an earlier run; others override it."""
     preset: PathName | None
-    """Preset of a paper (`denserk finetune` lists them) or YAML file; options override it.
-    [default: None]"""
+    """Preset (`denserk finetune` lists them) or YAML file; options override it. [default: None]"""
     teacher: PathName | None
     """align: model whose query vectors are learned. [default: None]"""
     keep_layers: str | Sequence[int]
@@ -687,8 +686,9 @@ class PretrainOptions(ResumeOptions, DeviceOptions, OptimizerOptions, CorpusOpti
     """architecture: existing tokenizer to use. [default: trained on the corpus]"""
     expansions: PathName | None
     """master: generated queries and continuations, from `denserk generate`. [default: None]"""
-    preset: Literal["paper", "released"]
-    """master: settings of the paper or of the released code. [default: 'paper']"""
+    preset: Literal["paper", "released", "small"]
+    """Settings of the paper, of MASTER's released code, or small batches for your own data.
+    [default: 'paper']"""
     tokenize_to: PathName | None
     """Also write the tokenised text as JSON lines. [default: None]"""
     max_length: int

@@ -222,7 +222,7 @@ MINE_NEGATIVES = Signature(
 FINETUNE = Signature(
     "denserk finetune",
     (PresetSettings, *TRAINING, formats.CorpusSettings),
-    excluded="model train_data output corpus queries list_presets",
+    excluded="model train_data output corpus queries list_presets show_preset",
     has_config=True,
 )
 PRETRAIN = Signature(
