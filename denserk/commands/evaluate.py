@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from denserk.commands.completion import completer
 from denserk.commands.options import command
 from denserk.config import benchmarks
 from denserk.config import evaluation as config
@@ -130,7 +131,12 @@ def benchmark(
     options: ModelOptions,
     corpus: CorpusSettings,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks or groups (see --list).")
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Benchmarks or groups (see --list).",
+            autocompletion=completer("benchmarks"),
+        ),
     ] = None,
 ) -> None:
     """Evaluate runs or a model on named benchmarks.

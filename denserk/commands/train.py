@@ -12,7 +12,6 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.mining import MiningPaths, MiningSettings, resolve_mining
 from denserk.config.options import Given, build
 from denserk.config.presets import (
-    PresetListSettings,
     PresetSettings,
     list_presets,
     shown_preset,
@@ -41,7 +40,7 @@ EXPLANATION_OF_RECIPES = (
 )
 def pretrain(
     pretraining: Annotated[Given, config.PretrainSettings],
-    presets: PresetListSettings,
+    presets: config.RecipeListSettings,
     corpus: CorpusSettings,
     given: Annotated[Given, *config.CLASSES],
 ) -> Any:

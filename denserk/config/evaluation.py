@@ -11,6 +11,12 @@ from denserk.errors import UsageError
 
 # Default measures: BEIR's two, and MS MARCO's first.
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
+# Measures that a shell completes, among the many there are.
+COMMON_MEASURES = (
+    *("nDCG@10", "nDCG@20", "nDCG@100", "RR@10", "RR@100", "R@100", "R@1000", "AP", "AP@100"),
+    *("P@10", "Rprec", "Success@1", "Success@5", "Success@20", "Success@100", "Judged@10"),
+    *("Bpref", "official"),
+)
 # Output formats of measures: tsv as ir-measures prints it, with the run first if there are several.
 OutputFormat = StrEnum("OutputFormat", "TABLE TSV JSON TREC_EVAL MARKDOWN LATEX")
 # Default measures of --format trec_eval, as trec_eval prints.
@@ -21,7 +27,9 @@ RunOrder = StrEnum("RunOrder", "SCORE RANK")
 class EvaluationSettings(Settings):
     """Measures."""
 
-    measures: tuple[str, ...] = option((), "-m", repeat=True, metavar="MEASURES")
+    measures: tuple[str, ...] = option(
+        (), "-m", repeat=True, metavar="MEASURES", completes="measures"
+    )
     """Measures, separated by spaces, as ir-measures (nDCG@10) or trec_eval (ndcg_cut.10).
     [default: nDCG@10 RR@10 R@100, or the benchmark's]"""
     relevance_level: int = option(1, "-l", at_least=1)
@@ -115,7 +123,7 @@ Correction = StrEnum("Correction", "HOLM BONFERRONI NONE")
 class ComparisonSettings(Settings):
     """Significance tests."""
 
-    baseline: str | None = option(None, metavar="RUN|previous")
+    baseline: str | None = option(None, metavar="RUN|previous", completes="baselines")
     """Run file, or name of a run or system, to test the other runs against; previous tests each
     run against the one before it. [default: no test]"""
     seeds: bool = option(False, excludes="report answers")

@@ -21,14 +21,14 @@ class PresetListSettings(Settings):
 
     list_presets: bool = False
     """Print all presets and exit."""
-    show_preset: str | None = option(None, metavar="NAME")
+    show_preset: str | None = option(None, metavar="NAME", completes="presets")
     """Print the settings of a preset with their sources and exit."""
 
 
 class PresetSettings(PresetListSettings):
     """Preset."""
 
-    preset: str | None = option(None, metavar="NAME|FILE")
+    preset: str | None = option(None, metavar="NAME|FILE", completes="presets")
     """Preset (see --list-presets) or YAML file; options override it."""
 
 

@@ -26,6 +26,7 @@ from denserk.config.options import (
 )
 from denserk.config.presets import (
     Preset,
+    PresetListSettings,
     PresetRow,
     ShownPreset,
     overridden,
@@ -141,6 +142,13 @@ class PretrainSettings(ResumeSettings, DeviceSettings, kw_only=True):
     """Model folder; prepared text, checkpoints and logs are written inside."""
     tokenize_to: str | None = setting(None, metavar="DIR")
     """Also write the tokenised text as JSON lines."""
+
+
+class RecipeListSettings(PresetListSettings):
+    """Preset."""
+
+    show_preset: str | None = option(None, metavar="NAME", completes="recipes")
+    """Print the settings of a preset with their sources and exit."""
 
 
 class TextUnitSettings(Settings):
