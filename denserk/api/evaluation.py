@@ -46,6 +46,7 @@ from denserk.config.evaluation import (
     EvaluationSettings,
     OutputFormat,
     ReportSettings,
+    ReportSources,
     RunOrder,
 )
 from denserk.config.formats import CorpusSettings
@@ -185,6 +186,8 @@ def evaluate(
     measures: str | Sequence[str] = (),
     *,
     baseline: str | None = None,
+    topics: "TextsLike | None" = None,
+    corpus: "TextsLike | None" = None,
     details: Literal[False] = False,
     **options: Unpack[EvaluateOptions],
 ) -> dict[str, Any]: ...
@@ -195,6 +198,8 @@ def evaluate(
     measures: str | Sequence[str] = (),
     *,
     baseline: str | None = None,
+    topics: "TextsLike | None" = None,
+    corpus: "TextsLike | None" = None,
     details: Literal[True],
     **options: Unpack[EvaluateOptions],
 ) -> Evaluation: ...
@@ -205,6 +210,8 @@ def evaluate(
     measures: str | Sequence[str] = (),
     *,
     baseline: str | None = None,
+    topics: "TextsLike | None" = None,
+    corpus: "TextsLike | None" = None,
     details: bool = False,
     **options: Unpack[EvaluateOptions],
 ) -> "dict[str, Any] | Evaluation":
@@ -214,20 +221,37 @@ def evaluate(
     `denserk eval`. With `baseline`, one of the names, the other runs also have "nDCG@10 p" and so
     on: the p-value of the difference by a paired t-test, corrected by Holm. With `details`, an
     `Evaluation` has also the values of each query, confidence intervals and effect sizes.
+    `report` names a folder for an HTML page, to which `topics` and `corpus` add texts.
     """
     from denserk.evaluation.evaluator import check_minimums
     from denserk.tasks.evaluate import evaluate_runs
+    from denserk.tasks.evaluation_outputs import check_page, check_report_ids, write_plot
 
     typed = EVALUATE.typed(options, measures=measures)
-    settings = build(EvaluationSettings, typed)
+    settings = build(EvalSettings, typed)
     runs = _named_runs(run)
     if baseline not in (None, PREVIOUS, *runs):
         raise UsageError(f"baseline {baseline!r}: the runs are called {', '.join(runs)}")
+    if settings.report is None and not (topics is None and corpus is None):
+        raise UsageError("topics and corpus: only for a report", "add report='folder'")
+    inputs = [str(source) for source in (*runs.values(), qrels) if is_path(source)]
+    check_page(settings, inputs)
     with EVALUATE.claimed(typed):
         judgments = _judgments(qrels, settings)
         result = evaluate_runs(_read_runs(runs, judgments, settings), judgments, settings)
+        check_report_ids(settings, result)
+        evaluation = _evaluation(result, baseline, build(ComparisonSettings, typed))
+        if settings.plot is not None:
+            write_plot(evaluation.result, settings, Path(settings.plot))
+        if settings.report is not None:
+            files = {
+                "runs": list(runs.values()),
+                "qrels": qrels,
+                "topics": topics,
+                "corpus": corpus,
+            }
+            _write_report(evaluation.result, files, settings, build(CorpusSettings, typed))
     check_minimums(result, settings)
-    evaluation = _evaluation(result, baseline, build(ComparisonSettings, typed))
     if is_single_run(run):
         name = result.runs[0].name
         evaluation = replace(
@@ -236,6 +260,33 @@ def evaluate(
             per_query=evaluation.per_query[name],
         )
     return evaluation if details else evaluation.summary
+
+
+def _write_report(
+    result: "EvaluationResult",
+    inputs: Mapping[str, Any],
+    settings: EvalSettings,
+    reading: CorpusSettings,
+) -> None:
+    """Write the report of runs; inputs in memory are written to temporary files first."""
+    from denserk.tasks.evaluation_outputs import write_report_page
+
+    qrels = inputs["qrels"]
+    title = f"Runs on {Path(qrels).name}" if is_path(qrels) else "Runs"
+    with stored_inputs(**inputs) as (files, _):
+        sources = ReportSources(
+            title,
+            qrels=str(files["qrels"]),
+            topics=_path_or_none(files.get("topics")),
+            corpus=_path_or_none(files.get("corpus")),
+            reading=reading,
+        )
+        write_report_page(result, list(map(str, files["runs"])), sources, settings)
+
+
+def _path_or_none(path: Any) -> str | None:
+    """Return a path as text."""
+    return None if path is None else str(path)
 
 
 def is_single_run(run: Any) -> bool:

@@ -383,7 +383,7 @@ class MeasureOptions(TypedDict, total=False):
     """Drop hits whose id is the query's own (ArguAna, Quora). [default: False]"""
 
 
-class EvaluateOptions(MeasureOptions, total=False):
+class EvaluateOptions(MeasureOptions, OverwriteOptions, CorpusOptions, total=False):
     """Options of `evaluate`."""
 
     test: Literal["t", "randomisation"]
@@ -396,6 +396,20 @@ class EvaluateOptions(MeasureOptions, total=False):
     """randomisation: number of permutations. [default: 100000]"""
     test_seed: int
     """randomisation: random seed. [default: 42]"""
+    report: PathName | None
+    """Write an HTML report, DIR/index.html: tables, curves and queries with their hits. [default:
+    None]"""
+    report_ids: str | Sequence[str]
+    """report: queries to show in detail first, in this order. [default: []]"""
+    report_queries: int
+    """report: number of queries shown in detail: of those on which every run fails, and of those
+    with the largest differences. [default: 20]"""
+    report_passages: int
+    """report: number of passages shown per query and run, and of missed relevant passages.
+    [default: 5]"""
+    plot: PathName | None
+    """Plot of the runs as .png, .pdf or .svg: a panel per measure with confidence intervals;
+    curves over depth for one measure at three or more cut-offs (R@1 R@10 R@100). [default: None]"""
 
 
 class ExplainOptions(TypedDict, total=False):
@@ -547,8 +561,7 @@ class FinetuneOptions(
     config: PathName
     """YAML file of options, e.g. the config.yaml of an earlier run; others override it."""
     preset: PathName | None
-    """Preset of a paper (`denserk finetune` lists them) or YAML file; options override it.
-    [default: None]"""
+    """Preset (`denserk finetune` lists them) or YAML file; options override it. [default: None]"""
     teacher: PathName | None
     """align: model whose query vectors are learned. [default: None]"""
     keep_layers: str | Sequence[int]
@@ -682,8 +695,9 @@ class PretrainOptions(ResumeOptions, DeviceOptions, OptimizerOptions, CorpusOpti
     """architecture: existing tokenizer to use. [default: trained on the corpus]"""
     expansions: PathName | None
     """master: generated queries and continuations, from `denserk generate`. [default: None]"""
-    preset: Literal["paper", "released"]
-    """master: settings of the paper or of the released code. [default: 'paper']"""
+    preset: Literal["paper", "released", "small"]
+    """Settings of the paper, of MASTER's released code, or small batches for your own data.
+    [default: 'paper']"""
     tokenize_to: PathName | None
     """Also write the tokenised text as JSON lines. [default: None]"""
     max_length: int

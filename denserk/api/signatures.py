@@ -18,6 +18,7 @@ from denserk.config.help_texts import python_help_text
 from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.config.options import build, fields_of, select
 from denserk.config.presets import PresetSettings
+from denserk.config.shared import OverwriteSettings
 from denserk.config.training import CLASSES as TRAINING
 from denserk.config.yaml_files import typed_options
 from denserk.errors import UsageError
@@ -181,8 +182,14 @@ FUSE = Signature(
 )
 EVALUATE = Signature(
     "denserk eval",
-    (evaluation.EvaluationSettings, evaluation.ComparisonSettings),
-    excluded="measures baseline seeds",
+    (
+        evaluation.EvaluationSettings,
+        evaluation.ComparisonSettings,
+        evaluation.PageSettings,
+        OverwriteSettings,
+        formats.CorpusSettings,
+    ),
+    excluded="measures baseline seeds topics",
 )
 EXPLAIN = Signature(
     "denserk eval --explain",
@@ -215,7 +222,7 @@ MINE_NEGATIVES = Signature(
 FINETUNE = Signature(
     "denserk finetune",
     (PresetSettings, *TRAINING, formats.CorpusSettings),
-    excluded="model train_data output corpus queries list_presets",
+    excluded="model train_data output corpus queries list_presets show_preset",
     has_config=True,
 )
 PRETRAIN = Signature(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from denserk.commands.completion import completer
 from denserk.commands.options import command
 from denserk.config import benchmarks
 from denserk.config import evaluation as config
@@ -130,7 +131,12 @@ def benchmark(
     options: ModelOptions,
     corpus: CorpusSettings,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks or groups (see --list).")
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Benchmarks or groups (see --list).",
+            autocompletion=completer("benchmarks"),
+        ),
     ] = None,
 ) -> None:
     """Evaluate runs or a model on named benchmarks.
@@ -149,13 +155,18 @@ def benchmark(
         runs.append(paths.output)
     if not runs:
         raise UsageError("no runs given", "add --runs run.trec, or --model MODEL --output DIR")
-    if not any(benchmark.answers for benchmark in requested):
+    if any(benchmark.answers for benchmark in requested):
+        why = f"for benchmarks with qrels; {' and '.join(names)} has answers"
+        reject_given(settings, among="report_ids", why=why)
+    else:
         why = f"for benchmarks with answers; {' and '.join(names)} has qrels"
         reject_given(settings, among=" ".join(fields_of(config.AnswerSettings)), why=why)
     has_folders = paths.output is not None or any(Path(run).is_dir() for run in runs)
     is_one_benchmark = len(requested) == 1 and not has_folders
     if not is_one_benchmark:
-        options_of_one = "baseline plot min per_query topics write_dpr_json write_pyserini_json"
+        options_of_one = (
+            "baseline plot min per_query topics report_ids write_dpr_json write_pyserini_json"
+        )
         reject_given(settings, among=options_of_one, why="only for run files of one benchmark")
     from denserk.tasks.evaluation_outputs import check_page
 
@@ -214,8 +225,14 @@ def _finish(
 ) -> None:
     """Test runs against a baseline, print measures, write plot and report, check minimum values."""
     from denserk.evaluation.evaluator import check_minimums
-    from denserk.tasks.evaluation_outputs import with_statistics, write_plot, write_report_page
+    from denserk.tasks.evaluation_outputs import (
+        check_report_ids,
+        with_statistics,
+        write_plot,
+        write_report_page,
+    )
 
+    check_report_ids(settings, result)
     result = with_statistics(result, runs, settings)
     show(result, settings)
     if settings.plot is not None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_type_hints
 import typer
 
 from denserk.commands.app import app
+from denserk.commands.completion import setting_completer
 from denserk.commands.help_pages import Command, HelpPage, show_all_options
 from denserk.commands.parameters import OptionField, option_fields, option_parameter
 from denserk.config.encoding import ModelOptions
@@ -27,13 +28,7 @@ from denserk.reporting import ConsoleSettings, configure
 T = TypeVar("T")
 Values = Mapping[str, Any]  # of options, by name
 
-SET = option_parameter(
-    "set_",
-    list[str] | None,
-    "--set",
-    metavar="NAME=VALUE",
-    help="Set a less common setting (see --help-all); repeatable.",
-)
+
 CONFIG = option_parameter(
     "config",
     str | None,
@@ -197,11 +192,24 @@ def typer_parameters(
     parameters += [option.parameter for option in options if not option.spec.rare]
     if has_config:
         parameters.append(CONFIG)
-    if any(option.spec.rare for option in options):
-        parameters.append(SET)
+    settings = [option.name for option in options if option.spec.rare]
+    if settings:
+        parameters.append(_set_parameter(settings))
     parameters += [option.parameter for option in option_fields(ConsoleSettings)]
     parameters.append(HELP_ALL)
     return parameters
+
+
+def _set_parameter(settings: Sequence[str]) -> inspect.Parameter:
+    """Return the option --set of a command with some settings."""
+    return option_parameter(
+        "set_",
+        list[str] | None,
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set a less common setting (see --help-all); repeatable.",
+        autocompletion=setting_completer(settings),
+    )
 
 
 def run_parsed(command_function: CommandFunction, parsed: Values) -> None:

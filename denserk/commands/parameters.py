@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
+from denserk.commands.completion import completer
 from denserk.config.help_texts import help_text, own_defaults
 from denserk.config.options import OptionSpec, fields_of, spec_of
 from denserk.config.values import type_hints, without_none
@@ -74,6 +75,7 @@ class OptionField:
             *self.spec.names,
             help=self.help,
             metavar=metavar,
+            autocompletion=completer(self.spec.completes) if self.spec.completes else None,
             rich_help_panel=self.section,
         )
 

@@ -4,17 +4,32 @@ import logging
 from typing import Annotated, Any
 
 from denserk.commands.options import command
+from denserk.commands.presets import print_preset, print_presets
 from denserk.config import finetuning
 from denserk.config import pretraining as config
 from denserk.config.encoding import ComputeSettings, TextSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.mining import MiningPaths, MiningSettings, resolve_mining
-from denserk.config.options import Given
-from denserk.config.presets import COLUMNS, PresetSettings, list_presets
+from denserk.config.options import Given, build
+from denserk.config.presets import (
+    PresetSettings,
+    list_presets,
+    shown_preset,
+)
 from denserk.config.training import CLASSES
-from denserk.reporting import print_table
 
 logger = logging.getLogger(__name__)
+
+# What stands below the tables of --list-presets.
+EXPLANATION_OF_PRESETS = (
+    "Size: queries x passages of each query in a batch, and the length of the training. "
+    "`denserk finetune --show-preset NAME` prints the settings of one and their sources."
+)
+EXPLANATION_OF_RECIPES = (
+    "Trained: the length of a text. Size: texts in a batch, and the length of the training. "
+    "NAME-small is --objective NAME --preset small. "
+    "`denserk pretrain --show-preset NAME` prints the settings of one and their sources."
+)
 
 
 @command(
@@ -24,7 +39,8 @@ logger = logging.getLogger(__name__)
     "batch_size epochs max_steps lr dtype save_steps seed device resume",
 )
 def pretrain(
-    pretraining: config.PretrainSettings,
+    pretraining: Annotated[Given, config.PretrainSettings],
+    presets: config.RecipeListSettings,
     corpus: CorpusSettings,
     given: Annotated[Given, *config.CLASSES],
 ) -> Any:
@@ -33,12 +49,19 @@ def pretrain(
     denserk pretrain --objective condenser --model bert-base-uncased --corpus t.txt --output m/
     denserk pretrain --objective mlm --architecture tiny --corpus t.txt --output m/
     """
-    run = config.resolve_run(pretraining, corpus, given)
+    if presets.list_presets:
+        print_presets(config.list_recipes(), EXPLANATION_OF_RECIPES)
+        return None
+    if presets.show_preset is not None:
+        print_preset(config.shown_recipe(presets.show_preset))
+        return None
+    settings = build(config.PretrainSettings, pretraining, "denserk pretrain --help")
+    run = config.resolve_run(settings, corpus, given)
     from denserk.tasks.pretrain import pretrain as task
     from denserk.training.run_folder import log_result
 
     result = task(run)
-    log_result(result, pretraining.output)
+    log_result(result, settings.output)
     return result
 
 
@@ -59,7 +82,10 @@ def finetune(
     denserk finetune --model bert-base-uncased --representation agg --train-data t.jsonl --output m/
     """
     if presets.list_presets:
-        print_table(COLUMNS, list_presets())
+        print_presets(list_presets(), EXPLANATION_OF_PRESETS)
+        return None
+    if presets.show_preset is not None:
+        print_preset(shown_preset(presets.show_preset))
         return None
     run = finetuning.resolve_run(presets.preset, corpus, given)
     from denserk.tasks.finetune import finetune as task

@@ -12,7 +12,11 @@ class LabelledModels(OverwriteSettings, kw_only=True):
     """Input and output."""
 
     model: tuple[str, ...] = option(
-        REQUIRED, "--model-name-or-path", metavar="[LABEL=]NAME|DIR|HUB_ID", repeat=True
+        REQUIRED,
+        "--model-name-or-path",
+        metavar="[LABEL=]NAME|DIR|HUB_ID",
+        repeat=True,
+        completes="models",
     )
     """Model: a short name, a folder or a Hugging Face name; repeatable."""
 

@@ -200,7 +200,12 @@ class BenchmarkPaths(Settings, kw_only=True):
     runs: tuple[str, ...] = option((), "--run", metavar="FILE|DIR", repeat=True)
     """Run file of the benchmark, or folder of runs named by benchmark; repeatable."""
     model: str | None = option(
-        None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID", needs="output"
+        None,
+        "--encoder",
+        "--model-name-or-path",
+        metavar="NAME|DIR|HUB_ID",
+        needs="output",
+        completes="models",
     )
     """Model to encode and search each benchmark with; its runs are written to --output."""
     output: str | None = option(None, metavar="DIR", needs="model")

@@ -273,7 +273,13 @@ DEFAULTS = ModelOptions()
 class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings, kw_only=True):
     """Input and output."""
 
-    model: str = option(REQUIRED, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
+    model: str = option(
+        REQUIRED,
+        "--encoder",
+        "--model-name-or-path",
+        metavar="NAME|DIR|HUB_ID",
+        completes="models",
+    )
     """Model: a short name (docs/models.md), a folder or a Hugging Face name."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", either="topics")
     """Passages to encode: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""

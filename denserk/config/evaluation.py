@@ -11,6 +11,12 @@ from denserk.errors import UsageError
 
 # Default measures: BEIR's two, and MS MARCO's first.
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
+# Measures that a shell completes, among the many there are.
+COMMON_MEASURES = (
+    *("nDCG@10", "nDCG@20", "nDCG@100", "RR@10", "RR@100", "R@100", "R@1000", "AP", "AP@100"),
+    *("P@10", "Rprec", "Success@1", "Success@5", "Success@20", "Success@100", "Judged@10"),
+    *("Bpref", "official"),
+)
 # Output formats of measures: tsv as ir-measures prints it, with the run first if there are several.
 OutputFormat = StrEnum("OutputFormat", "TABLE TSV JSON TREC_EVAL MARKDOWN LATEX")
 # Default measures of --format trec_eval, as trec_eval prints.
@@ -21,7 +27,9 @@ RunOrder = StrEnum("RunOrder", "SCORE RANK")
 class EvaluationSettings(Settings):
     """Measures."""
 
-    measures: tuple[str, ...] = option((), "-m", repeat=True, metavar="MEASURES")
+    measures: tuple[str, ...] = option(
+        (), "-m", repeat=True, metavar="MEASURES", completes="measures"
+    )
     """Measures, separated by spaces, as ir-measures (nDCG@10) or trec_eval (ndcg_cut.10).
     [default: nDCG@10 RR@10 R@100, or the benchmark's]"""
     relevance_level: int = option(1, "-l", at_least=1)
@@ -115,7 +123,7 @@ Correction = StrEnum("Correction", "HOLM BONFERRONI NONE")
 class ComparisonSettings(Settings):
     """Significance tests."""
 
-    baseline: str | None = option(None, metavar="RUN|previous")
+    baseline: str | None = option(None, metavar="RUN|previous", completes="baselines")
     """Run file, or name of a run or system, to test the other runs against; previous tests each
     run against the one before it. [default: no test]"""
     seeds: bool = option(False, excludes="report answers")
@@ -142,10 +150,15 @@ class PageSettings(Settings):
         None, metavar="FILE|DIR|NAME", needs="report write_dpr_json write_pyserini_json"
     )
     """Topics with the query texts for --report and --write-dpr-json. [default: see the runs]"""
+    report_ids: tuple[str, ...] = setting(
+        (), metavar="QID,QID,...", needs="report", excludes="answers"
+    )
+    """--report: queries to show in detail first, in this order."""
     report_queries: int = setting(20, at_least=0, needs="report")
-    """--report: number of queries with the largest differences to show hits of."""
+    """--report: number of queries shown in detail: of those on which every run fails, and of those
+    with the largest differences."""
     report_passages: int = setting(5, at_least=1, needs="report")
-    """--report: number of passages shown per query and run."""
+    """--report: number of passages shown per query and run, and of missed relevant passages."""
     plot: str | None = option(None, metavar="FILE")
     """Plot of the runs as .png, .pdf or .svg: a panel per measure with confidence intervals;
     curves over depth for one measure at three or more cut-offs (R@1 R@10 R@100)."""

@@ -41,7 +41,7 @@ class MiningPaths(OverwriteSettings, kw_only=True):
     """Training data with the mined negatives."""
     output_format: formats.TrainingFormat = formats.TrainingFormat.TEVATRON
     """Format of the output."""
-    preset: str | None = option(None, metavar="NAME")
+    preset: str | None = option(None, metavar="NAME", completes="mining")
     """Settings of a paper, nv-retriever; options override them."""
 
     def _check(self) -> None:

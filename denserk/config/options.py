@@ -55,6 +55,7 @@ class OptionSpec:
     excludes: str = ""  # none of these may be given, too
     either: str = ""  # exactly one of this field and these must be given
     of: str = ""  # objectives or models whose training has the option; empty: all
+    completes: str = ""  # what a shell completes: a key of `denserk.commands.completion.WORDS`
 
     def flag(self, name: str) -> str:
         """Return the spelling of the field `name` on the command line."""

@@ -3,26 +3,39 @@
 The defaults are Condenser's; `recipe` returns the differences of other objectives.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import (
     REQUIRED,
     Given,
+    OptionSpec,
     Settings,
     build,
+    fields_of,
     option,
     select,
     setting,
+    spec_of,
     typed_values,
     unused_options,
 )
-from denserk.config.presets import overridden
+from denserk.config.presets import (
+    Preset,
+    PresetListSettings,
+    PresetRow,
+    ShownPreset,
+    overridden,
+    presets_in,
+    sizes,
+)
 from denserk.config.shared import DeviceSettings, ResumeSettings
 from denserk.config.training import OptimizerSettings, ResolvedRun
-from denserk.config.yaml_files import paper_sections
+from denserk.config.values import unknown_name
 from denserk.errors import UsageError
 
 # The losses are in `denserk.losses.pretraining`.
@@ -40,9 +53,16 @@ SIZES = {
     Architecture.BASE: (12, 768),
 }
 
-# MASTER as its paper (one encoder pass, TF-IDF keywords, neighbouring passages) or released code
-# (three passes, inverse corpus frequency, halves of a passage).
-MasterPreset = StrEnum("MasterPreset", "PAPER RELEASED")
+
+class PretrainingPreset(StrEnum):
+    """Settings of an objective that options override."""
+
+    PAPER = "paper"  # MASTER: one encoder pass, TF-IDF keywords, neighbouring passages
+    # MASTER's code: three passes, inverse corpus frequency, halves of a passage
+    RELEASED = "released"
+    SMALL = "small"  # Batches and lengths for one's own data on one machine
+
+
 # Tasks of MASTER's decoders: masked keyword prediction, complementary mask prediction (the tokens
 # visible to the encoder), neighbouring passage recovery, and the recovery of generated queries
 # (docT5query) and of a generated continuation (GPT-2).
@@ -78,6 +98,18 @@ class LossAverage(StrEnum):
 # Documents in plain text: lines, or paragraphs separated by empty lines.
 RawText = StrEnum("RawText", "LINES PARAGRAPHS")
 
+# Settings of every objective that --show-preset names although they are defaults.
+SHOWN = (
+    "max_length",
+    "masking",
+    "mlm_probability",
+    "batch_size",
+    "epochs",
+    "max_steps",
+    "lr",
+    "weight_decay",
+    "dtype",
+)
 MASTER = "master"
 HEADED = "condenser cocondenser"
 RETROMAE = "retromae dupmae"
@@ -104,12 +136,19 @@ class PretrainSettings(ResumeSettings, DeviceSettings, kw_only=True):
     """Training text (docs/commands/pretrain.md); repeatable."""
     expansions: str | None = option(None, metavar="FILE", of=MASTER)
     """master: generated queries and continuations, from `denserk generate`."""
-    preset: MasterPreset = option(MasterPreset.PAPER, of=MASTER)
-    """master: settings of the paper or of the released code."""
+    preset: PretrainingPreset = PretrainingPreset.PAPER
+    """Settings of the paper, of MASTER's released code, or small batches for your own data."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
     """Model folder; prepared text, checkpoints and logs are written inside."""
     tokenize_to: str | None = setting(None, metavar="DIR")
     """Also write the tokenised text as JSON lines."""
+
+
+class RecipeListSettings(PresetListSettings):
+    """Preset."""
+
+    show_preset: str | None = option(None, metavar="NAME", completes="recipes")
+    """Print the settings of a preset with their sources and exit."""
 
 
 class TextUnitSettings(Settings):
@@ -222,13 +261,77 @@ CLASSES: tuple[type, ...] = (
 )
 
 
-def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.PAPER) -> Given:
-    """Return the differences of an objective's paper (or released code) from the defaults."""
-    rows = paper_sections("pretraining")
-    values = dict(rows[objective][1])
-    if objective is PretrainingObjective.MASTER and preset is MasterPreset.RELEASED:
-        values |= rows["master-released"][1]
-    return typed_values(objective, values, *CLASSES)
+def recipe(
+    objective: PretrainingObjective, preset: PretrainingPreset = PretrainingPreset.PAPER
+) -> Given:
+    """Return the differences of an objective's preset from the defaults."""
+    of_paper = _find_recipe(objective)
+    if preset is PretrainingPreset.PAPER:
+        return of_paper.settings
+    name = f"{objective}-{preset}"
+    if name not in recipes():
+        raise UsageError(
+            f"--preset {preset}: there is none of {objective}",
+            "denserk pretrain --list-presets has all",
+        )
+    return overridden(of_paper.settings, _find_recipe(name).settings)
+
+
+@cache
+def recipes() -> Mapping[str, Preset]:
+    """Return the presets of pre-training: objectives, and objectives with a preset behind "-"."""
+    return presets_in("pretraining", CLASSES)
+
+
+def _find_recipe(name: str) -> Preset:
+    if name not in recipes():
+        hint = "denserk pretrain --list-presets has all"
+        raise unknown_name("preset of pretrain", name, recipes(), hint)
+    return recipes()[name]
+
+
+def shown_recipe(name: str) -> ShownPreset:
+    """Return an objective or a preset of it, with the defaults of `denserk pretrain` filled in."""
+    named = _find_recipe(name)
+    objective, _, preset_name = name.partition("-")
+    preset = PretrainingPreset(preset_name or PretrainingPreset.PAPER)
+    values = recipe(PretrainingObjective(objective), preset)
+    settings = {}
+    for field_name, spec in _specs_of(objective).items():
+        if field_name in values:
+            settings[field_name] = values[field_name]
+        elif spec.of or field_name in SHOWN:
+            settings[field_name] = fields_of(*CLASSES)[field_name].default
+    settings = {field_name: value for field_name, value in settings.items() if value is not None}
+    if "max_steps" in settings:
+        del settings["epochs"]
+    sources = dict.fromkeys(settings, "default")
+    sources.update(_find_recipe(objective).sources)
+    sources.update(named.sources)
+    usage = f"denserk pretrain --objective {objective}"
+    if preset is not PretrainingPreset.PAPER:
+        usage += f" --preset {preset}"
+    return ShownPreset(usage, replace(named, settings=settings), sources)
+
+
+def _specs_of(objective: str) -> dict[str, OptionSpec]:
+    """Return the settings that the training of an objective has."""
+    specs = {}
+    for name, field_of_class in fields_of(*CLASSES).items():
+        spec = spec_of(field_of_class)
+        if not spec.of or objective in spec.of.split():
+            specs[name] = spec
+    return specs
+
+
+def list_recipes() -> list[PresetRow]:
+    """Return all objectives and their presets as rows of text."""
+    rows = []
+    for name, preset in recipes().items():
+        settings = shown_recipe(name).preset.settings
+        length = f"{settings['max_length']} tokens"
+        rows.append(PresetRow(name, preset.summary, length, sizes(settings), preset.start, ""))
+    return rows
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,13 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
     """Index folder, or folder of vectors for exact search; repeatable, or a quoted pattern."""
     engine: Engine | None = option(None, metavar="milvus")
     """milvus: search --collection at --uri instead of --index. [default: that of --index]"""
-    model: str | None = option(None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
+    model: str | None = option(
+        None,
+        "--encoder",
+        "--model-name-or-path",
+        metavar="NAME|DIR|HUB_ID",
+        completes="models",
+    )
     """Model that encodes the queries. [default: the model of the index]"""
     encoded_queries: str | None = option(None, "--query-reps", metavar="DIR|FILE", excludes="model")
     """Query vectors instead of --model; with --topics, in the order of that file."""
@@ -323,7 +329,7 @@ class FusionSettings(Settings):
     """Hits per query used from each run. [default: all]"""
     tune: str | None = option(None, metavar="QRELS", excludes="weights alpha")
     """Choose the weights by these qrels: of training or validation queries, as the runs."""
-    measure: str = option("nDCG@10", "-m", needs="tune")
+    measure: str = option("nDCG@10", "-m", needs="tune", completes="measures")
     """Measure that --tune maximises."""
 
     @property

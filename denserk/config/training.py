@@ -80,7 +80,7 @@ class ObjectiveSettings(Settings):
     """cosine-mse: label of equal sentences, e.g. 5 for labels from 0 to 5."""
     mask_false_negatives: bool = option(False, of=BI_ENCODER)
     """Leave known positives of a query out of its in-batch negatives."""
-    guide: str | None = option(None, metavar="NAME|DIR|HUB_ID", of=BI_ENCODER)
+    guide: str | None = option(None, metavar="NAME|DIR|HUB_ID", of=BI_ENCODER, completes="models")
     """Retriever that also leaves out what it scores above a query's own positive (GISTEmbed)."""
     guide_margin: float = setting(0.0, needs="guide", of=BI_ENCODER)
     """Leave out what the guide scores above the positive's score minus this margin."""
@@ -231,13 +231,15 @@ class ValidationSettings(Settings):
 class FinetuneSettings(ResumeSettings, DeviceSettings, kw_only=True):
     """Input and output."""
 
-    model: str = option(REQUIRED, "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
+    model: str = option(
+        REQUIRED, "--model-name-or-path", metavar="NAME|DIR|HUB_ID", completes="models"
+    )
     """Model to start from: a short name, a folder or a Hugging Face name."""
     train_data: tuple[str, ...] = option(
         REQUIRED, "--train", "--dataset-path", metavar="FILE", repeat=True
     )
     """Training data in any format (docs/formats.md), of align queries; repeatable."""
-    teacher: str | None = option(None, metavar="NAME|DIR|HUB_ID", of="align")
+    teacher: str | None = option(None, metavar="NAME|DIR|HUB_ID", of="align", completes="models")
     """align: model whose query vectors are learned."""
     keep_layers: tuple[int, ...] = setting((), at_least=0, of="align")
     """align: layers of --model to start from, the first is 0. [default: all]"""

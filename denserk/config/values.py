@@ -209,7 +209,12 @@ def _suggestion(spelling: str, names: Iterable[str]) -> str:
 
 def unknown_name(noun: str, name: str, names: Iterable[str], hint: str) -> UsageError:
     """Return the error of a name that is none of some names; its hint has the nearest ones."""
-    nearest = get_close_matches(name, names, n=3, cutoff=0.4)
+    nearest = near_names(name, names)
     if nearest:
         hint = f"did you mean {' or '.join(nearest)}? {hint}"
     return UsageError(f"no {noun} is called {name!r}", hint)
+
+
+def near_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return up to three names that are like a wrong one, the nearest first."""
+    return get_close_matches(name, names, n=3, cutoff=0.4)

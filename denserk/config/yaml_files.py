@@ -1,6 +1,6 @@
 """YAML files: the package's recipes (`denserk/recipes/`), and users' files of options."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
@@ -48,6 +48,42 @@ def _parse(text: str) -> Any:
             problem = f"the key {second.value!r} is repeated"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=second.start_mark)
     return loader.construct_document(node)
+
+
+def comments_of_values(path: str | Path, *keys: str) -> dict[str, str]:
+    """Return the comment behind each value of a mapping in a YAML file, without "#"; "" for none.
+
+    `keys` lead to the mapping: none, to the outer one. Merged values (`<<:`) have the comments of
+    the place where they stand. Hyphens of names become underscores.
+    """
+    import yaml
+
+    text = Path(path).read_text("utf-8")
+    node = yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    for key in keys:
+        node = next(value for name, value in node.value if name.value == key)
+    return _comments(node, text.splitlines())
+
+
+def _comments(mapping: Any, lines: Sequence[str]) -> dict[str, str]:
+    """Return the comment behind each value of a mapping's node."""
+    import yaml
+
+    merged_comments: dict[str, str] = {}
+    comments = {}
+    for key, value in mapping.value:
+        if key.value == "<<":
+            mappings = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for merged in reversed(mappings):  # the first one wins
+                merged_comments |= _comments(merged, lines)
+            continue
+        end = value.end_mark
+        line = lines[end.line] if end.line < len(lines) else ""
+        behind_value = line[end.column :].strip()
+        is_comment = behind_value.startswith("#")
+        name = key.value.replace("-", "_")
+        comments[name] = behind_value.lstrip("# ") if is_comment else ""
+    return merged_comments | comments
 
 
 def _in_one_line(problem: object) -> str:

@@ -6,7 +6,7 @@ The page is `report.html`, a Jinja template that escapes every text; plots are S
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -18,14 +18,32 @@ from denserk.config.evaluation import EvalSettings, PageSettings, ReportSettings
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator, first_hits, read_hits, remarks
 from denserk.evaluation.measures import Measure, is_count, parse_measures
-from denserk.evaluation.results import BenchmarksResult, Comparison, EvaluationResult, RunResult
+from denserk.evaluation.query_details import (
+    Group,
+    HitList,
+    QueryDetails,
+    QueryRow,
+    ShownPassage,
+    groups_in_detail,
+    hit_list,
+    missed_passages,
+    query_rows,
+    shown_passage,
+)
+from denserk.evaluation.results import (
+    BenchmarksResult,
+    Comparison,
+    EvaluationResult,
+    Grades,
+    RunResult,
+)
 from denserk.evaluation.significance import interval
 from denserk.evaluation.table_markup import DAGGER
 from denserk.evaluation.tables import LEAST_P, Result, difference_note, number, tables
 from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
-from denserk.io.files import STREAM, whole_text, write_errors
+from denserk.io.files import STREAM, some, whole_text, write_errors
 from denserk.io.manifest import (
     Kind,
     Manifest,
@@ -37,7 +55,6 @@ from denserk.io.manifest import (
 )
 from denserk.io.topics import read_qrels_map, read_queries
 from denserk.plots import INKS, TEXT, as_image, draw_lines, new_axes, style
-from denserk.records import Passage
 from denserk.version import __version__
 
 MOST_COLUMNS = 3  # panels of a plot in a row
@@ -53,14 +70,6 @@ Figure = dict[str, str]  # a plot: `image` and `caption`
 Costs = Mapping[tuple[str, str], Mapping[str, float]]
 # the benchmark that retrievers are trained for; the first one that has a result is taken
 IN_DOMAIN = ("msmarco-dev", "beir/msmarco", "msmarco-titled-dev", "dl19", "dl20")
-
-
-class HitList(NamedTuple):
-    """The hits of a query in a run."""
-
-    top: list[tuple[str, float, int | None]]  # the first ones: passage id, score, grade if judged
-    first_relevant: int | None  # rank
-    hits: int  # how many there are
 
 
 class Profile(NamedTuple):
@@ -237,46 +246,66 @@ def write_report(
     reference = 0
     if result.comparison is not None and result.comparison.baseline in names:
         reference = names.index(result.comparison.baseline)
-    rows = query_rows(result, measure, reference)
     paths = dict(zip(names, runs, strict=True))
     manifests = _read_manifests(paths)
     sources = _with_recorded_sources(sources, manifests)
+    grades = None if sources.qrels is None else read_qrels_map(sources.qrels)
+    relevant_counts = None if grades is None else _relevant_counts(grades, level)
+    rows = query_rows(result, str(measure), reference, relevant_counts)
+    groups: list[Group] = []
     profiles: list[Profile] = []
-    shown_rows: list[dict[str, Any]] = []
-    if sources.qrels is not None:
-        shown_rows = rows[: settings.report_queries]
-        shown_qids = [row["qid"] for row in shown_rows]
-        profiles = list(_profiles(paths, sources.qrels, level, shown_qids, settings))
+    details: dict[str, QueryDetails] = {}
+    if grades is not None:
+        groups = groups_in_detail(rows, settings.report_ids, settings.report_queries, str(measure))
+        shown_rows = [row for group in groups for row in group.rows]
+        profiles = list(_profiles(paths, grades, level, shown_rows, settings))
+        for row in shown_rows:
+            details[row.qid] = _query_details(
+                row, profiles, grades[row.qid], level, measure, settings
+            )
     with style():
         recall = [_draw_recall(profiles, level)] if profiles else []
         scores = [_draw_scores(profile) for profile in profiles]
-        costs = list(_draw_costs(result, measure, _recorded_costs(manifests)))
+        costs = list(_draw_costs(result, str(measure), _recorded_costs(manifests)))
     content = {
         "title": sources.title,
         "subtitle": f"{len(result.queries):,} queries",
         "runs": names,
         "level": level,
-        "measure": measure,
+        "measure": str(measure),
+        "cutoff": measure.params.get("cutoff"),
         "reference": names[reference],
         "figures": [*recall, *costs],
         "costs": costs,
         "scores": scores,
         "profiles": profiles,
         "queries": _query_texts(sources, result.queries),
-        "passages": _passages(sources, profiles),
-        "moved": shown_rows,
+        "passages": _passages(sources, details.values()),
+        "groups": groups,
+        "details": details,
+        "anchors": {qid: f"query-{number}" for number, qid in enumerate(details, start=1)},
+        "failing_count": sum(row.fails for row in rows),
+        "has_counts": grades is not None,
         "rows": rows[:MOST_ROWS],
-        "notes": _notes(result, complete=settings.complete),
+        "notes": _notes(result, rows, complete=settings.complete),
     }
     return _write(settings, result, content)
 
 
-def _first_compared(measures: Sequence[Measure]) -> str:
+def _relevant_counts(grades: Grades, level: int) -> dict[str, int]:
+    """Return the number of relevant passages of each query."""
+    counts = {}
+    for qid, grades_of_query in grades.items():
+        counts[qid] = sum(grade >= level for grade in grades_of_query.values())
+    return counts
+
+
+def _first_compared(measures: Sequence[Measure]) -> Measure:
     """Return the first measure that is no count, if there is one."""
     for measure in measures:
         if not is_count(measure):
-            return str(measure)
-    return str(measures[0])
+            return measure
+    return measures[0]
 
 
 def _relevance_level(result: EvaluationResult) -> int:
@@ -301,23 +330,44 @@ def _query_texts(sources: ReportSources, qids: Sequence[str]) -> dict[str, str]:
     return {query.qid: query.text for query in read_queries(sources.topics) if query.qid in judged}
 
 
-def _passages(sources: ReportSources, profiles: Sequence[Profile]) -> Mapping[str, Passage]:
-    """Return the passages of all lists of hits, by their ids."""
+def _query_details(
+    row: QueryRow,
+    profiles: Sequence[Profile],
+    grades: Mapping[str, int],
+    level: int,
+    measure: Measure,
+    settings: EvalSettings,
+) -> QueryDetails:
+    """Return what the runs made of a query, of which `grades` are the judgments."""
+    hit_lists = {profile.name: profile.lists[row.qid] for profile in profiles}
+    missed = missed_passages(grades, hit_lists, level, measure.params.get("cutoff"))
+    return QueryDetails(row, hit_lists, missed[: settings.report_passages], len(missed))
+
+
+def _passages(sources: ReportSources, details: Iterable[QueryDetails]) -> dict[str, ShownPassage]:
+    """Return the texts of all passages that are listed, by their ids, in one pass of the corpus."""
     if sources.corpus is None:
         return {}
     docids: set[str] = set()
-    for profile in profiles:
-        for hit_list in profile.lists.values():
-            docids.update(docid for docid, _, _ in hit_list.top)
+    for query in details:
+        docids.update(passage.docid for passage in query.missed)
+        for hits in query.hit_lists.values():
+            docids.update(docid for docid, _, _ in hits.top)
     corpus = read_passages(sources.corpus, sources.reading)
-    return find_records(corpus, docids, sources.corpus)
+    records = find_records(corpus, docids, sources.corpus)
+    return {docid: shown_passage(passage) for docid, passage in records.items()}
 
 
-def _notes(result: EvaluationResult, *, complete: bool) -> list[str]:
+def _notes(result: EvaluationResult, rows: Sequence[QueryRow], *, complete: bool) -> list[str]:
     """Return what a reader should know of the values, and who computed them."""
     notes = []
     for run in result.runs:
         notes += [text for _, text in remarks(run, result, complete)]
+    unanswerable = [row.qid for row in rows if row.relevant == 0]
+    if unanswerable:
+        notes.append(
+            f"No relevant passage is known for {len(unanswerable):,} queries: {some(unanswerable)}."
+        )
     computed = [f"{', '.join(names)} by {who}" for who, names in result.providers.items()]
     notes.append(f"Computed through ir-measures: {'; '.join(computed)}.")
     return notes
@@ -416,40 +466,14 @@ def _write(settings: PageSettings, result: Result, content: Mapping[str, Any]) -
     return path
 
 
-def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[dict[str, Any]]:
-    """Return all queries, the largest `difference` first; of one run, the lowest value first."""
-    rows = []
-    for qid in result.queries:
-        values = [run.per_query[measure].get(qid, math.nan) for run in result.runs]
-        difference = _largest_difference(values, reference)
-        rows.append({"qid": qid, "values": values, "difference": difference})
-
-    def order(row: Mapping[str, Any]) -> tuple[bool, float]:
-        key = row["values"][0] if len(row["values"]) == 1 else -abs(row["difference"])
-        return math.isnan(key), key  # NaN last
-
-    return sorted(rows, key=order)
-
-
-def _largest_difference(values: Sequence[float], reference: int) -> float:
-    """Return the difference from the value at `reference` that is farthest from 0, or NaN.
-
-    >>> _largest_difference([0.5, 0.25, 0.5], 0)
-    -0.25
-    """
-    differences = []
-    for position, value in enumerate(values):
-        difference = value - values[reference]
-        if position != reference and not math.isnan(difference):
-            differences.append(difference)
-    return max(differences, key=abs, default=math.nan)
-
-
 def _profiles(
-    runs: Mapping[str, str], qrels: str, level: int, qids: Sequence[str], settings: EvalSettings
+    runs: Mapping[str, str],
+    grades_by_query: Grades,
+    level: int,
+    rows: Sequence[QueryRow],
+    settings: EvalSettings,
 ) -> Iterator[Profile]:
-    """Yield the profile of each run, with the lists of the queries `qids`."""
-    grades_by_query = read_qrels_map(qrels)
+    """Yield the profile of each run, with the lists of some queries."""
     for name, path in runs.items():
         run = read_hits(path, settings)
         ranked = {}
@@ -462,9 +486,10 @@ def _profiles(
         evaluator = Evaluator(measures, grades_by_query, complete=settings.complete)
         recalls = evaluator.evaluate(name, run).summary.values()
         lists = {}
-        for qid in qids:
-            hits = ranked.get(qid, {})
-            lists[qid] = _hit_list(hits, grades_by_query[qid], level, settings.report_passages)
+        for row in rows:
+            hits = ranked.get(row.qid, {})
+            grades = grades_by_query[row.qid]
+            lists[row.qid] = hit_list(hits, grades, level, settings.report_passages)
         yield Profile(
             name=name,
             recall=list(zip(depths, recalls, strict=True)),
@@ -475,7 +500,7 @@ def _profiles(
 
 def _scores_by_relevance(
     ranked: Mapping[str, Mapping[str, float]],
-    grades_by_query: Mapping[str, Mapping[str, int]],
+    grades_by_query: Grades,
     level: int,
 ) -> tuple[list[float], list[float]]:
     """Return the scores of relevant hits and of all others."""
@@ -489,19 +514,6 @@ def _scores_by_relevance(
             else:
                 other_scores.append(score)
     return relevant_scores, other_scores
-
-
-def _hit_list(
-    hits: Mapping[str, float], grades: Mapping[str, int], level: int, count: int
-) -> HitList:
-    """Return the first `count` hits of a query, and where its first relevant one is."""
-    top = [(docid, score, grades.get(docid)) for docid, score in islice(hits.items(), count)]
-    first_relevant = None
-    for rank, docid in enumerate(hits, start=1):
-        if grades.get(docid, level - 1) >= level:
-            first_relevant = rank
-            break
-    return HitList(top, first_relevant, len(hits))
 
 
 def _read_manifests(paths: Mapping[str, str]) -> dict[str, Manifest]:

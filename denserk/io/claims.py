@@ -16,7 +16,7 @@ from denserk.errors import UsageError
 # Options that name outputs.
 OUTPUTS = ("output", "tokenize_to", "write_dpr_json", "write_pyserini_json", "target")
 # Options whose values are never inputs.
-NO_INPUTS = (*OUTPUTS, "report", "tag", "plot", "picture")
+NO_INPUTS = (*OUTPUTS, "report", "report_ids", "tag", "plot", "picture")
 # Metavars of outputs that are always a file, or standard output.
 FILES = ("FILE", "FILE|-")
 # Inputs that can be given once; the parser would silently use the last one.

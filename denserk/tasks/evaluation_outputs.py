@@ -18,6 +18,14 @@ def check_page(settings: PageSettings, inputs: Sequence[str]) -> None:
         page_in(settings, inputs)
 
 
+def check_report_ids(settings: PageSettings, result: EvaluationResult) -> None:
+    """Raise a UsageError for a query that the report is to show but that is not judged."""
+    if settings.report_ids:
+        from denserk.evaluation.query_details import check_query_ids
+
+        check_query_ids(settings.report_ids, result)
+
+
 def with_statistics(
     result: EvaluationResult, runs: Sequence[str], settings: EvalSettings
 ) -> EvaluationResult:

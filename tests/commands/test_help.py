@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from denserk.commands.app import run
+from denserk.commands.completion import completer
+from denserk.config.encoding import PUBLISHED
 from tests.benchmarks.size import commands
 from tests.docs.test_readme import parse
 
@@ -49,6 +51,20 @@ def test_help_fits_a_screen_with_all_options_on_request_and_examples_that_parse(
         ("denserk encode --dtype b", ["bfloat16"]),
         ("denserk analyze layers --dep", ["--depth"]),
         ("denserk mine_negatives --corpus a --corpus b --relat", ["--relative-margin"]),
+        ("denserk finetune --preset aggretriever-nq", ["aggretriever-nq", "aggretriever-nq-dpr"]),
+        ("denserk finetune --show-preset mlr-b", ["mlr-beir"]),
+        ("denserk pretrain --show-preset dup", ["dupmae", "dupmae-small"]),
+        ("denserk pretrain --preset sm", ["small"]),
+        ("denserk mine-negatives --preset nv", ["nv-retriever"]),
+        ("denserk encode --model mini", ["minilm"]),
+        ("denserk search --encoder agg", ["agg", "agg-distilbert"]),
+        ("denserk finetune --guide co", ["cocondenser"]),
+        ("denserk eval run.trec -m nD", ["nDCG@10", "nDCG@20", "nDCG@100"]),
+        ("denserk eval run.trec --baseline prev", ["previous"]),
+        ("denserk fuse a b --measure Success@2", ["Success@20"]),
+        ("denserk benchmark beir/sci", ["beir/scidocs", "beir/scifact"]),
+        ("denserk eval run.trec --set report-i", ["report-ids="]),
+        ("denserk index --type hn", ["hnsw", "hnswpq"]),
     ],
 )
 def test_bash_completes(line, completed):
@@ -64,6 +80,16 @@ def test_bash_completes(line, completed):
     assert done.returncode == 0
     assert done.stdout.split() == completed
     assert not re.search(r"\| +(torch|numpy|rich)$", done.stderr, re.MULTILINE)
+
+
+def test_files_follow_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agg-runs").mkdir()
+    (tmp_path / "agg.txt").touch()
+    complete = completer("models")
+    assert complete("agg") == ["agg", "agg-distilbert", "agg-runs/", "agg.txt"]
+    assert complete("runs") == []  # the shell completes files
+    assert set(complete("")) == set(PUBLISHED)
 
 
 @pytest.mark.parametrize("words", [[], ["search"], ["analyze", "layers"], ["mine_negatives"]])

@@ -52,6 +52,8 @@ def files(toy, monkeypatch):
         ("eval absent.trec qrels.txt", 2, "absent.trec: no such file"),
         ("eval corpus.jsonl qrels.txt", 1, "corpus.jsonl, line 1: found the keys"),
         ("eval good.trec qrels.txt --report qrels.txt", 2, "a file; a folder is expected"),
+        ("eval good.trec qrels.txt --set report-ids=q1", 2, "--set report-ids needs --report"),
+        (f"{ANSWERED} --report page --set report-ids=q1", 2, "--answers exclude each other"),
         ("fuse good.trec --output out", 2, "two runs or more are needed"),
         ("search --index s-* --topics t --output out", 2, "--index s-*: the pattern matches noth"),
         (f"{MINE} --run qrels.txt", 1, "exchange run and qrels"),

@@ -1,9 +1,12 @@
 """`denserk.evaluate`: names in messages, and measures that judgments in memory do not allow."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 import denserk
-from denserk.errors import DenserkError, InputError, MeasureError, MismatchError
+from denserk.errors import DenserkError, InputError, MeasureError, MismatchError, UsageError
 from tests.support.console import warnings_of
 
 QRELS = {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": 1}}
@@ -15,6 +18,72 @@ def test_messages_have_the_names_that_were_given(caplog):
     assert [line.partition(":")[0] for line in warnings_of(caplog)] == ["BM25"]
     with pytest.raises(MismatchError, match="dense answers queries 'q9'"):
         denserk.evaluate({"BM25": {"q1": {"d1": 1.0}}, "dense": {"q9": {"d1": 1.0}}}, QRELS)
+
+
+def test_a_report_of_runs_in_memory_is_that_of_files(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    runs = {"good": {"q1": {"d1": 1.0}}, "bad": {"q1": {"d2": 1.0}, "q2": {"d2": 1.0}}}
+    topics = {"q1": "where is the river", "q2": "who sleeps"}
+    corpus = [{"id": "d1", "text": "to the south"}, {"id": "d2", "text": "the cat"}]
+    expected = denserk.evaluate(runs, QRELS, "RR@10", baseline="bad")
+    values = denserk.evaluate(
+        runs,
+        QRELS,
+        "RR@10",
+        baseline="bad",
+        report="memory",
+        report_ids=["q2"],
+        topics=topics,
+        corpus=corpus,
+        plot=tmp_path / "runs.svg",
+    )
+    assert values == expected
+    assert Path("runs.svg").is_file()
+    page = Path("memory/index.html").read_text("utf-8")
+    assert "to the south" in page
+    assert "who sleeps" in page.partition('id="selected"')[2].partition("</section>")[0]
+    paths = {}
+    for name, run in runs.items():
+        denserk.Run(run).save(f"{name}.trec")
+        paths[name] = f"{name}.trec"
+    Path("qrels").write_text("q1 0 d1 1\nq1 0 d2 0\nq2 0 d1 1\n")
+    denserk.evaluate(
+        paths,
+        "qrels",
+        "RR@10",
+        baseline="bad",
+        report="files",
+        report_ids="q2",
+        topics=topics,
+        corpus=corpus,
+    )
+
+    def without_title_and_plots(folder):
+        return re.sub(
+            "<svg.*?</svg>|Runs on qrels|Runs|data:[^ ]*", "", text_of(folder), flags=re.S
+        )
+
+    def text_of(folder):
+        return Path(folder, "index.html").read_text("utf-8")
+
+    assert without_title_and_plots("memory") == without_title_and_plots("files")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topics": {"q1": "a"}}, "only for a report"),
+        ({"report_ids": ["q1"]}, "report-ids needs --report"),
+        ({"report": "page", "report_ids": ["q3"]}, "no query 'q3'"),
+        ({"report": "page", "corpus": "gone.jsonl"}, "gone.jsonl"),
+    ],
+)
+def test_a_report_that_cannot_be_written(options, message, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        denserk.evaluate({"q1": {"d1": 1.0}}, QRELS, "RR@10", **options)
 
 
 @pytest.mark.peer

@@ -1,7 +1,9 @@
 """The page of `--report`: its content, and what its script does in headless Chromium."""
 
+import json
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from denserk.commands.app import run
 from denserk.config.benchmarks import Paper
 from denserk.config.evaluation import (
     ComparisonSettings,
@@ -19,6 +22,7 @@ from denserk.config.evaluation import (
 )
 from denserk.errors import UsageError
 from denserk.evaluation.benchmarks import published_rows
+from denserk.evaluation.query_details import check_query_ids
 from denserk.evaluation.report import page_in, write_benchmarks_report, write_report
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.significance import compare
@@ -104,7 +108,7 @@ def test_a_page_of_hostile_texts_is_well_formed_and_needs_nothing_from_elsewhere
     rows = published_rows(Paper.AGGRETRIEVER, "msmarco-dev")
     found = replace(found, comparison=compared, published=rows)
     sources = ReportSources(f"title {EVIL}", "qrels.txt", "queries.tsv", "corpus.jsonl")
-    page = page_of(found, sources)
+    page = page_of(found, sources, report_ids=("q1", EVIL_ID))
     read = Reader(page)
     assert page.startswith("<!doctype html>\n<html")
     assert not {"link", "iframe", "object", "b"} & {name for name, _ in read.seen}
@@ -127,7 +131,8 @@ def test_a_page_of_hostile_texts_is_well_formed_and_needs_nothing_from_elsewhere
     assert "aggretriever" in read.text["th"]
     assert "good 1 GB." in read.text["figcaption"]
     assert "good 30 ms." in read.text["figcaption"]
-    assert "x x x..." in read.text["p"]  # texts are cut between words
+    assert read.text["summary"].count("x x x") > 1
+    assert everything.count("x ") < 2 * 999 + 99  # the rest of a text is there once
 
 
 def test_texts_of_what_is_shown_and_of_nothing_else(result: EvaluationResult, files: Path) -> None:
@@ -138,6 +143,79 @@ def test_texts_of_what_is_shown_and_of_nothing_else(result: EvaluationResult, fi
     assert all(text in page for text in QUERIES.values())
     shown = [docid for docid, (_, text) in PASSAGES.items() if text in page]
     assert shown == ["d1", "d2"]  # the tops of q2, which moved most
+
+
+def text_of(page: str, id: str) -> str:
+    """The text of the element with an id, in one line."""
+    start = page.index(f'id="{id}"')
+    end = page.index("</details>" if id.startswith("query-") else "</section>", start)
+    return " ".join(re.sub("<[^>]*>", " ", page[start:end].partition(">")[2]).split())
+
+
+def test_selected_queries_come_first_in_their_order(result: EvaluationResult) -> None:
+    sources = ReportSources("toy", "qrels.txt", "queries.tsv", "corpus.jsonl")
+    page = page_of(result, sources, report_ids=("q3", "q1"), report_queries=1)
+    positions = [page.index(text) for text in (QUERIES["q3"], QUERIES["q1"], QUERIES["q2"])]
+    assert positions == sorted(positions)
+    assert QUERIES["q2"] in text_of(page, "moved")
+    assert QUERIES["q1"] not in text_of(page, "moved")  # a query is shown once
+
+
+def test_passages_that_were_missed_have_text_grade_and_rank_in_each_run(files: Path) -> None:
+    hits = "".join(f"q2 Q0 x{rank} 1 {20 - rank} t\n" for rank in range(1, 12))
+    Path("bad.trec").write_text(hits + "q2 Q0 d1 12 1 t\n")
+    found = evaluate(list(RUNS), "qrels.txt", FEW)
+    sources = ReportSources("toy", "qrels.txt", "queries.tsv", "corpus.jsonl")
+    shown = text_of(page_of(found, sources, report_ids=("q2",)), "query-1")
+    assert "missed among the first 10 2 of 2" in shown
+    passage = f"good: rank 1 , bad: rank 12 {' '.join(PASSAGES['d1'])}"
+    assert f"\N{CHECK MARK} 2 d1 {passage}" in shown
+    assert "d5 good: rank 2 , bad: not within 12" in shown
+    page = page_of(found, ReportSources("toy", "qrels.txt"), report_ids=("q2",))
+    assert "d5 good: rank 2 , bad: not within 12" in text_of(page, "query-1")
+    assert "--corpus adds" in page
+    assert PASSAGES["d1"][1] not in page
+
+
+def test_queries_on_which_every_run_fails_are_counted(files: Path) -> None:
+    judged = "q8 0 d1 1\nq9 0 d1 1\nq9 0 d2 1\nq7 0 d1 0\n"
+    Path("qrels.txt").write_text(Path("qrels.txt").read_text() + judged)
+    found = evaluate(list(RUNS), "qrels.txt", FEW)
+    page = page_of(found, ReportSources("toy", "qrels.txt"), report_queries=1)
+    failing = text_of(page, "failing")
+    assert "0 for every run on 2 of 6 queries" in failing
+    assert "q9" in failing  # it has the most relevant passages
+    assert "q8" not in failing
+    assert "No relevant passage is known for 1 queries: &#39;q7&#39;" in page
+    assert page.count('class="fails"') == 2
+    one_run = evaluate(["bad.trec"], "qrels.txt", FEW)
+    page = page_of(one_run, ReportSources("toy", "qrels.txt"))
+    assert "0 on 3 of 6 queries" in text_of(page, "failing")
+    assert "q1" in text_of(page, "moved")
+
+
+def test_a_query_that_is_not_judged_cannot_be_shown(result: EvaluationResult) -> None:
+    with pytest.raises(UsageError, match="no query 'q11'") as caught:
+        check_query_ids(["q1", "q11"], result)
+    assert "did you mean q1" in str(caught.value.hint)
+    Path("good.trec").write_text(RUNS["good.trec"] + "q9 Q0 d1 1 1 t\n")
+    found = evaluate(list(RUNS), "qrels.txt", FEW)
+    with pytest.raises(UsageError, match="'q9', although there are hits in good"):
+        check_query_ids(["q9"], found)
+
+
+def test_the_command_checks_the_queries_before_it_writes(
+    files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["eval", *RUNS, "qrels.txt", "--report", "page", "--set"]
+    assert run([*command, "report-ids=q2,q22"]) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "no query 'q22'" in printed.err
+    assert not Path("page/index.html").exists()
+    assert run([*command, "report-ids=q3, q2"]) == 0
+    shown = text_of(Path("page/index.html").read_text("utf-8"), "selected")
+    assert shown.index("q3") < shown.index("q2")
 
 
 def test_manifests_know_texts(result: EvaluationResult, files: Path) -> None:
@@ -178,12 +256,37 @@ PATIENCE = 300_000  # milliseconds; a busy machine is no failure
 
 
 @pytest.fixture
-def opened(files: Path) -> Iterator[Any]:
-    """A page on a phone; at the end, it has printed nothing and requested nothing."""
+def open_page(files: Path) -> Iterator[Callable[..., Any]]:
+    """Opens the report in a browser; at the end, it has printed nothing and requested nothing."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("no Chromium: Debian has it in the package chromium")
-    qids = [f"q{n}" for n in range(1, 41)]
+    address = (files / "pages/report/index.html").as_uri()
+    events: list[str] = []
+    requests: set[str] = set()
+    with playwright.sync_playwright() as driver:
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=PATIENCE)
+
+        def open_report(**options: Any) -> Any:
+            tab = browser.new_page(viewport={"width": 390, "height": 844}, **options)  # a phone
+            tab.set_default_timeout(PATIENCE)
+            tab.on("console", lambda message: events.append(message.text))
+            tab.on("pageerror", lambda error: events.append(str(error)))
+            tab.on("dialog", lambda dialog: events.append(dialog.message))
+            tab.on("request", lambda request: requests.add(request.url.partition("#")[0]))
+            tab.goto(address)
+            return tab
+
+        yield open_report
+        browser.close()
+    assert events == []
+    assert requests == {address}
+
+
+def write_many_queries(count: int) -> EvaluationResult:
+    """Evaluate three runs of which none finds anything for the last two queries."""
+    qids = [f"q{n}" for n in range(1, count + 1)]
     Path("qrels.txt").write_text("".join(f"{qid} 0 a 1\n" for qid in qids))
     words = (f"{q}\twords {'river' if n % 10 == 0 else ''}\n" for n, q in enumerate(qids))
     Path("queries.tsv").write_text("".join(words))
@@ -191,46 +294,73 @@ def opened(files: Path) -> Iterator[Any]:
         lines = [
             f"{q} Q0 x{k} 1 {9 - k} t\n" for n, q in enumerate(qids) for k in range(n * step % 5)
         ]
-        Path(f"run{step}.trec").write_text("".join([*lines, *(f"{q} Q0 a 1 1 t\n" for q in qids)]))
-    found = evaluate([f"run{step}.trec" for step in (1, 2, 3)], "qrels.txt", FEW)
-    page_of(found, ReportSources("runs", "qrels.txt", "queries.tsv"))
-    address = (files / "pages/report/index.html").as_uri()
-    with playwright.sync_playwright() as driver:
-        arguments = ["--no-sandbox", "--disable-gpu"]
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=PATIENCE)
-        tab = browser.new_page(viewport={"width": 390, "height": 844})
-        tab.set_default_timeout(PATIENCE)
-        events: list[str] = []
-        requests: list[str] = []
-        tab.on("console", lambda message: events.append(message.text))
-        tab.on("pageerror", lambda error: events.append(str(error)))
-        tab.on("request", lambda request: requests.append(request.url.partition("#")[0]))
-        tab.goto(address)
-        yield tab
-        assert (events, set(requests)) == ([], {address})
-        browser.close()
+        lines += [f"{qid} Q0 a 1 1 t\n" for qid in qids[:-2]]
+        Path(f"run{step}.trec").write_text("".join(lines))
+    return evaluate([f"run{step}.trec" for step in (1, 2, 3)], "qrels.txt", FEW)
 
 
 @pytest.mark.slow
-def test_the_page_in_a_browser(opened: Any) -> None:
+def test_thousands_of_queries_are_listed_in_parts(open_page: Callable[..., Any]) -> None:
+    page_of(write_many_queries(1200), ReportSources("runs", "qrels.txt", "queries.tsv"))
+    tab = open_page()
+    rows = tab.locator("#queries tbody tr")
+    assert rows.count() == 500
+    assert tab.locator("#count").inner_text() == "1,200 of 1,200 queries"
+    tab.fill("#find", "q1199")
+    assert rows.count() == 1
+    tab.fill("#find", "")
+    tab.click("#show-all")
+    assert rows.count() == 1200
+    assert not tab.is_visible("#show-all")
+    without_scripts = open_page(java_script_enabled=False)
+    assert without_scripts.locator("#queries tbody tr").count() == 1200
+    assert not without_scripts.is_visible("#find")
+
+
+@pytest.mark.slow
+def test_hostile_texts_do_nothing_in_a_browser(open_page: Callable[..., Any]) -> None:
+    Path("queries.tsv").write_text(f"q1\t{EVIL}\nq2\t{EVIL}\n")
+    long_text = f"{EVIL} " * 40
+    records = [{"_id": docid, "title": EVIL, "text": long_text} for docid in PASSAGES]
+    Path("corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = evaluate(list(RUNS), "qrels.txt", FEW)
+    page_of(found, ReportSources(EVIL, "qrels.txt", "queries.tsv", "corpus.jsonl"))
+    tab = open_page()
+    for details in tab.locator("details.passage").all():
+        details.evaluate("details => { details.open = true; }")
+    assert tab.locator("img[src='x'], script").count() == 1  # the page's own script
+    assert tab.locator("details.passage[open] p").first.inner_text() in long_text
+    tab.fill("#find", EVIL)
+    assert tab.locator("#queries tbody tr").count() == 2
+
+
+@pytest.mark.slow
+def test_the_page_in_a_browser(open_page: Callable[..., Any]) -> None:
+    page_of(write_many_queries(42), ReportSources("runs", "qrels.txt", "queries.tsv"))
+    opened = open_page()
     assert opened.evaluate("document.documentElement.scrollWidth") == 390
 
     def column(number: int) -> list[str]:
         cells = f"#queries tbody tr > :nth-child({number + 1})"
         return [text.split("\n")[0] for text in opened.locator(cells).all_inner_texts()]
 
-    opened.focus("#queries thead th:nth-child(2)")
+    header = "#queries thead th:nth-child(3)"
+    opened.focus(f"{header} button")
     for direction, down in (("descending", True), ("ascending", False)):
         opened.keyboard.press("Enter")
-        values = list(map(float, column(1)))
+        values = list(map(float, column(2)))
         assert values == sorted(values, reverse=down)
-        assert opened.get_attribute("#queries thead th:nth-child(2)", "aria-sort") == direction
-    opened.click("#queries thead th:nth-child(1)")
-    assert column(0) == [f"q{n}" for n in range(1, 41)]
-    assert opened.get_attribute("#queries thead th:nth-child(2)", "aria-sort") is None
+        assert opened.get_attribute(header, "aria-sort") == direction
+    opened.click("#queries thead th:nth-child(1) button")
+    assert column(0) == [f"q{n}" for n in range(1, 43)]
+    assert opened.get_attribute(header, "aria-sort") is None
     opened.fill("#find", "river WORDS")
-    assert opened.locator("#queries tbody tr:visible").count() == 4
+    assert opened.locator("#queries tbody tr").count() == 5
     opened.fill("#find", "")
-    assert opened.get_attribute("#moved-3", "open") is None
-    opened.click("#queries a[href='#moved-3']")
-    opened.wait_for_selector("#moved-3[open]")
+    opened.check("#failing-only")
+    assert column(0) == ["q41", "q42"]
+    assert opened.locator("#count").inner_text() == "2 of 42 queries"
+    opened.uncheck("#failing-only")
+    assert opened.get_attribute("#query-6", "open") is None
+    opened.click("#queries a[href='#query-6']")
+    opened.wait_for_selector("#query-6[open]")

@@ -4,7 +4,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from denserk.config.encoding import Representation
-from denserk.config.pretraining import MasterPreset, NprKind, PretrainingObjective
+from denserk.config.pretraining import NprKind, PretrainingObjective, PretrainingPreset
 from denserk.errors import ModelError
 from denserk.losses.pretraining import Condenser, Master
 from denserk.models.model_folder import read_model_folder
@@ -111,7 +111,7 @@ def test_finetune_starts_from_it(trained, data, tmp_path, objective, options):
     [
         ({"tasks": ("mkp", "cmp", "npr")}, {"mlm", "mkp", "cmp", "npr"}),
         ({"tasks": ("npr",), "npr": NprKind.HALF}, {"mlm", "mlm_npr", "npr"}),
-        ({"tasks": ("cmp",), "preset": MasterPreset.RELEASED}, {"mlm", "mlm_cmp", "cmp"}),
+        ({"tasks": ("cmp",), "preset": PretrainingPreset.RELEASED}, {"mlm", "mlm_cmp", "cmp"}),
     ],
 )  # fmt: skip
 def test_tasks_bring_their_passes_along(tiny, data, tmp_path, options, terms):

@@ -1,0 +1,282 @@
+"""The queries of the HTML report: which are shown in detail, and what each run made of them."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from denserk.config.values import near_names
+from denserk.errors import UsageError
+from denserk.evaluation.results import EvaluationResult
+from denserk.io.files import some
+from denserk.records import Passage
+
+BEGINNING = 420  # characters of a passage that are in view at once
+SHORT_REST = 80  # characters behind them that are in view, too, if no more follow
+LONGEST_TEXT = 20_000  # characters of a passage that the page holds
+
+
+class QueryRow(NamedTuple):
+    """The values of a query."""
+
+    qid: str
+    values: list[float]  # of the runs, in their order; NaN where a run has none
+    difference: float  # from the reference run: the one that is farthest from 0, or NaN
+    relevant: int | None  # number of relevant passages; None if it is not known
+
+    @property
+    def fails(self) -> bool:
+        """Whether no run finds anything, although there is something to be found."""
+        values = [value for value in self.values if not math.isnan(value)]
+        return self.relevant != 0 and bool(values) and not any(values)
+
+
+class Group(NamedTuple):
+    """Queries that are shown in detail for one reason."""
+
+    id: str
+    title: str
+    note: str
+    rows: Sequence[QueryRow]
+
+
+class HitList(NamedTuple):
+    """The hits of a query in a run."""
+
+    top: list[tuple[str, float, int | None]]  # the first ones: passage id, score, grade if judged
+    ranks: Mapping[str, int]  # of the relevant passages among the hits: passage id -> rank
+    hits: int  # how many there are
+
+    @property
+    def first_relevant(self) -> int | None:
+        """The rank of the first relevant passage."""
+        return min(self.ranks.values(), default=None)
+
+
+class RunRank(NamedTuple):
+    """Where a run has a passage."""
+
+    run: str
+    rank: int | None  # None if it is not among the hits
+    hits: int  # how many hits the query has in this run
+    is_missed: bool  # whether it is not within the cut-off
+
+
+class MissedPassage(NamedTuple):
+    """A relevant passage that a run does not have within the cut-off of a measure."""
+
+    docid: str
+    grade: int
+    ranks: list[RunRank]
+
+
+class QueryDetails(NamedTuple):
+    """What the page shows of a query."""
+
+    row: QueryRow
+    hit_lists: Mapping[str, HitList]  # by run
+    missed: Sequence[MissedPassage]  # the first ones
+    missed_count: int
+
+
+class ShownPassage(NamedTuple):
+    """The text of a passage, of which the beginning is in view and the rest can be opened."""
+
+    title: str
+    beginning: str
+    rest: str
+    omitted: int  # characters behind the rest that the page does not hold
+
+
+def query_rows(
+    result: EvaluationResult,
+    measure: str,
+    reference: int,
+    relevant_counts: Mapping[str, int] | None,
+) -> list[QueryRow]:
+    """Return all queries, the largest difference first; of one run, the lowest value first."""
+    rows = []
+    for qid in result.queries:
+        values = [run.per_query[measure].get(qid, math.nan) for run in result.runs]
+        difference = _largest_difference(values, reference)
+        relevant = None if relevant_counts is None else relevant_counts[qid]
+        rows.append(QueryRow(qid, values, difference, relevant))
+
+    def order(row: QueryRow) -> tuple[bool, float]:
+        key = row.values[0] if len(row.values) == 1 else -abs(row.difference)
+        return math.isnan(key), key  # NaN last
+
+    return sorted(rows, key=order)
+
+
+def _largest_difference(values: Sequence[float], reference: int) -> float:
+    """Return the difference from the value at `reference` that is farthest from 0, or NaN.
+
+    >>> _largest_difference([0.5, 0.25, 0.5], 0)
+    -0.25
+    """
+    differences = []
+    for position, value in enumerate(values):
+        difference = value - values[reference]
+        if position != reference and not math.isnan(difference):
+            differences.append(difference)
+    return max(differences, key=abs, default=math.nan)
+
+
+def check_query_ids(qids: Sequence[str], result: EvaluationResult) -> None:
+    """Raise a UsageError for queries that are to be shown but are not judged."""
+    judged = set(result.queries)
+    unknown = [qid for qid in qids if qid not in judged]
+    if not unknown:
+        return
+    queries = "query" if len(unknown) == 1 else "queries"
+    message = f"--set report-ids: the judgments have no {queries} {some(unknown)}"
+    runs = [run.name for run in result.runs if set(unknown).intersection(run.unjudged)]
+    if runs:
+        message += f", although there are hits in {', '.join(runs)}"
+    nearest: dict[str, None] = {}
+    for qid in unknown:
+        nearest |= dict.fromkeys(near_names(qid, result.queries))
+    hint = f"the first of {len(judged):,} judged queries are {some(result.queries)}"
+    if nearest:
+        hint = f"did you mean {' or '.join(nearest)}?"
+    raise UsageError(message, hint)
+
+
+def groups_in_detail(
+    rows: Sequence[QueryRow], qids: Sequence[str], count: int, measure: str
+) -> list[Group]:
+    """Return the queries that are shown in detail, each in the first group that it belongs to.
+
+    These are the ones named by `qids`, `count` of those on which every run fails, and `count` of
+    those with the largest differences, or of one run with the lowest values.
+    """
+    row_by_qid = {row.qid: row for row in rows}
+    groups = []
+    selected = [row_by_qid[qid] for qid in dict.fromkeys(qids)]
+    if selected:
+        groups.append(Group("selected", "Selected queries", "", selected))
+    further = [row for row in rows if row.qid not in qids]
+    failing = sorted(filter(_fails, further), key=_most_relevant_first)
+    differing = [row for row in further if not row.fails and _is_notable(row)]
+    if failing:
+        groups.append(_failing_group(rows, failing[:count], measure))
+    if differing:
+        groups.append(_differing_group(differing, count, measure))
+    return [group for group in groups if group.rows]
+
+
+def _fails(row: QueryRow) -> bool:
+    return row.fails
+
+
+def _most_relevant_first(row: QueryRow) -> tuple[int, str]:
+    """Order queries by the number of their relevant passages, the most first, and by id."""
+    return -(row.relevant or 0), row.qid
+
+
+def _is_notable(row: QueryRow) -> bool:
+    """Return whether runs differ, or whether the only run has a value."""
+    if len(row.values) == 1:
+        return not math.isnan(row.values[0]) and row.relevant != 0
+    return not math.isnan(row.difference) and row.difference != 0
+
+
+def _failing_group(all_rows: Sequence[QueryRow], shown: Sequence[QueryRow], measure: str) -> Group:
+    """Return the group of queries on which every run fails."""
+    failing_count = sum(row.fails for row in all_rows)
+    queries = f"{failing_count:,} of {len(all_rows):,} queries"
+    if len(all_rows[0].values) == 1:
+        title = "Queries on which the run fails"
+        note = f"{measure} is 0 on {queries}."
+    else:
+        title = "Queries on which every run fails"
+        note = f"{measure} is 0 for every run on {queries}."
+    if len(shown) < failing_count:
+        note += (
+            f" {len(shown):,} are shown here, those with the most relevant passages first;"
+            " --set report-queries=N shows more, --set report-ids=ID,ID those that you name."
+        )
+    return Group("failing", title, note, shown)
+
+
+def _differing_group(rows: Sequence[QueryRow], count: int, measure: str) -> Group:
+    """Return the group of queries with the largest differences, or the lowest values of one run."""
+    shown = rows[:count]
+    if len(rows[0].values) == 1:
+        title = "Queries with the lowest values"
+        note = f"Those with the lowest {measure} above 0."
+    else:
+        title = "Queries with the largest differences"
+        note = f"The runs differ in {measure} on {len(rows):,} queries that are not shown above."
+    if len(shown) < len(rows):
+        note += f" {len(shown):,} are shown here; --set report-queries=N shows more."
+    return Group("moved", title, note, shown)
+
+
+def hit_list(
+    hits: Mapping[str, float], grades: Mapping[str, int], level: int, count: int
+) -> HitList:
+    """Return the first `count` hits of a query, in their order, and the ranks of relevant ones."""
+    top = [(docid, score, grades.get(docid)) for docid, score in islice(hits.items(), count)]
+    ranks = {}
+    for rank, docid in enumerate(hits, start=1):
+        if grades.get(docid, level - 1) >= level:
+            ranks[docid] = rank
+    return HitList(top, ranks, len(hits))
+
+
+def missed_passages(
+    grades: Mapping[str, int], hit_lists: Mapping[str, HitList], level: int, cutoff: int | None
+) -> list[MissedPassage]:
+    """Return the relevant passages that a run does not have within `cutoff`, if there is one.
+
+    Those of the highest grade come first, and among them those that the most runs miss.
+
+    >>> found = HitList([], {"d1": 2, "d2": 65}, 100)
+    >>> (passage,) = missed_passages({"d1": 1, "d2": 1, "d3": 0}, {"bm25": found}, 1, 10)
+    >>> passage.docid, passage.ranks
+    ('d2', [RunRank(run='bm25', rank=65, hits=100, is_missed=True)])
+    """
+    missed = []
+    for docid, grade in grades.items():
+        if grade < level:
+            continue
+        ranks = list(_ranks_of(docid, hit_lists, cutoff))
+        if any(rank.is_missed for rank in ranks):
+            missed.append(MissedPassage(docid, grade, ranks))
+    return sorted(missed, key=_worst_first)
+
+
+def _ranks_of(
+    docid: str, hit_lists: Mapping[str, HitList], cutoff: int | None
+) -> Iterator[RunRank]:
+    """Yield where each run has a passage."""
+    for run, hits in hit_lists.items():
+        rank = hits.ranks.get(docid)
+        is_missed = rank is None or (cutoff is not None and rank > cutoff)
+        yield RunRank(run, rank, hits.hits, is_missed)
+
+
+def _worst_first(passage: MissedPassage) -> tuple[int, int]:
+    """Order passages by grade and by the number of runs that miss them."""
+    missing_runs = sum(rank.is_missed for rank in passage.ranks)
+    return -passage.grade, -missing_runs
+
+
+def shown_passage(passage: Passage) -> ShownPassage:
+    """Divide the text of a passage between words into what is in view and the rest.
+
+    >>> shown = shown_passage(Passage("d1", "word " * 200, "title"))
+    >>> len(shown.beginning), len(shown.rest), shown.omitted
+    (419, 579, 0)
+    """
+    text = passage.text.strip()
+    if len(text) <= BEGINNING + SHORT_REST:
+        return ShownPassage(passage.title, text, "", 0)
+    beginning = text[:BEGINNING]
+    if " " in beginning:
+        beginning = beginning.rpartition(" ")[0]
+    rest = text[len(beginning) : LONGEST_TEXT].strip()
+    omitted = max(0, len(text) - LONGEST_TEXT)
+    return ShownPassage(passage.title, beginning, rest, omitted)
