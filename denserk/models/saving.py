@@ -91,7 +91,7 @@ def _save_tied(
     if heads:  # Pyserini's newer readers take the heads from here
         write_tensors(folder / PICKLE_FILE, heads)
     model = encoder.backbone.model
-    tensors = {**model.state_dict(), **heads}
+    tensors = {**encoder.backbone.saved_tensors(), **heads}
     longest = max(description.text.query_max_length, description.text.passage_max_length)
     save_transformer(folder, model, tensors, tokenizer, longest, hidden_states=bool(heads))
 

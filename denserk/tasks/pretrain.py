@@ -89,9 +89,10 @@ class PretrainedModel:
     def save(self, folder: Path) -> None:
         """Write a folder that transformers loads, and the heads beside."""
         self.objective.save_heads(folder)
-        model = self.objective.backbone.model
+        backbone = self.objective.backbone
         longest = self.tokenizer.model_max_length
-        save_transformer(folder, model, model.state_dict(), self.tokenizer, longest)
+        tensors = backbone.saved_tensors()
+        save_transformer(folder, backbone.model, tensors, self.tokenizer, longest)
 
     def load(self, folder: Path) -> None:
         """Read the weights of such a folder back."""
