@@ -107,7 +107,7 @@ class PretrainSettings(ResumeSettings, DeviceSettings, kw_only=True):
     preset: MasterPreset = option(MasterPreset.PAPER, of=MASTER)
     """master: settings of the paper or of the released code."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
-    """Model folder; prepared text, checkpoints and logs are written inside."""
+    """Model folder; data, checkpoints and logs are beside it, in DIR.training."""
     tokenize_to: str | None = setting(None, metavar="DIR")
     """Also write the tokenised text as JSON lines."""
 

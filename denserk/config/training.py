@@ -250,7 +250,7 @@ class FinetuneSettings(ResumeSettings, DeviceSettings, kw_only=True):
     qrels: str | None = option(None, metavar="FILE|NAME", of=RANKING)
     """Qrels with the positives of queries whose training data has negatives only."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
-    """Model folder; checkpoints and logs are written inside."""
+    """Model folder; data, checkpoints and logs are beside it, in DIR.training."""
     untie: bool = option(False, "--untie-encoder", of=BI_ENCODER)
     """Train separate (untied) query and passage encoders."""
     negatives_x_device: bool = setting(True, of=BI_ENCODER)

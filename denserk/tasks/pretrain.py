@@ -59,10 +59,10 @@ def _open_corpora(sources: Sequence[str], run: PretrainRun) -> bool:
     return has_generated_text
 
 
-def training_of(run: PretrainRun, output: Path) -> Training:
+def training_of(run: PretrainRun, work: Path) -> Training:
     """Load the model to start from, initialising it first if there is none."""
-    again = not run_folder.is_resumable(output)
-    root = main_process_first(partial(start_folder, run, output / run_folder.START, again=again))
+    again = not run_folder.is_resumable(work)
+    root = main_process_first(partial(start_folder, run, work / run_folder.START, again=again))
     set_seed(run.masking.seed)
     with reading([root]):
         pretrained = PretrainedModel(load_objective(run, root), load_tokenizer(root))
@@ -102,14 +102,17 @@ class PretrainedModel:
 
 
 def prepare_batches(
-    run: PretrainRun, tokenizer: Any, output: Path
+    run: PretrainRun, tokenizer: Any, work: Path
 ) -> tuple[PretrainingBatches, None]:
-    """Tokenise the corpus below the run's folder; return its batches, and nothing to measure by."""
-    again = not run_folder.is_resumable(output)  # --overwrite has emptied it by now
-    store = prepare(run, output / run_folder.DATA, tokenizer, again=again)
+    """Tokenise the corpus in the folder in which a run works; return its batches.
+
+    There is nothing to measure the model by.
+    """
+    again = not run_folder.is_resumable(work)  # --overwrite has emptied it by now
+    store = prepare(run, work / run_folder.DATA, tokenizer, again=again)
     settings = run.pretrain
     if settings.tokenize_to is not None:
-        model_name = settings.model or settings.tokenizer or str(output / run_folder.START)
+        model_name = settings.model or settings.tokenizer or str(work / run_folder.START)
         write_tokens(store, Path(settings.tokenize_to), model_name, tokenizer.sep_token_id)
     batches = PretrainingBatches(run, store, tokenizer, **run_folder.share_of_batches(run))
     logger.info(

@@ -92,7 +92,7 @@ def test_encode_takes_the_folder_as_it_stands(tiny, train, toy, tmp_path, name, 
 def test_settings_versions_log_and_curves_are_kept(tiny, train, dev, tmp_path):
     result = tune(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **AGG)
     assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")
-    assert not (tmp_path / "out" / "logs").exists()
+    assert not (tmp_path / "out.training" / "logs").exists()
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert record["versions"].keys() == {"denserk", "torch", "transformers"}
     assert record["optimizer"]["lr"] == 0.01
@@ -173,8 +173,10 @@ def test_accumulated_batches_are_one_step(tiny, train, tmp_path):
     options = {"gradient_accumulation_steps": 2, "max_steps": None, "epochs": 3, "save_steps": 2}
     result = tune(tmp_path / "out", tiny("bert"), train, **options, report_to=("tensorboard",))
     assert result.steps == 9  # 24 queries, 4 in a batch, 2 batches in a step, 3 epochs
-    assert {path.name for path in (tmp_path / "out" / "checkpoints").iterdir()} == {"checkpoint-9"}
-    assert any((tmp_path / "out" / "logs").iterdir())
+    assert {path.name for path in (tmp_path / "out.training" / "checkpoints").iterdir()} == {
+        "checkpoint-9"
+    }
+    assert any((tmp_path / "out.training" / "logs").iterdir())
     assert tune(tmp_path / "half", tiny("bert"), train, **options | {"max_steps": 4}).steps == 4
 
 
