@@ -28,7 +28,7 @@ TERM_WEIGHT_FILE = "TermWeightTrans.pt"  # of the Aggretriever authors
 # a folder of a model has at least one of these
 MODEL_FILES = (CONFIG, DENSERK_FILE, MODULES_FILE, TERM_WEIGHT_FILE)
 # what is downloaded besides the weights: no optimizer states, and pre-training heads on request
-HUB_FILES = ("*.json", "*.txt", "*.model", "pooler.pt", TERM_WEIGHT_FILE)
+HUB_FILES = ("*.json", "*.txt", "*.model", "README.md", "pooler.pt", TERM_WEIGHT_FILE)
 HUB_WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
 HUB_FOLDERS = ("", "query/", "document/", "query_model/", "passage_model/", "0_Transformer/")
 # weights of the linear layer after sentence-transformers' pooling
@@ -53,6 +53,17 @@ def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) 
     if model in PUBLISHED and not Path(model).is_dir():
         logger.info(f"{model} is {PUBLISHED[model]}")
     return _locate(model, option, beside)
+
+
+def full_name(model: str) -> str:
+    """Return the name on the hub of a short name; a folder and any other name as they are.
+
+    >>> full_name("minilm"), full_name("bert-base-uncased")
+    ('sentence-transformers/all-MiniLM-L6-v2', 'bert-base-uncased')
+    """
+    if Path(model).is_dir():
+        return model
+    return PUBLISHED.get(model, model)
 
 
 def look_for_model(model: str, option: str = "--model") -> Path:

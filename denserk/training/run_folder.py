@@ -36,7 +36,7 @@ import orjson
 import torch
 import transformers
 import yaml
-from huggingface_hub import EvalResult, ModelCard
+from huggingface_hub import EvalResult
 from numpy.typing import NDArray
 from transformers import TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.integrations import integration_utils as trackers
@@ -45,11 +45,11 @@ from denserk.config import recorded
 from denserk.config.encoding import Dtype
 from denserk.config.finetuning import FinetuneRun
 from denserk.config.pretraining import PretrainRun, PretrainSettings
-from denserk.config.training import FinetuneSettings, ValidationSettings
+from denserk.config.training import CROSS_ENCODER, FinetuneSettings, ValidationSettings
 from denserk.errors import MismatchError, MissingExtraError, UsageError
 from denserk.io.claims import NO_INPUTS
 from denserk.io.durability import flush_names, make_folder
-from denserk.io.files import display_name, whole_binary, whole_text, write_errors
+from denserk.io.files import whole_binary, whole_text, write_errors
 from denserk.io.manifest import TRAINING_RECORD, Kind, differences, read_manifest, training_record
 from denserk.io.outputs import (
     MODEL_CONFIG,
@@ -63,8 +63,8 @@ from denserk.io.outputs import (
     whole_folder,
 )
 from denserk.io.tables import HUB
-from denserk.models import devices
-from denserk.models.saving import CARD_FILE, card_template
+from denserk.models import devices, model_card
+from denserk.models.model_card import CARD_FILE
 from denserk.plots import look, new_axes, save_if_installed
 from denserk.training.trainer import BEST, CHECKPOINTS, EVAL, STEPS, Trainer, Training
 from denserk.version import __version__
@@ -81,6 +81,8 @@ WORK_FOLDERS = (CHECKPOINTS, BEST, STEPS, START, DATA, DEV_DATA, GUIDE_DATA, LOG
 # there, and in the folder of the model
 RECORD = TRAINING_RECORD
 CURVES = "training.png"
+# how a card names validation data that has no name on the hub
+HELD_OUT = "held-out data"
 CONFIG = "config.yaml"
 
 # Settings that do not change the result, and may differ when a run is resumed.
@@ -94,6 +96,7 @@ FREE = {
     "keep_steps",
     "num_workers",
     "report_to",
+    "license",
     "gradient_checkpointing",
 }
 NOT_COMPARED = ("preset", "versions", "processes", "data", "log")
@@ -181,10 +184,9 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         if is_main:
             with whole_folder(output, overwrite=True) as folder:
                 _save_best(training, trainer, work, folder)
-                if isinstance(run, FinetuneRun):
-                    counts = read_manifest(work / DATA, command.data_kind).contents
-                    run_record = {**record, "counts": counts, "steps": trainer.step_number}
-                    extend_card(folder, output, run_record, trainer.final_validation)
+                counts = read_manifest(work / DATA, command.data_kind).contents
+                run_record = {**record, "counts": counts, "steps": trainer.step_number}
+                extend_card(folder, output, run, run_record, trainer.final_validation)
                 _write_record(folder, {**record, "log": trainer.history}, output)
                 _write_config(folder, run, output)
             curves = partial(draw_curves, trainer.history)
@@ -410,42 +412,70 @@ def _another_fell(
 
 
 def extend_card(
-    folder: Path, output: Path, record: Mapping[str, Any], measured: Mapping[str, Any]
+    folder: Path,
+    output: Path,
+    run: FinetuneRun | PretrainRun,
+    record: Mapping[str, Any],
+    measured: Mapping[str, Any],
 ) -> None:
-    """Add a run to the card of its model, if it has one: a cross-encoder has none.
+    """Add a run to the card of its model.
 
     `folder` becomes `output`. `record` has the settings by section, `counts` of the training data,
     and `steps`; `measured` is an entry of the log, whose measures have names that begin with
     `eval_`.
     """
-    path = folder / CARD_FILE
-    if not path.is_file():
+    card = folder / CARD_FILE
+    if isinstance(run, PretrainRun):
+        fields, sources = _sources(run.pretrain.corpus)
+        model_card.extend_card(card, "pretraining_card.md", fields, sources=sources, **record)
         return
-    card = ModelCard.load(path)
-    sources = record["finetune"]["train_data"]
-    card.data.datasets = _hub_datasets(sources) or None
-    validation = record["validation"]
-    dev_name = display_name(validation["dev_corpus"] or validation["dev_data"] or "")
+    fields, sources = _sources(run.finetune.train_data)
+    dev_sources = [run.validation.dev_corpus or run.validation.dev_data or ""]
+    dev_datasets = _hub_datasets(dev_sources)
     results = {}
     for name, value in measured.items():
         if name.startswith(EVAL):
             results[name.removeprefix(EVAL)] = value
     if results:
-        card.data.model_name = output.resolve().name
-        card.data.eval_results = [
-            EvalResult("text-retrieval", "custom", dev_name, name, round(value, 4))
+        # a file here has no name that says anything elsewhere
+        dev_name = dev_datasets[0] if dev_datasets else HELD_OUT
+        fields["model_name"] = output.resolve().name
+        fields["eval_results"] = [
+            EvalResult(
+                task_type="text-ranking" if _is_cross_encoder(record) else "text-retrieval",
+                dataset_type=dev_datasets[0] if dev_datasets else "custom",
+                dataset_name=dev_name,
+                metric_type=name,
+                metric_value=round(value, 4),
+            )
             for name, value in results.items()
         ]
-    card.text += card_template("training_card.md").render(
+    model_card.extend_card(
+        card,
+        "training_card.md",
+        fields,
         **record,
-        # without the folders of this machine
-        sources=[source if _is_on_hub(source) else display_name(source) for source in sources],
+        sources=sources,
         results=results,
-        dev=dev_name,
+        dev=model_card.described_sources(dev_datasets, 0) or HELD_OUT,
         step=measured.get("step"),
     )
-    with whole_text(path) as out:
-        out.write(str(card))
+
+
+def _sources(sources: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Return the field of a card's metadata that names the hub's data sets, and all in words."""
+    datasets = _hub_datasets(sources)
+    local_files = [source for source in sources if not _is_on_hub(source)]
+    fields: dict[str, Any] = {}
+    if datasets:
+        fields["datasets"] = datasets
+    return fields, model_card.described_sources(datasets, len(local_files))
+
+
+def _is_cross_encoder(record: Mapping[str, Any]) -> bool:
+    """Return whether a run trained a cross-encoder."""
+    representation = record.get("representation") or {}
+    return bool(representation.get("representation") == CROSS_ENCODER)
 
 
 def _hub_datasets(sources: Sequence[str]) -> list[str]:

@@ -95,7 +95,7 @@ def test_other_models(tiny, tmp_path, opened, name, prefixes):
     with pytest.raises(ValueError, match="trust_remote_code=True"):
         opened(folder)
     assert (
-        'SentenceTransformer("PATH", trust_remote_code=True)' in (folder / "README.md").read_text()
+        'SentenceTransformer("MODEL", trust_remote_code=True)' in (folder / "README.md").read_text()
     )
     model = opened(folder, trust_remote_code=True)
     copy = pickle.loads(pickle.dumps(model))  # as several processes get it

@@ -217,14 +217,16 @@ def test_a_card_reports_the_run_and_its_examples_work(tiny, toy, monkeypatch):
     options: dict[str, Any] = {"batch_size": 1, "max_steps": 3, "seed": 9, "lr": 1e-3}
     options["representation"] = "mean"
     choice: dict[str, Any] = {"dev_data": odd, "eval_steps": 1, "best_by": "RR@10", "device": "cpu"}
-    denserk.finetune(tiny(), odd, "PATH", **options, **choice)
-    card = ModelCard.load("PATH/README.md")
-    log = json.loads(Path("PATH/training.json").read_text())["log"]
+    denserk.finetune(tiny(), odd, "MODEL", **options, **choice)
+    card = ModelCard.load("MODEL/README.md")
+    log = json.loads(Path("MODEL/training.json").read_text())["log"]
     best = max(entry["eval_RR@10"] for entry in log if "eval_RR@10" in entry)
     results = {e.metric_type: e.metric_value for e in card.data.eval_results}
     assert results["RR@10"] == pytest.approx(best, abs=1e-4)
     found = dict(re.findall(r"^\| ([^|]+) \| (.*) \|$", card.text, re.MULTILINE))
-    assert found["Training data"] == r'`"a\|\u0060b\u0060: #*c*.jsonl"`'
+    assert found["Training data"] == "1 local file"
+    assert "jsonl" not in card.content.partition("## Training")[2]
+    assert {e.dataset_name for e in card.data.eval_results} == {"held-out data"}
     made = [found[name] for name in ("Contents", "Learning rate", "Steps", "Seed")]
     assert made == ["3 examples, 2 passages", "0.001", "3", "9"]
     commands, code = re.findall(r"```(?:bash|python)\n(.*?)```", card.text, re.DOTALL)[:2]
