@@ -17,7 +17,13 @@ from huggingface_hub import ModelCard, ModelCardData
 from denserk.errors import DenserkError
 from denserk.io.files import whole_text
 from denserk.io.manifest import training_record
-from denserk.io.model_files import CONFIG, can_be_on_hub, read_optional_json
+from denserk.io.model_files import (
+    CONFIG,
+    can_be_on_hub,
+    full_name,
+    read_optional_json,
+    without_revision,
+)
 from denserk.io.packaged_models import name_of_packaged
 from denserk.version import __version__
 
@@ -83,7 +89,7 @@ def _follow(model: str, folder: Path, seen: frozenset[Path]) -> Origin:
 def _hub_name(model: str, folder: Path) -> str:
     """Return the name of a model on the hub; empty for a folder that nobody there knows."""
     if not Path(model).is_dir():
-        return model
+        return without_revision(model)
     packaged = name_of_packaged(folder)
     if packaged:
         return packaged
@@ -136,7 +142,7 @@ def _parent_in_record(folder: Path, seen: frozenset[Path]) -> Origin:
         if isinstance(model, str) and Path(model).is_dir():
             return _follow(model, Path(model), seen)
         if isinstance(model, str) and can_be_on_hub(model):
-            return Origin(model)
+            return Origin(without_revision(full_name(model)))
     return NO_ORIGIN
 
 
@@ -154,7 +160,7 @@ def _name_in_config(folder: Path) -> str:
 
 def _is_name(text: str) -> bool:
     """Return whether a text can be a name on the hub, and is no folder here."""
-    return can_be_on_hub(text) and not Path(text).exists()
+    return can_be_on_hub(text) and "@" not in text and not Path(text).exists()
 
 
 def metadata(origin: Origin, license_id: str = "", **fields: Any) -> ModelCardData:
