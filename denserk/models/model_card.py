@@ -191,7 +191,10 @@ def write_card(path: Path, template: str, data: ModelCardData, **values: Any) ->
 def card_template(name: str) -> jinja2.Template:
     """Return a template of the model card; its filter `code` quotes text from data."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("denserk", "models"), trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.PackageLoader("denserk", "models"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,  # of a part that is included
     )
     environment.filters["code"] = _quoted_code
     environment.filters["model_link"] = _model_link

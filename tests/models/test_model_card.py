@@ -51,6 +51,9 @@ def card_of(folder):
     """The card of a folder, whose metadata huggingface_hub reads without a complaint."""
     card = ModelCard.load(folder / "README.md")
     assert card.data.to_dict() == metadata_load(folder / "README.md")
+    rows = [line for line in card.text.splitlines() if line.startswith("|")]
+    assert not [row for row in rows if "||" in row.replace(r"\|", "")]
+    assert card.content.endswith("\n")
     return card
 
 
