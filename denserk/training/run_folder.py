@@ -182,13 +182,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         trainer.run(resume=settings.resume)
         reports.send("on_train_end")
         if is_main:
-            with whole_folder(output, overwrite=True) as folder:
-                _save_best(training, trainer, work, folder)
-                counts = read_manifest(work / DATA, command.data_kind).contents
-                run_record = {**record, "counts": counts, "steps": trainer.step_number}
-                extend_card(folder, output, run, run_record, trainer.final_validation)
-                _write_record(folder, {**record, "log": trainer.history}, output)
-                _write_config(folder, run, output)
+            _write_model(output, run, training, trainer, record)
             curves = partial(draw_curves, trainer.history)
             save_if_installed(curves, "training curves", output / CURVES)
             warn_of_dead_parts(trainer.history)
@@ -198,6 +192,23 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         losses = trainer.logged("loss")
         last_loss = losses[-1] if losses else None
         return TrainingResult(trainer.step_number, trainer.first_step, last_loss, trainer.best)
+
+
+def _write_model(
+    output: Path,
+    run: FinetuneRun | PretrainRun,
+    training: Training,
+    trainer: Trainer,
+    record: Mapping[str, Any],
+) -> None:
+    """Write the folder of the model, with its card and how it was trained; it appears whole."""
+    counts = read_manifest(trainer.folder / DATA, _command_of(run).data_kind).contents
+    run_record = {**record, "counts": counts, "steps": trainer.step_number}
+    with whole_folder(output, overwrite=True) as folder:
+        _save_best(training, trainer, folder)
+        extend_card(folder, output, run, run_record, trainer.final_validation)
+        _write_record(folder, {**record, "log": trainer.history}, output)
+        _write_config(folder, run, output)
 
 
 def suggest_bfloat16(dtype: Dtype, device: torch.device) -> None:
@@ -312,10 +323,10 @@ def _write_config(folder: Path, run: FinetuneRun | PretrainRun, final_folder: Pa
         yaml.safe_dump(config, out, sort_keys=False, default_flow_style=None, width=100)
 
 
-def _save_best(training: Training, trainer: Trainer, work: Path, folder: Path) -> None:
+def _save_best(training: Training, trainer: Trainer, folder: Path) -> None:
     """Save the model with the best weights, or the last ones where no measure decides."""
     if trainer.best is not None:
-        training.load(work / BEST)
+        training.load(trainer.folder / BEST)
     trainer.check_weights()
     training.save(folder)
 
