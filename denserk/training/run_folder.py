@@ -53,6 +53,7 @@ from denserk.io.files import whole_binary, whole_text, write_errors
 from denserk.io.manifest import TRAINING_RECORD, Kind, differences, read_manifest, training_record
 from denserk.io.outputs import (
     MODEL_CONFIG,
+    TAKEN,
     claim,
     discard_replaced,
     is_free,
@@ -264,6 +265,9 @@ def _start_folder(work: Path, output: Path, settings: FinetuneSettings | Pretrai
         if is_free(work) and not is_free(output):
             message = f"{output} is there, but not {work}, from which its training resumes"
             raise UsageError(message, "add --overwrite to train again, or choose another output")
+    if is_resumable(work) and not (settings.resume or settings.overwrite):
+        message = f"{work} holds the checkpoints of an earlier training of {output}"
+        raise UsageError(message, TAKEN)
     prepare_folder(work, overwrite=settings.overwrite, resume=settings.resume, restorable=True)
     if not (work / RECORD).exists():  # from now on the folder is known to be denserk's
         _write_json(work / RECORD, {"versions": {"denserk": __version__}})

@@ -64,7 +64,7 @@ def test_the_model_appears_whole_at_the_end(tiny, train_file, out):
         tune(out, tiny("bert"), train_file, **MEAN)
     assert not out.exists()
     assert (training_folder(out) / "checkpoints" / "checkpoint-2").is_dir()
-    with pytest.raises(UsageError, match=r"m\.training is not empty") as caught:
+    with pytest.raises(UsageError, match=r"m\.training holds the checkpoints of") as caught:
         tune(out, tiny("bert"), train_file, **MEAN)
     assert "--resume" in str(caught.value.hint)
     assert tune(out, tiny("bert"), train_file, **MEAN, resume=True).first_step == 2
