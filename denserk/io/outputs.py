@@ -29,6 +29,7 @@ EXPORT = ".denserk"  # lists the files of a folder in another tool's format
 SCRATCH = "denserk-"  # prefix of temporary folders
 JOURNALS = "blocks*.jsonl"  # of a folder that is written block by block
 CONFIG = "config.yaml"  # of a training run whose data is prepared
+TRAINING_SUFFIX = ".training"  # of the folder beside a model's in which its training works
 # errors of a rename that tell that a folder stays where it is: a mount point, a closed parent
 NOT_RENAMED = (errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 TAKEN = (
@@ -103,7 +104,10 @@ def foreign_items(folder: Path) -> Iterator[Path]:
     file_patterns = _file_patterns(folder, marker)
     folder_patterns = _folder_patterns(folder, marker)
     items = folder.iterdir() if marker is None else folder.rglob("*")
+    work = training_folder(folder)  # has an owner of its own, if it is inside
     for item in sorted(items):
+        if item.is_relative_to(work):
+            continue
         path = item.relative_to(folder)
         if any(files.is_temporary(Path(part)) for part in path.parts):
             continue
@@ -150,7 +154,8 @@ def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False
         raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
     if not path.is_dir():
         return
-    items = [item for item in path.iterdir() if not files.is_temporary(item)]
+    work = training_folder(path)
+    items = [item for item in path.iterdir() if not files.is_temporary(item) and item != work]
     if not items or _is_failed_start(path, items):
         return
     if not (overwrite or resume):
@@ -173,6 +178,21 @@ def _is_failed_start(folder: Path, items: Sequence[Path]) -> bool:
 def unfinished_folder(output: str | Path) -> Path:
     """Return the folder of a file that is written block by block, until it is complete."""
     return Path(f"{output}.unfinished")
+
+
+def training_folder(output: str | Path) -> Path:
+    """Return the folder beside a model's in which its training works, and which stays there.
+
+    What is in it is not part of the model: prepared data, checkpoints, logs. It is inside the
+    model's folder where nothing can be beside it.
+    """
+    path = Path(output)
+    if path.is_symlink() or path.name in ("", ".."):
+        path = real_path(path)
+    name = f"{path.name}{TRAINING_SUFFIX}"
+    if path.is_dir() and _is_fixed(path):
+        return path / name
+    return path.with_name(name)
 
 
 def remove_own_files(folder: Path) -> None:
@@ -201,7 +221,7 @@ def prepare_folder(
     refuse_occupied(folder, overwrite=overwrite, resume=resume)
     target = real_path(folder)
     with files.write_errors(folder):
-        if resume or _is_free(target):
+        if resume or is_free(target):
             make_folder(target)
         else:
             _put_aside(target)
@@ -291,11 +311,15 @@ def _list_export(folder: Path) -> None:
 
 def _building_folder(target: Path) -> Path:
     """Return where a folder is built: beside its target, or inside one that cannot be renamed."""
-    if target.is_dir():
-        parent_is_closed = not os.access(target.parent, os.W_OK)
-        if os.path.ismount(target) or parent_is_closed:
-            return files.temporary_beside(target / target.name)
+    if target.is_dir() and _is_fixed(target):
+        return files.temporary_beside(target / target.name)
     return files.temporary_beside(target)
+
+
+def _is_fixed(folder: Path) -> bool:
+    """Return whether a folder cannot be renamed: a mount point, or one in a closed folder."""
+    parent_is_closed = not os.access(real_path(folder).parent, os.W_OK)
+    return os.path.ismount(folder) or parent_is_closed
 
 
 def _replace_folder(target: Path, new: Path) -> None:
@@ -346,14 +370,16 @@ def _exchanged_at_once(one: Path, other: Path) -> bool:
 def _refill(target: Path, new: Path) -> None:
     """Move the files of a new folder into one that cannot be renamed, such as a mount point.
 
-    Readers reject it meanwhile: its manifest says that it is unfinished, and is replaced last.
+    Readers reject it meanwhile: its manifest says that it is unfinished, and is replaced last; so
+    is the config.json of a model.
     """
-    keep = [new.name]
+    keep = [new.name, training_folder(target).name]
     if (new / MANIFEST).exists():
         _mark_unfinished(target, _json(new / MANIFEST))
         keep.append(MANIFEST)
     _empty(target, keep)
     items = [item for item in new.iterdir() if item.name != MANIFEST]
+    items.sort(key=lambda item: item.name == MODEL_CONFIG)
     for item in items:
         shutil.move(item, target / item.name)
     flush_names(target)  # before the manifest says that the folder is complete
@@ -463,7 +489,7 @@ def claim(
     with ExitStack() as locks:
         for target in targets:
             refuse_inputs(target, sources, resume=resume)
-            locks.enter_context(_locked(target, replaces=overwrite and not _is_free(target)))
+            locks.enter_context(_locked(target, replaces=overwrite and not is_free(target)))
             if not (overwrite or resume):
                 _refuse_existing_file(target)
         free_folders = _free_folders(targets)
@@ -486,7 +512,7 @@ class _FreeFolder(NamedTuple):
 def _free_folders(targets: Sequence[Path]) -> list[_FreeFolder]:
     """Return the folders that a command may fill: its outputs, and those of unfinished files."""
     paths = [*targets, *map(unfinished_folder, targets)]
-    return [_FreeFolder(path, path.is_dir()) for path in paths if _is_free(path)]
+    return [_FreeFolder(path, path.is_dir()) for path in paths if is_free(path)]
 
 
 def _clean_up(
@@ -519,7 +545,7 @@ def _refuse_existing_file(target: Path) -> None:
         raise UsageError(f"{target} exists", "add --overwrite, or choose another output")
 
 
-def _is_free(path: Path) -> bool:
+def is_free(path: Path) -> bool:
     """Return whether nothing is there, or an empty folder."""
     if not path.is_dir():
         return not os.path.lexists(path)
@@ -571,7 +597,7 @@ def _is_resumable(target: Path) -> bool:
         return True
     if _json(target / MANIFEST).get("complete") is False:
         return True
-    return _holds_checkpoints(target)
+    return _holds_checkpoints(target) or _holds_checkpoints(training_folder(target))
 
 
 def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False) -> None:

@@ -3,9 +3,10 @@
 A static encoder has a table of its tokens' vectors in its place (Model2Vec, StaticEmbedding).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -146,12 +147,23 @@ def without_cache(model: Any) -> dict[str, bool]:
 
 
 class Backbone(nn.Module):
-    """A transformer: a bare encoder, or a masked-language model."""
+    """A transformer: a bare encoder, or a masked-language model.
 
-    def __init__(self, model: Any, new_heads: tuple[str, ...] = ()) -> None:
+    `new_heads` are the first parts of the names of randomly initialised layers. `unused_tensors`
+    are weights of the stored model that no layer has here, and that are saved with it again: those
+    of BERT's pooler.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        new_heads: tuple[str, ...] = (),
+        unused_tensors: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
         self.model: Any = model
-        self.new_heads = new_heads  # first parts of the names of randomly initialised layers
+        self.new_heads = new_heads
+        self.unused_tensors = dict(unused_tensors)  # no buffers: they are not trained or moved
         self.config: Any = model.config
         self.compiled: Compiled | None = None
         self.takes_full_masks = encoder_takes_full_masks(model.config)
@@ -171,6 +183,10 @@ class Backbone(nn.Module):
     def decoder(self) -> Any:
         """The MLM head's last layer, (..., H) -> (..., V); None for a bare encoder."""
         return self.model.get_output_embeddings()
+
+    def saved_tensors(self) -> dict[str, Tensor]:
+        """Return the weights of the transformer as they are saved, by transformers' names."""
+        return {**self.model.state_dict(), **self.unused_tensors}
 
     def _run(self, batch: TokenBatch, **outputs: bool) -> Any:
         """Run the encoder; `outputs` names what it returns besides the last hidden states."""

@@ -166,8 +166,9 @@ def load_model(
     """Build a transformers model from tensors, in float32 on the CPU, in evaluation mode.
 
     transformers renames old tensors, adds or removes the prefix of the encoder and ties weights.
-    The pooler of a bare encoder, which no representation reads, is dropped. Heads of other tasks
-    are ignored; missing tensors whose names begin with one of `heads` are initialised.
+    The pooler of a bare encoder, which no representation reads, is dropped (`pooler_tensors` keeps
+    its weights). Heads of other tasks are ignored; missing tensors whose names begin with one of
+    `heads` are initialised.
     """
     problem = f"{folder / CONFIG}: transformers makes no model of it"
     _check_sizes(folder, config, tensors)
@@ -202,6 +203,25 @@ def load_model(
         more = f"; and {len(wrong) - MOST_SHOWN:,} more" if len(wrong) > MOST_SHOWN else ""
         raise ModelError(f"{folder}: the weights are not those of its config.json; {shown}{more}")
     return model.eval()
+
+
+def pooler_tensors(model: Any, tensors: Tensors) -> dict[str, Tensor]:
+    """Return the weights of a pooler among those of which a model was built, by its own names.
+
+    denserk computes nothing by them, but other libraries build BERT's pooler, and miss them. Empty
+    if the weights, or the architecture, have no pooler.
+    """
+    base = model.base_model
+    if not hasattr(base, "pooler"):
+        return {}
+    base_prefix = f"{model.base_model_prefix}."
+    prefix = "" if base is model else base_prefix
+    poolers = {}
+    for name, tensor in tensors.items():
+        name_in_base = name.removeprefix(base_prefix)
+        if name_in_base.startswith("pooler."):
+            poolers[prefix + name_in_base] = tensor
+    return poolers
 
 
 def fill(where: Path, module: nn.Module, tensors: Tensors) -> None:

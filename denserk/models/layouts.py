@@ -16,6 +16,7 @@ from denserk.io.files import whole_text
 from denserk.io.manifest import differences
 from denserk.io.model_files import DENSERK_FILE, find_model, read_json
 from denserk.models.checkpoints import write_tensors
+from denserk.models.model_card import origin_of
 from denserk.models.model_folder import (
     AUTHORS_HEADS,
     AUTHORS_SIDES,
@@ -67,7 +68,7 @@ def convert_model(
             tokenizer,
             text_settings,
             query,
-            name,
+            base=origin_of(name, folder),
             dimensions=stored.dimensions,
             queries_of=stored.queries_of,
             metric=stored.metric,

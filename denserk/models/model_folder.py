@@ -256,7 +256,7 @@ class StoredEncoder:
         model = checkpoints.load_model(
             auto, self.folder, self.config, tensors, heads=fresh_prefixes
         )
-        return Backbone(model, fresh_prefixes)
+        return Backbone(model, fresh_prefixes, checkpoints.pooler_tensors(model, self.tensors))
 
 
 def _without_published_prefixes(tensors: Tensors, model_type: str) -> dict[str, Tensor]:

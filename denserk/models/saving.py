@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from denserk.config import encoding
 from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.config.options import as_json
@@ -18,6 +16,7 @@ from denserk.io.files import flush_written, whole_text, write_errors
 from denserk.io.model_files import CONFIG, DENSERK_FILE, MODULES_FILE
 from denserk.models.backbone import STATIC, longest_input
 from denserk.models.checkpoints import Tensors, write_tensors
+from denserk.models.model_card import CARD_FILE, NO_ORIGIN, Origin, metadata, write_card
 from denserk.models.model_folder import FORMAT_VERSION, PASSAGE_SIDE, QUERY_SIDE
 from denserk.models.representation import Encoder
 from denserk.models.sentence_transformers_folder import (
@@ -33,7 +32,6 @@ WEIGHTS_FILE = "model.safetensors"
 PICKLE_FILE = "pytorch_model.bin"
 LENGTHS_FILE = "sentence_bert_config.json"
 POOLING_FOLDER = "1_Pooling"
-CARD_FILE = "README.md"
 MODULES = "sentence_transformers.models."
 ENCODER = "denserk.integrations.sentence_transformers.Encoder"
 # left out, so that equal models get equal files: how transformers loaded a tokenizer
@@ -46,10 +44,11 @@ def save_model(
     tokenizer: Any,
     text: TextSettings,
     query: Encoder | None = None,
-    base: str = "",
+    base: Origin = NO_ORIGIN,
     dimensions: Sequence[int] = (),
     queries_of: Mapping[str, Any] | None = None,
     metric: Metric = Metric.INNER,
+    license_id: str | None = None,
 ) -> None:
     """Save a model so that denserk, transformers, sentence-transformers and Pyserini load it.
 
@@ -57,11 +56,14 @@ def save_model(
     representation's own; `denserk.json` the settings. Untied encoders get a folder each, `query/`
     and `document/`. config.json is written last: an incomplete folder has none, and does not load.
 
-    Without `query`, queries share the encoder of passages. `base` is named in the model card, and
-    so are the `dimensions` that vectors were trained to be cut to, which denserk.json has too, as
-    it has `queries_of` and `metric` (see `StoredModel`).
+    Without `query`, queries share the encoder of passages. The model card names `base` and the
+    licence, which is that of `base` without `license_id`, and the `dimensions` that vectors were
+    trained to be cut to. denserk.json has them too, as it has `queries_of` and `metric` (see
+    `StoredModel`).
     """
-    description = ModelDescription(text, base, tuple(dimensions), queries_of, metric)
+    description = ModelDescription(
+        text, base, tuple(dimensions), queries_of, metric, license_id or ""
+    )
     if query is None or query is passage:
         _save_tied(folder, passage, tokenizer, description)
         return
@@ -76,10 +78,11 @@ class ModelDescription:
     """What is recorded of a model besides its encoders; see `save_model`."""
 
     text: TextSettings
-    base: str
+    base: Origin
     dimensions: tuple[int, ...]
     queries_of: Mapping[str, Any] | None
     metric: Metric
+    license_id: str
 
 
 def _save_tied(
@@ -91,7 +94,7 @@ def _save_tied(
     if heads:  # Pyserini's newer readers take the heads from here
         write_tensors(folder / PICKLE_FILE, heads)
     model = encoder.backbone.model
-    tensors = {**model.state_dict(), **heads}
+    tensors = {**encoder.backbone.saved_tensors(), **heads}
     longest = max(description.text.query_max_length, description.text.passage_max_length)
     save_transformer(folder, model, tensors, tokenizer, longest, hidden_states=bool(heads))
 
@@ -194,21 +197,41 @@ def _write_sentence_transformers(
     }
     write_json(folder / PROMPTS_FILE, prompts)
     write_json(folder / MODULES_FILE, modules)
-    base_folder = Path(description.base)
-    card = card_template("card.md").render(
-        base=description.base,
-        # a link by its own name
-        local=base_folder.absolute().name if base_folder.is_dir() else "",
+    _write_card(folder, encoder, description, text, tied=tied, is_standard=is_standard)
+
+
+def _write_card(
+    folder: Path,
+    encoder: Encoder,
+    description: ModelDescription,
+    text: TextSettings,
+    *,
+    tied: bool,
+    is_standard: bool,
+) -> None:
+    """Write the model card of a retriever."""
+    opens_elsewhere = encoder.vectors_per_passage == 1
+    tags = ["denserk", "feature-extraction"]
+    if opens_elsewhere:
+        tags.insert(1, "sentence-transformers")
+    data = metadata(
+        description.base,
+        description.license_id,
+        library_name="sentence-transformers" if opens_elsewhere else "denserk",
+        pipeline_tag="sentence-similarity" if opens_elsewhere else "feature-extraction",
+        tags=tags,
+    )
+    write_card(
+        folder / CARD_FILE,
+        "card.md",
+        data,
         dimensions=description.dimensions,
-        version=__version__,
         metric=description.metric.value,
         encoder=encoder,
         text=text,
         tied=tied,
         standard=is_standard,
     )
-    with whole_text(folder / CARD_FILE) as out:
-        out.write(card)
 
 
 def _within_positions(text: TextSettings, limit: int | None) -> TextSettings:
@@ -266,22 +289,3 @@ def _lengths_config(text: TextSettings) -> dict[str, Any]:
     if text.query_max_length != text.passage_max_length:
         config["query_length"] = text.query_max_length
     return config
-
-
-def card_template(name: str) -> jinja2.Template:
-    """Return a template of the model card; its filter `code` quotes text from data."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("denserk", "models"), trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["code"] = _quoted_code
-    return environment.get_template(name)
-
-
-def _quoted_code(text: str) -> str:
-    r"""Quote a text from data, so that no character of it is markup.
-
-    >>> print(_quoted_code("a|b `c`"))
-    `"a\|b \u0060c\u0060"`
-    """
-    quoted = json.dumps(text, ensure_ascii=False).replace("|", "\\|").replace("`", "\\u0060")
-    return f"`{quoted}`"

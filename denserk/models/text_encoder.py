@@ -20,7 +20,7 @@ from denserk.data.tokenization import TextTokenizer, TokenIds
 from denserk.errors import ModelError, UsageError
 from denserk.extras import installed
 from denserk.io.manifest import file_sha256
-from denserk.io.model_files import find_model
+from denserk.io.model_files import find_model, without_revision
 from denserk.io.outputs import scratch_folder
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
 from denserk.models.backbone import STATIC
@@ -108,7 +108,7 @@ class TextEncoder:
         if not stored.has_settings and not representation:
             chosen = self.representation.representation
             logger.info(f"{self.name} does not record a pooling: taking {chosen}")
-        recorded = override(stored.text, PUBLISHED_TEXT.get(self.name, NOTHING))
+        recorded = override(stored.text, PUBLISHED_TEXT.get(without_revision(self.name), NOTHING))
         self.text = fit_lengths(recorded, text, stored.passage.max_length)
         self.compute, self.device = compute, prepare_device(compute)
         self.dtype = choose_precision(compute.dtype, self.device)

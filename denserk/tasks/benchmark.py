@@ -33,7 +33,7 @@ from denserk.io.data_sets import find_parts
 from denserk.io.durability import flush_names
 from denserk.io.files import STREAM, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
-from denserk.io.model_files import find_model
+from denserk.io.model_files import find_model, without_revision
 from denserk.io.outputs import refuse_occupied
 from denserk.models import devices
 from denserk.models.model_folder import read_model_folder
@@ -133,7 +133,7 @@ class RunMaker:
             "query_max_length": min(corpus.query_max_length, longest),
             "passage_max_length": min(corpus.passage_max_length, longest),
         }
-        published = encoding.PUBLISHED_TEXT.get(self._model, {})
+        published = encoding.PUBLISHED_TEXT.get(without_revision(self._model), {})
         if not self._stored.has_settings and "join" not in published:
             text["join"] = corpus.join
         return {**text, **self._options.text}

@@ -20,7 +20,8 @@ from denserk.io.files import STREAM
 from denserk.io.model_files import find_model
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models import model_folder, saving
-from denserk.models.cross_encoder import is_reranker, reranker_to_train
+from denserk.models.cross_encoder import Reranker, is_reranker, reranker_to_train
+from denserk.models.model_card import CARD_FILE, Origin, metadata, origin_of, write_card
 from denserk.models.representation import Aggretriever, MultiVector, Retriever
 from denserk.models.text_encoder import TextEncoder
 from denserk.training import run_folder
@@ -121,6 +122,8 @@ class TrainedRetriever:
         self.representation = stored.choose(run.representation, run.text)
         self._log_and_check(run, stored)
         self._dimensions = run.objective.dimensions or ()
+        self._origin = origin_of(self._name, folder)
+        self._license = run.optimizer.license
         self.text = model_folder.fit_lengths(stored.text, run.text, stored.passage.max_length)
         query, passage = stored.build(self.representation, train=True, untie=run.finetune.untie)
         self.model = Retriever(query, passage)
@@ -161,8 +164,9 @@ class TrainedRetriever:
             self._passage_tokenizer,
             self.text,
             query=None if self.model.shared else self.model.query,
-            base=self._name,
+            base=self._origin,
             dimensions=self._dimensions,
+            license_id=self._license,
         )
 
     def load(self, folder: Path) -> None:
@@ -286,7 +290,9 @@ def _aggretriever_parts(
 
 def reranker_training(run: FinetuneRun) -> Training:
     """Load the cross-encoder of a run, or give an encoder a new linear head."""
-    model = reranker_to_train(find_model(run.finetune.model)[1], run.sampling.seed)
+    name, folder = find_model(run.finetune.model)
+    origin = origin_of(name, folder)
+    model = reranker_to_train(folder, run.sampling.seed)
     model = model.fit(run.text, run.reranking.pair_max_length)
     joiner = model.joiner()
     tokenizers = (model.tokenizer(), model.tokenizer())
@@ -294,7 +300,7 @@ def reranker_training(run: FinetuneRun) -> Training:
     return Training(
         model,
         step=partial(reranking_step, model, run.reranking.r_drop, run.cache),
-        save=model.save,
+        save=partial(save_reranker, model, origin, run.optimizer.license),
         load=model.load,
         prepare=partial(
             prepare_queries,
@@ -305,3 +311,25 @@ def reranker_training(run: FinetuneRun) -> Training:
         ),
         resolved={"representation": as_json(settings), "text": as_json(model.text)},
     )
+
+
+def save_reranker(model: Reranker, origin: Origin, license_id: str | None, folder: Path) -> None:
+    """Write the folder of a cross-encoder, with its card."""
+    # the classifiers of transformers open in other libraries, a linear layer does not
+    library = "denserk" if model.is_linear else "sentence-transformers"
+    data = metadata(
+        origin,
+        license_id or "",
+        library_name=library,
+        pipeline_tag="text-ranking",
+        tags=["denserk", "cross-encoder", "reranker"],
+    )
+    write_card(
+        folder / CARD_FILE,
+        "reranker_card.md",
+        data,
+        architecture=model.model.config.model_type,
+        linear=model.is_linear,
+        pair_length=model.joiner().limit,
+    )
+    model.save(folder)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCardData
 from transformers import set_seed
 
 from denserk.config.options import as_json
@@ -16,10 +17,12 @@ from denserk.data.pretraining_data import documents_of, prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.io.files import STREAM, open_binary
+from denserk.io.model_files import full_name
 from denserk.io.unchanged import checksum
 from denserk.io.versions import reading
 from denserk.losses.pretraining import MaskedLanguageModel
 from denserk.models.devices import main_process_first
+from denserk.models.model_card import CARD_FILE, NO_ORIGIN, Origin, metadata, origin_of, write_card
 from denserk.models.model_folder import StoredEncoder, read_model_folder
 from denserk.models.saving import save_transformer
 from denserk.training import run_folder
@@ -59,13 +62,21 @@ def _open_corpora(sources: Sequence[str], run: PretrainRun) -> bool:
     return has_generated_text
 
 
-def training_of(run: PretrainRun, output: Path) -> Training:
+def training_of(run: PretrainRun, work: Path) -> Training:
     """Load the model to start from, initialising it first if there is none."""
-    again = not run_folder.is_resumable(output)
-    root = main_process_first(partial(start_folder, run, output / run_folder.START, again=again))
+    again = not run_folder.is_resumable(work)
+    root = main_process_first(partial(start_folder, run, work / run_folder.START, again=again))
     set_seed(run.masking.seed)
     with reading([root]):
-        pretrained = PretrainedModel(load_objective(run, root), load_tokenizer(root))
+        origin = NO_ORIGIN
+        if run.pretrain.model is not None:
+            origin = origin_of(full_name(run.pretrain.model), root)
+        pretrained = PretrainedModel(
+            load_objective(run, root),
+            load_tokenizer(root),
+            run.pretrain.objective.value,
+            pretrained_metadata(origin, run),
+        )
     masking = as_json(run.masking) | {"draws": DRAWS}
     if run.masking.frequency_dict is not None:
         masking["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
@@ -81,17 +92,27 @@ def training_of(run: PretrainRun, output: Path) -> Training:
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A backbone with the heads of its objective, and its tokenizer."""
+    """A backbone with the heads of its objective, its tokenizer, and metadata of its card."""
 
     objective: MaskedLanguageModel
     tokenizer: Any
+    objective_name: str
+    card: ModelCardData
 
     def save(self, folder: Path) -> None:
         """Write a folder that transformers loads, and the heads beside."""
+        backbone = self.objective.backbone
+        write_card(
+            folder / CARD_FILE,
+            "pretrained_card.md",
+            self.card,
+            architecture=backbone.config.model_type,
+            objective=self.objective_name,
+        )
         self.objective.save_heads(folder)
-        model = self.objective.backbone.model
         longest = self.tokenizer.model_max_length
-        save_transformer(folder, model, model.state_dict(), self.tokenizer, longest)
+        tensors = backbone.saved_tensors()
+        save_transformer(folder, backbone.model, tensors, self.tokenizer, longest)
 
     def load(self, folder: Path) -> None:
         """Read the weights of such a folder back."""
@@ -100,15 +121,29 @@ class PretrainedModel:
         self.objective.load_heads(folder)
 
 
+def pretrained_metadata(origin: Origin, run: PretrainRun) -> ModelCardData:
+    """Return the metadata of the card of a pre-trained model."""
+    return metadata(
+        origin,
+        run.optimizer.license or "",
+        library_name="transformers",
+        pipeline_tag="fill-mask",
+        tags=["denserk", run.pretrain.objective.value],
+    )
+
+
 def prepare_batches(
-    run: PretrainRun, tokenizer: Any, output: Path
+    run: PretrainRun, tokenizer: Any, work: Path
 ) -> tuple[PretrainingBatches, None]:
-    """Tokenise the corpus below the run's folder; return its batches, and nothing to measure by."""
-    again = not run_folder.is_resumable(output)  # --overwrite has emptied it by now
-    store = prepare(run, output / run_folder.DATA, tokenizer, again=again)
+    """Tokenise the corpus in the folder in which a run works; return its batches.
+
+    There is nothing to measure the model by.
+    """
+    again = not run_folder.is_resumable(work)  # --overwrite has emptied it by now
+    store = prepare(run, work / run_folder.DATA, tokenizer, again=again)
     settings = run.pretrain
     if settings.tokenize_to is not None:
-        model_name = settings.model or settings.tokenizer or str(output / run_folder.START)
+        model_name = settings.model or settings.tokenizer or str(work / run_folder.START)
         write_tokens(store, Path(settings.tokenize_to), model_name, tokenizer.sep_token_id)
     batches = PretrainingBatches(run, store, tokenizer, **run_folder.share_of_batches(run))
     logger.info(

@@ -22,6 +22,7 @@ from denserk.io import manifest as manifests
 from denserk.io.blocks import JOURNAL, texts_sha256
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest
+from denserk.io.outputs import training_folder
 from denserk.io.topics import read_queries
 from denserk.io.vectors import open_vectors, verify_folders
 from denserk.tasks.build_index import VECTORS_SHA256, bm25_texts
@@ -202,7 +203,8 @@ class Reproduction:
         """Make a step again; return its new path, or the old one if it failed, and the verdict."""
         new_path = self.work.step_path(f"{len(self.outcomes) + 1}-{Path(path).name}")
         try:
-            remake(new_path, Path(new_path).exists())
+            is_started = Path(new_path).exists() or training_folder(new_path).exists()
+            remake(new_path, is_started)
             if not Path(path).exists():
                 return new_path, Verdict("absent", True)
             return new_path, compare(step, path, new_path, self.tolerance)

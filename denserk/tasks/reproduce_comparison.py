@@ -1,6 +1,6 @@
 """How what `denserk reproduce` makes again compares with what was there: bytes, or numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -135,12 +135,18 @@ def compare_models(old: str, new: str, tolerance: float) -> Verdict:
             continue
         old_tensors = load_file(path)
         new_tensors = load_file(Path(new) / name)
-        if old_tensors.keys() != new_tensors.keys():
+        if _trained_names(old_tensors) != _trained_names(new_tensors):
             return Verdict(f"{name} has other tensors", False)
-        for tensor_name, tensor in old_tensors.items():
+        for tensor_name in _trained_names(old_tensors):
+            tensor = old_tensors[tensor_name]
             differences = np.abs(tensor - new_tensors[tensor_name])
             largest = max(largest, float(differences.max(initial=0)))
     return by_difference(largest, tolerance)
+
+
+def _trained_names(tensors: Iterable[str]) -> list[str]:
+    """Return the names of a model's tensors without its pooler's, which older versions dropped."""
+    return sorted(name for name in tensors if "pooler" not in name.split("."))
 
 
 def fingerprint_of(name: str) -> str | None:

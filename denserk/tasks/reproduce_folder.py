@@ -10,7 +10,7 @@ from denserk.io import manifest as manifests
 from denserk.io.blocks import refuse_other_run
 from denserk.io.files import is_temporary, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
-from denserk.io.outputs import refuse_occupied
+from denserk.io.outputs import refuse_occupied, training_folder
 
 STEPS = "steps"  # in the contents of the manifest: names of files and folders that were made again
 
@@ -59,10 +59,12 @@ class WorkFolder:
         removable = {self.path / manifests.NAME}
         for step in steps:
             removable.add(step)
+            removable.add(training_folder(step))
             removable.add(self.path / f"{step.name}.{manifests.NAME}")
             removable.add(self.path / f"{step.name}{manifests.IR_METADATA_SUFFIX}")
-            if step.is_dir():
-                refuse_occupied(step, overwrite=True)
+            for folder in (step, training_folder(step)):
+                if folder.is_dir():
+                    refuse_occupied(folder, overwrite=True)
         for item in self.path.iterdir():
             if item not in removable and not is_temporary(item):
                 message = f"{item} is in the way: denserk did not write it"

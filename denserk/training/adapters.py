@@ -16,6 +16,7 @@ from denserk.errors import UsageError
 from denserk.extras import require
 from denserk.io.durability import flush_tree
 from denserk.io.files import display_name
+from denserk.io.model_files import full_name, without_revision
 from denserk.models import model_folder
 from denserk.models.backbone import Backbone
 from denserk.models.checkpoints import read_tensors
@@ -111,7 +112,7 @@ def _add_adapters(owner: Backbone | Reranker, run: FinetuneRun) -> Any:
         modules_to_save=_new_heads(owner),
     )
     # peft writes it to adapter_config.json: of a folder the name, without the folders above it
-    base = run.finetune.model
+    base = without_revision(full_name(run.finetune.model))
     model.name_or_path = display_name(base) if Path(base).is_dir() else base
     try:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # peft's own

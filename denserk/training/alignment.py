@@ -24,6 +24,7 @@ from denserk.io.model_files import find_model
 from denserk.io.topics import read_queries
 from denserk.models import model_folder, saving
 from denserk.models.backbone import STATIC, StaticConfig, without_special_tokens
+from denserk.models.model_card import Origin, origin_of
 from denserk.models.text_encoder import QUERY, TextEncoder
 from denserk.records import Query
 from denserk.reporting import track
@@ -70,7 +71,8 @@ class TrainedStudent:
 
     def __init__(self, run: FinetuneRun, teacher: TextEncoder) -> None:
         start = read_student(run.finetune.model, teacher)
-        self._name = start.name
+        self._origin = start.origin
+        self._license = run.optimizer.license
         self._tokenizer = start.tokenizer
         stored_encoder = start.stored.query.keep_layers(run.finetune.keep_layers)
         # a query has one vector, whatever passages have
@@ -103,7 +105,8 @@ class TrainedStudent:
             self.encoder,
             self._tokenizer,
             self.text,
-            base=self._name,
+            base=self._origin,
+            license_id=self._license,
             queries_of={**self.teacher, "name": public_name},
         )
 
@@ -123,7 +126,7 @@ def turn_off_dropout(encoder: nn.Module) -> None:
 class StudentStart(NamedTuple):
     """What a student starts from."""
 
-    name: str
+    origin: Origin
     stored: model_folder.StoredModel
     tokenizer: Any
 
@@ -134,12 +137,14 @@ def read_student(model: str, teacher: TextEncoder) -> StudentStart:
         return static_student(teacher)
     name, folder = find_model(model)
     stored = model_folder.read_model_folder(folder)
-    return StudentStart(name, stored, stored.load_tokenizer(stored.query.folder))
+    tokenizer = stored.load_tokenizer(stored.query.folder)
+    return StudentStart(origin_of(name, folder), stored, tokenizer)
 
 
 def static_student(teacher: TextEncoder) -> StudentStart:
     """Return a static model: a table of the teacher's vectors of single tokens."""
-    teacher_model = model_folder.read_model_folder(find_model(teacher.name)[1])
+    name, teacher_folder = find_model(teacher.name)
+    teacher_model = model_folder.read_model_folder(teacher_folder)
     folder = teacher_model.query.folder
     tokenizer = teacher_model.load_tokenizer(folder)
     encoder, _ = teacher.sides[QUERY]
@@ -154,7 +159,8 @@ def static_student(teacher: TextEncoder) -> StudentStart:
     stored_encoder = model_folder.StoredEncoder(folder, config, weights, heads={})
     pooling = encoding.RepresentationSettings(encoding.Representation.MEAN)
     stored = model_folder.StoredModel(folder, stored_encoder, stored_encoder, pooling, teacher.text)
-    return StudentStart(STATIC, stored, without_special_tokens(tokenizer))
+    origin = origin_of(name, teacher_folder)
+    return StudentStart(origin, stored, without_special_tokens(tokenizer))
 
 
 def special_tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:

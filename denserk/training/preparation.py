@@ -1,4 +1,4 @@
-"""Tokenised training and held-out data in the folder of a run.
+"""Tokenised training and held-out data in the folder in which a run works.
 
 Held-out data is passed on as the function that measures the model on it, None without any.
 """
@@ -24,7 +24,7 @@ def prepare_queries(
     tokenizers: tuple[TextTokenizer, TextTokenizer],
     batches_class: Callable[..., TrainingBatches],
     measure: Callable[[list[DevSet]], dict[str, float]],
-    output: Path,
+    work: Path,
     guide: TextEncoder | None = None,
 ) -> Prepared:
     """Tokenise queries and passages in the run's folder; return batches and how to measure.
@@ -32,13 +32,13 @@ def prepare_queries(
     With a `guide`, the texts are tokenised for it, too.
     """
     query_tokenizer, passage_tokenizer = tokenizers
-    tokenize = partial(prepare, again=not run_folder.is_resumable(output))
-    store = tokenize(run, output / run_folder.DATA, query_tokenizer, passage_tokenizer)
+    tokenize = partial(prepare, again=not run_folder.is_resumable(work))
+    store = tokenize(run, work / run_folder.DATA, query_tokenizer, passage_tokenizer)
     guide_store = None
     if guide is not None:
         guide_store = tokenize(
             run,
-            output / "guide-data",
+            work / run_folder.GUIDE_DATA,
             guide.sides[QUERY].tokenizer,
             guide.sides[PASSAGE].tokenizer,
             distinct_by=passage_tokenizer.settings.fields,  # rows are those of the model's own data
@@ -46,7 +46,7 @@ def prepare_queries(
     dev_store = None
     if run.validation.dev_data is not None:
         dev_run = held_out_run(run, run.validation.dev_data)
-        dev_folder = output / run_folder.DEV_DATA
+        dev_folder = work / run_folder.DEV_DATA
         dev_store = tokenize(dev_run, dev_folder, query_tokenizer, passage_tokenizer)
     sets = dev_sets(run, dev_store, tokenizers)
     batches = batches_class(
@@ -68,15 +68,15 @@ def held_out_run(run: FinetuneRun, dev_data: str) -> FinetuneRun:
 
 
 def prepare_sentences(
-    run: FinetuneRun, encoder: Encoder, tokenize: Callable[..., SentenceStore], output: Path
+    run: FinetuneRun, encoder: Encoder, tokenize: Callable[..., SentenceStore], work: Path
 ) -> Prepared:
     """Tokenise the sentences of a run in its folder; return batches and how to measure."""
-    tokenize = partial(tokenize, again=not run_folder.is_resumable(output))
-    store = tokenize(run.finetune.train_data, output / run_folder.DATA)
+    tokenize = partial(tokenize, again=not run_folder.is_resumable(work))
+    store = tokenize(run.finetune.train_data, work / run_folder.DATA)
     share = run_folder.share_of_batches(run)
     batches = SentenceBatches(store, run.sampling, run.optimizer.batch_size, **share)
     if run.validation.dev_data is None:
         return batches, None
-    dev_store = tokenize([run.validation.dev_data], output / run_folder.DEV_DATA)
+    dev_store = tokenize([run.validation.dev_data], work / run_folder.DEV_DATA)
     measure = partial(measure_sentences, encoder, run.objective, token_budget(), dev_store)
     return batches, measure

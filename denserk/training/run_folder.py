@@ -1,6 +1,6 @@
-"""A training run in its output folder.
+"""A training run: the folder in which it works, and the folder of its model beside it.
 
-The model is written into the folder itself. Beneath it:
+OUT.training has what is not part of the model, and stays when the model is complete:
 
 checkpoints/        to resume from
 best/               the best weights so far, where a measure decides
@@ -8,13 +8,22 @@ steps/              weights after chosen steps
 start/              the randomly initialised model that a run with --architecture starts from
 training-data/      tokenised once; dev-data/ likewise; guide-data/: by the guide's tokenizer
 logs/               TensorBoard's files
-training.json       settings and versions from the start; the log is added at the end
+training.json       settings and versions
+config.yaml         the resolved config, for --config
+
+OUT, the folder of the model, appears whole at the end, and can be shared as it is. It also says how
+the model was trained, for readers and for `denserk reproduce`:
+
+training.json       settings, versions, the checksums of the data, and the log
 training.png        training curves
 config.yaml         the resolved config, for --config
+
+Older versions kept all of it in OUT. Their unfinished runs are resumed: see `_adopt_older_run`.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -27,7 +36,7 @@ import orjson
 import torch
 import transformers
 import yaml
-from huggingface_hub import EvalResult, ModelCard
+from huggingface_hub import EvalResult
 from numpy.typing import NDArray
 from transformers import TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.integrations import integration_utils as trackers
@@ -36,27 +45,45 @@ from denserk.config import recorded
 from denserk.config.encoding import Dtype
 from denserk.config.finetuning import FinetuneRun
 from denserk.config.pretraining import PretrainRun, PretrainSettings
-from denserk.config.training import FinetuneSettings, ValidationSettings
+from denserk.config.training import CROSS_ENCODER, FinetuneSettings, ValidationSettings
 from denserk.errors import MismatchError, MissingExtraError, UsageError
-from denserk.io.files import display_name, whole_binary, whole_text
+from denserk.io.claims import NO_INPUTS
+from denserk.io.durability import flush_names, make_folder
+from denserk.io.files import whole_binary, whole_text, write_errors
 from denserk.io.manifest import TRAINING_RECORD, Kind, differences, read_manifest, training_record
-from denserk.io.outputs import discard_replaced, prepare_folder
+from denserk.io.outputs import (
+    MODEL_CONFIG,
+    TAKEN,
+    claim,
+    discard_replaced,
+    is_free,
+    named_paths,
+    prepare_folder,
+    refuse_occupied,
+    training_folder,
+    whole_folder,
+)
 from denserk.io.tables import HUB
-from denserk.models import devices
-from denserk.models.saving import CARD_FILE, card_template
+from denserk.models import devices, model_card
+from denserk.models.model_card import CARD_FILE
 from denserk.plots import look, new_axes, save_if_installed
-from denserk.training.trainer import BEST, CHECKPOINTS, EVAL, Trainer, Training
+from denserk.training.trainer import BEST, CHECKPOINTS, EVAL, STEPS, Trainer, Training
 from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
 
-# in the output folder
+# in the folder in which a run works
 DATA = "training-data"
 DEV_DATA = "dev-data"
+GUIDE_DATA = "guide-data"
 START = "start"
 LOGS = "logs"
+WORK_FOLDERS = (CHECKPOINTS, BEST, STEPS, START, DATA, DEV_DATA, GUIDE_DATA, LOGS)
+# there, and in the folder of the model
 RECORD = TRAINING_RECORD
 CURVES = "training.png"
+# how a card names validation data that has no name on the hub
+HELD_OUT = "held-out data"
 CONFIG = "config.yaml"
 
 # Settings that do not change the result, and may differ when a run is resumed.
@@ -70,6 +97,7 @@ FREE = {
     "keep_steps",
     "num_workers",
     "report_to",
+    "license",
     "gradient_checkpointing",
 }
 NOT_COMPARED = ("preset", "versions", "processes", "data", "log")
@@ -104,61 +132,58 @@ def log_result(result: TrainingResult, output: str, best_by: str | None = None) 
 
 
 def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> TrainingResult:
-    """Train in the output folder of a run; write the model, training.json and the curves there.
+    """Train in the folder beside the output of a run; write the model, complete, to the output.
 
-    `build` takes the output folder and returns model, step and data. A model to start from is
-    loaded before the folder is touched, so that an unsuitable one costs nothing.
+    `build` takes the folder beside it and returns model, step and data. A model to start from is
+    loaded before that folder is touched, so that an unsuitable one costs nothing.
     """
     command = _command_of(run)
     settings = command.settings
     output = Path(settings.output)
+    work = training_folder(output)
     device = devices.use_device(settings.device)
     devices.choose_dtype(run.optimizer.dtype, device)
-    reports = Reports(run.optimizer.report_to, output)
-    with devices.process_group(settings.device):
+    reports = Reports(run.optimizer.report_to, output, work / LOGS)
+    with devices.process_group(settings.device), ExitStack() as claims:
         rank, _ = devices.world()
         is_main = rank == 0
         suggest_bfloat16(run.optimizer.dtype, device)
         set_seed(command.seed)
         training = None
         if settings.model is not None:
-            training = build(output)
+            training = build(work)
         if is_main:
-            _start_folder(output, settings)
+            claims.enter_context(_claimed(work, run, settings))
+            _start_folder(work, output, settings)
         if training is None:
-            training = build(output)
+            training = build(work)
         record = _record_of(run, training)
-        if is_main and is_resumable(output):
-            refuse_changes(output, record)  # before data is prepared again
-        data = devices.main_process_first(partial(training.prepare, output))
-        record["data"] = _origins_of_data(output, command.data_kind)
+        if is_main and is_resumable(work):
+            refuse_changes(work, record)  # before data is prepared again
+        data = devices.main_process_first(partial(training.prepare, work))
+        record["data"] = _origins_of_data(work, command.data_kind)
         reports.arguments.settings = _as_written(output, record)
         if is_main:
-            _write_record(output, record)
-            _write_config(output, run, command.name)
-            discard_replaced(output)  # from here on there is work to resume
+            _write_record(work, record, work)
+            _write_config(work, run, work)
+            discard_replaced(work)  # from here on there is work to resume
         trainer = Trainer(
             training,
             data,
             run.optimizer,
-            output,
+            work,
             device,
             command.seed,
             validation=command.validation,
             report=partial(reports.send, "on_log"),
             # a run that was started by an earlier version can be finished
-            warmup_must_fit=not (run.warmup_is_of_preset or is_resumable(output)),
+            warmup_must_fit=not (run.warmup_is_of_preset or is_resumable(work)),
         )
         reports.send("on_train_begin")
         trainer.run(resume=settings.resume)
         reports.send("on_train_end")
         if is_main:
-            _save_best(training, trainer, output)
-            if isinstance(run, FinetuneRun):
-                counts = read_manifest(output / DATA, command.data_kind).contents
-                run_record = {**record, "counts": counts, "steps": trainer.step_number}
-                extend_card(output, run_record, trainer.final_validation)
-            _write_record(output, {**record, "log": trainer.history})
+            _write_model(output, run, training, trainer, record)
             curves = partial(draw_curves, trainer.history)
             save_if_installed(curves, "training curves", output / CURVES)
             warn_of_dead_parts(trainer.history)
@@ -168,6 +193,23 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         losses = trainer.logged("loss")
         last_loss = losses[-1] if losses else None
         return TrainingResult(trainer.step_number, trainer.first_step, last_loss, trainer.best)
+
+
+def _write_model(
+    output: Path,
+    run: FinetuneRun | PretrainRun,
+    training: Training,
+    trainer: Trainer,
+    record: Mapping[str, Any],
+) -> None:
+    """Write the folder of the model, with its card and how it was trained; it appears whole."""
+    counts = read_manifest(trainer.folder / DATA, _command_of(run).data_kind).contents
+    run_record = {**record, "counts": counts, "steps": trainer.step_number}
+    with whole_folder(output, overwrite=True) as folder:
+        _save_best(training, trainer, folder)
+        extend_card(folder, output, run, run_record, trainer.final_validation)
+        _write_record(folder, {**record, "log": trainer.history}, output)
+        _write_config(folder, run, output)
 
 
 def suggest_bfloat16(dtype: Dtype, device: torch.device) -> None:
@@ -196,11 +238,64 @@ def _command_of(run: FinetuneRun | PretrainRun) -> _Command:
     return _Command("pretrain", run.pretrain, Kind.PRETRAINING, seed, ValidationSettings())
 
 
-def _start_folder(output: Path, settings: FinetuneSettings | PretrainSettings) -> None:
-    """Make the folder of a run, or take that of a run to resume."""
-    prepare_folder(output, overwrite=settings.overwrite, resume=settings.resume, restorable=True)
-    if not (output / RECORD).exists():  # from now on the folder is known to be denserk's
-        _write_json(output / RECORD, {"versions": {"denserk": __version__}})
+def _claimed(
+    work: Path, run: FinetuneRun | PretrainRun, settings: FinetuneSettings | PretrainSettings
+) -> AbstractContextManager[None]:
+    """Lock the folder of a run's work, as the output is, and clean up after an error."""
+    inputs = []
+    for section in run.as_json().values():
+        if isinstance(section, Mapping):
+            inputs += [value for name, value in section.items() if name not in NO_INPUTS]
+    return claim(
+        [str(work)],
+        inputs=named_paths(inputs),
+        overwrite=settings.overwrite,
+        resume=settings.resume,
+    )
+
+
+def _start_folder(work: Path, output: Path, settings: FinetuneSettings | PretrainSettings) -> None:
+    """Make the folder of a run, or take that of a run to resume; check that of its model."""
+    if (work / MODEL_CONFIG).exists():
+        message = f"{work} is a model; the training of {output} needs a folder of this name"
+        raise UsageError(message, "choose another output")
+    refuse_occupied(output, overwrite=settings.overwrite or settings.resume)
+    if settings.resume:
+        _adopt_older_run(work, output)
+        if is_free(work) and not is_free(output):
+            message = f"{output} is there, but not {work}, from which its training resumes"
+            raise UsageError(message, "add --overwrite to train again, or choose another output")
+    if is_resumable(work) and not (settings.resume or settings.overwrite):
+        message = f"{work} holds the checkpoints of an earlier training of {output}"
+        raise UsageError(message, TAKEN)
+    prepare_folder(work, overwrite=settings.overwrite, resume=settings.resume, restorable=True)
+    if not (work / RECORD).exists():  # from now on the folder is known to be denserk's
+        _write_json(work / RECORD, {"versions": {"denserk": __version__}})
+
+
+def _adopt_older_run(work: Path, output: Path) -> None:
+    """Move the work of a run that an older version kept in the model's folder beside it.
+
+    A command that is killed meanwhile leaves the rest for the next one.
+    """
+    record = training_record(output)
+    if record is None:
+        return
+    folders = [output / name for name in WORK_FOLDERS if (output / name).is_dir()]
+    is_finished = "log" in record
+    if is_finished and not folders:
+        return
+    with write_errors(work):
+        make_folder(work)
+        if not (work / RECORD).exists():
+            _write_record(work, record, work)
+        for folder in folders:
+            target = work / folder.name
+            if not target.exists():
+                folder.replace(target)
+        flush_names(work)
+        flush_names(output)
+    logger.info(f"{output} is of an older version: what is not part of the model is now in {work}")
 
 
 def _record_of(run: FinetuneRun | PretrainRun, training: Training) -> dict[str, Any]:
@@ -215,29 +310,29 @@ def _record_of(run: FinetuneRun | PretrainRun, training: Training) -> dict[str, 
     return {**record, **training.resolved}
 
 
-def _origins_of_data(output: Path, kind: Kind) -> dict[str, Any]:
+def _origins_of_data(work: Path, kind: Kind) -> dict[str, Any]:
     """Return what the prepared data was made from, by its folder."""
     origins = {}
     for name in (DATA, DEV_DATA):
-        if (output / name).is_dir():
-            origins[name] = read_manifest(output / name, kind).made_from
+        if (work / name).is_dir():
+            origins[name] = read_manifest(work / name, kind).made_from
     return origins
 
 
-def _write_config(output: Path, run: FinetuneRun | PretrainRun, command: str) -> None:
-    """Write the resolved config, for --config."""
-    config = _as_written(output, run.config())
-    with whole_text(output / CONFIG) as out:
-        out.write(f"# denserk {command} --config THIS_FILE --output FOLDER\n")
+def _write_config(folder: Path, run: FinetuneRun | PretrainRun, final_folder: Path) -> None:
+    """Write the resolved config, for --config; see `_write_record`."""
+    config = _as_written(final_folder, run.config())
+    with whole_text(folder / CONFIG) as out:
+        out.write(f"# denserk {_command_of(run).name} --config THIS_FILE --output FOLDER\n")
         yaml.safe_dump(config, out, sort_keys=False, default_flow_style=None, width=100)
 
 
-def _save_best(training: Training, trainer: Trainer, output: Path) -> None:
+def _save_best(training: Training, trainer: Trainer, folder: Path) -> None:
     """Save the model with the best weights, or the last ones where no measure decides."""
     if trainer.best is not None:
-        training.load(output / BEST)
+        training.load(trainer.folder / BEST)
     trainer.check_weights()
-    training.save(output)
+    training.save(folder)
 
 
 def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
@@ -249,18 +344,18 @@ def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
     return {"epochs": run.optimizer.epochs, "max_steps": steps, "rank": rank, "world": processes}
 
 
-def is_resumable(output: Path) -> bool:
-    """Whether the folder has a checkpoint."""
-    return any((output / CHECKPOINTS).glob("checkpoint-*"))
+def is_resumable(work: Path) -> bool:
+    """Whether the folder in which a run works has a checkpoint."""
+    return any((work / CHECKPOINTS).glob("checkpoint-*"))
 
 
-def refuse_changes(output: Path, record: Mapping[str, Any]) -> None:
+def refuse_changes(work: Path, record: Mapping[str, Any]) -> None:
     """Raise a MismatchError where a run to resume was started with other settings."""
-    before = training_record(output) or {}
+    before = training_record(work) or {}
     now = orjson.loads(orjson.dumps(record))
     changes = differences(_compared(before), _compared(now))
     if changes:
-        message = f"{output} was started with other settings: {'; '.join(changes)}"
+        message = f"{work} was started with other settings: {'; '.join(changes)}"
         raise MismatchError(message, "resume with those settings, or start again with --overwrite")
     versions_before = {"versions": before.get("versions")}
     versions_now = {"versions": now.get("versions")}
@@ -278,14 +373,15 @@ def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
     return compared
 
 
-def _as_written(output: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings for a file in the output folder, to which its names are relative."""
-    names = recorded.change_names(values, partial(recorded.record_name, folder=output))
+def _as_written(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings for a file in a folder, to which its names are relative."""
+    names = recorded.change_names(values, partial(recorded.record_name, folder=folder))
     return {recorded.MARK: recorded.RELATIVE, **names}
 
 
-def _write_record(output: Path, record: Mapping[str, Any]) -> None:
-    _write_json(output / RECORD, _as_written(output, record))
+def _write_record(folder: Path, record: Mapping[str, Any], final_folder: Path) -> None:
+    """Write training.json to a folder; names are relative to the one that it becomes."""
+    _write_json(folder / RECORD, _as_written(final_folder, record))
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
@@ -330,40 +426,71 @@ def _another_fell(
     return False
 
 
-def extend_card(folder: Path, record: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
-    """Add a run to the card of its model, if it has one: a cross-encoder has none.
+def extend_card(
+    folder: Path,
+    output: Path,
+    run: FinetuneRun | PretrainRun,
+    record: Mapping[str, Any],
+    measured: Mapping[str, Any],
+) -> None:
+    """Add a run to the card of its model.
 
-    `record` has the settings by section, `counts` of the training data, and `steps`; `measured` is
-    an entry of the log, whose measures have names that begin with `eval_`.
+    `folder` becomes `output`. `record` has the settings by section, `counts` of the training data,
+    and `steps`; `measured` is an entry of the log, whose measures have names that begin with
+    `eval_`.
     """
-    path = folder / CARD_FILE
-    if not path.is_file():
+    card = folder / CARD_FILE
+    if isinstance(run, PretrainRun):
+        fields, sources = _sources(run.pretrain.corpus)
+        model_card.extend_card(card, "pretraining_card.md", fields, sources=sources, **record)
         return
-    card = ModelCard.load(path)
-    sources = record["finetune"]["train_data"]
-    card.data.datasets = _hub_datasets(sources) or None
-    validation = record["validation"]
-    dev_name = display_name(validation["dev_corpus"] or validation["dev_data"] or "")
+    fields, sources = _sources(run.finetune.train_data)
+    dev_sources = [run.validation.dev_corpus or run.validation.dev_data or ""]
+    dev_datasets = _hub_datasets(dev_sources)
     results = {}
     for name, value in measured.items():
         if name.startswith(EVAL):
             results[name.removeprefix(EVAL)] = value
     if results:
-        card.data.model_name = folder.resolve().name
-        card.data.eval_results = [
-            EvalResult("text-retrieval", "custom", dev_name, name, round(value, 4))
+        # a file here has no name that says anything elsewhere
+        dev_name = dev_datasets[0] if dev_datasets else HELD_OUT
+        fields["model_name"] = output.resolve().name
+        fields["eval_results"] = [
+            EvalResult(
+                task_type="text-ranking" if _is_cross_encoder(record) else "text-retrieval",
+                dataset_type=dev_datasets[0] if dev_datasets else "custom",
+                dataset_name=dev_name,
+                metric_type=name,
+                metric_value=round(value, 4),
+            )
             for name, value in results.items()
         ]
-    card.text += card_template("training_card.md").render(
+    model_card.extend_card(
+        card,
+        "training_card.md",
+        fields,
         **record,
-        # without the folders of this machine
-        sources=[source if _is_on_hub(source) else display_name(source) for source in sources],
+        sources=sources,
         results=results,
-        dev=dev_name,
+        dev=model_card.described_sources(dev_datasets, 0) or HELD_OUT,
         step=measured.get("step"),
     )
-    with whole_text(path) as out:
-        out.write(str(card))
+
+
+def _sources(sources: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Return the field of a card's metadata that names the hub's data sets, and all in words."""
+    datasets = _hub_datasets(sources)
+    local_files = [source for source in sources if not _is_on_hub(source)]
+    fields: dict[str, Any] = {}
+    if datasets:
+        fields["datasets"] = datasets
+    return fields, model_card.described_sources(datasets, len(local_files))
+
+
+def _is_cross_encoder(record: Mapping[str, Any]) -> bool:
+    """Return whether a run trained a cross-encoder."""
+    representation = record.get("representation") or {}
+    return bool(representation.get("representation") == CROSS_ENCODER)
 
 
 def _hub_datasets(sources: Sequence[str]) -> list[str]:
@@ -454,7 +581,7 @@ class _Arguments(TrainingArguments):
 class Reports:
     """Sends events to experiment trackers by transformers' integrations, from the main process."""
 
-    def __init__(self, names: Sequence[str], output: Path) -> None:
+    def __init__(self, names: Sequence[str], output: Path, logs: Path) -> None:
         self.arguments = _Arguments(output_dir=str(output), run_name=output.name)
         try:
             classes = trackers.get_reporting_integration_callbacks(list(names))  # type: ignore[no-untyped-call]
@@ -465,7 +592,7 @@ class Reports:
             raise MissingExtraError(f"--report-to {', '.join(names)}: {error}") from None
         for callback in self._callbacks:
             if isinstance(callback, trackers.TensorBoardCallback) and callback.logging_dir is None:
-                callback.logging_dir = str(output / LOGS)
+                callback.logging_dir = str(logs)
 
     def send(self, event: str, step: int = 0, **options: Any) -> None:
         """Call a method of transformers' callbacks: on_train_begin, on_log or on_train_end."""

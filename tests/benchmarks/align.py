@@ -23,6 +23,7 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.evaluation import EvaluationSettings
 from denserk.config.formats import CorpusFormat
 from denserk.io.corpus import read_passages, write_passages
+from denserk.io.outputs import training_folder
 from denserk.io.topics import read_qrels_map, read_queries
 from denserk.models.text_encoder import TextEncoder
 from denserk.tasks.evaluate import evaluate
@@ -61,8 +62,9 @@ def train(data: Path, work: Path) -> Iterator[tuple[str, Path]]:
             inputs = write_training_data(data, work)
             schedule = {"max_steps": STEPS, "save_steps": SAVED, "keep_checkpoints": 0}
             finetune(**inputs, output=output, overwrite=True, **TRAINING, **options, **schedule)
+        checkpoints = training_folder(output) / "checkpoints"
         for step in range(SAVED, STEPS + 1, SAVED):
-            yield f"{name}, {step:,} steps", output / "checkpoints" / f"checkpoint-{step}"
+            yield f"{name}, {step:,} steps", checkpoints / f"checkpoint-{step}"
 
 
 def quality(model: str, run: str, data: Path, work: Path) -> list[float]:

@@ -229,7 +229,9 @@ def generate_texts(work: Path) -> None:
 def tune(name: str, work: Path) -> None:
     """Fine-tune a model, and write its runs."""
     pretrained, representation, seed = name.split("-")
-    start = {RANDOM: f"{START}/start", START: START}.get(pretrained, f"{pretrained}-{seed}")
+    start = {RANDOM: f"{START}.training/start", START: START}.get(
+        pretrained, f"{pretrained}-{seed}"
+    )
     output = work / "models" / name
     if not finished(output):
         inputs = {"train_data": work / "train.jsonl", "corpus": work / "corpus"}

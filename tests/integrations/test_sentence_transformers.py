@@ -1,12 +1,18 @@
 import json
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from denserk.commands.app import run
 from denserk.errors import ModelError, UsageError
 from tests.support.finetuning import write_examples
+from tests.support.tiny_models import tiny_config, tiny_tokenizer
+from tests.support.toy import VOCABULARY
 from tests.support.training_examples import jsonl
 
 SHORT = slice(4)
@@ -95,7 +101,7 @@ def test_other_models(tiny, tmp_path, opened, name, prefixes):
     with pytest.raises(ValueError, match="trust_remote_code=True"):
         opened(folder)
     assert (
-        'SentenceTransformer("PATH", trust_remote_code=True)' in (folder / "README.md").read_text()
+        'SentenceTransformer("MODEL", trust_remote_code=True)' in (folder / "README.md").read_text()
     )
     model = opened(folder, trust_remote_code=True)
     copy = pickle.loads(pickle.dumps(model))  # as several processes get it
@@ -148,3 +154,36 @@ def test_pairs_are_encoded_as_denserk_joins_title_and_text(tiny, tmp_path, opene
     joined = converted(tiny(), tmp_path / "j", *mean, "--set", "normalize-quotes=yes")
     with pytest.raises(UsageError, match="as one string"):
         opened(joined, trust_remote_code=True).encode_document([("Moon", "red fish")])
+
+
+LOAD = """
+import sys, warnings
+warnings.simplefilter("always")
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+warnings.simplefilter("error")
+for folder in sys.argv[1:]:
+    SentenceTransformer(folder, device="cpu", trust_remote_code=True).encode(["the river"])
+    if "agg" not in folder:  # whose heads are none of transformers' encoder
+        AutoModel.from_pretrained(folder)
+"""
+
+
+def test_trained_models_open_without_a_warning(tmp_path):
+    """A BERT with a pooler, as the published ones are, and what is made of it."""
+    start = tmp_path / "bert"
+    tokenizer = tiny_tokenizer("bert", VOCABULARY)
+    torch.manual_seed(5)
+    config = tiny_config("bert", len(tokenizer))
+    transformers.BertForPreTraining(config).save_pretrained(start)
+    tokenizer.save_pretrained(start)
+    heads = ("--agg-dim", "20", "--cls-dim", "6")
+    folders = [
+        finetuned(start, tmp_path / "mean", tmp_path, "--representation", "mean"),
+        finetuned(start, tmp_path / "agg", tmp_path, "--representation", "agg", *heads),
+    ]
+    command = [sys.executable, "-c", LOAD, *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "Loading weights" not in line]
+    assert not [line for line in lines if line.strip()]

@@ -84,7 +84,7 @@ def interrupt_training() -> None:
     command = ["denserk", "finetune", "--model", "backbone", "--train-data", "train.jsonl"]
     rare = ["--set", "save-steps=2", "--device", "cpu", "--output", "interrupted"]
     process = subprocess.Popen([*command, *options, *rare])
-    checkpoints = Path("interrupted", "checkpoints")
+    checkpoints = Path("interrupted.training", "checkpoints")
     while not list(checkpoints.glob("checkpoint-*")) and process.poll() is None:
         time.sleep(0.01)
     process.terminate()

@@ -276,7 +276,8 @@ SEARCH = ["search", "--index", "index", "--topics", "queries.tsv", *ON_TORCH, "-
 FINETUNE = ["finetune", "--model", "model", "--train-data", "train.jsonl", "--device", "cpu"]
 FINETUNE += ["--batch-size", "4", "--group-size", "2", "--max-steps", "3", "--save-steps", "1"]
 CHECKPOINTS = {
-    f"checkpoint-{n}": encoded_by(f"{OUTPUT}/checkpoints/checkpoint-{n}") for n in (1, 2, 3)
+    f"checkpoint-{n}": encoded_by(f"{OUTPUT}.training/checkpoints/checkpoint-{n}")
+    for n in (1, 2, 3)
 }
 KEEPS_ALL = "finetune, all checkpoints kept"
 CASES = {

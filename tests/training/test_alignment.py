@@ -126,7 +126,7 @@ def test_sentence_transformers_open_a_static_student(teacher, queries, tmp_path)
 def test_what_is_learned(teacher, toy, queries, tmp_path):
     of, corpus = teacher("agg"), str(toy / "corpus.jsonl")
     align(tmp_path / "m", of, of, queries, corpus=corpus, max_steps=1, batch_size=60)
-    store = SentenceStore(tmp_path / "m" / "training-data")
+    store = SentenceStore(tmp_path / "m.training" / "training-data")
     texts = TEXTS[:40] + [part for passage in PASSAGES.values() for part in passage if part]
     np.testing.assert_allclose(store.labels[:], vectors_of(of, *texts), atol=1e-5)
     (entry,) = [each for each in log_of(tmp_path / "m") if "loss_align" in each]

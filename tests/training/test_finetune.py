@@ -92,7 +92,7 @@ def test_encode_takes_the_folder_as_it_stands(tiny, train, toy, tmp_path, name, 
 def test_settings_versions_log_and_curves_are_kept(tiny, train, dev, tmp_path):
     result = tune(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **AGG)
     assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")
-    assert not (tmp_path / "out" / "logs").exists()
+    assert not (tmp_path / "out.training" / "logs").exists()
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert record["versions"].keys() == {"denserk", "torch", "transformers"}
     assert record["optimizer"]["lr"] == 0.01
@@ -173,8 +173,10 @@ def test_accumulated_batches_are_one_step(tiny, train, tmp_path):
     options = {"gradient_accumulation_steps": 2, "max_steps": None, "epochs": 3, "save_steps": 2}
     result = tune(tmp_path / "out", tiny("bert"), train, **options, report_to=("tensorboard",))
     assert result.steps == 9  # 24 queries, 4 in a batch, 2 batches in a step, 3 epochs
-    assert {path.name for path in (tmp_path / "out" / "checkpoints").iterdir()} == {"checkpoint-9"}
-    assert any((tmp_path / "out" / "logs").iterdir())
+    assert {path.name for path in (tmp_path / "out.training" / "checkpoints").iterdir()} == {
+        "checkpoint-9"
+    }
+    assert any((tmp_path / "out.training" / "logs").iterdir())
     assert tune(tmp_path / "half", tiny("bert"), train, **options | {"max_steps": 4}).steps == 4
 
 
@@ -215,14 +217,16 @@ def test_a_card_reports_the_run_and_its_examples_work(tiny, toy, monkeypatch):
     options: dict[str, Any] = {"batch_size": 1, "max_steps": 3, "seed": 9, "lr": 1e-3}
     options["representation"] = "mean"
     choice: dict[str, Any] = {"dev_data": odd, "eval_steps": 1, "best_by": "RR@10", "device": "cpu"}
-    denserk.finetune(tiny(), odd, "PATH", **options, **choice)
-    card = ModelCard.load("PATH/README.md")
-    log = json.loads(Path("PATH/training.json").read_text())["log"]
+    denserk.finetune(tiny(), odd, "MODEL", **options, **choice)
+    card = ModelCard.load("MODEL/README.md")
+    log = json.loads(Path("MODEL/training.json").read_text())["log"]
     best = max(entry["eval_RR@10"] for entry in log if "eval_RR@10" in entry)
     results = {e.metric_type: e.metric_value for e in card.data.eval_results}
     assert results["RR@10"] == pytest.approx(best, abs=1e-4)
     found = dict(re.findall(r"^\| ([^|]+) \| (.*) \|$", card.text, re.MULTILINE))
-    assert found["Training data"] == r'`"a\|\u0060b\u0060: #*c*.jsonl"`'
+    assert found["Training data"] == "1 local file"
+    assert "jsonl" not in card.content.partition("## Training")[2]
+    assert {e.dataset_name for e in card.data.eval_results} == {"held-out data"}
     made = [found[name] for name in ("Contents", "Learning rate", "Steps", "Seed")]
     assert made == ["3 examples, 2 passages", "0.001", "3", "9"]
     commands, code = re.findall(r"```(?:bash|python)\n(.*?)```", card.text, re.DOTALL)[:2]

@@ -68,7 +68,7 @@ def test_a_rejected_run_leaves_the_one_before(command, tmp_path):
     before = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert command("--overwrite", model="nowhere/at-all")[0] == 1
     assert command()[0] == 2  # neither --resume nor --overwrite
-    (checkpoint,) = (tmp_path / "out" / "checkpoints").iterdir()
+    (checkpoint,) = (tmp_path / "out.training" / "checkpoints").iterdir()
     assert command("--overwrite", model=checkpoint)[0] == 2  # it lies in the output
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
 
@@ -91,4 +91,4 @@ def test_files_that_may_not_grow(tiny, tmp_path, size, what):
     assert failed.returncode == 1
     assert re.search(rf"^error: .*{what}.* cannot be written", failed.stderr, re.MULTILINE)
     assert "Traceback" not in failed.stderr
-    assert not list((tmp_path / "out").rglob("checkpoint-*"))
+    assert not list(tmp_path.rglob("checkpoint-*"))

@@ -81,8 +81,8 @@ def test_other_data_is_rejected_and_nothing_is_lost(tiny, tmp_path, caplog):
     }
     out, options = tmp_path / "out", MEAN | {"dev_data": files["dev"], "max_steps": 2}
     tune(out, tiny("bert"), files["train"], **options)
-    before = weights(out)
-    for name, folder in (("train", out / "training-data"), ("dev", out / "dev-data")):
+    before, work = weights(out), tmp_path / "out.training"
+    for name, folder in (("train", work / "training-data"), ("dev", work / "dev-data")):
         prepared = contents(folder)
         write_examples(tmp_path / f"{name}.jsonl", range(1, 25))
         with pytest.raises(MismatchError, match=r"made otherwise: file 1.sha256 was"):

@@ -124,7 +124,7 @@ def test_tasks_bring_their_passes_along(tiny, data, tmp_path, options, terms):
 def test_kept_steps_are_models(tiny, data, tmp_path):
     options = {"keep_steps": (1, 3), "keep_checkpoints": 1}
     train(tmp_path / "out", data["corpus"], "condenser", tiny(), **options)
-    steps = tmp_path / "out" / "steps"
+    steps = tmp_path / "out.training" / "steps"
     assert sorted(path.name for path in steps.iterdir()) == ["step-1", "step-3"]
     assert weights(steps / "step-1") != weights(steps / "step-3")
     result = train(tmp_path / "next", data["corpus"], "cocondenser", steps / "step-3", max_steps=1)

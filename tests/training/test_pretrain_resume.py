@@ -45,11 +45,11 @@ def test_from_nothing_resumes_with_its_vocabulary(corpus, tmp_path, caplog):
     train(tmp_path / "whole", corpus, "condenser", **NEW)
     with stopped_at(3, [(Trainer, "training_step")]), pytest.raises(Stopped):
         train(tmp_path / "cut", corpus, "condenser", **NEW)
-    start = contents(tmp_path / "cut" / "start")
+    start = contents(tmp_path / "cut.training" / "start")
     caplog.clear()
     train(tmp_path / "cut", corpus, "condenser", **NEW, resume=True)
     assert not [note for note in caplog.messages if "a vocabulary" in note or "again" in note]
-    assert contents(tmp_path / "cut" / "start") == start
+    assert contents(tmp_path / "cut.training" / "start") == start
     assert all_weights(tmp_path / "cut") == all_weights(tmp_path / "whole")
 
 

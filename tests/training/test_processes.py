@@ -117,7 +117,7 @@ def test_a_killed_rank_is_made_up_for(start, tmp_path, kind):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as torchrun sets it
     subprocess.run([sys.executable, *work, str(one)], cwd=start, check=True, env=environment)
     process = subprocess.Popen(several, cwd=start)
-    while not any((two / "checkpoints").glob("checkpoint-1?")):
+    while not any((tmp_path / "two.training" / "checkpoints").glob("checkpoint-1?")):
         assert process.poll() is None
         time.sleep(0.01)
     os.kill(ranks(process.pid)[1], signal.SIGKILL)
