@@ -12,7 +12,7 @@ PathName: TypeAlias = str | PathLike[str]
 # The values of options that several functions take.
 Engine: TypeAlias = Literal["faiss", "torch", "bm25s", "lucene", "milvus"]
 TopicsFormat: TypeAlias = Literal[
-    "tsv", "anserini", "beir", "tevatron", "dpr", "qa", "entity-questions"
+    "tsv", "anserini", "beir", "tevatron", "dpr", "qa", "entity-questions", "json"
 ]
 TrainingFormat: TypeAlias = Literal[
     "tevatron",
@@ -24,6 +24,7 @@ TrainingFormat: TypeAlias = Literal[
     "triples",
     "text-triples",
     "negatives",
+    "llama-index",
 ]
 
 
@@ -55,7 +56,8 @@ class CorpusOptions(TypedDict, total=False):
     """How a corpus is read."""
 
     corpus_format: (
-        Literal["anserini", "beir", "tevatron", "marco", "marco-titles", "dpr", "flag"] | None
+        Literal["anserini", "beir", "tevatron", "marco", "marco-titles", "dpr", "flag", "json"]
+        | None
     )
     """Corpus format. [default: detected]"""
     docid_field: str | None
@@ -440,9 +442,9 @@ class MineNegativesOptions(
     """Format of train. [default: detected]"""
     topics_format: TopicsFormat | None
     """Format of topics. [default: detected]"""
-    qrels_format: Literal["trec", "beir"] | None
+    qrels_format: Literal["trec", "beir", "json"] | None
     """Format of qrels. [default: detected]"""
-    run_format: Literal["trec", "msmarco", "tevatron", "jsonl", "mteb"] | None
+    run_format: Literal["trec", "msmarco", "tevatron", "jsonl", "json", "mteb"] | None
     """Format of the runs. [default: detected]"""
     answers: PathName | None
     """Answers by query id. [default: those of train]"""

@@ -18,6 +18,7 @@ class CorpusFormat(StrEnum):
     MARCO_TITLES = "marco-titles"  # Tab-separated: id, title, text
     DPR = "dpr"  # Tab-separated with the header id, text, title, and quoted fields
     FLAG = "flag"  # JSON lines with `text` only; the id is the line number from 0
+    JSON = "json"  # One JSON object: id -> text, or id -> {title, text} (BEIR); llama_index's
 
 
 class TopicsFormat(StrEnum):
@@ -30,6 +31,7 @@ class TopicsFormat(StrEnum):
     DPR = "dpr"  # Tab-separated: question, list of answers; the id is the line number from 0
     QA = "qa"  # JSON with `question` and `answers`; without an id, the line number from 0 is the id
     ENTITY_QUESTIONS = "entity-questions"  # A folder: per relation one JSON array, as in qa
+    JSON = "json"  # One JSON object: id -> text, or id -> record (BEIR); llama_index's
 
 
 class QrelsFormat(StrEnum):
@@ -37,6 +39,7 @@ class QrelsFormat(StrEnum):
 
     TREC = "trec"  # Four columns: query id, iteration, passage id, relevance
     BEIR = "beir"  # Three columns under a header: query-id, corpus-id, score
+    JSON = "json"  # One JSON object: qid -> docid -> grade (pytrec_eval, ranx); llama_index's
 
 
 class RunFormat(StrEnum):
@@ -46,6 +49,7 @@ class RunFormat(StrEnum):
     MSMARCO = "msmarco"  # Tab-separated: qid, docid, rank; at most 1000 passages per query
     TEVATRON = "tevatron"  # Tab-separated: qid, docid, score
     JSONL = "jsonl"  # JSON lines with `qid`, `docid`, `rank` and `score`, one per hit
+    JSON = "json"  # One JSON object: qid -> docid -> score (pytrec_eval, ranx, BEIR)
     MTEB = "mteb"  # mteb's predictions: one object, subset -> split -> qid -> docid -> score
 
 
@@ -87,6 +91,7 @@ class TrainingFormat(StrEnum):
     TRIPLES = "triples"  # Tab-separated ids: query, positive, negative
     TEXT_TRIPLES = "text-triples"  # Tab-separated texts: query, positive, negative
     NEGATIVES = "negatives"  # Tab-separated: query id, comma-separated negative ids
+    LLAMA_INDEX = "llama-index"  # One JSON object: queries, corpus, relevant_docs (read only)
 
 
 # Training data formats with passage ids only.
@@ -96,6 +101,9 @@ WITHOUT_TEXTS = (
     TrainingFormat.TRIPLES,
     TrainingFormat.NEGATIVES,
 )
+
+# Training data formats that are read alone.
+READ_ONLY_TRAINING = (TrainingFormat.LLAMA_INDEX,)
 
 # Content of a file or folder.
 Kind = StrEnum("Kind", "CORPUS QUERIES QRELS RUN VECTORS TRAINING MODEL")

@@ -45,6 +45,9 @@ class MiningPaths(OverwriteSettings, kw_only=True):
     """Settings of a paper, nv-retriever; options override them."""
 
     def _check(self) -> None:
+        if self.output_format in formats.READ_ONLY_TRAINING:
+            message = f"--output-format {self.output_format}: this format is read alone"
+            raise UsageError(message, f"write {formats.TrainingFormat.TEVATRON}")
         if self.train is None and (self.topics is None or self.qrels is None):
             raise UsageError("give --train, or both of --topics and --qrels")
         if self.corpus is None and self.output_format not in formats.WITHOUT_TEXTS:

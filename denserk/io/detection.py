@@ -43,7 +43,7 @@ from denserk.io.file_head import FileHead
 from denserk.io.json_records import RecordKeys
 from denserk.io.model_files import MODEL_FILES
 from denserk.io.tables import HUB
-from denserk.io.unread_files import OBJECT_OF_SCORES, reject_binary, unread_file_error
+from denserk.io.unread_files import reject_binary, unread_file_error
 from denserk.io.vector_formats import DOCID, INDEX, QUERIES_FILE
 
 Format = TypeVar("Format", bound=StrEnum)
@@ -68,6 +68,7 @@ CORPUS_KEYS = {
     CorpusFormat.BEIR: RecordKeys(("_id", "id"), ("text",), "title"),
     CorpusFormat.TEVATRON: RecordKeys(("docid", "passage_id"), ("text", "passage"), "title"),
     CorpusFormat.FLAG: RecordKeys((), ("text",), "title", must_have_id=False),
+    CorpusFormat.JSON: RecordKeys(("_id",), ("text", "contents"), "title"),
 }
 TOPICS_KEYS = {
     TopicsFormat.BEIR: RecordKeys(("_id",), ("text",)),
@@ -77,6 +78,7 @@ TOPICS_KEYS = {
     TopicsFormat.ENTITY_QUESTIONS: RecordKeys((), ("question",), must_have_id=False),
     TopicsFormat.TSV: RecordKeys(("id",), ("text",)),
     TopicsFormat.DPR: RecordKeys((), ("question",), must_have_id=False),
+    TopicsFormat.JSON: RecordKeys(("_id",), ("text", "query", "query_text", "question", "title")),
 }
 # The keys of the positives and the negatives of JSON training data.
 PASSAGE_LISTS = {
@@ -90,6 +92,20 @@ LABELLED_QUERY_KEYS = {"anchor", "query", "question"}  # sentences have labels, 
 NEGATIVE_LIST_COLUMNS = {Column.QUERY_ID, Column.NEGATIVE, Column.NEGATIVE_ID}
 
 PREDICTIONS = re.compile(rb'\s*\{\s*"mteb_model_meta"')  # how mteb's begin
+# {query: {passage: number}}, as pytrec_eval, ranx and BEIR have runs and qrels
+OBJECT_OF_SCORES = re.compile(
+    rb'\s*\{\s*(?!"mteb_model_meta")"(?:[^"\\]|\\.)*"\s*:'
+    rb'\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*-?[0-9])'
+)
+FRACTION = re.compile(rb":\s*-?[0-9]+[.eE]")  # a number that is no grade
+# a text for each id, and a list for each query
+OBJECT_OF_TEXTS = re.compile(rb'\s*\{\s*"((?:[^"\\]|\\.)*)"\s*:\s*"')
+OBJECT_OF_LISTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\[')
+# one part of llama_index's data sets, before the others
+EMBEDDING_PARTS = {"queries", "corpus", "relevant_docs"}
+EMBEDDING_DATA = re.compile(
+    rb'\s*\{\s*(?:"mode"\s*:\s*"[^"]*"\s*,\s*)?"(?:queries|corpus|relevant_docs)"\s*:\s*\{'
+)
 # {query id: {...}}, perhaps on several lines
 OBJECT_OF_OBJECTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{')
 RELATION_FILE = re.compile(r"P\d+\..*json(\.gz)?")
@@ -203,6 +219,52 @@ def has_training_columns(head: FileHead) -> bool:
 def is_object_of_scores(head: FileHead) -> bool:
     """One JSON object of scores or grades, as pytrec_eval and BEIR have them."""
     return OBJECT_OF_SCORES.match(head.data) is not None
+
+
+def is_embedding_data(head: FileHead) -> bool:
+    """One JSON object with queries, passages and which of them belong together."""
+    if head.record:
+        return head.keys >= EMBEDDING_PARTS
+    return EMBEDDING_DATA.match(head.data) is not None
+
+
+def is_object_by_query(head: FileHead) -> bool:
+    """One JSON object with an object or a list for each query."""
+    starts = (OBJECT_OF_OBJECTS, OBJECT_OF_LISTS)
+    return any(start.match(head.data) for start in starts)
+
+
+def is_one_object(head: FileHead) -> bool:
+    """A JSON object after which no other follows, as far as the head shows."""
+    if head.record is None or not head.line.lstrip().startswith("{"):
+        return False
+    return head.record == {} or len(head.lines) == 1
+
+
+def has_texts_by_id(head: FileHead) -> bool:
+    """One JSON object of texts by id: a key has a digit, and none is known as a field's name."""
+    start = OBJECT_OF_TEXTS.match(head.data)
+    if start is None or not is_one_object(head):
+        return False
+    keys = head.keys or {start[1].decode("utf-8", "replace")}
+    if not all(isinstance(value, str | dict) for value in (head.record or {}).values()):
+        return False
+    has_digit = any(map(re.compile(r"\d").search, keys))
+    return has_digit and not any(map(_is_field, keys))
+
+
+def _is_field(name: str) -> bool:
+    """Return whether a key is the known name of a field of queries, passages or examples."""
+    return any(column_of(name, table) is not None for table in Table)
+
+
+def has_passages_by_id(head: FileHead) -> bool:
+    """One JSON object of records by id, of which the first has a text and nothing of a query."""
+    if not is_object_of_records(head) or head.first_member is None:
+        return False
+    _, record = head.first_member
+    has_text = not {"text", "contents"}.isdisjoint(record)
+    return has_text and QUERY_KEYS.isdisjoint(record)
 
 
 def has_hits(head: FileHead) -> bool:
@@ -576,9 +638,19 @@ RULES: Sequence[Rule] = (
         {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
     ),
     Rule(
-        "JSON: one object of scores or grades by query and passage (not read yet)",
+        "JSON: one object of scores or grades by query and passage",
         is_object_of_scores,
-        {Kind.QRELS: None, Kind.RUN: None},
+        {Kind.QRELS: QrelsFormat.JSON, Kind.RUN: RunFormat.JSON},
+    ),
+    Rule(
+        "JSON: one object with `queries`, `corpus` and `relevant_docs`",
+        is_embedding_data,
+        {
+            Kind.CORPUS: CorpusFormat.JSON,
+            Kind.QUERIES: TopicsFormat.JSON,
+            Kind.QRELS: QrelsFormat.JSON,
+            Kind.TRAINING: TrainingFormat.LLAMA_INDEX,
+        },
     ),
     Rule("JSON: query, passage, and score or rank", has_hits, {Kind.RUN: RunFormat.JSONL}),
     Rule("JSON: query, passage and grade, or BEIR's names", has_judgments, {Kind.QRELS: None}),
@@ -594,6 +666,16 @@ RULES: Sequence[Rule] = (
         "JSON: `question`, `query`, `query_text`, `query_id` or `qid`",
         has_query,
         {Kind.QUERIES: None},
+    ),
+    Rule(
+        "JSON: one object with a record for each id, with `text` or `contents`",
+        has_passages_by_id,
+        {Kind.CORPUS: CorpusFormat.JSON, Kind.QUERIES: TopicsFormat.JSON},
+    ),
+    Rule(
+        "JSON: one object with a text for each id, of which one has a digit",
+        has_texts_by_id,
+        {Kind.CORPUS: CorpusFormat.JSON, Kind.QUERIES: TopicsFormat.JSON},
     ),
     Rule(
         "JSON: one object with a record for each query id",
@@ -741,6 +823,11 @@ RULES: Sequence[Rule] = (
 )
 # Rules for a file that is known to be of a kind, after those above.
 RULES_OF_A_KIND: Sequence[Rule] = (
+    Rule(
+        "JSON: one object with an object or a list for each query",
+        is_object_by_query,
+        {Kind.RUN: RunFormat.JSON, Kind.QRELS: QrelsFormat.JSON},
+    ),
     Rule("JSON of other keys", is_json, {Kind.RUN: RunFormat.JSONL}),
     Rule("JSON: an object on several lines", is_cut_object, {Kind.QUERIES: TopicsFormat.QA}),
     Rule("six columns or more", has_six_terms, {Kind.RUN: RunFormat.TREC}),
@@ -886,6 +973,8 @@ def detect_kind(source: str, target: str) -> Kind:
         kind = kind_of_name(name)
         if kind is not None and (kind in kinds or not kinds):
             return kind
+    if kinds == RUN_AND_QRELS and (likely_kind := _kind_of_scores(source)):
+        return likely_kind
     choices = [kind for kind in Kind if kind in kinds] or list(Kind)
     message = f"{source} is of no known kind"
     if kinds:
@@ -958,18 +1047,37 @@ def detect_run_or_qrels(name: str) -> Kind | None:
     with files.open_ahead(name) as (data, _):
         head = FileHead(data, path.name)
     reject_binary(data, name, Table.RUN)
-    if is_object_of_scores(head):
-        has_scores = re.search(rb":\s*-?[0-9]+[.eE]", data) is not None
-        table = Table.RUN if has_scores else Table.QRELS
-        error = unread_file_error(data, name, table, "JSON lines, or columns")
-        if error is not None:
-            raise error
     rule = recognise(head, RUN_AND_QRELS)
     if rule is None:
         raise _neither_run_nor_qrels(head, name)
     kinds = [kind for kind in rule.formats if kind in RUN_AND_QRELS]
     named_kind = kind_of_name(name)
-    return named_kind if named_kind in kinds else kinds[0]
+    if named_kind in kinds:
+        return named_kind
+    has_scores = is_object_of_scores(head) and FRACTION.search(data) is not None
+    return Kind.RUN if has_scores else kinds[0]
+
+
+def may_be_run_or_qrels(name: str) -> bool:
+    """Return whether a source is a JSON object of numbers, whose name does not say of which kind.
+
+    False for what can be read only once.
+    """
+    return _kind_of_scores(name) is not None and kind_of_name(name) not in RUN_AND_QRELS
+
+
+def _kind_of_scores(source: str) -> Kind | None:
+    """Return what a JSON object of numbers probably is: a run if a number has a fraction.
+
+    None for other sources.
+    """
+    path = Path(source)
+    if source == files.STREAM or not (path.is_file() or path.is_fifo()):
+        return None
+    with files.open_ahead(path) as (data, _):
+        if not is_object_of_scores(FileHead(data, path.name)):
+            return None
+    return Kind.RUN if FRACTION.search(data) else Kind.QRELS
 
 
 def _neither_run_nor_qrels(head: FileHead, name: str) -> InputError:

@@ -7,7 +7,7 @@ import ast
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,15 @@ import orjson
 
 from denserk.config.formats import QrelsFormat, TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io import column_names, data_sets, detection, files, json_records, unread_files
+from denserk.io import (
+    column_names,
+    data_sets,
+    detection,
+    files,
+    json_objects,
+    json_records,
+    unread_files,
+)
 from denserk.io.column_names import Column, Header, Table
 from denserk.io.detection import GRADE, TOPICS_KEYS, is_answer_list, is_relation_file
 from denserk.io.file_head import FileHead
@@ -27,7 +35,6 @@ from denserk.records import NO_FIELDS, NO_SUBTOPIC, Passage, Qrel, Query
 
 logger = logging.getLogger(__name__)
 
-Row = tuple[int | None, dict[str, Any]]  # line, record
 WRITTEN_KEYS = {
     TopicsFormat.ANSERINI: ("qid", "title"),
     TopicsFormat.BEIR: ("_id", "text"),
@@ -37,12 +44,13 @@ WRITTEN_KEYS = {
 WRITTEN = tuple(
     topics_format
     for topics_format in TopicsFormat
-    if topics_format is not TopicsFormat.ENTITY_QUESTIONS
+    if topics_format not in (TopicsFormat.ENTITY_QUESTIONS, TopicsFormat.JSON)
 )
 BEIR_HEADER = ("query-id", "corpus-id", "score")
 QREL_COLUMNS = {
     QrelsFormat.TREC: "4 columns: query, iteration, passage, relevance",
     QrelsFormat.BEIR: "3 columns: query, passage, relevance",
+    QrelsFormat.JSON: "one JSON object: {query: {passage: whole number}}",
 }
 QREL_ORDERS = {
     QrelsFormat.TREC: (Column.QUERY_ID, Column.ITERATION, Column.PASSAGE_ID, Column.GRADE),
@@ -183,7 +191,7 @@ class _Rows(NamedTuple):
     """Records of queries, and their format where more than their keys decides it."""
 
     format: TopicsFormat | None
-    records: Iterable[Row]
+    records: Iterable[json_records.Row]
 
 
 class _TopicsFile(NamedTuple):
@@ -204,14 +212,37 @@ class _TopicsFile(NamedTuple):
 
     def json_records(self) -> _Rows:
         """Return the records of JSON lines, of an array, or of an object by query id."""
-        is_object = detection.is_object_of_records(self.head) or detection.is_cut_object(self.head)
-        if is_object and self.format in (None, TopicsFormat.QA):
-            data = files.read_all(self.handle, self.path)
-            return _Rows(TopicsFormat.QA, _keyed_rows(data, self.path))
+        if self.format is TopicsFormat.JSON or self._is_object:
+            return self._object_records()
         rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
         if self.format is None and detection.is_relation(self.head):
             return _Rows(TopicsFormat.ENTITY_QUESTIONS, rows)
         return _Rows(None, rows)
+
+    @property
+    def _is_object(self) -> bool:
+        """Whether the file is one object by query id, or a data set of llama_index."""
+        if self.format not in (None, TopicsFormat.QA):
+            return False
+        looks = (
+            detection.is_embedding_data,
+            detection.is_object_of_records,
+            detection.has_texts_by_id,
+            detection.is_cut_object,
+        )
+        return any(look(self.head) for look in looks)
+
+    def _object_records(self) -> _Rows:
+        """Return the records of one object by query id."""
+        data = files.read_all(self.handle, self.path)
+        if detection.is_embedding_data(self.head):
+            return _Rows(TopicsFormat.JSON, json_objects.read_embedding_queries(data, self.path))
+        first_row, rows = files.peek(json_objects.read_texts(data, self.path, "query"))
+        if first_row is None:
+            return _Rows(TopicsFormat.JSON, ())
+        _, record = first_row
+        has_question = "question" in record and self.format is not TopicsFormat.JSON
+        return _Rows(TopicsFormat.QA if has_question else TopicsFormat.JSON, rows)
 
     def columns(self) -> _Rows:
         """Return the records of lines with columns, by their header if there is one."""
@@ -298,19 +329,6 @@ def _header_rows(
         if is_answer_list(record.get("answers", "")):
             record["answers"] = _parse_answers(record["answers"], path, line)
         yield line, record
-
-
-def _keyed_rows(data: bytes, path: str | Path) -> Iterator[Row]:
-    """Yield the records of one JSON object that has a record for each query id."""
-    expected = "an object of objects by query id, or one object a line"
-    try:
-        value = orjson.loads(data)
-    except ValueError as error:
-        raise InputError(path, None, f"a document that is not JSON ({error})", expected) from None
-    for qid, record in value.items():
-        if not isinstance(record, dict):
-            raise InputError(path, None, f"JSON {type(record).__name__} for query {qid}", expected)
-        yield None, {**record, "_id": qid}
 
 
 def _tsv_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Numbered]:
@@ -513,11 +531,35 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
         if head.record is None:
             lines = files.read_text_lines(path, handle)
             yield from _qrels_columns(lines, path, qrels_format, head)
-        elif detection.is_object_of_scores(head):
-            raise _unread_qrels(data, path) or InputError(path, None, "JSON", JSON_QRELS)
+        elif detection.is_embedding_data(head):
+            yield from _embedding_qrels(files.read_all(handle, path), path)
+        elif qrels_format is QrelsFormat.JSON or detection.is_object_by_query(head):
+            yield from _object_qrels(files.read_all(handle, path), path)
         else:
             rows = json_records.read_json(handle, head.line.encode(), path)
             yield from _qrels_records(rows, path, qrels_format)
+
+
+def _object_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
+    """Yield the judgments of one object by query and passage."""
+    expected = QREL_COLUMNS[QrelsFormat.JSON]
+    logger.info(f"{files.display_name(path)}: {QrelsFormat.JSON} qrels ({expected})")
+    for qid, grades in json_objects.read_scores(data, path, expected):
+        for docid, grade in grades.items():
+            if grade != int(grade):
+                found = f"the grade {grade} for query {qid}, passage {docid}"
+                hint = "numbers with a fraction are the scores of a run"
+                raise InputError(path, None, found, expected, hint)
+            yield QrelRow(None, qid, docid, str(int(grade)))
+
+
+def _embedding_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
+    """Yield the relevant passages of a data set of llama_index, which have no grades."""
+    logger.info(f"{files.display_name(path)}: {QrelsFormat.JSON} qrels (relevant_docs)")
+    parts = json_objects.load_embedding_data(data, path)
+    for qid, docids in json_objects.relevant_passages(parts, path):
+        for docid in docids:
+            yield QrelRow(None, qid, docid, "1")
 
 
 class _QrelsLayout(NamedTuple):
@@ -679,6 +721,8 @@ def split_file(folder: Path, split: str | None) -> Path:
 
 def write_qrels(path: str | Path, qrels: Iterable[Qrel], qrels_format: QrelsFormat) -> int:
     """Write judgments; return their number. BEIR's format has no place for sub-topics."""
+    if qrels_format is QrelsFormat.JSON:
+        return _write_qrels_object(path, qrels)
     if qrels_format is QrelsFormat.TREC:
         return files.write_lines(
             path, (f"{q.qid} {q.subtopic} {q.docid} {q.relevance}\n" for q in qrels)
@@ -691,6 +735,26 @@ def write_qrels(path: str | Path, qrels: Iterable[Qrel], qrels_format: QrelsForm
             yield f"{qrel.qid}\t{qrel.docid}\t{qrel.relevance}\n"
 
     count = files.write_lines(path, rows(), "\t".join(BEIR_HEADER) + "\n")
-    if len(subtopics) > 1:
-        logger.info(f"{path}: without the iterations or sub-topics, which BEIR's qrels do not hold")
+    _log_subtopics(path, subtopics, qrels_format)
     return count
+
+
+def _write_qrels_object(path: str | Path, qrels: Iterable[Qrel]) -> int:
+    """Write judgments as one object by query, which has each passage of a query once."""
+    subtopics: set[str] = set()
+    grades: dict[str, dict[str, int]] = {}
+    for qrel in qrels:
+        subtopics.add(qrel.subtopic)
+        grades.setdefault(qrel.qid, {})[qrel.docid] = qrel.relevance
+    with files.whole_binary(path) as out:
+        out.write(json_records.dump_json(grades))
+    _log_subtopics(path, subtopics, QrelsFormat.JSON)
+    return sum(map(len, grades.values()))
+
+
+def _log_subtopics(path: str | Path, subtopics: Set[str], qrels_format: QrelsFormat) -> None:
+    """Report sub-topics that a format has no place for."""
+    if len(subtopics) > 1:
+        logger.info(
+            f"{path}: without the iterations or sub-topics, which {qrels_format} qrels do not hold"
+        )

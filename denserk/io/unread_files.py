@@ -28,25 +28,8 @@ class UnreadFile(NamedTuple):
 PDF = b"%PDF"
 GZIP = b"\x1f\x8b"
 ZIP = b"PK\x03\x04"
-# {query: {passage: number}}, as pytrec_eval, ranx and BEIR have runs and qrels
-OBJECT_OF_SCORES = re.compile(
-    rb'\s*\{\s*(?!"mteb_model_meta")"(?:[^"\\]|\\.)*"\s*:'
-    rb'\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*-?[0-9])'
-)
 # Programs of one line that convert a file, for `python3 -c`: they use Python alone, and a user
 # copies them from a message. A statement `for` would need a second line.
-RUN_OF_OBJECT = (
-    "import json, sys; "
-    '[print(query, "Q0", passage, rank, score, "json") '
-    "for query, hits in json.load(open(sys.argv[1])).items() "
-    "for rank, (passage, score) in enumerate(sorted(hits.items(), key=lambda hit: -hit[1]), 1)]"
-)
-QRELS_OF_OBJECT = (
-    "import json, sys; "
-    "[print(query, 0, passage, grade) "
-    "for query, grades in json.load(open(sys.argv[1])).items() "
-    "for passage, grade in grades.items()]"
-)
 TSV_OF_CSV = (
     "import csv, sys; "
     r'[print("\t".join(" ".join(cell.split()) for cell in row)) '
@@ -142,10 +125,6 @@ def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
         return UnreadFile("an HTML page", _conversion_hint(JSON_OF_HTML_PAGE, path, Table.CORPUS))
     if start.startswith(b"<"):
         return _unread_markup(start, path, table)
-    if OBJECT_OF_SCORES.match(head) and table in (Table.RUN, Table.QRELS):
-        program = RUN_OF_OBJECT if table is Table.RUN else QRELS_OF_OBJECT
-        description = f"one JSON object of {table} by query"
-        return UnreadFile(description, _conversion_hint(program, path, table))
     if files.is_json(start):
         return None
     return _unread_csv(head, path, table)

@@ -286,7 +286,7 @@ CONVERSIONS: dict[Kind, Conversion] = {
     Kind.QRELS: Conversion(tuple(formats.QrelsFormat), "judgments", _qrels),
     Kind.RUN: Conversion(tuple(formats.RunFormat), "lines", _run),
     Kind.VECTORS: Conversion(tuple(VectorFormat), "vectors", _vectors),
-    Kind.TRAINING: Conversion(tuple(TrainingFormat), "examples", _training),
+    Kind.TRAINING: Conversion(training.WRITTEN, "examples", _training),
     Kind.MODEL: Conversion(tuple(ModelLayout), "model", _model),
 }
 
@@ -373,11 +373,13 @@ TARGET_NAMES: dict[Kind, dict[str, StrEnum]] = {
     Kind.QRELS: {
         "*.tsv": formats.QrelsFormat.BEIR,
         "*.txt *.trec *.qrels": formats.QrelsFormat.TREC,
+        "*.json": formats.QrelsFormat.JSON,
     },
     Kind.RUN: {
         "*.trec *.txt *.run": formats.RunFormat.TREC,
         "*.jsonl": formats.RunFormat.JSONL,
         "*_predictions.json": formats.RunFormat.MTEB,
+        "*.json": formats.RunFormat.JSON,
     },
     Kind.VECTORS: {"*.pkl *.pickle": VectorFormat.TEVATRON},
     Kind.TRAINING: {"*.json": TrainingFormat.DPR, "qidpidtriples*": TrainingFormat.TRIPLES},

@@ -199,30 +199,6 @@ def test_gzip_under_another_name(folder, capsys):
     assert records("c.gz", "corpus") == [{"_id": "1", "title": "", "text": "one"}]
 
 
-RUN = {"q1": {"d1": 0.9, "d2": 0.5}, "q2": {"d1": 1.5}}
-JUDGED = {"q1": {"d2": 1}, "q2": {"d1": 2, "d2": 0}}
-
-
-@pytest.mark.parametrize("indent", [None, 2])
-def test_runs_and_qrels_as_one_object(indent, folder, capsys):
-    (folder / "run.json").write_text(json.dumps(RUN, indent=indent))
-    (folder / "qrels.json").write_text(json.dumps(JUDGED, indent=indent))
-    (folder / "qrels.txt").write_text("q1 0 d2 1\nq2 0 d1 2\nq2 0 d2 0\n")
-    (folder / "run.trec").write_text("q1 Q0 d1 1 0.9 t\nq1 Q0 d2 2 0.5 t\nq2 Q0 d1 1 1.5 t\n")
-
-    def measures(run_file, qrels_file):
-        capsys.readouterr()
-        assert run(["eval", run_file, qrels_file, "-m", "nDCG@10 AP", "--quiet"]) == 0
-        return capsys.readouterr().out
-
-    expected = measures("run.trec", "qrels.txt")
-    assert "nDCG@10\t0.8155" in expected  # (0.6309 + 1) / 2
-    for command in (["run.json", "qrels.txt"], ["--run", "run.json", "--qrels", "qrels.txt"]):
-        assert measures(follow_hint(["eval", *command], capsys), "qrels.txt") == expected
-    for command in (["run.trec", "qrels.json"], ["--run", "run.trec", "--qrels", "qrels.json"]):
-        assert measures("run.trec", follow_hint(["eval", *command], capsys)) == expected
-
-
 def test_a_run_between_commas(folder, capsys):
     (folder / "run.csv").write_text("qid,docno,score\nq1,d1,0.9\nq2,d1,1.5\n")
     (folder / "qrels.txt").write_text("q1 0 d1 1\nq2 0 d1 2\n")

@@ -55,6 +55,9 @@ SAMPLES = (
     b'answer,label,question\n"a, b",1,who\n',
     b'{"positive": "a", "anchor": "q"}\n{"anchor": "r", "positive": "b"}\n',
     b'{"q1": {"d1": 0.5, "d2": 1}}',
+    b'{"q1": "who runs", "q2": "what"}',
+    b'{"d1": {"title": "h", "text": "a"}, "d2": {"text": "b"}}',
+    b'{"queries": {"q1": "who"}, "corpus": {"d1": "a"}, "relevant_docs": {"q1": ["d1"]}}',
     b"<topics><topic><number>1</number><query>a</query></topic></topics>",
     b"main\tMSR\t2012\t0001\t5.000\ta plane\tan air plane\n",
 )
