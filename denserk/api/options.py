@@ -12,7 +12,7 @@ PathName: TypeAlias = str | PathLike[str]
 # The values of options that several functions take.
 Engine: TypeAlias = Literal["faiss", "torch", "bm25s", "lucene", "milvus"]
 TopicsFormat: TypeAlias = Literal[
-    "tsv", "anserini", "beir", "tevatron", "dpr", "qa", "entity-questions", "json"
+    "tsv", "anserini", "beir", "tevatron", "dpr", "qa", "entity-questions", "json", "trec", "colon"
 ]
 TrainingFormat: TypeAlias = Literal[
     "tevatron",
@@ -181,6 +181,8 @@ class EncodeToOptions(ShardOptions, ResumeOptions, CorpusOptions, total=False):
 
     topics_format: TopicsFormat | None
     """Format of topics. [default: detected]"""
+    topics_field: str | Sequence[str] | None
+    """Fields of topics that make the query, e.g. title,description. [default: title]"""
     qrels: PathName | None
     """Keep only queries with judgments in these qrels, e.g. one split of BEIR. [default: None]"""
     output_format: Literal[
@@ -330,6 +332,8 @@ class RerankOptions(RankingOptions, TextOptions, CorpusOptions, ComputeOptions, 
 
     topics_format: TopicsFormat | None
     """Format of topics. [default: detected]"""
+    topics_field: str | Sequence[str] | None
+    """Fields of topics that make the query, e.g. title,description. [default: title]"""
     hits: int
     """Passages returned per query. [default: 1000]"""
     depth: int | None
@@ -442,6 +446,8 @@ class MineNegativesOptions(
     """Format of train. [default: detected]"""
     topics_format: TopicsFormat | None
     """Format of topics. [default: detected]"""
+    topics_field: str | Sequence[str] | None
+    """Fields of topics that make the query, e.g. title,description. [default: title]"""
     qrels_format: Literal["trec", "beir", "json"] | None
     """Format of qrels. [default: detected]"""
     run_format: Literal["trec", "msmarco", "tevatron", "jsonl", "json", "mteb"] | None
@@ -812,6 +818,8 @@ class ConvertOptions(OverwriteOptions, EncoderOptions, total=False):
     """What the source contains. [default: detected]"""
     from_format: str | None
     """Format of the source; an unknown name prints the possible ones. [default: detected]"""
+    topics_field: str | Sequence[str] | None
+    """queries: fields that make the query, e.g. title,description. [default: title]"""
     to_format: str | None
     """Format of the target. [default: from the target's name]"""
     expansions: PathName | None

@@ -32,6 +32,8 @@ class TopicsFormat(StrEnum):
     QA = "qa"  # JSON with `question` and `answers`; without an id, the line number from 0 is the id
     ENTITY_QUESTIONS = "entity-questions"  # A folder: per relation one JSON array, as in qa
     JSON = "json"  # One JSON object: id -> text, or id -> record (BEIR); llama_index's
+    TREC = "trec"  # TREC topics: XML, or between the tags of <top>; the title is the query
+    COLON = "colon"  # Lines of `id:text` (TREC Web, Million Query)
 
 
 class QrelsFormat(StrEnum):
@@ -53,6 +55,15 @@ class RunFormat(StrEnum):
     MTEB = "mteb"  # mteb's predictions: one object, subset -> split -> qid -> docid -> score
 
 
+# Topics formats that are read alone.
+READ_ONLY_TOPICS = (
+    TopicsFormat.ENTITY_QUESTIONS,
+    TopicsFormat.JSON,
+    TopicsFormat.TREC,
+    TopicsFormat.COLON,
+)
+
+
 class TopicsSettings(Settings, kw_only=True):
     """Queries: where a command may do without."""
 
@@ -60,6 +71,8 @@ class TopicsSettings(Settings, kw_only=True):
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     topics_format: TopicsFormat | None = None
     """Format of --topics. [default: detected]"""
+    topics_field: tuple[str, ...] | None = setting(None, nonempty=True, needs="topics")
+    """Fields of --topics that make the query, e.g. title,description. [default: title]"""
     qrels: str | None = option(None, metavar="FILE|DIR|NAME", needs="topics")
     """Keep only queries with judgments in these qrels, e.g. one split of BEIR."""
 
@@ -116,6 +129,8 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     """What the source contains. [default: detected]"""
     from_format: str | None = option(None, "--from", metavar="FORMAT")
     """Format of the source; an unknown name prints the possible ones. [default: detected]"""
+    topics_field: tuple[str, ...] | None = setting(None, nonempty=True, of=Kind.QUERIES)
+    """queries: fields that make the query, e.g. title,description. [default: title]"""
     to_format: str | None = option(None, "--to", metavar="FORMAT")
     """Format of the target. [default: from the target's name]"""
     expansions: str | None = option(None, metavar="FILE", of=Kind.CORPUS)

@@ -25,6 +25,8 @@ class MiningPaths(OverwriteSettings, kw_only=True):
     """Queries, instead of --train or to supply the query texts it lacks."""
     topics_format: formats.TopicsFormat | None = None
     """Format of --topics. [default: detected]"""
+    topics_field: tuple[str, ...] | None = setting(None, nonempty=True, needs="topics")
+    """Fields of --topics that make the query, e.g. title,description. [default: title]"""
     qrels: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Relevance judgments: positives of --topics; with --train, further positives to exclude."""
     qrels_format: formats.QrelsFormat | None = setting(None)
@@ -39,7 +41,9 @@ class MiningPaths(OverwriteSettings, kw_only=True):
     """Answers by query id. [default: those of --train]"""
     output: str = option(REQUIRED, metavar="FILE|-")
     """Training data with the mined negatives."""
-    output_format: formats.TrainingFormat = formats.TrainingFormat.TEVATRON
+    output_format: formats.TrainingFormat = option(
+        formats.TrainingFormat.TEVATRON, metavar="tevatron|dpr|flag|..."
+    )
     """Format of the output."""
     preset: str | None = option(None, metavar="NAME")
     """Settings of a paper, nv-retriever; options override them."""

@@ -173,6 +173,8 @@ class RerankPaths(RunOutput, kw_only=True):
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     topics_format: TopicsFormat | None = None
     """Format of --topics. [default: detected]"""
+    topics_field: tuple[str, ...] | None = setting(None, nonempty=True)
+    """Fields of --topics that make the query, e.g. title,description. [default: title]"""
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
 

@@ -78,6 +78,8 @@ TOPICS_KEYS = {
     TopicsFormat.ENTITY_QUESTIONS: RecordKeys((), ("question",), must_have_id=False),
     TopicsFormat.TSV: RecordKeys(("id",), ("text",)),
     TopicsFormat.DPR: RecordKeys((), ("question",), must_have_id=False),
+    TopicsFormat.TREC: RecordKeys(("id",), ("text",)),
+    TopicsFormat.COLON: RecordKeys(("id",), ("text",)),
     TopicsFormat.JSON: RecordKeys(("_id",), ("text", "query", "query_text", "question", "title")),
 }
 # The keys of the positives and the negatives of JSON training data.
@@ -109,6 +111,8 @@ EMBEDDING_DATA = re.compile(
 # {query id: {...}}, perhaps on several lines
 OBJECT_OF_OBJECTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{')
 RELATION_FILE = re.compile(r"P\d+\..*json(\.gz)?")
+TOPIC_TAG = re.compile(rb"<(topics?|top)[\s>]", re.IGNORECASE)
+ID_AND_COLON = re.compile(r"[^\s:]*\d[^\s:]*:.*\S")  # a line of TREC's Web and Million Query tracks
 GRADE = re.compile(r"([+-]?[0-9]{1,18})(\.0*)?")  # trec_eval reads 1.0 as 1
 
 RANKED_LINES = 2000  # that decide whether a third column has ranks
@@ -340,6 +344,15 @@ def has_title(head: FileHead) -> bool:
 def has_text(head: FileHead) -> bool:
     """JSON records with a text."""
     return "text" in head.keys
+
+
+# markup
+
+
+def is_trec_topics(head: FileHead) -> bool:
+    """XML with topics, or topics between the tags of `<top>`."""
+    start = head.data.lstrip()[:2000]
+    return start.startswith(b"<") and TOPIC_TAG.search(start) is not None
 
 
 # headers
@@ -579,6 +592,13 @@ def is_json(head: FileHead) -> bool:
     return files.is_json(text.encode())
 
 
+def has_colon_lines(head: FileHead) -> bool:
+    """An id with a digit, a colon, and a text in every line."""
+    if "\t" in head.line or head.record is not None or not head.lines:
+        return False
+    return all(ID_AND_COLON.fullmatch(line.strip()) for line in head.lines)
+
+
 def has_tab(head: FileHead) -> bool:
     """Columns between tabs."""
     return len(head.cells) > 1
@@ -689,6 +709,10 @@ RULES: Sequence[Rule] = (
     ),
     Rule("JSON: `title` alone", has_title, {Kind.QUERIES: None}),
     Rule("JSON: `text` alone", has_text, {Kind.CORPUS: None, Kind.QUERIES: None}),
+    # markup
+    Rule(
+        "XML with `<topic>`, or tags of `<top>`", is_trec_topics, {Kind.QUERIES: TopicsFormat.TREC}
+    ),
     # a header, by the names of its columns
     Rule("a header: query, passage, and score or rank", has_run_header, {Kind.RUN: None}),
     Rule(
@@ -819,6 +843,11 @@ RULES: Sequence[Rule] = (
         "three columns between tabs, above lines of other widths",
         has_three_cells,
         {Kind.CORPUS: CorpusFormat.MARCO_TITLES, Kind.TRAINING: None},
+    ),
+    Rule(
+        "an id with a digit, a colon and a text in every line",
+        has_colon_lines,
+        {Kind.QUERIES: TopicsFormat.COLON},
     ),
 )
 # Rules for a file that is known to be of a kind, after those above.

@@ -9,13 +9,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
-from denserk.config.formats import QrelsFormat, TopicsFormat
+from denserk.config.formats import READ_ONLY_TOPICS, QrelsFormat, TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io import (
     column_names,
@@ -24,6 +25,7 @@ from denserk.io import (
     files,
     json_objects,
     json_records,
+    trec_topics,
     unread_files,
 )
 from denserk.io.column_names import Column, Header, Table
@@ -42,9 +44,7 @@ WRITTEN_KEYS = {
     TopicsFormat.QA: ("id", "question"),
 }
 WRITTEN = tuple(
-    topics_format
-    for topics_format in TopicsFormat
-    if topics_format not in (TopicsFormat.ENTITY_QUESTIONS, TopicsFormat.JSON)
+    topics_format for topics_format in TopicsFormat if topics_format not in READ_ONLY_TOPICS
 )
 BEIR_HEADER = ("query-id", "corpus-id", "score")
 QREL_COLUMNS = {
@@ -66,18 +66,22 @@ JSON_QRELS = "query-id|query_id|qid with corpus-id|corpus_id|docid with score|re
 
 
 def read_queries(
-    source: str, topics_format: TopicsFormat | None = None, qrels: str | None = None
+    source: str,
+    topics_format: TopicsFormat | None = None,
+    qrels: str | None = None,
+    fields: Sequence[str] | None = None,
 ) -> Iterator[Query]:
     """Yield the queries of a source, in its order, each id once; reject one without any.
 
     The source is a file; a folder (of BEIR: its queries.jsonl; else EntityQuestions); "-";
     `irds:NAME`; `beir:NAME`; `beir:NAME/SPLIT` (the judged queries of the split); Parquet;
     `hf:NAME`. Only queries that `qrels` judge are kept: BEIR's queries.jsonl holds all splits.
+    `fields` name what the texts are made of, such as title and description of TREC topics.
     """
     judged = None if qrels is None else read_qrels_map(qrels)
     first_qid = ""
     query_count = judged_count = 0
-    for query in _queries(source, topics_format):
+    for query in _queries(source, topics_format, fields=fields):
         first_qid = first_qid or query.qid
         query_count += 1
         if judged is None:
@@ -113,32 +117,39 @@ def read_questions(source: str) -> Iterator[Query]:
 
 
 def _queries(
-    source: str, topics_format: TopicsFormat | None, *, textless: bool = False
+    source: str,
+    topics_format: TopicsFormat | None,
+    *,
+    textless: bool = False,
+    fields: Sequence[str] | None = None,
 ) -> Iterator[Query]:
     """Yield the queries of a source; reject an id that occurs twice."""
+    read_file = partial(
+        read_topics_file, topics_format=topics_format, textless=textless, needs_query=not fields
+    )
     seen: set[str] = set()
-    for query in _queries_of_source(source, topics_format, textless):
+    for query in _queries_of_source(source, read_file):
+        if fields:
+            query = trec_topics.query_of_fields(query, fields, source)
         if query.qid in seen:
             raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
         seen.add(query.qid)
         yield query
 
 
-def _queries_of_source(
-    source: str, topics_format: TopicsFormat | None, textless: bool
-) -> Iterator[Query]:
+def _queries_of_source(source: str, read_file: Callable[..., Iterator[Query]]) -> Iterator[Query]:
     """Return the queries of a table, a dataset's name, a file or a folder."""
     if is_table(source, "queries"):
-        return read_topics_file(source, topics_format, textless=textless)
+        return read_file(source)
     dataset = data_sets.locate(source)
     if dataset.irds is not None:
         return iter(data_sets.irds_queries(dataset.irds))
     if not dataset.path.is_dir():
-        return read_topics_file(dataset.path, topics_format, textless=textless)
+        return read_file(dataset.path)
     beir_file = data_sets.plain_or_packed(dataset.path, "queries.jsonl")
     if beir_file is None:
         return _queries_of_relations(dataset.path)
-    queries = read_topics_file(beir_file, topics_format)
+    queries = read_file(beir_file)
     if not dataset.split:
         return queries
     judged = read_qrels_map(split_file(dataset.path, dataset.split))
@@ -157,19 +168,23 @@ def _queries_of_relations(folder: Path) -> Iterator[Query]:
 
 
 def read_topics_file(
-    path: str | Path, topics_format: TopicsFormat | None = None, *, textless: bool = False
+    path: str | Path,
+    topics_format: TopicsFormat | None = None,
+    *,
+    textless: bool = False,
+    needs_query: bool = True,
 ) -> Iterator[Query]:
     """Yield the queries of one file, in its order.
 
     If `textless`, only answers are needed: JSON records may lack the question, and two columns are
-    question and answers.
+    question and answers. Unless it `needs_query`, a TREC topic may have other fields alone.
     """
     with files.open_ahead(path, part="queries") as (data, handle):
         head = FileHead(data, Path(path).name)
         if not head.line:
             return
-        file = _TopicsFile(path, head, handle, topics_format, textless)
-        detected, rows = file.columns() if file.has_columns else file.json_records()
+        file = _TopicsFile(path, head, handle, topics_format, textless, needs_query)
+        detected, rows = file.rows()
         keys_by_format = TOPICS_KEYS
         if detected is not None:
             keys_by_format = {detected: TOPICS_KEYS[detected]}
@@ -202,6 +217,21 @@ class _TopicsFile(NamedTuple):
     handle: BinaryIO
     format: TopicsFormat | None
     textless: bool
+    needs_query: bool
+
+    def rows(self) -> _Rows:
+        """Return the records of the file, of whichever format it is."""
+        if self.format is None and detection.is_trec_topics(self.head):
+            return self._topics()
+        if self.format is TopicsFormat.TREC:
+            return self._topics()
+        return self.columns() if self.has_columns else self.json_records()
+
+    def _topics(self) -> _Rows:
+        """Return the records of TREC topics with tags."""
+        data = files.read_all(self.handle, self.path)
+        rows = trec_topics.read_topics(data, self.path, needs_query=self.needs_query)
+        return _Rows(TopicsFormat.TREC, rows)
 
     @property
     def has_columns(self) -> bool:
@@ -340,6 +370,15 @@ def _tsv_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Num
         yield line, {"id": qid, "text": text}
 
 
+def _colon_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Numbered]:
+    """Yield `id:text` lines as records; further colons belong to the text."""
+    for line, row in lines:
+        qid, colon, text = row.strip().partition(":")
+        if not colon:
+            raise InputError(path, line, "a line without a colon", "a query id, a colon, the query")
+        yield line, {"id": qid, "text": text.strip()}
+
+
 def _dpr_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Numbered]:
     """Yield `question <tab> list of answers` lines as records."""
     for line, row in lines:
@@ -367,7 +406,11 @@ def _parse_answers(column: str, path: str | Path, line: int) -> list[str]:
 
 
 # readers of the formats that are not JSON
-COLUMNS = {TopicsFormat.TSV: _tsv_rows, TopicsFormat.DPR: _dpr_rows}
+COLUMNS = {
+    TopicsFormat.TSV: _tsv_rows,
+    TopicsFormat.DPR: _dpr_rows,
+    TopicsFormat.COLON: _colon_rows,
+}
 
 
 def write_queries(path: str | Path, queries: Iterable[Query], topics_format: TopicsFormat) -> int:

@@ -35,20 +35,6 @@ TSV_OF_CSV = (
     r'[print("\t".join(" ".join(cell.split()) for cell in row)) '
     'for row in csv.reader(open(sys.argv[1], newline="", encoding="utf-8-sig"))]'
 )
-TSV_OF_XML_TOPICS = (
-    "import sys, xml.etree.ElementTree as xml; "
-    '[print(topic.get("number") or topic.findtext("number").strip(), '
-    '" ".join((topic.findtext("query") or topic.findtext("title") or topic.text).split()), '
-    r'sep="\t") '
-    'for topic in xml.parse(sys.argv[1]).iter("topic")]'
-)
-TSV_OF_SGML_TOPICS = (
-    "import re, sys; "
-    r'[print(number, " ".join(title.split()), sep="\t") '
-    "for number, title in re.findall("
-    r'r"(?is)<num>\s*(?:Number:)?\s*([^\s<]+).*?<title>\s*(?:Topic:)?\s*([^<]*)", '
-    'open(sys.argv[1], encoding="utf-8", errors="replace").read())]'
-)
 TSV_OF_LINES = (
     "import sys; "
     r'[print(number, " ".join(line.split()), sep="\t") '
@@ -149,12 +135,6 @@ def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
 
 def _unread_markup(start: bytes, path: str | Path, table: Table) -> UnreadFile:
     """Return what a file is that begins with a tag."""
-    if b"<topic" in start:
-        hint = _conversion_hint(TSV_OF_XML_TOPICS, path, Table.QUERIES)
-        return UnreadFile("TREC topics in XML", hint)
-    if b"<top>" in start:
-        hint = _conversion_hint(TSV_OF_SGML_TOPICS, path, Table.QUERIES)
-        return UnreadFile("TREC topics with tags", hint)
     if b"<doc>" in start and b"<docno>" in start:
         hint = _conversion_hint(JSON_OF_TREC_DOCUMENTS, path, Table.CORPUS)
         return UnreadFile("TREC documents with tags", hint)

@@ -114,7 +114,12 @@ def _records(read: Callable[..., Any], write: Callable[..., int], job: _Job) -> 
     return write(job.target, job.counted(read(job.source, job.from_format)), job.to_format)
 
 
-_queries = partial(_records, topics.read_queries, topics.write_queries)
+def _queries(job: _Job) -> int:
+    """Convert queries, perhaps with the text of other fields."""
+    queries = topics.read_queries(job.source, job.from_format, fields=job.settings.topics_field)
+    return topics.write_queries(job.target, job.counted(queries), job.to_format)
+
+
 _qrels = partial(_records, topics.read_qrels, topics.write_qrels)
 
 

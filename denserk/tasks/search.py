@@ -148,7 +148,7 @@ def _read_topics(paths: SearchPaths) -> list[Query]:
     """Return the queries of --topics, and those of --query as q1, q2, ..."""
     topics: list[Query] = []
     if paths.topics is not None:
-        topics += read_queries(paths.topics, paths.topics_format, paths.qrels)
+        topics += read_queries(paths.topics, paths.topics_format, paths.qrels, paths.topics_field)
     for number, text in enumerate(paths.query, start=1):
         topics.append(Query(f"q{number}", text))
     return topics
@@ -257,10 +257,12 @@ def _write_manifest(
 ) -> None:
     """Write the manifest beside the run."""
     indexes = session.opened.descriptions()
-    topics = None
+    topics: dict[str, Any] | None = None
     if session.topics:
         sha256 = texts_sha256([query.qid, query.text] for query in session.topics)
         topics = {"name": paths.topics, "sha256": sha256}
+        if paths.topics_field:
+            topics["fields"] = list(paths.topics_field)
     made_from = {
         "index": indexes[0] if len(indexes) == 1 else indexes,
         "model": session.prepared.model,

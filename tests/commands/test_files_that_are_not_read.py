@@ -46,48 +46,7 @@ def reading(source, kind):
     return ["convert", source, "none", "--kind", kind, "--to", "beir"]
 
 
-TREC_XML = """<?xml version="1.0" encoding="UTF-8"?>
-<topics>
-<topic><number>101</number><query>ankle brace
- achilles &amp; tendon</query><description>Will it?</description></topic>
-<topic><number>102</number><query>vitamin d</query></topic>
-</topics>
-"""
-TRIALS_XML = """<topics task="2021 TREC Clinical Trials">
-  <topic number="101">
-ankle brace achilles &amp; tendon
-  </topic>
-  <topic number="102">vitamin d</topic>
-</topics>
-"""
-TAGGED = """
-<top>
-<num> Number: 101
-<title> ankle brace achilles &
-tendon
-
-<desc> Description:
-Will it?
-</top>
-<top>
-<num> 102 </num>
-<title>vitamin d</title>
-</top>
-"""
 COMMAS = 'Query_ID,note,query\n101,,ankle brace achilles & tendon\n102,"a, b",vitamin d\n'
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("text", [TREC_XML, TRIALS_XML, TAGGED])
-def test_topics_of_trec(text, packed, folder, capsys):
-    name = "my topics.txt"
-    (folder / name).write_text(text)
-    if packed:
-        name += ".gz"
-        (folder / name).write_bytes(gzip.compress(text.encode()))
-    written = follow_hint(reading(name, "queries"), capsys)
-    found = [(record["_id"], record["text"]) for record in records(written, "queries")]
-    assert found == [("101", "ankle brace achilles & tendon"), ("102", "vitamin d")]
 
 
 def test_topics_between_commas(folder, capsys):

@@ -93,6 +93,9 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     ),
     "JSON: `title` alone": lines({"id": "1", "title": "who"}),
     "JSON: `text` alone": lines({"_id": "1", "text": "one"}),
+    "XML with `<topic>`, or tags of `<top>`": (
+        "<topics>\n<topic number='1'><query>who</query></topic>\n</topics>\n"
+    ),
     "a header: query, passage, and score or rank": "docid qid score\nd1 q1 2.5\n",
     "a header: query, passage and label, above texts": (
         "query\tpassage\tlabel\nwho is\tone two\t1\n"
@@ -126,6 +129,7 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     "three ids between tabs": "q1\td1\td2\n",
     "three columns between tabs": "d1\thead\tone two\n",
     "three columns between tabs, above lines of other widths": "d1\thead\tone\nd2\tone\n",
+    "an id with a digit, a colon and a text in every line": "wt09-1:obama family tree\n2:who\n",
 }
 # examples that a rule takes for its kinds although the reader of the kind reports an error
 BROKEN = {

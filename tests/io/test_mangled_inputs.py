@@ -59,6 +59,8 @@ SAMPLES = (
     b'{"d1": {"title": "h", "text": "a"}, "d2": {"text": "b"}}',
     b'{"queries": {"q1": "who"}, "corpus": {"d1": "a"}, "relevant_docs": {"q1": ["d1"]}}',
     b"<topics><topic><number>1</number><query>a</query></topic></topics>",
+    b"<top>\n<num> Number: 1\n<title> a\n<desc> Description:\nb\n</top>\n",
+    b"1:who runs\n2:what\n",
     b"main\tMSR\t2012\t0001\t5.000\ta plane\tan air plane\n",
 )
 PIECES = (
