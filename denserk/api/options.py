@@ -309,6 +309,8 @@ class SearchOptions(RankingOptions, total=False):
     """ivf: number of lists to search. [default: tuned, or 1/16 of the lists]"""
     k_factor: float | None
     """factory with RFlat or Refine(...): rescored candidates per hit. [default: tuned, or 4]"""
+    exclude_listed: bool
+    """Also remove the passages that topics list as `excluded_ids` (BRIGHT). [default: True]"""
     query_batch: int
     """Queries per search batch; an exact search reads all vectors once per batch. [default:
     1024]"""

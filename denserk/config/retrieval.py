@@ -142,6 +142,9 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
     """Print the hits of this query with their passages, or write them to --output; repeatable."""
     interactive: bool = option(False, excludes="query topics encoded_queries output")
     """Print the hits of queries that are typed, or read from standard input, a line each."""
+    exclude: str | None = option(None, metavar="FILE")
+    """Passages that a query must not return, lines of query id and passage id: they are removed
+    before hits are ranked and cut."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME", needs="query interactive")
     """Passages to print, for --query and --interactive. [default: what the index was made from]"""
     output: str = option("", "--save-ranking-to", metavar="FILE|-")
@@ -236,6 +239,8 @@ class SearchSettings(RankingSettings):
     """ivf: number of lists to search. [default: tuned, or 1/16 of the lists]"""
     k_factor: float | None = setting(None, at_least=1)
     """--factory with RFlat or Refine(...): rescored candidates per hit. [default: tuned, or 4]"""
+    exclude_listed: bool = setting(True)
+    """Also remove the passages that topics list as `excluded_ids` (BRIGHT)."""
     query_batch: int = setting(1024, at_least=1)
     """Queries per search batch; an exact search reads all vectors once per batch."""
     index_device: str | None = setting(None, metavar="cpu|cuda|cuda:N")

@@ -162,19 +162,30 @@ def read_embedding_corpus(data: bytes, path: str | Path) -> Iterator[Row]:
     return _texts_by_id(load_embedding_data(data, path).corpus, path, "passage", EMBEDDING_DATA)
 
 
-class RelevantPassages(NamedTuple):
-    """A query, and the ids of the passages that answer it."""
+class QueryPassages(NamedTuple):
+    """A query, and the ids of passages that belong to it, each once."""
 
     qid: str
     docids: tuple[str, ...]
 
 
-def relevant_passages(data: EmbeddingData, path: str | Path) -> Iterator[RelevantPassages]:
-    """Yield the relevant passages of each query of a data set of llama_index, each passage once."""
-    for name, values in data.relevant_docs.items():
+def relevant_passages(data: EmbeddingData, path: str | Path) -> Iterator[QueryPassages]:
+    """Yield the relevant passages of each query of a data set of llama_index."""
+    return _lists_by_query(data.relevant_docs, path, EMBEDDING_DATA)
+
+
+def read_lists(data: bytes, path: str | Path, expected: str) -> Iterator[QueryPassages]:
+    """Yield the passages of each query in {query: [passage ids]}."""
+    return _lists_by_query(load_object(data, path, expected), path, expected)
+
+
+def _lists_by_query(
+    lists: Mapping[str, Any], path: str | Path, expected: str
+) -> Iterator[QueryPassages]:
+    for name, values in lists.items():
         qid = identifier(name, path, None, "query")
         if not isinstance(values, list):
-            found = f"{type_name(values)} for query {qid} in relevant_docs"
-            raise InputError(path, None, found, EMBEDDING_DATA)
+            found = f"{type_name(values)} as the passages of query {qid}"
+            raise InputError(path, None, found, expected)
         docids = [identifier(value, path, None, "passage") for value in values]
-        yield RelevantPassages(qid, tuple(dict.fromkeys(docids)))
+        yield QueryPassages(qid, tuple(dict.fromkeys(docids)))

@@ -153,6 +153,7 @@ def _search_again(manifest: Manifest, model: str, new_paths: NewPaths, output: s
         topics=None if topics is None else topics.get("name"),
         topics_field=None if topics is None else fields_of_topics(topics),
         qrels=made_from.get("qrels"),
+        exclude=made_from.get("excluded", {}).get("name"),
         encoded_queries=new_paths[encoded_queries] if encoded_queries else None,
         model=None if encoded_queries else model or None,
         output=output,

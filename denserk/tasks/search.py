@@ -21,6 +21,7 @@ from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
 from denserk.index.searcher import Hits, Searcher
 from denserk.io import vectors
 from denserk.io.blocks import texts_sha256
+from denserk.io.exclusions import Exclusions, chosen_exclusions, read_exclusions
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import Description, forget_file, model_of
 from denserk.io.runs import write_run
@@ -62,6 +63,7 @@ class SearchSession:
     searcher: Searcher
     topics: Sequence[Query]  # of --topics and --query; none where --encoded-queries stands alone
     prepared: PreparedQueries
+    excluded: Exclusions  # passages that are removed, by query id
 
     def answer(self, queries: Sequence[Query]) -> list[tuple[str, Hits]]:
         """Return the hits of queries by query id."""
@@ -122,7 +124,15 @@ def open_search(
                 force=paths.force,
             )
             prepared = PreparedQueries(topics, encoder.encode_queries, encoder.description())
-        yield SearchSession(opened, searcher, topics, prepared)
+        excluded = chosen_exclusions(
+            prepared.queries,
+            paths.topics or paths.encoded_queries or "the queries",
+            {} if paths.exclude is None else read_exclusions(paths.exclude),
+            paths.exclude or "",
+            use_listed=settings.exclude_listed,
+        )
+        searcher.exclude(excluded)
+        yield SearchSession(opened, searcher, topics, prepared, excluded)
 
 
 def _verify_inputs(paths: SearchPaths) -> None:
@@ -271,6 +281,12 @@ def _write_manifest(
     }
     if paths.qrels:
         made_from["qrels"] = paths.qrels
+    if session.excluded:
+        made_from["excluded"] = {
+            "name": paths.exclude,
+            "queries": len(session.excluded),
+            "passages": sum(map(len, session.excluded.values())),
+        }
     ranking = session.searcher.ranking
     contents = {
         "queries": result.queries,

@@ -184,7 +184,7 @@ def test_data_sets_of_llama_index(with_mode, indent, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"relevant_docs": {"0a-1": "n1"}}, "found a string for query 0a-1 in relevant_docs"),
+        ({"relevant_docs": {"0a-1": "n1"}}, "found a string as the passages of query 0a-1"),
         ({"relevant_docs": {"0a-9": ["n1"]}}, "found no query 0a-9"),
         ({"relevant_docs": {"0a-1": ["n9"]}}, "found no passage n9, which .* for query 0a-1"),
         ({"corpus": {"n1": ["one"], "n2": "two"}}, "found list as n1"),
