@@ -12,7 +12,17 @@ PathName: TypeAlias = str | PathLike[str]
 # The values of options that several functions take.
 Engine: TypeAlias = Literal["faiss", "torch", "bm25s", "lucene", "milvus"]
 TopicsFormat: TypeAlias = Literal[
-    "tsv", "anserini", "beir", "tevatron", "dpr", "qa", "entity-questions", "json", "trec", "colon"
+    "tsv",
+    "anserini",
+    "beir",
+    "tevatron",
+    "dpr",
+    "qa",
+    "entity-questions",
+    "json",
+    "trec",
+    "colon",
+    "clicks",
 ]
 TrainingFormat: TypeAlias = Literal[
     "tevatron",
@@ -25,6 +35,7 @@ TrainingFormat: TypeAlias = Literal[
     "text-triples",
     "negatives",
     "llama-index",
+    "clicks",
 ]
 
 
@@ -450,7 +461,7 @@ class MineNegativesOptions(
     """Format of topics. [default: detected]"""
     topics_field: str | Sequence[str] | None
     """Fields of topics that make the query, e.g. title,description. [default: title]"""
-    qrels_format: Literal["trec", "beir", "json"] | None
+    qrels_format: Literal["trec", "beir", "json", "clicks"] | None
     """Format of qrels. [default: detected]"""
     run_format: Literal["trec", "msmarco", "tevatron", "jsonl", "json", "mteb"] | None
     """Format of the runs. [default: detected]"""
@@ -836,6 +847,9 @@ class ConvertOptions(OverwriteOptions, EncoderOptions, total=False):
     has, so that none overlap]"""
     max_passage_delimiter: str
     """corpus: delimiter between document and part in the ids of passages. [default: '#']"""
+    click_grades: str | Sequence[int]
+    """click logs: clicks from which on a passage has grade 1, 2, ...; fewer are left out. [default:
+    1]"""
     corpus: PathName | None
     """training: corpus that has the texts of passages given by id. [default: None]"""
     queries: PathName | None

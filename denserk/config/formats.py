@@ -34,6 +34,7 @@ class TopicsFormat(StrEnum):
     JSON = "json"  # One JSON object: id -> text, or id -> record (BEIR); llama_index's
     TREC = "trec"  # TREC topics: XML, or between the tags of <top>; the title is the query
     COLON = "colon"  # Lines of `id:text` (TREC Web, Million Query)
+    CLICKS = "clicks"  # A click log: query, passage and number of clicks under a header
 
 
 class QrelsFormat(StrEnum):
@@ -42,6 +43,7 @@ class QrelsFormat(StrEnum):
     TREC = "trec"  # Four columns: query id, iteration, passage id, relevance
     BEIR = "beir"  # Three columns under a header: query-id, corpus-id, score
     JSON = "json"  # One JSON object: qid -> docid -> grade (pytrec_eval, ranx); llama_index's
+    CLICKS = "clicks"  # A click log: query, passage and number of clicks under a header
 
 
 class RunFormat(StrEnum):
@@ -61,6 +63,7 @@ READ_ONLY_TOPICS = (
     TopicsFormat.JSON,
     TopicsFormat.TREC,
     TopicsFormat.COLON,
+    TopicsFormat.CLICKS,
 )
 
 
@@ -105,6 +108,7 @@ class TrainingFormat(StrEnum):
     TEXT_TRIPLES = "text-triples"  # Tab-separated texts: query, positive, negative
     NEGATIVES = "negatives"  # Tab-separated: query id, comma-separated negative ids
     LLAMA_INDEX = "llama-index"  # One JSON object: queries, corpus, relevant_docs (read only)
+    CLICKS = "clicks"  # A click log: query, passage and number of clicks (read only)
 
 
 # Training data formats with passage ids only.
@@ -116,7 +120,7 @@ WITHOUT_TEXTS = (
 )
 
 # Training data formats that are read alone.
-READ_ONLY_TRAINING = (TrainingFormat.LLAMA_INDEX,)
+READ_ONLY_TRAINING = (TrainingFormat.LLAMA_INDEX, TrainingFormat.CLICKS)
 
 # Content of a file or folder.
 Kind = StrEnum("Kind", "CORPUS QUERIES QRELS RUN VECTORS TRAINING MODEL")
@@ -152,6 +156,11 @@ class ConversionSettings(TagSettings, OverwriteSettings):
         "#", nonempty=True, of=Kind.CORPUS, needs="split_words split_sentences"
     )
     """corpus: delimiter between document and part in the ids of passages."""
+    click_grades: tuple[int, ...] = setting(
+        (1,), at_least=1, nonempty=True, of=f"{Kind.QRELS} {Kind.TRAINING}"
+    )
+    """click logs: clicks from which on a passage has grade 1, 2, ...; fewer are left out.
+    [default: 1]"""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME")
     """training: corpus that has the texts of passages given by id."""
     queries: str | None = option(None, metavar="FILE|DIR|NAME")
@@ -164,6 +173,10 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     """vectors: allow pickle files, which can run code; only for trusted files."""
 
     def _check(self) -> None:
+        if list(self.click_grades) != sorted(set(self.click_grades)):
+            numbers = ",".join(map(str, self.click_grades))
+            hint = "for example 1,3,10: 1 click has grade 1, 3 clicks grade 2, 10 grade 3"
+            raise UsageError(f"--set click-grades={numbers}: numbers must rise", hint)
         self._check_stride("--split-words", self.split_words)
         self._check_stride("--split-sentences", self.split_sentences)
         if any(character.isspace() for character in self.max_passage_delimiter):

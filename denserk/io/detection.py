@@ -31,6 +31,7 @@ from denserk.config.formats import (
 from denserk.errors import InputError, UsageError
 from denserk.io import files
 from denserk.io import manifest as manifests
+from denserk.io.clicks import clicks_header
 from denserk.io.column_names import (
     Column,
     Table,
@@ -80,6 +81,7 @@ TOPICS_KEYS = {
     TopicsFormat.DPR: RecordKeys((), ("question",), must_have_id=False),
     TopicsFormat.TREC: RecordKeys(("id",), ("text",)),
     TopicsFormat.COLON: RecordKeys(("id",), ("text",)),
+    TopicsFormat.CLICKS: RecordKeys(("id",), ("text",)),
     TopicsFormat.JSON: RecordKeys(("_id",), ("text", "query", "query_text", "question", "title")),
 }
 # The keys of the positives and the negatives of JSON training data.
@@ -372,6 +374,11 @@ def _table_of_header(head: FileHead) -> Table | None:
     """Return which of the two a header is that runs and qrels may have in common."""
     header = head.header(Table.RUN) or head.header(Table.QRELS)
     return None if header is None else run_or_qrels(header.names)
+
+
+def has_clicks_header(head: FileHead) -> bool:
+    """A header of a click log, between tabs or commas."""
+    return clicks_header(head.line) is not None
 
 
 def has_header_of_labelled_texts(head: FileHead) -> bool:
@@ -714,6 +721,15 @@ RULES: Sequence[Rule] = (
         "XML with `<topic>`, or tags of `<top>`", is_trec_topics, {Kind.QUERIES: TopicsFormat.TREC}
     ),
     # a header, by the names of its columns
+    Rule(
+        "a header: query, passage, and clicks or count, between tabs or commas",
+        has_clicks_header,
+        {
+            Kind.QUERIES: TopicsFormat.CLICKS,
+            Kind.QRELS: QrelsFormat.CLICKS,
+            Kind.TRAINING: TrainingFormat.CLICKS,
+        },
+    ),
     Rule("a header: query, passage, and score or rank", has_run_header, {Kind.RUN: None}),
     Rule(
         "a header: query, passage and label, above texts",

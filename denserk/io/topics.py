@@ -19,6 +19,7 @@ import orjson
 from denserk.config.formats import READ_ONLY_TOPICS, QrelsFormat, TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io import (
+    clicks,
     column_names,
     data_sets,
     detection,
@@ -43,6 +44,9 @@ WRITTEN_KEYS = {
     TopicsFormat.TEVATRON: ("query_id", "query"),
     TopicsFormat.QA: ("id", "question"),
 }
+WRITTEN_QRELS = tuple(
+    qrels_format for qrels_format in QrelsFormat if qrels_format is not QrelsFormat.CLICKS
+)
 WRITTEN = tuple(
     topics_format for topics_format in TopicsFormat if topics_format not in READ_ONLY_TOPICS
 )
@@ -51,6 +55,7 @@ QREL_COLUMNS = {
     QrelsFormat.TREC: "4 columns: query, iteration, passage, relevance",
     QrelsFormat.BEIR: "3 columns: query, passage, relevance",
     QrelsFormat.JSON: "one JSON object: {query: {passage: whole number}}",
+    QrelsFormat.CLICKS: clicks.EXPECTED,
 }
 QREL_ORDERS = {
     QrelsFormat.TREC: (Column.QUERY_ID, Column.ITERATION, Column.PASSAGE_ID, Column.GRADE),
@@ -225,7 +230,17 @@ class _TopicsFile(NamedTuple):
             return self._topics()
         if self.format is TopicsFormat.TREC:
             return self._topics()
+        if self.format is TopicsFormat.CLICKS or (
+            self.format is None and detection.has_clicks_header(self.head)
+        ):
+            return self._clicked_queries()
         return self.columns() if self.has_columns else self.json_records()
+
+    def _clicked_queries(self) -> _Rows:
+        """Return the records of the queries of a click log."""
+        queries = clicks.clicked_queries(self.path, self.handle)
+        rows = ((None, {"id": query.qid, "text": query.text}) for query in queries)
+        return _Rows(TopicsFormat.CLICKS, rows)
 
     def _topics(self) -> _Rows:
         """Return the records of TREC topics with tags."""
@@ -571,7 +586,9 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
     with files.open_ahead(path, part="qrels") as (data, handle):
         unread_files.reject_binary(data, path, Table.QRELS)
         head = FileHead(data, Path(path).name)
-        if head.record is None:
+        if qrels_format is QrelsFormat.CLICKS or detection.has_clicks_header(head):
+            yield from _clicked_qrels(path, handle)
+        elif head.record is None:
             lines = files.read_text_lines(path, handle)
             yield from _qrels_columns(lines, path, qrels_format, head)
         elif detection.is_embedding_data(head):
@@ -581,6 +598,12 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
         else:
             rows = json_records.read_json(handle, head.line.encode(), path)
             yield from _qrels_records(rows, path, qrels_format)
+
+
+def _clicked_qrels(path: str | Path, handle: BinaryIO) -> Iterator[QrelRow]:
+    """Yield the clicked passages of a click log, of which each has grade 1."""
+    for qrel in clicks.clicked_qrels(path, handle=handle):
+        yield QrelRow(None, qrel.qid, qrel.docid, str(qrel.relevance))
 
 
 def _object_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:

@@ -23,7 +23,15 @@ import orjson
 
 from denserk.config.formats import READ_ONLY_TRAINING, WITHOUT_TEXTS, TrainingFormat
 from denserk.errors import DenserkError, InputError
-from denserk.io import column_names, detection, files, json_objects, json_records, unread_files
+from denserk.io import (
+    clicks,
+    column_names,
+    detection,
+    files,
+    json_objects,
+    json_records,
+    unread_files,
+)
 from denserk.io.column_names import Column, Table, TrainingColumns, training_columns
 from denserk.io.detection import PASSAGE_LISTS
 from denserk.io.file_head import FileHead
@@ -273,6 +281,9 @@ def read_training(
             logger.info(f"{source}: training data in the format {training_format}")
         if training_format is TrainingFormat.LLAMA_INDEX:
             yield from _embedding_examples(files.read_all(handle, source), source)
+            return
+        if training_format is TrainingFormat.CLICKS:
+            yield from clicks.clicked_examples(source, handle=handle)
             return
         if training_format in KEYS:
             records = json_records.read_json(handle, head.lstrip()[:1], source)

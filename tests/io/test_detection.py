@@ -96,6 +96,9 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     "XML with `<topic>`, or tags of `<top>`": (
         "<topics>\n<topic number='1'><query>who</query></topic>\n</topics>\n"
     ),
+    "a header: query, passage, and clicks or count, between tabs or commas": (
+        "query,url,clicks\nwho is,d1,3\n"
+    ),
     "a header: query, passage, and score or rank": "docid qid score\nd1 q1 2.5\n",
     "a header: query, passage and label, above texts": (
         "query\tpassage\tlabel\nwho is\tone two\t1\n"

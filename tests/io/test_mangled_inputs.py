@@ -61,6 +61,8 @@ SAMPLES = (
     b"<topics><topic><number>1</number><query>a</query></topic></topics>",
     b"<top>\n<num> Number: 1\n<title> a\n<desc> Description:\nb\n</top>\n",
     b"1:who runs\n2:what\n",
+    b'query,url,clicks\nwho runs,d1,3\n"what, now",d2,1\n',
+    b"qid\tdocid\tcount\nq1\td1\t3\n",
     b"main\tMSR\t2012\t0001\t5.000\ta plane\tan air plane\n",
 )
 PIECES = (
