@@ -13,13 +13,14 @@ from denserk.io.detection import is_object_by_query
 from denserk.io.file_head import FileHead
 from denserk.io.json_records import Fields
 from denserk.io.topics import read_queries
-from denserk.records import Query
+from denserk.records import EXCLUDED_IDS, Query
 
 logger = logging.getLogger(__name__)
 
 Exclusions = Mapping[str, AbstractSet[str]]  # ids of passages by query id
-LISTED = "excluded_ids"  # the key of queries that list the passages themselves
-EXPECTED = f"2 columns: query id, passage id; or JSON queries with {LISTED}; or {{query: [ids]}}"
+EXPECTED = (
+    f"2 columns: query id, passage id; or JSON queries with {EXCLUDED_IDS}; or {{query: [ids]}}"
+)
 
 
 def read_exclusions(source: str) -> Exclusions:
@@ -64,7 +65,7 @@ def listed_exclusions(queries: Iterable[Query], source: str) -> dict[str, frozen
     """Return the passages that queries list themselves, of the queries that do."""
     excluded = {}
     for query in queries:
-        docids = Fields(query.extra, source, None).identifiers(LISTED)
+        docids = Fields(query.extra, source, None).identifiers(EXCLUDED_IDS)
         if docids:
             excluded[query.qid] = frozenset(docids)
     return excluded
@@ -88,7 +89,7 @@ def chosen_exclusions(
         excluded |= listed_exclusions(searched.values(), topics)
         if excluded:
             hint = "--set exclude-listed=false keeps them"
-            logger.info(f"{_counted(topics, excluded)} ({LISTED}; {hint})")
+            logger.info(f"{_counted(topics, excluded)} ({EXCLUDED_IDS}; {hint})")
     if given:
         known = {qid: docids for qid, docids in given.items() if qid in searched}
         if not known:

@@ -69,6 +69,9 @@ def test_topics_that_list_excluded_passages(capsys):
     index = denserk.BM25.open("bm25")
     assert list(index.search("examples.jsonl", hits=3)["q1"]) == hits["q1"]
     assert list(index.search("examples.jsonl", hits=3, exclude_listed=False)["q1"]) == best
+    assert list(index.search(rows, hits=3)["q1"]) == hits["q1"]
+    with pytest.raises(UsageError, match="as excluded_ids of q1"):
+        index.search([{**rows[0], "excluded_ids": "d1"}])
 
 
 @pytest.mark.parametrize(
