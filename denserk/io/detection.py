@@ -114,7 +114,6 @@ EMBEDDING_DATA = re.compile(
 OBJECT_OF_OBJECTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{')
 RELATION_FILE = re.compile(r"P\d+\..*json(\.gz)?")
 TOPIC_TAG = re.compile(rb"<(topics?|top)[\s>]", re.IGNORECASE)
-ID_AND_COLON = re.compile(r"[^\s:]*\d[^\s:]*:.*\S")  # a line of TREC's Web and Million Query tracks
 GRADE = re.compile(r"([+-]?[0-9]{1,18})(\.0*)?")  # trec_eval reads 1.0 as 1
 
 RANKED_LINES = 2000  # that decide whether a third column has ranks
@@ -224,7 +223,8 @@ def has_training_columns(head: FileHead) -> bool:
 
 def is_object_of_scores(head: FileHead) -> bool:
     """One JSON object of scores or grades, as pytrec_eval and BEIR have them."""
-    return OBJECT_OF_SCORES.match(head.data) is not None
+    are_objects = all(isinstance(value, dict) for value in (head.record or {}).values())
+    return are_objects and OBJECT_OF_SCORES.match(head.data) is not None
 
 
 def is_embedding_data(head: FileHead) -> bool:
@@ -236,8 +236,9 @@ def is_embedding_data(head: FileHead) -> bool:
 
 def is_object_by_query(head: FileHead) -> bool:
     """One JSON object with an object or a list for each query."""
+    are_containers = all(isinstance(value, dict | list) for value in (head.record or {}).values())
     starts = (OBJECT_OF_OBJECTS, OBJECT_OF_LISTS)
-    return any(start.match(head.data) for start in starts)
+    return are_containers and any(start.match(head.data) for start in starts)
 
 
 def is_one_object(head: FileHead) -> bool:
@@ -255,7 +256,7 @@ def has_texts_by_id(head: FileHead) -> bool:
     keys = head.keys or {start[1].decode("utf-8", "replace")}
     if not all(isinstance(value, str | dict) for value in (head.record or {}).values()):
         return False
-    has_digit = any(map(re.compile(r"\d").search, keys))
+    has_digit = any(any(map(str.isdigit, key)) for key in keys)
     return has_digit and not any(map(_is_field, keys))
 
 
@@ -378,7 +379,7 @@ def _table_of_header(head: FileHead) -> Table | None:
 
 def has_clicks_header(head: FileHead) -> bool:
     """A header of a click log, between tabs or commas."""
-    return clicks_header(head.line) is not None
+    return head.record is None and clicks_header(head.line) is not None
 
 
 def has_header_of_labelled_texts(head: FileHead) -> bool:
@@ -603,7 +604,14 @@ def has_colon_lines(head: FileHead) -> bool:
     """An id with a digit, a colon, and a text in every line."""
     if "\t" in head.line or head.record is not None or not head.lines:
         return False
-    return all(ID_AND_COLON.fullmatch(line.strip()) for line in head.lines)
+    return all(map(_has_id_before_colon, head.lines))
+
+
+def _has_id_before_colon(line: str) -> bool:
+    """Return whether a line is of TREC's Web and Million Query tracks: `wt09-1:obama family`."""
+    qid, _, text = line.strip().partition(":")
+    is_id = len(qid.split()) == 1 and any(map(str.isdigit, qid))
+    return is_id and bool(text.strip())
 
 
 def has_tab(head: FileHead) -> bool:

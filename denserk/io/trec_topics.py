@@ -22,7 +22,7 @@ FULL_NAMES = {"desc": "description", "narr": "narrative"}
 TOPIC_TAGS = ("topic", "top")
 FIRST_TAG = re.compile(rb"<([A-Za-z][\w.-]*)")
 TOPIC = re.compile(r"<top(?:\s[^<>]*)?>(.*?)(</top>|(?=<top[\s>])|\Z)", re.DOTALL | re.IGNORECASE)
-TAG = re.compile(r"<(/?[A-Za-z][\w.-]*)[^<>]*>")
+TAG = re.compile(r"<(/?[A-Za-z][\w.-]*+)[^<>]*+>")
 # what a text begins with, by its tag: `<num> Number: 301`
 LABELS = {
     "num": r"number",

@@ -30,7 +30,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("records", [BEIR, OTHER_NAMES])
+WITH_A_DICT_FIRST = [{"meta": {"a": 1}, **qrel} for qrel in BEIR]
+WITH_A_LIST_FIRST = [{"meta": [1], **qrel} for qrel in BEIR]
+
+
+@pytest.mark.parametrize("records", [BEIR, OTHER_NAMES, WITH_A_DICT_FIRST, WITH_A_LIST_FIRST])
 @pytest.mark.parametrize("write", [as_lines, json.dumps, lambda rows: json.dumps(rows, indent=1)])
 @pytest.mark.parametrize("name", ["file", "qrels.jsonl"])
 def test_eval_takes_them_in_any_position(name, write, records, capsys):
