@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from denserk.errors import DenserkError, UsageError
 from denserk.io.json_records import identifier
 from denserk.io.vector_formats import refuse_non_finite
-from denserk.records import Passage, Query
+from denserk.records import EXCLUDED_IDS, NO_FIELDS, Passage, Query
 
 # Columns of data frames and keys of records: the names that other toolkits use.
 QID = ("qid", "query_id", "query-id", "q_id", "_id", "id")
@@ -151,7 +151,22 @@ def _may_be_text(value: Any, kind: TextKind) -> bool:
 def read_queries_of(value: Any) -> list[Query]:
     """Return queries with distinct ids: texts without ids are "0", "1", ..."""
     texts = _with_ids(read_texts(value, QUERIES), QUERIES)
-    return [Query(str(text.id), _text(text, QUERIES)) for text in texts]
+    queries = []
+    for text in texts:
+        excluded = _excluded_ids(text)
+        extra = {EXCLUDED_IDS: excluded} if excluded else NO_FIELDS
+        queries.append(Query(str(text.id), _text(text, QUERIES), extra=extra))
+    return queries
+
+
+def _excluded_ids(query: Text) -> list[str]:
+    """Return the passages that a query must not return; a missing value is none."""
+    docids = query.fields.get(EXCLUDED_IDS)
+    if docids is None or isinstance(docids, float):
+        return []
+    if isinstance(docids, str) or not isinstance(docids, Iterable):
+        raise QUERIES.error(f"{_described(docids)} as {EXCLUDED_IDS} of {query.id}")
+    return [_id(docid, QUERIES.name, "passage") for docid in docids]
 
 
 def read_passages_of(value: Any) -> list[Passage]:

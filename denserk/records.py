@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 NO_SUBTOPIC = "0"  # what the second column of qrels is for judgments of whole queries
+EXCLUDED_IDS = "excluded_ids"  # field of a query: passages that it must not return
 NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 

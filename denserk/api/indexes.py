@@ -17,6 +17,7 @@ from denserk.api.inputs import (
     VectorsLike,
     is_path,
     path_text,
+    read_exclusions_of,
     read_topics_of,
     store_input,
     without_names_of,
@@ -36,6 +37,7 @@ from denserk.config.retrieval import (
     SearchSettings,
 )
 from denserk.errors import UsageError
+from denserk.io.exclusions import chosen_exclusions
 from denserk.io.vector_formats import VectorBlock, write_vectors
 from denserk.python_inputs import is_vectors, read_ids, read_vectors, wrong_argument
 from denserk.records import Query
@@ -174,19 +176,21 @@ class Index:
         *,
         model: Encoder | PathName | None = None,
         hits: int = 100,
+        exclude: "PathName | Mapping[str, Iterable[str]] | None" = None,
         **options: Unpack[SearchOptions],
     ) -> Run:
         """Search with texts by id, a list of texts, one text, a file, or (N, D) vectors.
 
         Queries without ids are "0", "1", ...; `model` is by default that of the passages. Options
-        as in `denserk search`; a query of another model is a MismatchError.
+        as in `denserk search`; a query of another model is a MismatchError. `exclude` has ids of
+        passages that queries must not return, by query id, or names a file of them.
         """
         settings = build(SearchSettings, SEARCH.typed(options, hits=hits))
         scratch_path = self._scratch.path if self._scratch else None
         with without_names_of(scratch_path):
-            return self._search(queries, model, settings)
+            return self._search(queries, model, settings, exclude)
 
-    def _search(self, queries: Any, model: Any, settings: SearchSettings) -> Run:
+    def _search(self, queries: Any, model: Any, settings: SearchSettings, exclude: Any) -> Run:
         """Search with texts or vectors, and warn of queries without hits."""
         searcher = self.opened.searcher(settings)
         records: list[Query] = []
@@ -197,6 +201,15 @@ class Index:
             records = read_topics_of(queries)
             encoded = self._encoded(records, model)
             qids = [query.qid for query in records]
+        searched = records or [Query(qid, "") for qid in qids]
+        excluded = chosen_exclusions(
+            searched,
+            "queries",
+            read_exclusions_of(exclude),
+            str(exclude) if is_path(exclude) else "exclude",
+            use_listed=settings.exclude_listed,
+        )
+        searcher.exclude(excluded)
         run = Run()
         with track("searching", len(qids), "queries") as progress:
             for qid, hits in searcher.search(qids, encoded):

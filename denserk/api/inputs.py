@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from os import PathLike
 from pathlib import Path
@@ -22,6 +22,7 @@ from denserk.api.options import PathName
 from denserk.config.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
 from denserk.errors import DenserkError, UsageError
 from denserk.io.corpus import write_passages
+from denserk.io.exclusions import Exclusions, read_exclusions
 from denserk.io.files import ScratchRecords, write_lines
 from denserk.io.json_records import write_objects
 from denserk.io.outputs import scratch_folder
@@ -194,6 +195,22 @@ def read_topics_of(queries: Any) -> list[Query]:
     if is_file or isinstance(queries, PathLike):
         return list(read_queries(str(queries)))
     return read_queries_of(queries)
+
+
+def read_exclusions_of(exclude: Any) -> Exclusions:
+    """Return passages that queries must not return, by query id, of a file or a dict of ids."""
+    if exclude is None:
+        return {}
+    if is_path(exclude):
+        return read_exclusions(str(exclude))
+    if not isinstance(exclude, Mapping):
+        raise wrong_argument("exclude", exclude, "a path, or passage ids by query id")
+    excluded = {}
+    for qid, docids in exclude.items():
+        if isinstance(docids, str | bytes) or not isinstance(docids, Iterable):
+            raise wrong_argument(f"exclude of query {qid}", docids, "a list of passage ids")
+        excluded[str(qid)] = frozenset(str(docid) for docid in docids)
+    return excluded
 
 
 def run_names(runs: Sequence[Any]) -> list[str]:

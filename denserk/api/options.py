@@ -12,7 +12,17 @@ PathName: TypeAlias = str | PathLike[str]
 # The values of options that several functions take.
 Engine: TypeAlias = Literal["faiss", "torch", "bm25s", "lucene", "milvus"]
 TopicsFormat: TypeAlias = Literal[
-    "tsv", "anserini", "beir", "tevatron", "dpr", "qa", "entity-questions"
+    "tsv",
+    "anserini",
+    "beir",
+    "tevatron",
+    "dpr",
+    "qa",
+    "entity-questions",
+    "json",
+    "trec",
+    "colon",
+    "clicks",
 ]
 TrainingFormat: TypeAlias = Literal[
     "tevatron",
@@ -24,6 +34,8 @@ TrainingFormat: TypeAlias = Literal[
     "triples",
     "text-triples",
     "negatives",
+    "llama-index",
+    "clicks",
 ]
 
 
@@ -55,7 +67,8 @@ class CorpusOptions(TypedDict, total=False):
     """How a corpus is read."""
 
     corpus_format: (
-        Literal["anserini", "beir", "tevatron", "marco", "marco-titles", "dpr", "flag"] | None
+        Literal["anserini", "beir", "tevatron", "marco", "marco-titles", "dpr", "flag", "json"]
+        | None
     )
     """Corpus format. [default: detected]"""
     docid_field: str | None
@@ -179,6 +192,8 @@ class EncodeToOptions(ShardOptions, ResumeOptions, CorpusOptions, total=False):
 
     topics_format: TopicsFormat | None
     """Format of topics. [default: detected]"""
+    topics_field: str | Sequence[str] | None
+    """Fields of topics that make the query, e.g. title,description. [default: title]"""
     qrels: PathName | None
     """Keep only queries with judgments in these qrels, e.g. one split of BEIR. [default: None]"""
     output_format: Literal[
@@ -308,6 +323,8 @@ class SearchOptions(RankingOptions, total=False):
     """ivf: number of lists to search. [default: tuned, or 1/16 of the lists]"""
     k_factor: float | None
     """factory with RFlat or Refine(...): rescored candidates per hit. [default: tuned, or 4]"""
+    exclude_listed: bool
+    """Also remove the passages that topics list as `excluded_ids` (BRIGHT). [default: True]"""
     query_batch: int
     """Queries per search batch; an exact search reads all vectors once per batch. [default:
     1024]"""
@@ -331,6 +348,8 @@ class RerankOptions(RankingOptions, TextOptions, CorpusOptions, ComputeOptions, 
 
     topics_format: TopicsFormat | None
     """Format of topics. [default: detected]"""
+    topics_field: str | Sequence[str] | None
+    """Fields of topics that make the query, e.g. title,description. [default: title]"""
     hits: int
     """Passages returned per query. [default: 1000]"""
     depth: int | None
@@ -457,9 +476,11 @@ class MineNegativesOptions(
     """Format of train. [default: detected]"""
     topics_format: TopicsFormat | None
     """Format of topics. [default: detected]"""
-    qrels_format: Literal["trec", "beir"] | None
+    topics_field: str | Sequence[str] | None
+    """Fields of topics that make the query, e.g. title,description. [default: title]"""
+    qrels_format: Literal["trec", "beir", "json", "clicks"] | None
     """Format of qrels. [default: detected]"""
-    run_format: Literal["trec", "msmarco", "tevatron", "jsonl", "mteb"] | None
+    run_format: Literal["trec", "msmarco", "tevatron", "jsonl", "json", "mteb"] | None
     """Format of the runs. [default: detected]"""
     answers: PathName | None
     """Answers by query id. [default: those of train]"""
@@ -836,6 +857,8 @@ class ConvertOptions(OverwriteOptions, EncoderOptions, total=False):
     """What the source contains. [default: detected]"""
     from_format: str | None
     """Format of the source; an unknown name prints the possible ones. [default: detected]"""
+    topics_field: str | Sequence[str] | None
+    """queries: fields that make the query, e.g. title,description. [default: title]"""
     to_format: str | None
     """Format of the target. [default: from the target's name]"""
     expansions: PathName | None
@@ -850,6 +873,9 @@ class ConvertOptions(OverwriteOptions, EncoderOptions, total=False):
     has, so that none overlap]"""
     max_passage_delimiter: str
     """corpus: delimiter between document and part in the ids of passages. [default: '#']"""
+    click_grades: str | Sequence[int]
+    """click logs: clicks from which on a passage has grade 1, 2, ...; fewer are left out. [default:
+    1]"""
     corpus: PathName | None
     """training: corpus that has the texts of passages given by id. [default: None]"""
     queries: PathName | None

@@ -188,7 +188,7 @@ def _mining_inputs(
     from denserk.tasks.mine_negatives import mining_inputs
 
     if is_path(topics):
-        topics = read_queries(str(topics), paths.topics_format)
+        topics = read_queries(str(topics), paths.topics_format, None, paths.topics_field)
     if is_path(qrels):
         qrels = read_qrels(str(qrels), paths.qrels_format)
     if is_path(corpus):

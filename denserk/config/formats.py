@@ -18,6 +18,7 @@ class CorpusFormat(StrEnum):
     MARCO_TITLES = "marco-titles"  # Tab-separated: id, title, text
     DPR = "dpr"  # Tab-separated with the header id, text, title, and quoted fields
     FLAG = "flag"  # JSON lines with `text` only; the id is the line number from 0
+    JSON = "json"  # One JSON object: id -> text, or id -> {title, text} (BEIR); llama_index's
 
 
 class TopicsFormat(StrEnum):
@@ -30,6 +31,10 @@ class TopicsFormat(StrEnum):
     DPR = "dpr"  # Tab-separated: question, list of answers; the id is the line number from 0
     QA = "qa"  # JSON with `question` and `answers`; without an id, the line number from 0 is the id
     ENTITY_QUESTIONS = "entity-questions"  # A folder: per relation one JSON array, as in qa
+    JSON = "json"  # One JSON object: id -> text, or id -> record (BEIR); llama_index's
+    TREC = "trec"  # TREC topics: XML, or between the tags of <top>; the title is the query
+    COLON = "colon"  # Lines of `id:text` (TREC Web, Million Query)
+    CLICKS = "clicks"  # A click log: query, passage and number of clicks under a header
 
 
 class QrelsFormat(StrEnum):
@@ -37,6 +42,8 @@ class QrelsFormat(StrEnum):
 
     TREC = "trec"  # Four columns: query id, iteration, passage id, relevance
     BEIR = "beir"  # Three columns under a header: query-id, corpus-id, score
+    JSON = "json"  # One JSON object: qid -> docid -> grade (pytrec_eval, ranx); llama_index's
+    CLICKS = "clicks"  # A click log: query, passage and number of clicks under a header
 
 
 class RunFormat(StrEnum):
@@ -46,7 +53,18 @@ class RunFormat(StrEnum):
     MSMARCO = "msmarco"  # Tab-separated: qid, docid, rank; at most 1000 passages per query
     TEVATRON = "tevatron"  # Tab-separated: qid, docid, score
     JSONL = "jsonl"  # JSON lines with `qid`, `docid`, `rank` and `score`, one per hit
+    JSON = "json"  # One JSON object: qid -> docid -> score (pytrec_eval, ranx, BEIR)
     MTEB = "mteb"  # mteb's predictions: one object, subset -> split -> qid -> docid -> score
+
+
+# Topics formats that are read alone.
+READ_ONLY_TOPICS = (
+    TopicsFormat.ENTITY_QUESTIONS,
+    TopicsFormat.JSON,
+    TopicsFormat.TREC,
+    TopicsFormat.COLON,
+    TopicsFormat.CLICKS,
+)
 
 
 class TopicsSettings(Settings, kw_only=True):
@@ -56,6 +74,8 @@ class TopicsSettings(Settings, kw_only=True):
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     topics_format: TopicsFormat | None = None
     """Format of --topics. [default: detected]"""
+    topics_field: tuple[str, ...] | None = setting(None, nonempty=True, needs="topics")
+    """Fields of --topics that make the query, e.g. title,description. [default: title]"""
     qrels: str | None = option(None, metavar="FILE|DIR|NAME", needs="topics")
     """Keep only queries with judgments in these qrels, e.g. one split of BEIR."""
 
@@ -87,6 +107,8 @@ class TrainingFormat(StrEnum):
     TRIPLES = "triples"  # Tab-separated ids: query, positive, negative
     TEXT_TRIPLES = "text-triples"  # Tab-separated texts: query, positive, negative
     NEGATIVES = "negatives"  # Tab-separated: query id, comma-separated negative ids
+    LLAMA_INDEX = "llama-index"  # One JSON object: queries, corpus, relevant_docs (read only)
+    CLICKS = "clicks"  # A click log: query, passage and number of clicks (read only)
 
 
 # Training data formats with passage ids only.
@@ -96,6 +118,9 @@ WITHOUT_TEXTS = (
     TrainingFormat.TRIPLES,
     TrainingFormat.NEGATIVES,
 )
+
+# Training data formats that are read alone.
+READ_ONLY_TRAINING = (TrainingFormat.LLAMA_INDEX, TrainingFormat.CLICKS)
 
 # Content of a file or folder.
 Kind = StrEnum("Kind", "CORPUS QUERIES QRELS RUN VECTORS TRAINING MODEL")
@@ -108,6 +133,8 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     """What the source contains. [default: detected]"""
     from_format: str | None = option(None, "--from", metavar="FORMAT")
     """Format of the source; an unknown name prints the possible ones. [default: detected]"""
+    topics_field: tuple[str, ...] | None = setting(None, nonempty=True, of=Kind.QUERIES)
+    """queries: fields that make the query, e.g. title,description. [default: title]"""
     to_format: str | None = option(None, "--to", metavar="FORMAT")
     """Format of the target. [default: from the target's name]"""
     expansions: str | None = option(None, metavar="FILE", of=Kind.CORPUS)
@@ -129,6 +156,11 @@ class ConversionSettings(TagSettings, OverwriteSettings):
         "#", nonempty=True, of=Kind.CORPUS, needs="split_words split_sentences"
     )
     """corpus: delimiter between document and part in the ids of passages."""
+    click_grades: tuple[int, ...] = setting(
+        (1,), at_least=1, nonempty=True, of=f"{Kind.QRELS} {Kind.TRAINING}"
+    )
+    """click logs: clicks from which on a passage has grade 1, 2, ...; fewer are left out.
+    [default: 1]"""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME")
     """training: corpus that has the texts of passages given by id."""
     queries: str | None = option(None, metavar="FILE|DIR|NAME")
@@ -141,6 +173,10 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     """vectors: allow pickle files, which can run code; only for trusted files."""
 
     def _check(self) -> None:
+        if list(self.click_grades) != sorted(set(self.click_grades)):
+            numbers = ",".join(map(str, self.click_grades))
+            hint = "for example 1,3,10: 1 click has grade 1, 3 clicks grade 2, 10 grade 3"
+            raise UsageError(f"--set click-grades={numbers}: numbers must rise", hint)
         self._check_stride("--split-words", self.split_words)
         self._check_stride("--split-sentences", self.split_sentences)
         if any(character.isspace() for character in self.max_passage_delimiter):

@@ -25,6 +25,8 @@ class MiningPaths(OverwriteSettings, kw_only=True):
     """Queries, instead of --train or to supply the query texts it lacks."""
     topics_format: formats.TopicsFormat | None = None
     """Format of --topics. [default: detected]"""
+    topics_field: tuple[str, ...] | None = setting(None, nonempty=True, needs="topics")
+    """Fields of --topics that make the query, e.g. title,description. [default: title]"""
     qrels: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Relevance judgments: positives of --topics; with --train, further positives to exclude."""
     qrels_format: formats.QrelsFormat | None = setting(None)
@@ -39,12 +41,17 @@ class MiningPaths(OverwriteSettings, kw_only=True):
     """Answers by query id. [default: those of --train]"""
     output: str = option(REQUIRED, metavar="FILE|-")
     """Training data with the mined negatives."""
-    output_format: formats.TrainingFormat = formats.TrainingFormat.TEVATRON
+    output_format: formats.TrainingFormat = option(
+        formats.TrainingFormat.TEVATRON, metavar="tevatron|dpr|flag|..."
+    )
     """Format of the output."""
     preset: str | None = option(None, metavar="NAME", completes="mining")
     """Settings of a paper, nv-retriever; options override them."""
 
     def _check(self) -> None:
+        if self.output_format in formats.READ_ONLY_TRAINING:
+            message = f"--output-format {self.output_format}: this format is read alone"
+            raise UsageError(message, f"write {formats.TrainingFormat.TEVATRON}")
         if self.train is None and (self.topics is None or self.qrels is None):
             raise UsageError("give --train, or both of --topics and --qrels")
         if self.corpus is None and self.output_format not in formats.WITHOUT_TEXTS:

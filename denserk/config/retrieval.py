@@ -156,6 +156,9 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
     """Print the hits of this query with their passages, or write them to --output; repeatable."""
     interactive: bool = option(False, excludes="query topics encoded_queries output")
     """Print the hits of queries that are typed, or read from standard input, a line each."""
+    exclude: str | None = option(None, metavar="FILE")
+    """Passages that a query must not return, lines of query id and passage id: they are removed
+    before hits are ranked and cut."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME", needs="query interactive")
     """Passages to print, for --query and --interactive. [default: what the index was made from]"""
     output: str = option("", "--save-ranking-to", metavar="FILE|-")
@@ -187,6 +190,8 @@ class RerankPaths(RunOutput, kw_only=True):
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     topics_format: TopicsFormat | None = None
     """Format of --topics. [default: detected]"""
+    topics_field: tuple[str, ...] | None = setting(None, nonempty=True)
+    """Fields of --topics that make the query, e.g. title,description. [default: title]"""
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
 
@@ -248,6 +253,8 @@ class SearchSettings(RankingSettings):
     """ivf: number of lists to search. [default: tuned, or 1/16 of the lists]"""
     k_factor: float | None = setting(None, at_least=1)
     """--factory with RFlat or Refine(...): rescored candidates per hit. [default: tuned, or 4]"""
+    exclude_listed: bool = setting(True)
+    """Also remove the passages that topics list as `excluded_ids` (BRIGHT)."""
     query_batch: int = setting(1024, at_least=1)
     """Queries per search batch; an exact search reads all vectors once per batch."""
     index_device: str | None = setting(None, metavar="cpu|cuda|cuda:N")

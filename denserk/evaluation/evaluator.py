@@ -43,7 +43,7 @@ Keep = Callable[[RankedList], dict[str, float]]  # chooses among the hits of a q
 # measures of pytrec_eval and msmarco that depend on the ranks of judged hits alone
 RANKED = {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"}
 SEED = re.compile(r"[-_.](seed)?[-_.]?\d+$")  # at the end of a run's name
-ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl))+$")  # of runs
+ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl?))+$")  # of runs
 
 
 def read_judgments(

@@ -5,7 +5,8 @@ are ordered by score descending, then by row ascending.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -227,7 +228,8 @@ class Searcher:
 
     Ties at the cut are ordered by id too: an exhaustive index is searched deeper until the last
     score fetched is below the last one kept. The same deepening finds enough passages if several
-    rows belong to one.
+    rows belong to one. Passages that are excluded for a query are removed from what the index
+    returns, which is as many rows more.
 
     In the `engine_order`, Lucene's, hits are those of Pyserini's run: `hits` are fetched, and the
     query is removed from them.
@@ -249,6 +251,7 @@ class Searcher:
         self._index = FeedbackIndex(index, self._size, settings) if settings.prf else index
         self._engine_order, self._folder_of = engine_order, folder_of
         self.ranking = Ranking(settings, engine_order=engine_order)
+        self._excluded: Mapping[str, AbstractSet[str]] = {}
         self.queries = self.short_queries = 0
 
     @property
@@ -256,6 +259,13 @@ class Searcher:
         """The format of scores in a run: that of Pyserini where they are Lucene's own."""
         is_lucenes = self._engine_order and self.ranking.ties is Ties.KEEP
         return LUCENE_SCORES if is_lucenes else SCORES
+
+    def exclude(self, passages_by_query: Mapping[str, AbstractSet[str]]) -> None:
+        """Remove passages from the hits of queries, before these are ranked and cut.
+
+        With --max-passage a document may be named, too.
+        """
+        self._excluded = passages_by_query
 
     def search(self, qids: Sequence[str], queries: NDArray[Any]) -> Iterator[tuple[str, Hits]]:
         """Yield (query id, hits) for (B, D) vectors, or an array of B texts for BM25."""
@@ -284,7 +294,7 @@ class Searcher:
     def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits]:
         """Return the hits of a batch of queries."""
         total = max(len(self._index), 1)
-        depth = self.settings.hits * self._size
+        depth = (self.settings.hits + self._most_excluded(qids)) * self._size
         if not self._engine_order:
             depth += TAIL
         depth = min(depth, total)
@@ -298,7 +308,10 @@ class Searcher:
             for query, query_scores, query_rows in zip(unfinished, scores, rows, strict=True):
                 count = int(np.count_nonzero(query_rows >= 0))
                 docids = [names[row] for row in (query_rows[:count] // self._size).tolist()]
-                hits = self.ranking.best(qids[query], docids, self._scores(query_scores[:count]))
+                values = self._scores(query_scores[:count])
+                if self._excluded:
+                    docids, values = self._without_excluded(qids[query], docids, values)
+                hits = self.ranking.best(qids[query], docids, values)
                 results[query] = hits[: self.settings.kept]
                 if count < depth:
                     cut_short.add(query)
@@ -307,6 +320,29 @@ class Searcher:
             unfinished, depth = deeper, min(4 * depth, total)
         self._count_short(results, cut_short)
         return results
+
+    def _most_excluded(self, qids: Sequence[str]) -> int:
+        """Return the largest number of passages that are excluded for one of some queries."""
+        return max((len(self._excluded.get(qid, ())) for qid in qids), default=0)
+
+    def _without_excluded(
+        self, qid: str, docids: Sequence[str], scores: Sequence[float]
+    ) -> tuple[list[str], list[float]]:
+        """Return the passages of a query that are not excluded, and their scores.
+
+        In the engine's order they are as many as without exclusions: `hits`.
+        """
+        excluded = self._excluded.get(qid, frozenset())
+        remaining = []
+        for docid, score in zip(docids, scores, strict=True):
+            document = docid
+            if self.settings.max_passage:
+                document = docid.partition(self.settings.max_passage_delimiter)[0]
+            if excluded.isdisjoint((docid, document)):
+                remaining.append((docid, score))
+        if self._engine_order:
+            remaining = remaining[: self.settings.hits]
+        return [docid for docid, _ in remaining], [score for _, score in remaining]
 
     def _search_index(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
         """Return the index's hits; an error names a passage whose score is not finite."""

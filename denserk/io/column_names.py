@@ -29,6 +29,7 @@ class Table(StrEnum):
     CORPUS = "corpus"
     TRAINING = "training data"
     SENTENCES = "sentences"
+    CLICKS = "click log"
 
 
 class Column(StrEnum):
@@ -38,6 +39,7 @@ class Column(StrEnum):
     PASSAGE_ID = "passage id"
     ITERATION = "iteration"
     GRADE = "grade"
+    COUNT = "count"
     RANK = "rank"
     SCORE = "score"
     TAG = "tag"
@@ -62,6 +64,10 @@ class Column(StrEnum):
 QUERY_IDS = "queryid qid questionid topicid topicno topicnumber qno querynumber"
 PASSAGE_IDS = "corpusid docid docno documentid did pid passageid psgid paragraphid"
 ITERATIONS = "subtopicid subtopic iteration iter q0 0 unused"
+URLS = "url documenturl docurl clickurl clickedurl"
+COUNTS = (
+    "clicks click count clickcount clickscount clicked numclicks numberofclicks nclicks frequency"
+)
 GRADES = "relevance relevancy rel grade label judgment judgement relevancegrade relevancelabel"
 NAMES: Mapping[Table, Mapping[Column, str]] = {
     Table.RUN: {
@@ -113,6 +119,13 @@ NAMES: Mapping[Table, Mapping[Column, str]] = {
         Column.SENTENCE_3: "sentence3 sentencec text3 textc",
         Column.LABEL: "label score similarityscore",
     },
+    Table.CLICKS: {
+        Column.QUERY_ID: QUERY_IDS,
+        Column.QUERY: "query querytext text question keyword searchterm searchquery",
+        Column.PASSAGE_ID: f"{PASSAGE_IDS} doc document passage {URLS}",
+        Column.COUNT: COUNTS,
+        Column.EXTRA: "rank position date time timestamp session sessionid impressions lang",
+    },
 }
 # Columns of which a header has one set at least.
 REQUIRED: Mapping[Table, Sequence[set[Column]]] = {
@@ -140,6 +153,10 @@ REQUIRED: Mapping[Table, Sequence[set[Column]]] = {
         {Column.SENTENCE_1, Column.SENTENCE_2, Column.SENTENCE_3},
         {Column.SENTENCE_1, Column.SENTENCE_2, Column.LABEL},
     ],
+    Table.CLICKS: [
+        {Column.QUERY_ID, Column.PASSAGE_ID, Column.COUNT},
+        {Column.QUERY, Column.PASSAGE_ID, Column.COUNT},
+    ],
 }
 # Columns that a header may have more than once: negative_1, negative_2.
 REPEATABLE = {Column.POSITIVE, Column.NEGATIVE, Column.NEGATIVE_ID, Column.EXTRA}
@@ -153,6 +170,7 @@ EXAMPLE_HEADERS = {
     Table.CORPUS: "docid, title, text",
     Table.TRAINING: "query, positive, negative; or qid, positive_id, negative_id",
     Table.SENTENCES: "sentence1, sentence2, score; or anchor, positive, negative",
+    Table.CLICKS: "query, docid, clicks",
 }
 
 

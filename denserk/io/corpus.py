@@ -17,7 +17,15 @@ import orjson
 
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
-from denserk.io import column_names, data_sets, detection, files, json_records, unread_files
+from denserk.io import (
+    column_names,
+    data_sets,
+    detection,
+    files,
+    json_objects,
+    json_records,
+    unread_files,
+)
 from denserk.io.column_names import Column, Header, Table
 from denserk.io.detection import CORPUS_KEYS
 from denserk.io.file_head import FileHead
@@ -37,7 +45,9 @@ COLUMNS = {
 }
 KEYS = CORPUS_KEYS | dict.fromkeys(COLUMNS, RecordKeys(("id",), ("text",), "title"))
 WRITTEN = tuple(
-    corpus_format for corpus_format in CorpusFormat if corpus_format is not CorpusFormat.FLAG
+    corpus_format
+    for corpus_format in CorpusFormat
+    if corpus_format not in (CorpusFormat.FLAG, CorpusFormat.JSON)
 )
 
 Record = TypeVar("Record", Passage, Query)
@@ -139,7 +149,7 @@ class _Rows(NamedTuple):
     """Records of passages, and the keys of the formats that they may have."""
 
     keys_by_format: Mapping[CorpusFormat, RecordKeys]
-    records: Iterator[Numbered]
+    records: Iterator[json_records.Row]
 
 
 class _CorpusFile(NamedTuple):
@@ -159,9 +169,28 @@ class _CorpusFile(NamedTuple):
         return corpus_format in COLUMNS
 
     def json_records(self) -> _Rows:
-        """Return the records of JSON lines, or of an array."""
+        """Return the records of JSON lines, of an array, or of an object by passage id."""
+        if self._is_object:
+            return self._object_records()
         rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
         return _Rows(self._with_docid_field(CORPUS_KEYS), rows)
+
+    @property
+    def _is_object(self) -> bool:
+        """Whether the file is one object by passage id, or a data set of llama_index."""
+        if self.settings.corpus_format is not None:
+            return self.settings.corpus_format is CorpusFormat.JSON
+        detected = detection.format_of(self.head, CorpusFormat)
+        return detected is CorpusFormat.JSON
+
+    def _object_records(self) -> _Rows:
+        """Return the records of one object by passage id."""
+        data = files.read_all(self.handle, self.path)
+        if detection.is_embedding_data(self.head):
+            rows = json_objects.read_embedding_corpus(data, self.path)
+        else:
+            rows = json_objects.read_texts(data, self.path, "passage")
+        return _Rows({CorpusFormat.JSON: CORPUS_KEYS[CorpusFormat.JSON]}, rows)
 
     def columns(self) -> _Rows:
         """Return the records of lines with columns, by their header if there is one."""

@@ -31,6 +31,7 @@ from denserk.config.formats import (
 from denserk.errors import InputError, UsageError
 from denserk.io import files
 from denserk.io import manifest as manifests
+from denserk.io.clicks import clicks_header
 from denserk.io.column_names import (
     Column,
     Table,
@@ -43,7 +44,7 @@ from denserk.io.file_head import FileHead
 from denserk.io.json_records import RecordKeys
 from denserk.io.model_files import MODEL_FILES
 from denserk.io.tables import HUB
-from denserk.io.unread_files import OBJECT_OF_SCORES, reject_binary, unread_file_error
+from denserk.io.unread_files import reject_binary, unread_file_error
 from denserk.io.vector_formats import DOCID, INDEX, QUERIES_FILE
 
 Format = TypeVar("Format", bound=StrEnum)
@@ -68,6 +69,7 @@ CORPUS_KEYS = {
     CorpusFormat.BEIR: RecordKeys(("_id", "id"), ("text",), "title"),
     CorpusFormat.TEVATRON: RecordKeys(("docid", "passage_id"), ("text", "passage"), "title"),
     CorpusFormat.FLAG: RecordKeys((), ("text",), "title", must_have_id=False),
+    CorpusFormat.JSON: RecordKeys(("_id",), ("text", "contents"), "title"),
 }
 TOPICS_KEYS = {
     TopicsFormat.BEIR: RecordKeys(("_id",), ("text",)),
@@ -77,6 +79,10 @@ TOPICS_KEYS = {
     TopicsFormat.ENTITY_QUESTIONS: RecordKeys((), ("question",), must_have_id=False),
     TopicsFormat.TSV: RecordKeys(("id",), ("text",)),
     TopicsFormat.DPR: RecordKeys((), ("question",), must_have_id=False),
+    TopicsFormat.TREC: RecordKeys(("id",), ("text",)),
+    TopicsFormat.COLON: RecordKeys(("id",), ("text",)),
+    TopicsFormat.CLICKS: RecordKeys(("id",), ("text",)),
+    TopicsFormat.JSON: RecordKeys(("_id",), ("text", "query", "query_text", "question", "title")),
 }
 # The keys of the positives and the negatives of JSON training data.
 PASSAGE_LISTS = {
@@ -90,9 +96,24 @@ LABELLED_QUERY_KEYS = {"anchor", "query", "question"}  # sentences have labels, 
 NEGATIVE_LIST_COLUMNS = {Column.QUERY_ID, Column.NEGATIVE, Column.NEGATIVE_ID}
 
 PREDICTIONS = re.compile(rb'\s*\{\s*"mteb_model_meta"')  # how mteb's begin
+# {query: {passage: number}}, as pytrec_eval, ranx and BEIR have runs and qrels
+OBJECT_OF_SCORES = re.compile(
+    rb'\s*\{\s*(?!"mteb_model_meta")"(?:[^"\\]|\\.)*"\s*:'
+    rb'\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*-?[0-9])'
+)
+FRACTION = re.compile(rb":\s*-?[0-9]+[.eE]")  # a number that is no grade
+# a text for each id, and a list for each query
+OBJECT_OF_TEXTS = re.compile(rb'\s*\{\s*"((?:[^"\\]|\\.)*)"\s*:\s*"')
+OBJECT_OF_LISTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\[')
+# one part of llama_index's data sets, before the others
+EMBEDDING_PARTS = {"queries", "corpus", "relevant_docs"}
+EMBEDDING_DATA = re.compile(
+    rb'\s*\{\s*(?:"mode"\s*:\s*"[^"]*"\s*,\s*)?"(?:queries|corpus|relevant_docs)"\s*:\s*\{'
+)
 # {query id: {...}}, perhaps on several lines
 OBJECT_OF_OBJECTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{')
 RELATION_FILE = re.compile(r"P\d+\..*json(\.gz)?")
+TOPIC_TAG = re.compile(rb"<(topics?|top)[\s>]", re.IGNORECASE)
 GRADE = re.compile(r"([+-]?[0-9]{1,18})(\.0*)?")  # trec_eval reads 1.0 as 1
 
 RANKED_LINES = 2000  # that decide whether a third column has ranks
@@ -202,7 +223,55 @@ def has_training_columns(head: FileHead) -> bool:
 
 def is_object_of_scores(head: FileHead) -> bool:
     """One JSON object of scores or grades, as pytrec_eval and BEIR have them."""
-    return OBJECT_OF_SCORES.match(head.data) is not None
+    are_objects = all(isinstance(value, dict) for value in (head.record or {}).values())
+    return are_objects and OBJECT_OF_SCORES.match(head.data) is not None
+
+
+def is_embedding_data(head: FileHead) -> bool:
+    """One JSON object with queries, passages and which of them belong together."""
+    if head.record:
+        return head.keys >= EMBEDDING_PARTS
+    return EMBEDDING_DATA.match(head.data) is not None
+
+
+def is_object_by_query(head: FileHead) -> bool:
+    """One JSON object with an object or a list for each query."""
+    are_containers = all(isinstance(value, dict | list) for value in (head.record or {}).values())
+    starts = (OBJECT_OF_OBJECTS, OBJECT_OF_LISTS)
+    return are_containers and any(start.match(head.data) for start in starts)
+
+
+def is_one_object(head: FileHead) -> bool:
+    """A JSON object after which no other follows, as far as the head shows."""
+    if head.record is None or not head.line.lstrip().startswith("{"):
+        return False
+    return head.record == {} or len(head.lines) == 1
+
+
+def has_texts_by_id(head: FileHead) -> bool:
+    """One JSON object of texts by id: a key has a digit, and none is known as a field's name."""
+    start = OBJECT_OF_TEXTS.match(head.data)
+    if start is None or not is_one_object(head):
+        return False
+    keys = head.keys or {start[1].decode("utf-8", "replace")}
+    if not all(isinstance(value, str | dict) for value in (head.record or {}).values()):
+        return False
+    has_digit = any(any(map(str.isdigit, key)) for key in keys)
+    return has_digit and not any(map(_is_field, keys))
+
+
+def _is_field(name: str) -> bool:
+    """Return whether a key is the known name of a field of queries, passages or examples."""
+    return any(column_of(name, table) is not None for table in Table)
+
+
+def has_passages_by_id(head: FileHead) -> bool:
+    """One JSON object of records by id, of which the first has a text and nothing of a query."""
+    if not is_object_of_records(head) or head.first_member is None:
+        return False
+    _, record = head.first_member
+    has_text = not {"text", "contents"}.isdisjoint(record)
+    return has_text and QUERY_KEYS.isdisjoint(record)
 
 
 def has_hits(head: FileHead) -> bool:
@@ -280,6 +349,15 @@ def has_text(head: FileHead) -> bool:
     return "text" in head.keys
 
 
+# markup
+
+
+def is_trec_topics(head: FileHead) -> bool:
+    """XML with topics, or topics between the tags of `<top>`."""
+    start = head.data.lstrip()[:2000]
+    return start.startswith(b"<") and TOPIC_TAG.search(start) is not None
+
+
 # headers
 
 
@@ -297,6 +375,11 @@ def _table_of_header(head: FileHead) -> Table | None:
     """Return which of the two a header is that runs and qrels may have in common."""
     header = head.header(Table.RUN) or head.header(Table.QRELS)
     return None if header is None else run_or_qrels(header.names)
+
+
+def has_clicks_header(head: FileHead) -> bool:
+    """A header of a click log, between tabs or commas."""
+    return head.record is None and clicks_header(head.line) is not None
 
 
 def has_header_of_labelled_texts(head: FileHead) -> bool:
@@ -517,6 +600,20 @@ def is_json(head: FileHead) -> bool:
     return files.is_json(text.encode())
 
 
+def has_colon_lines(head: FileHead) -> bool:
+    """An id with a digit, a colon, and a text in every line."""
+    if "\t" in head.line or head.record is not None or not head.lines:
+        return False
+    return all(map(_has_id_before_colon, head.lines))
+
+
+def _has_id_before_colon(line: str) -> bool:
+    """Return whether a line is of TREC's Web and Million Query tracks: `wt09-1:obama family`."""
+    qid, _, text = line.strip().partition(":")
+    is_id = len(qid.split()) == 1 and any(map(str.isdigit, qid))
+    return is_id and bool(text.strip())
+
+
 def has_tab(head: FileHead) -> bool:
     """Columns between tabs."""
     return len(head.cells) > 1
@@ -576,9 +673,19 @@ RULES: Sequence[Rule] = (
         {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
     ),
     Rule(
-        "JSON: one object of scores or grades by query and passage (not read yet)",
+        "JSON: one object of scores or grades by query and passage",
         is_object_of_scores,
-        {Kind.QRELS: None, Kind.RUN: None},
+        {Kind.QRELS: QrelsFormat.JSON, Kind.RUN: RunFormat.JSON},
+    ),
+    Rule(
+        "JSON: one object with `queries`, `corpus` and `relevant_docs`",
+        is_embedding_data,
+        {
+            Kind.CORPUS: CorpusFormat.JSON,
+            Kind.QUERIES: TopicsFormat.JSON,
+            Kind.QRELS: QrelsFormat.JSON,
+            Kind.TRAINING: TrainingFormat.LLAMA_INDEX,
+        },
     ),
     Rule("JSON: query, passage, and score or rank", has_hits, {Kind.RUN: RunFormat.JSONL}),
     Rule("JSON: query, passage and grade, or BEIR's names", has_judgments, {Kind.QRELS: None}),
@@ -596,6 +703,16 @@ RULES: Sequence[Rule] = (
         {Kind.QUERIES: None},
     ),
     Rule(
+        "JSON: one object with a record for each id, with `text` or `contents`",
+        has_passages_by_id,
+        {Kind.CORPUS: CorpusFormat.JSON, Kind.QUERIES: TopicsFormat.JSON},
+    ),
+    Rule(
+        "JSON: one object with a text for each id, of which one has a digit",
+        has_texts_by_id,
+        {Kind.CORPUS: CorpusFormat.JSON, Kind.QUERIES: TopicsFormat.JSON},
+    ),
+    Rule(
         "JSON: one object with a record for each query id",
         is_object_of_records,
         {Kind.QUERIES: TopicsFormat.QA},
@@ -607,7 +724,20 @@ RULES: Sequence[Rule] = (
     ),
     Rule("JSON: `title` alone", has_title, {Kind.QUERIES: None}),
     Rule("JSON: `text` alone", has_text, {Kind.CORPUS: None, Kind.QUERIES: None}),
+    # markup
+    Rule(
+        "XML with `<topic>`, or tags of `<top>`", is_trec_topics, {Kind.QUERIES: TopicsFormat.TREC}
+    ),
     # a header, by the names of its columns
+    Rule(
+        "a header: query, passage, and clicks or count, between tabs or commas",
+        has_clicks_header,
+        {
+            Kind.QUERIES: TopicsFormat.CLICKS,
+            Kind.QRELS: QrelsFormat.CLICKS,
+            Kind.TRAINING: TrainingFormat.CLICKS,
+        },
+    ),
     Rule("a header: query, passage, and score or rank", has_run_header, {Kind.RUN: None}),
     Rule(
         "a header: query, passage and label, above texts",
@@ -738,9 +868,19 @@ RULES: Sequence[Rule] = (
         has_three_cells,
         {Kind.CORPUS: CorpusFormat.MARCO_TITLES, Kind.TRAINING: None},
     ),
+    Rule(
+        "an id with a digit, a colon and a text in every line",
+        has_colon_lines,
+        {Kind.QUERIES: TopicsFormat.COLON},
+    ),
 )
 # Rules for a file that is known to be of a kind, after those above.
 RULES_OF_A_KIND: Sequence[Rule] = (
+    Rule(
+        "JSON: one object with an object or a list for each query",
+        is_object_by_query,
+        {Kind.RUN: RunFormat.JSON, Kind.QRELS: QrelsFormat.JSON},
+    ),
     Rule("JSON of other keys", is_json, {Kind.RUN: RunFormat.JSONL}),
     Rule("JSON: an object on several lines", is_cut_object, {Kind.QUERIES: TopicsFormat.QA}),
     Rule("six columns or more", has_six_terms, {Kind.RUN: RunFormat.TREC}),
@@ -886,6 +1026,8 @@ def detect_kind(source: str, target: str) -> Kind:
         kind = kind_of_name(name)
         if kind is not None and (kind in kinds or not kinds):
             return kind
+    if kinds == RUN_AND_QRELS and (likely_kind := _kind_of_scores(source)):
+        return likely_kind
     choices = [kind for kind in Kind if kind in kinds] or list(Kind)
     message = f"{source} is of no known kind"
     if kinds:
@@ -958,18 +1100,37 @@ def detect_run_or_qrels(name: str) -> Kind | None:
     with files.open_ahead(name) as (data, _):
         head = FileHead(data, path.name)
     reject_binary(data, name, Table.RUN)
-    if is_object_of_scores(head):
-        has_scores = re.search(rb":\s*-?[0-9]+[.eE]", data) is not None
-        table = Table.RUN if has_scores else Table.QRELS
-        error = unread_file_error(data, name, table, "JSON lines, or columns")
-        if error is not None:
-            raise error
     rule = recognise(head, RUN_AND_QRELS)
     if rule is None:
         raise _neither_run_nor_qrels(head, name)
     kinds = [kind for kind in rule.formats if kind in RUN_AND_QRELS]
     named_kind = kind_of_name(name)
-    return named_kind if named_kind in kinds else kinds[0]
+    if named_kind in kinds:
+        return named_kind
+    has_scores = is_object_of_scores(head) and FRACTION.search(data) is not None
+    return Kind.RUN if has_scores else kinds[0]
+
+
+def may_be_run_or_qrels(name: str) -> bool:
+    """Return whether a source is a JSON object of numbers, whose name does not say of which kind.
+
+    False for what can be read only once.
+    """
+    return _kind_of_scores(name) is not None and kind_of_name(name) not in RUN_AND_QRELS
+
+
+def _kind_of_scores(source: str) -> Kind | None:
+    """Return what a JSON object of numbers probably is: a run if a number has a fraction.
+
+    None for other sources.
+    """
+    path = Path(source)
+    if source == files.STREAM or not (path.is_file() or path.is_fifo()):
+        return None
+    with files.open_ahead(path) as (data, _):
+        if not is_object_of_scores(FileHead(data, path.name)):
+            return None
+    return Kind.RUN if FRACTION.search(data) else Kind.QRELS
 
 
 def _neither_run_nor_qrels(head: FileHead, name: str) -> InputError:

@@ -1,7 +1,10 @@
 """Facts about the beginning of a file, by which the rules of `detection` recognise it."""
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -19,6 +22,7 @@ from denserk.io.column_names import (
 )
 from denserk.io.json_records import first_record
 
+FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*')  # of a JSON object
 FIRST_LINES = 100  # by which columns between tabs are recognised
 # bytes from which on a head may be the beginning of a longer file: without its byte-order mark
 LONGEST_WHOLE = files.AHEAD - len(files.BOM)
@@ -52,6 +56,18 @@ class FileHead:
     def record(self) -> Mapping[str, Any] | None:
         """The first JSON record; {} if it is not whole in the head, None if this is no JSON."""
         return first_record(self.data)
+
+    @cached_property
+    def first_member(self) -> tuple[str, Any] | None:
+        """Key and value of the first member of a JSON object; None if the head lacks a part."""
+        start = FIRST_KEY.match(self.data)
+        if start is None:
+            return None
+        text = self.data[start.end() :].decode("utf-8", "replace")
+        with suppress(ValueError, RecursionError):
+            value, _ = json.JSONDecoder().raw_decode(text)
+            return str(json.loads(start[1])), value
+        return None
 
     @cached_property
     def keys(self) -> AbstractSet[str]:

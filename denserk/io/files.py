@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import secrets
+import shlex
 import shutil
 import sys
 import zlib
@@ -191,7 +192,17 @@ def decode_lines(
             yield number, line.decode("utf-8")
         except UnicodeDecodeError as error:
             found = f"a byte that is not UTF-8 (0x{line[error.start]:02x})"
-            raise InputError(path, number, found, "UTF-8 text") from None
+            raise InputError(path, number, found, "UTF-8 text", _conversion_hint(path)) from None
+
+
+def _conversion_hint(path: str | Path) -> str:
+    """Return a command that converts a file from Latin-1 to UTF-8."""
+    name = "FILE" if str(path) == STREAM else shlex.quote(str(path))
+    iconv = "iconv -f latin1 -t utf-8"
+    is_packed = str(path).endswith(".gz")
+    command = f"zcat {name} | {iconv}" if is_packed else f"{iconv} {name}"
+    target = f"converted{Path(str(path).removesuffix('.gz')).suffix}"
+    return f"if it is Latin-1, convert it: {command} > {target}"
 
 
 @contextmanager

@@ -201,6 +201,7 @@ def _stages(name: str, manifest: Manifest) -> Iterator[dict[str, Any]]:
 def _search_stage(name: str, made_from: Part) -> dict[str, Any]:
     """Return the stage of a run that searched an index or vectors."""
     topics = made_from.get("topics") or {}
+    excluded = made_from.get("excluded") or {}
     index = _searched_index(made_from)
     if index.settings.get("bm25"):
         return {
@@ -210,6 +211,7 @@ def _search_stage(name: str, made_from: Part) -> dict[str, Any]:
             "k1": index.settings["bm25"]["k1"],
             "b": index.settings["bm25"]["b"],
             "corpus": index.corpus,
+            "excluded passages": excluded.get("passages"),
             "indexing": _analysis(index.settings, index.language),
         }
     model = made_from.get("model") or {}
@@ -222,6 +224,7 @@ def _search_stage(name: str, made_from: Part) -> dict[str, Any]:
         "fingerprint": model.get("fingerprint"),
         "index": index.settings.get("type", "flat"),
         "corpus": index.corpus,
+        "excluded passages": excluded.get("passages"),
     }
 
 

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 Format = TypeVar("Format", bound=StrEnum)
 Numbered = tuple[int, dict[str, Any]]  # the line on which an object starts, and the object
+Row = tuple[int | None, dict[str, Any]]  # the same, or a record that has no line of its own
 Record = tuple[int | None, str, str, str, dict[str, Any]]  # line, id, text, title, other keys
 
 NAMES_OF_TYPES: dict[type, str] = {str: "strings", dict: "objects"}
@@ -191,7 +192,7 @@ class UsedKeys(NamedTuple):
 
 
 def read_records(
-    objects: Iterable[tuple[int | None, dict[str, Any]]],
+    objects: Iterable[Row],
     formats: Mapping[Format, RecordKeys],
     format: Format | None,
     path: str | Path,
@@ -223,7 +224,7 @@ def read_records(
 
 
 def _records_of_keys(
-    objects: Iterable[tuple[int | None, dict[str, Any]]],
+    objects: Iterable[Row],
     keys: UsedKeys,
     path: str | Path,
     unit: str,

@@ -1,4 +1,6 @@
-"""Read and write runs: TREC's six columns, the three of MS MARCO and Tevatron, JSON lines, mteb's.
+"""Read and write runs: TREC's six columns, the three of MS MARCO and Tevatron, and JSON.
+
+JSON is lines of hits, one object by query and passage, or the predictions of mteb.
 
 A rank stands for its negative as score, so that higher is better in every format.
 """
@@ -19,7 +21,7 @@ import orjson
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
-from denserk.io import column_names, detection, files, unread_files
+from denserk.io import column_names, detection, files, json_objects, unread_files
 from denserk.io.column_names import Column, Table
 from denserk.io.file_head import FileHead, is_comment
 from denserk.io.json_records import identifier, list_keys, parse_objects
@@ -34,6 +36,7 @@ COLUMNS = {
     RunFormat.MSMARCO: "3 columns: qid, docid, rank",
     RunFormat.TEVATRON: "3 columns: qid, docid, score",
     RunFormat.JSONL: "JSON lines with qid, docid, score",
+    RunFormat.JSON: "one JSON object: {query: {passage: finite score}}",
     RunFormat.MTEB: "one line of mteb's predictions: subset, split, qid, docid, score",
 }
 # What the columns hold, by format; a header may order them otherwise.
@@ -71,6 +74,8 @@ class JsonKeys(NamedTuple):
     score: str = "score"
 
 
+JSON_FORMATS = (RunFormat.JSONL, RunFormat.JSON, RunFormat.MTEB)
+OBJECTS = (RunFormat.JSON, RunFormat.MTEB)  # formats of one JSON object, read whole
 WRITTEN_KEYS = JsonKeys()
 NEEDED_KEYS = {WRITTEN_KEYS.qid, WRITTEN_KEYS.docid, WRITTEN_KEYS.score}
 
@@ -148,8 +153,10 @@ def read_run_tag(path: str | Path) -> str | None:
     is_quoted = False
     for _, line in files.read_text_lines(path):
         parts = line.split(None, len(order))
-        if not parts or is_comment(parts) or parts[0].startswith("{"):
+        if not parts or is_comment(parts):
             continue
+        if is_first_line and parts[0].startswith("{"):
+            return None
         header = column_names.recognise_header(parts, Table.RUN) if is_first_line else None
         is_first_line = False
         if header is not None:
@@ -245,6 +252,8 @@ class _RunFile:
                     has_begun, header_lines = self._begin(block, number)
                     block = _without_lines(block, header_lines)
                     number += header_lines
+                    if self.format in OBJECTS:
+                        block += handle.read()
                 if self.is_quoted:
                     block = block.replace(b'"', b"")
                 if has_begun:
@@ -262,7 +271,7 @@ class _RunFile:
         if not text:
             return False, 0
         first_line = number + line - 1
-        is_json = files.is_json(text.encode()) or self.format in (RunFormat.JSONL, RunFormat.MTEB)
+        is_json = files.is_json(text.encode()) or self.format in JSON_FORMATS
         header = None if is_json else self._read_header(text, first_line)
         if header is not None:
             self._follow(header, first_line)
@@ -270,6 +279,8 @@ class _RunFile:
         if self.format is None:
             self.format = self._detect(head, first_line)
         self.order = ORDERS.get(self.format, ())
+        if self.by_rank and self.format in OBJECTS:
+            raise InputError(self.path, None, "scores without ranks", "ranks", SCORE_HINT)
         return True, 0
 
     def _read_header(self, text: str, line: int) -> column_names.Header | None:
@@ -365,7 +376,10 @@ class _RunFile:
         )
 
     def _parse(self, block: bytes, number: int) -> Iterator[RankedList]:
-        """Parse a block line by line."""
+        """Parse a block line by line, or the object that it is."""
+        if self.format is RunFormat.JSON:
+            yield from self._object(block)
+            return
         numbered = enumerate(block.split(b"\n"), number)
         parsers = {RunFormat.JSONL: self._records, RunFormat.MTEB: self._predictions}
         hits = parsers.get(self.format or RunFormat.TREC, self._columns)(numbered)
@@ -432,6 +446,14 @@ class _RunFile:
             keys.get(Column.RANK, WRITTEN_KEYS.rank),
             keys[Column.SCORE],
         )
+
+    def _object(self, data: bytes) -> Iterator[RankedList]:
+        """Yield the hits of an object by query; a query without any has no line in a run."""
+        queries = json_objects.read_scores(data, self.path, COLUMNS[RunFormat.JSON])
+        for qid, hits in queries:
+            if hits:
+                scores = [float(score) for score in hits.values()]
+                yield RankedList(qid, list(hits), scores, [1] * len(hits))
 
     def _predictions(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of all subsets and splits, which may share no query."""
@@ -638,16 +660,30 @@ def _write_json_lines(results: Results, tag: str, score_format: str) -> Iterator
         yield "".join(lines)
 
 
+def _write_object(results: Results, tag: str, score_format: str) -> Iterator[str]:
+    yield "{"
+    yield from _members(results)
+    yield "}\n"
+
+
 def _write_predictions(results: Results, tag: str, score_format: str) -> Iterator[str]:
-    """Yield one JSON object of mteb; its scores have a point: pytrec_eval takes no integer."""
+    """Yield one JSON object of mteb."""
     model = _json({"model_name": tag, "revision": None})
     yield f'{{"mteb_model_meta":{model},"default":{{"test":{{'
+    yield from _members(results)
+    yield "}}}\n"
+
+
+def _members(results: Results) -> Iterator[str]:
+    """Yield queries as members of an object, whose scores have a point: pytrec_eval needs floats.
+
+    Readers would also take whole numbers for grades.
+    """
     separator = ""
     for qid, hits in results:
         scores = [f"{_json(docid)}:{score:.9}" for docid, score in hits]
         yield f"{separator}{_json(qid)}:{{{','.join(scores)}}}"
         separator = ","
-    yield "}}}\n"
 
 
 def _json(value: Any) -> str:
@@ -660,6 +696,7 @@ WRITERS: Mapping[RunFormat, Callable[[Results, str, str], Iterator[str]]] = {
     RunFormat.MSMARCO: _write_msmarco,
     RunFormat.TEVATRON: _write_tevatron,
     RunFormat.JSONL: _write_json_lines,
+    RunFormat.JSON: _write_object,
     RunFormat.MTEB: _write_predictions,
 }
 # Hits per query that a format takes, where they are limited.

@@ -7,17 +7,28 @@ import ast
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
-from denserk.config.formats import QrelsFormat, TopicsFormat
+from denserk.config.formats import READ_ONLY_TOPICS, QrelsFormat, TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io import column_names, data_sets, detection, files, json_records, unread_files
+from denserk.io import (
+    clicks,
+    column_names,
+    data_sets,
+    detection,
+    files,
+    json_objects,
+    json_records,
+    trec_topics,
+    unread_files,
+)
 from denserk.io.column_names import Column, Header, Table
 from denserk.io.detection import GRADE, TOPICS_KEYS, is_answer_list, is_relation_file
 from denserk.io.file_head import FileHead
@@ -27,22 +38,24 @@ from denserk.records import NO_FIELDS, NO_SUBTOPIC, Passage, Qrel, Query
 
 logger = logging.getLogger(__name__)
 
-Row = tuple[int | None, dict[str, Any]]  # line, record
 WRITTEN_KEYS = {
     TopicsFormat.ANSERINI: ("qid", "title"),
     TopicsFormat.BEIR: ("_id", "text"),
     TopicsFormat.TEVATRON: ("query_id", "query"),
     TopicsFormat.QA: ("id", "question"),
 }
+WRITTEN_QRELS = tuple(
+    qrels_format for qrels_format in QrelsFormat if qrels_format is not QrelsFormat.CLICKS
+)
 WRITTEN = tuple(
-    topics_format
-    for topics_format in TopicsFormat
-    if topics_format is not TopicsFormat.ENTITY_QUESTIONS
+    topics_format for topics_format in TopicsFormat if topics_format not in READ_ONLY_TOPICS
 )
 BEIR_HEADER = ("query-id", "corpus-id", "score")
 QREL_COLUMNS = {
     QrelsFormat.TREC: "4 columns: query, iteration, passage, relevance",
     QrelsFormat.BEIR: "3 columns: query, passage, relevance",
+    QrelsFormat.JSON: "one JSON object: {query: {passage: whole number}}",
+    QrelsFormat.CLICKS: clicks.EXPECTED,
 }
 QREL_ORDERS = {
     QrelsFormat.TREC: (Column.QUERY_ID, Column.ITERATION, Column.PASSAGE_ID, Column.GRADE),
@@ -58,18 +71,22 @@ JSON_QRELS = "query-id|query_id|qid with corpus-id|corpus_id|docid with score|re
 
 
 def read_queries(
-    source: str, topics_format: TopicsFormat | None = None, qrels: str | None = None
+    source: str,
+    topics_format: TopicsFormat | None = None,
+    qrels: str | None = None,
+    fields: Sequence[str] | None = None,
 ) -> Iterator[Query]:
     """Yield the queries of a source, in its order, each id once; reject one without any.
 
     The source is a file; a folder (of BEIR: its queries.jsonl; else EntityQuestions); "-";
     `irds:NAME`; `beir:NAME`; `beir:NAME/SPLIT` (the judged queries of the split); Parquet;
     `hf:NAME`. Only queries that `qrels` judge are kept: BEIR's queries.jsonl holds all splits.
+    `fields` name what the texts are made of, such as title and description of TREC topics.
     """
     judged = None if qrels is None else read_qrels_map(qrels)
     first_qid = ""
     query_count = judged_count = 0
-    for query in _queries(source, topics_format):
+    for query in _queries(source, topics_format, fields=fields):
         first_qid = first_qid or query.qid
         query_count += 1
         if judged is None:
@@ -105,32 +122,39 @@ def read_questions(source: str) -> Iterator[Query]:
 
 
 def _queries(
-    source: str, topics_format: TopicsFormat | None, *, textless: bool = False
+    source: str,
+    topics_format: TopicsFormat | None,
+    *,
+    textless: bool = False,
+    fields: Sequence[str] | None = None,
 ) -> Iterator[Query]:
     """Yield the queries of a source; reject an id that occurs twice."""
+    read_file = partial(
+        read_topics_file, topics_format=topics_format, textless=textless, needs_query=not fields
+    )
     seen: set[str] = set()
-    for query in _queries_of_source(source, topics_format, textless):
+    for query in _queries_of_source(source, read_file):
+        if fields:
+            query = trec_topics.query_of_fields(query, fields, source)
         if query.qid in seen:
             raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
         seen.add(query.qid)
         yield query
 
 
-def _queries_of_source(
-    source: str, topics_format: TopicsFormat | None, textless: bool
-) -> Iterator[Query]:
+def _queries_of_source(source: str, read_file: Callable[..., Iterator[Query]]) -> Iterator[Query]:
     """Return the queries of a table, a dataset's name, a file or a folder."""
     if is_table(source, "queries"):
-        return read_topics_file(source, topics_format, textless=textless)
+        return read_file(source)
     dataset = data_sets.locate(source)
     if dataset.irds is not None:
         return iter(data_sets.irds_queries(dataset.irds))
     if not dataset.path.is_dir():
-        return read_topics_file(dataset.path, topics_format, textless=textless)
+        return read_file(dataset.path)
     beir_file = data_sets.plain_or_packed(dataset.path, "queries.jsonl")
     if beir_file is None:
         return _queries_of_relations(dataset.path)
-    queries = read_topics_file(beir_file, topics_format)
+    queries = read_file(beir_file)
     if not dataset.split:
         return queries
     judged = read_qrels_map(split_file(dataset.path, dataset.split))
@@ -149,19 +173,23 @@ def _queries_of_relations(folder: Path) -> Iterator[Query]:
 
 
 def read_topics_file(
-    path: str | Path, topics_format: TopicsFormat | None = None, *, textless: bool = False
+    path: str | Path,
+    topics_format: TopicsFormat | None = None,
+    *,
+    textless: bool = False,
+    needs_query: bool = True,
 ) -> Iterator[Query]:
     """Yield the queries of one file, in its order.
 
     If `textless`, only answers are needed: JSON records may lack the question, and two columns are
-    question and answers.
+    question and answers. Unless it `needs_query`, a TREC topic may have other fields alone.
     """
     with files.open_ahead(path, part="queries") as (data, handle):
         head = FileHead(data, Path(path).name)
         if not head.line:
             return
-        file = _TopicsFile(path, head, handle, topics_format, textless)
-        detected, rows = file.columns() if file.has_columns else file.json_records()
+        file = _TopicsFile(path, head, handle, topics_format, textless, needs_query)
+        detected, rows = file.rows()
         keys_by_format = TOPICS_KEYS
         if detected is not None:
             keys_by_format = {detected: TOPICS_KEYS[detected]}
@@ -183,7 +211,7 @@ class _Rows(NamedTuple):
     """Records of queries, and their format where more than their keys decides it."""
 
     format: TopicsFormat | None
-    records: Iterable[Row]
+    records: Iterable[json_records.Row]
 
 
 class _TopicsFile(NamedTuple):
@@ -194,6 +222,31 @@ class _TopicsFile(NamedTuple):
     handle: BinaryIO
     format: TopicsFormat | None
     textless: bool
+    needs_query: bool
+
+    def rows(self) -> _Rows:
+        """Return the records of the file, of whichever format it is."""
+        if self.format is None and detection.is_trec_topics(self.head):
+            return self._topics()
+        if self.format is TopicsFormat.TREC:
+            return self._topics()
+        if self.format is TopicsFormat.CLICKS or (
+            self.format is None and detection.has_clicks_header(self.head)
+        ):
+            return self._clicked_queries()
+        return self.columns() if self.has_columns else self.json_records()
+
+    def _clicked_queries(self) -> _Rows:
+        """Return the records of the queries of a click log."""
+        queries = clicks.clicked_queries(self.path, self.handle)
+        rows = ((None, {"id": query.qid, "text": query.text}) for query in queries)
+        return _Rows(TopicsFormat.CLICKS, rows)
+
+    def _topics(self) -> _Rows:
+        """Return the records of TREC topics with tags."""
+        data = files.read_all(self.handle, self.path)
+        rows = trec_topics.read_topics(data, self.path, needs_query=self.needs_query)
+        return _Rows(TopicsFormat.TREC, rows)
 
     @property
     def has_columns(self) -> bool:
@@ -204,14 +257,37 @@ class _TopicsFile(NamedTuple):
 
     def json_records(self) -> _Rows:
         """Return the records of JSON lines, of an array, or of an object by query id."""
-        is_object = detection.is_object_of_records(self.head) or detection.is_cut_object(self.head)
-        if is_object and self.format in (None, TopicsFormat.QA):
-            data = files.read_all(self.handle, self.path)
-            return _Rows(TopicsFormat.QA, _keyed_rows(data, self.path))
+        if self.format is TopicsFormat.JSON or self._is_object:
+            return self._object_records()
         rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
         if self.format is None and detection.is_relation(self.head):
             return _Rows(TopicsFormat.ENTITY_QUESTIONS, rows)
         return _Rows(None, rows)
+
+    @property
+    def _is_object(self) -> bool:
+        """Whether the file is one object by query id, or a data set of llama_index."""
+        if self.format not in (None, TopicsFormat.QA):
+            return False
+        looks = (
+            detection.is_embedding_data,
+            detection.is_object_of_records,
+            detection.has_texts_by_id,
+            detection.is_cut_object,
+        )
+        return any(look(self.head) for look in looks)
+
+    def _object_records(self) -> _Rows:
+        """Return the records of one object by query id."""
+        data = files.read_all(self.handle, self.path)
+        if detection.is_embedding_data(self.head):
+            return _Rows(TopicsFormat.JSON, json_objects.read_embedding_queries(data, self.path))
+        first_row, rows = files.peek(json_objects.read_texts(data, self.path, "query"))
+        if first_row is None:
+            return _Rows(TopicsFormat.JSON, ())
+        _, record = first_row
+        has_question = "question" in record and self.format is not TopicsFormat.JSON
+        return _Rows(TopicsFormat.QA if has_question else TopicsFormat.JSON, rows)
 
     def columns(self) -> _Rows:
         """Return the records of lines with columns, by their header if there is one."""
@@ -300,19 +376,6 @@ def _header_rows(
         yield line, record
 
 
-def _keyed_rows(data: bytes, path: str | Path) -> Iterator[Row]:
-    """Yield the records of one JSON object that has a record for each query id."""
-    expected = "an object of objects by query id, or one object a line"
-    try:
-        value = orjson.loads(data)
-    except ValueError as error:
-        raise InputError(path, None, f"a document that is not JSON ({error})", expected) from None
-    for qid, record in value.items():
-        if not isinstance(record, dict):
-            raise InputError(path, None, f"JSON {type(record).__name__} for query {qid}", expected)
-        yield None, {**record, "_id": qid}
-
-
 def _tsv_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Numbered]:
     """Yield `id <tab> text` lines as records; further tabs belong to the text."""
     for line, row in lines:
@@ -320,6 +383,15 @@ def _tsv_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Num
         if not tab:
             raise InputError(path, line, "a line without a tab", "a query id, a tab, the query")
         yield line, {"id": qid, "text": text}
+
+
+def _colon_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Numbered]:
+    """Yield `id:text` lines as records; further colons belong to the text."""
+    for line, row in lines:
+        qid, colon, text = row.strip().partition(":")
+        if not colon:
+            raise InputError(path, line, "a line without a colon", "a query id, a colon, the query")
+        yield line, {"id": qid, "text": text.strip()}
 
 
 def _dpr_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Numbered]:
@@ -349,7 +421,11 @@ def _parse_answers(column: str, path: str | Path, line: int) -> list[str]:
 
 
 # readers of the formats that are not JSON
-COLUMNS = {TopicsFormat.TSV: _tsv_rows, TopicsFormat.DPR: _dpr_rows}
+COLUMNS = {
+    TopicsFormat.TSV: _tsv_rows,
+    TopicsFormat.DPR: _dpr_rows,
+    TopicsFormat.COLON: _colon_rows,
+}
 
 
 def write_queries(path: str | Path, queries: Iterable[Query], topics_format: TopicsFormat) -> int:
@@ -510,14 +586,46 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
     with files.open_ahead(path, part="qrels") as (data, handle):
         unread_files.reject_binary(data, path, Table.QRELS)
         head = FileHead(data, Path(path).name)
-        if head.record is None:
+        if qrels_format is QrelsFormat.CLICKS or detection.has_clicks_header(head):
+            yield from _clicked_qrels(path, handle)
+        elif head.record is None:
             lines = files.read_text_lines(path, handle)
             yield from _qrels_columns(lines, path, qrels_format, head)
-        elif detection.is_object_of_scores(head):
-            raise _unread_qrels(data, path) or InputError(path, None, "JSON", JSON_QRELS)
+        elif detection.is_embedding_data(head):
+            yield from _embedding_qrels(files.read_all(handle, path), path)
+        elif qrels_format is QrelsFormat.JSON or detection.is_object_by_query(head):
+            yield from _object_qrels(files.read_all(handle, path), path)
         else:
             rows = json_records.read_json(handle, head.line.encode(), path)
             yield from _qrels_records(rows, path, qrels_format)
+
+
+def _clicked_qrels(path: str | Path, handle: BinaryIO) -> Iterator[QrelRow]:
+    """Yield the clicked passages of a click log, of which each has grade 1."""
+    for qrel in clicks.clicked_qrels(path, handle=handle):
+        yield QrelRow(None, qrel.qid, qrel.docid, str(qrel.relevance))
+
+
+def _object_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
+    """Yield the judgments of one object by query and passage."""
+    expected = QREL_COLUMNS[QrelsFormat.JSON]
+    logger.info(f"{files.display_name(path)}: {QrelsFormat.JSON} qrels ({expected})")
+    for qid, grades in json_objects.read_scores(data, path, expected):
+        for docid, grade in grades.items():
+            if grade != int(grade):
+                found = f"the grade {grade} for query {qid}, passage {docid}"
+                hint = "numbers with a fraction are the scores of a run"
+                raise InputError(path, None, found, expected, hint)
+            yield QrelRow(None, qid, docid, str(int(grade)))
+
+
+def _embedding_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
+    """Yield the relevant passages of a data set of llama_index, which have no grades."""
+    logger.info(f"{files.display_name(path)}: {QrelsFormat.JSON} qrels (relevant_docs)")
+    parts = json_objects.load_embedding_data(data, path)
+    for qid, docids in json_objects.relevant_passages(parts, path):
+        for docid in docids:
+            yield QrelRow(None, qid, docid, "1")
 
 
 class _QrelsLayout(NamedTuple):
@@ -679,6 +787,8 @@ def split_file(folder: Path, split: str | None) -> Path:
 
 def write_qrels(path: str | Path, qrels: Iterable[Qrel], qrels_format: QrelsFormat) -> int:
     """Write judgments; return their number. BEIR's format has no place for sub-topics."""
+    if qrels_format is QrelsFormat.JSON:
+        return _write_qrels_object(path, qrels)
     if qrels_format is QrelsFormat.TREC:
         return files.write_lines(
             path, (f"{q.qid} {q.subtopic} {q.docid} {q.relevance}\n" for q in qrels)
@@ -691,6 +801,26 @@ def write_qrels(path: str | Path, qrels: Iterable[Qrel], qrels_format: QrelsForm
             yield f"{qrel.qid}\t{qrel.docid}\t{qrel.relevance}\n"
 
     count = files.write_lines(path, rows(), "\t".join(BEIR_HEADER) + "\n")
-    if len(subtopics) > 1:
-        logger.info(f"{path}: without the iterations or sub-topics, which BEIR's qrels do not hold")
+    _log_subtopics(path, subtopics, qrels_format)
     return count
+
+
+def _write_qrels_object(path: str | Path, qrels: Iterable[Qrel]) -> int:
+    """Write judgments as one object by query, which has each passage of a query once."""
+    subtopics: set[str] = set()
+    grades: dict[str, dict[str, int]] = {}
+    for qrel in qrels:
+        subtopics.add(qrel.subtopic)
+        grades.setdefault(qrel.qid, {})[qrel.docid] = qrel.relevance
+    with files.whole_binary(path) as out:
+        out.write(json_records.dump_json(grades))
+    _log_subtopics(path, subtopics, QrelsFormat.JSON)
+    return sum(map(len, grades.values()))
+
+
+def _log_subtopics(path: str | Path, subtopics: Set[str], qrels_format: QrelsFormat) -> None:
+    """Report sub-topics that a format has no place for."""
+    if len(subtopics) > 1:
+        logger.info(
+            f"{path}: without the iterations or sub-topics, which {qrels_format} qrels do not hold"
+        )

@@ -21,9 +21,17 @@ from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
-from denserk.config.formats import WITHOUT_TEXTS, TrainingFormat
+from denserk.config.formats import READ_ONLY_TRAINING, WITHOUT_TEXTS, TrainingFormat
 from denserk.errors import DenserkError, InputError
-from denserk.io import column_names, detection, files, json_records, unread_files
+from denserk.io import (
+    clicks,
+    column_names,
+    detection,
+    files,
+    json_objects,
+    json_records,
+    unread_files,
+)
 from denserk.io.column_names import Column, Table, TrainingColumns, training_columns
 from denserk.io.detection import PASSAGE_LISTS
 from denserk.io.file_head import FileHead
@@ -35,6 +43,7 @@ logger = logging.getLogger(__name__)
 PASSAGE_ID_KEYS = ("docid", "passage_id", "psg_id")
 RANDOM_NEGATIVES = "negative_ctxs"  # DPR's key of negatives that it does not train with
 LABELS = ("label", "score", "similarity_score")
+EMBEDDING_TEXTS = "a text for each id of relevant_docs"
 Candidates = tuple[Candidate, ...]
 Order = Callable[[Sequence[str]], Sequence[str]]  # names of the columns of a row
 Row = tuple[int, Mapping[Any, Any]]  # line number, columns by name or number
@@ -215,6 +224,13 @@ COLUMNS = {
 }
 
 
+WRITTEN = tuple(
+    training_format
+    for training_format in TrainingFormat
+    if training_format not in READ_ONLY_TRAINING
+)
+
+
 def random_negatives(example: TrainingExample, path: str | Path) -> Candidates:
     """Return the random negatives of a DPR example; `path` names the input in errors."""
     return _passages(Fields(example.extra, path, None), RANDOM_NEGATIVES)
@@ -263,6 +279,12 @@ def read_training(
             if training_format is None:
                 raise _unknown_format(head, source)
             logger.info(f"{source}: training data in the format {training_format}")
+        if training_format is TrainingFormat.LLAMA_INDEX:
+            yield from _embedding_examples(files.read_all(handle, source), source)
+            return
+        if training_format is TrainingFormat.CLICKS:
+            yield from clicks.clicked_examples(source, handle=handle)
+            return
         if training_format in KEYS:
             records = json_records.read_json(handle, head.lstrip()[:1], source)
             for number, (line, record) in enumerate(records):
@@ -276,6 +298,23 @@ def read_training(
             positives = _distinct_candidates(line.positives for line in lines)
             negatives = _distinct_candidates(line.negatives for line in lines)
             yield TrainingExample(qid or str(number), query, positives, negatives)
+
+
+def _embedding_examples(data: bytes, source: str | Path) -> Iterator[TrainingExample]:
+    """Yield the queries of a data set of llama_index with the passages that answer them."""
+    parts = json_objects.load_embedding_data(data, source)
+    queries = Fields(parts.queries, source, None)
+    passages = Fields(parts.corpus, source, None)
+    for qid, docids in json_objects.relevant_passages(parts, source):
+        if qid not in queries:
+            raise queries.error(f"no query {qid}, which relevant_docs names", EMBEDDING_TEXTS)
+        positives = []
+        for docid in docids:
+            if docid not in passages:
+                found = f"no passage {docid}, which relevant_docs names for query {qid}"
+                raise passages.error(found, EMBEDDING_TEXTS)
+            positives.append(Candidate(docid, passages.text(docid)))
+        yield TrainingExample(qid, queries.text(qid), tuple(positives), ())
 
 
 def _unknown_format(head: bytes, source: str | Path) -> InputError:

@@ -28,43 +28,12 @@ class UnreadFile(NamedTuple):
 PDF = b"%PDF"
 GZIP = b"\x1f\x8b"
 ZIP = b"PK\x03\x04"
-# {query: {passage: number}}, as pytrec_eval, ranx and BEIR have runs and qrels
-OBJECT_OF_SCORES = re.compile(
-    rb'\s*\{\s*(?!"mteb_model_meta")"(?:[^"\\]|\\.)*"\s*:'
-    rb'\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*-?[0-9])'
-)
 # Programs of one line that convert a file, for `python3 -c`: they use Python alone, and a user
 # copies them from a message. A statement `for` would need a second line.
-RUN_OF_OBJECT = (
-    "import json, sys; "
-    '[print(query, "Q0", passage, rank, score, "json") '
-    "for query, hits in json.load(open(sys.argv[1])).items() "
-    "for rank, (passage, score) in enumerate(sorted(hits.items(), key=lambda hit: -hit[1]), 1)]"
-)
-QRELS_OF_OBJECT = (
-    "import json, sys; "
-    "[print(query, 0, passage, grade) "
-    "for query, grades in json.load(open(sys.argv[1])).items() "
-    "for passage, grade in grades.items()]"
-)
 TSV_OF_CSV = (
     "import csv, sys; "
     r'[print("\t".join(" ".join(cell.split()) for cell in row)) '
     'for row in csv.reader(open(sys.argv[1], newline="", encoding="utf-8-sig"))]'
-)
-TSV_OF_XML_TOPICS = (
-    "import sys, xml.etree.ElementTree as xml; "
-    '[print(topic.get("number") or topic.findtext("number").strip(), '
-    '" ".join((topic.findtext("query") or topic.findtext("title") or topic.text).split()), '
-    r'sep="\t") '
-    'for topic in xml.parse(sys.argv[1]).iter("topic")]'
-)
-TSV_OF_SGML_TOPICS = (
-    "import re, sys; "
-    r'[print(number, " ".join(title.split()), sep="\t") '
-    "for number, title in re.findall("
-    r'r"(?is)<num>\s*(?:Number:)?\s*([^\s<]+).*?<title>\s*(?:Topic:)?\s*([^<]*)", '
-    'open(sys.argv[1], encoding="utf-8", errors="replace").read())]'
 )
 TSV_OF_LINES = (
     "import sys; "
@@ -112,6 +81,7 @@ EXPECTED_FORMATS = {
     Table.CORPUS: "JSON lines, or lines of id, tab, text",
     Table.TRAINING: "JSON lines, or columns between tabs",
     Table.SENTENCES: "JSON lines, or columns between tabs",
+    Table.CLICKS: "columns between tabs or commas",
 }
 CONVERTED_NAMES = {
     Table.RUN: "converted.trec",
@@ -142,10 +112,6 @@ def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
         return UnreadFile("an HTML page", _conversion_hint(JSON_OF_HTML_PAGE, path, Table.CORPUS))
     if start.startswith(b"<"):
         return _unread_markup(start, path, table)
-    if OBJECT_OF_SCORES.match(head) and table in (Table.RUN, Table.QRELS):
-        program = RUN_OF_OBJECT if table is Table.RUN else QRELS_OF_OBJECT
-        description = f"one JSON object of {table} by query"
-        return UnreadFile(description, _conversion_hint(program, path, table))
     if files.is_json(start):
         return None
     return _unread_csv(head, path, table)
@@ -170,12 +136,6 @@ def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
 
 def _unread_markup(start: bytes, path: str | Path, table: Table) -> UnreadFile:
     """Return what a file is that begins with a tag."""
-    if b"<topic" in start:
-        hint = _conversion_hint(TSV_OF_XML_TOPICS, path, Table.QUERIES)
-        return UnreadFile("TREC topics in XML", hint)
-    if b"<top>" in start:
-        hint = _conversion_hint(TSV_OF_SGML_TOPICS, path, Table.QUERIES)
-        return UnreadFile("TREC topics with tags", hint)
     if b"<doc>" in start and b"<docno>" in start:
         hint = _conversion_hint(JSON_OF_TREC_DOCUMENTS, path, Table.CORPUS)
         return UnreadFile("TREC documents with tags", hint)

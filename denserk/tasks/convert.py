@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -16,11 +15,11 @@ import numpy as np
 from denserk.config import formats
 from denserk.config.encoding import DEFAULTS, ModelLayout, ModelOptions, VectorFormat
 from denserk.config.formats import ConversionSettings, CorpusSettings, Kind, TrainingFormat
-from denserk.config.options import unused_options
+from denserk.config.options import reject_given, unused_options
 from denserk.data.sentences import sentence_spans
 from denserk.data.splitting import DocumentSplitter, Span, word_spans
 from denserk.errors import InputError, UsageError
-from denserk.io import corpus, runs, topics, training
+from denserk.io import clicks, corpus, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
 from denserk.io.detection import detect_kind
@@ -109,13 +108,34 @@ def _split(
     return count
 
 
-def _records(read: Callable[..., Any], write: Callable[..., int], job: _Job) -> int:
-    """Convert queries or qrels."""
-    return write(job.target, job.counted(read(job.source, job.from_format)), job.to_format)
+def _queries(job: _Job) -> int:
+    """Convert queries, perhaps with the text of other fields."""
+    queries = topics.read_queries(job.source, job.from_format, fields=job.settings.topics_field)
+    return topics.write_queries(job.target, job.counted(queries), job.to_format)
 
 
-_queries = partial(_records, topics.read_queries, topics.write_queries)
-_qrels = partial(_records, topics.read_qrels, topics.write_qrels)
+def _qrels(job: _Job) -> int:
+    """Convert qrels, or the clicks of a log."""
+    if clicks.is_click_log(job.source, job.from_format):
+        qrels = clicks.clicked_qrels(job.source, job.settings.click_grades)
+    else:
+        _refuse_click_grades(job)
+        qrels = topics.read_qrels(job.source, job.from_format)
+    return topics.write_qrels(job.target, job.counted(qrels), job.to_format)
+
+
+def _refuse_click_grades(job: _Job) -> None:
+    """Raise a UsageError for thresholds of clicks where the source is no click log."""
+    hint = "--from clicks reads one from standard input"
+    reject_given(job.settings, why=f"{job.source} is no click log", hint=hint, among="click_grades")
+
+
+def _examples(job: _Job) -> Iterator[TrainingExample]:
+    """Return training examples, or the clicked passages of a log."""
+    if clicks.is_click_log(job.source, job.from_format):
+        return clicks.clicked_examples(job.source, job.settings.click_grades)
+    _refuse_click_grades(job)
+    return training.read_training(job.source, job.from_format)
 
 
 def _run(job: _Job) -> int:
@@ -153,7 +173,7 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
     corpus_source = job.settings.corpus
     queries_source = job.settings.queries
     if not corpus_source and not queries_source:
-        yield from training.read_training(job.source, job.from_format)
+        yield from _examples(job)
         return
     if STREAM in (job.source, corpus_source, queries_source):
         message = "--corpus and --queries need the training data twice, and - comes once"
@@ -161,7 +181,7 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
     source_checksum = checksum(job.source)
     qids: set[str] = set()
     docids: set[str] = set()
-    for example in training.read_training(job.source, job.from_format):
+    for example in _examples(job):
         if not example.query:
             qids.add(example.qid)
         for candidate in training.all_candidates(example):
@@ -169,7 +189,7 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
                 docids.add(candidate.docid)
     queries = _find_records(topics.read_queries, queries_source, qids, "queries")
     passages = _find_records(corpus.read_passages, corpus_source, docids, "passages")
-    for example in training.read_training(job.source, job.from_format):
+    for example in _examples(job):
         query = example.query
         if not query and example.qid in queries:
             query = queries[example.qid].text
@@ -283,10 +303,10 @@ class Conversion(NamedTuple):
 CONVERSIONS: dict[Kind, Conversion] = {
     Kind.CORPUS: Conversion(corpus.WRITTEN, "passages", _corpus),
     Kind.QUERIES: Conversion(topics.WRITTEN, "queries", _queries),
-    Kind.QRELS: Conversion(tuple(formats.QrelsFormat), "judgments", _qrels),
+    Kind.QRELS: Conversion(topics.WRITTEN_QRELS, "judgments", _qrels),
     Kind.RUN: Conversion(tuple(formats.RunFormat), "lines", _run),
     Kind.VECTORS: Conversion(tuple(VectorFormat), "vectors", _vectors),
-    Kind.TRAINING: Conversion(tuple(TrainingFormat), "examples", _training),
+    Kind.TRAINING: Conversion(training.WRITTEN, "examples", _training),
     Kind.MODEL: Conversion(tuple(ModelLayout), "model", _model),
 }
 
@@ -373,12 +393,18 @@ TARGET_NAMES: dict[Kind, dict[str, StrEnum]] = {
     Kind.QRELS: {
         "*.tsv": formats.QrelsFormat.BEIR,
         "*.txt *.trec *.qrels": formats.QrelsFormat.TREC,
+        "*.json": formats.QrelsFormat.JSON,
     },
     Kind.RUN: {
         "*.trec *.txt *.run": formats.RunFormat.TREC,
         "*.jsonl": formats.RunFormat.JSONL,
         "*_predictions.json": formats.RunFormat.MTEB,
+        "*.json": formats.RunFormat.JSON,
     },
     Kind.VECTORS: {"*.pkl *.pickle": VectorFormat.TEVATRON},
-    Kind.TRAINING: {"*.json": TrainingFormat.DPR, "qidpidtriples*": TrainingFormat.TRIPLES},
+    Kind.TRAINING: {
+        "train*.jsonl": TrainingFormat.TEVATRON,
+        "*.json": TrainingFormat.DPR,
+        "qidpidtriples*": TrainingFormat.TRIPLES,
+    },
 }

@@ -242,7 +242,9 @@ def open_texts(
     source = settings.source
     if settings.topics is None:
         return Texts(source, "passages", partial(read_passages, source, corpus, fields))
-    read = partial(read_queries, source, settings.topics_format, settings.qrels)
+    read = partial(
+        read_queries, source, settings.topics_format, settings.qrels, settings.topics_field
+    )
     return Texts(source, "queries", read)
 
 
@@ -351,6 +353,8 @@ def describe(
     }
     if settings.qrels:
         recorded_settings["qrels"] = settings.qrels
+    if settings.topics_field:
+        recorded_settings["topics_field"] = list(settings.topics_field)
     made_from = {"model": encoder.description(), "texts": settings.source}
     return Manifest(Kind.VECTORS, False, recorded_settings, made_from)
 

@@ -8,7 +8,7 @@ from denserk.config import evaluation as config
 from denserk.config.evaluation import EvalSettings
 from denserk.config.formats import Kind
 from denserk.errors import InputError, UsageError
-from denserk.io.detection import detect_run_or_qrels
+from denserk.io.detection import detect_run_or_qrels, may_be_run_or_qrels
 from denserk.io.files import STREAM
 from denserk.io.runs import read_run
 
@@ -30,6 +30,8 @@ def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tup
     if not qrels_files and len(inputs) > 1:
         # what is read only once is not looked into: it is the qrels if nothing else is
         qrels_files = [name for name in files if contents[name] is None]
+    if len(qrels_files) != 1 and len(inputs) > 1:
+        qrels_files = _certain_or_last(files, qrels_files)
     if len(qrels_files) != 1:
         raise UsageError(_wrong_number_of_qrels(qrels_files, contents), EXAMPLES)
     qrels_file = qrels_files[0]
@@ -37,6 +39,17 @@ def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tup
     if not run_files:
         raise UsageError(f"no run given beside the qrels {qrels_file}", EXAMPLES)
     return run_files, qrels_file
+
+
+def _certain_or_last(files: Sequence[str], qrels: Sequence[str]) -> list[str]:
+    """Return which of the `files` has qrels, where JSON objects of numbers were taken for some.
+
+    Such an object may be a run, too. It is one beside certain qrels; without any, the last object
+    has the qrels.
+    """
+    objects = [name for name in files if may_be_run_or_qrels(name)]
+    certain_qrels = [name for name in qrels if name not in objects]
+    return certain_qrels or objects[-1:]
 
 
 def _wrong_number_of_qrels(qrels: Sequence[str], contents: Mapping[str, Kind | None]) -> str:

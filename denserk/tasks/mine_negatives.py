@@ -334,7 +334,7 @@ def read_inputs(
         qrels = read_qrels(paths.qrels, paths.qrels_format)
     topics: Iterable[Query] = ()
     if paths.topics is not None:
-        topics = read_queries(paths.topics, paths.topics_format)
+        topics = read_queries(paths.topics, paths.topics_format, None, paths.topics_field)
     passages = None if paths.corpus is None else read_passages(paths.corpus, corpus)
     return mining_inputs(paths, settings, topics, qrels, passages)
 

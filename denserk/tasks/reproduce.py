@@ -247,7 +247,7 @@ def changed_or_unreadable(name: str, is_same: Callable[[], object]) -> list[str]
 
 def has_same_topics(topics: Mapping[str, Any], qrels: str | None) -> bool:
     """Return whether queries have the recorded ids and texts."""
-    queries = read_queries(topics["name"], None, qrels)
+    queries = read_queries(topics["name"], None, qrels, topics.get("fields"))
     digest = texts_sha256([query.qid, query.text] for query in queries)
     return bool(digest == topics["sha256"])
 

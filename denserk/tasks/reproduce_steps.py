@@ -64,6 +64,7 @@ def encode_again(manifest: Manifest, model: str, output: str, resume: bool) -> N
         "model": model,
         "output": output,
         "qrels": settings.get("qrels"),
+        "topics_field": settings.get("topics_field"),
         "resume": resume,
         source: made_from["texts"],
     }
@@ -131,6 +132,7 @@ def _rerank_again(manifest: Manifest, model: str, new_paths: NewPaths, output: s
         model=model,
         run=new_paths[made_from["run"]["name"]],
         topics=made_from["topics"]["name"],
+        topics_field=fields_of_topics(made_from["topics"]),
         corpus=corpus["name"],
         output=output,
     )
@@ -149,7 +151,9 @@ def _search_again(manifest: Manifest, model: str, new_paths: NewPaths, output: s
     paths = retrieval.SearchPaths(
         index=tuple(new_paths[index["name"]] for index in manifests.indexes_of(made_from)),
         topics=None if topics is None else topics.get("name"),
+        topics_field=None if topics is None else fields_of_topics(topics),
         qrels=made_from.get("qrels"),
+        exclude=made_from.get("excluded", {}).get("name"),
         encoded_queries=new_paths[encoded_queries] if encoded_queries else None,
         model=None if encoded_queries else model or None,
         output=output,
@@ -158,6 +162,11 @@ def _search_again(manifest: Manifest, model: str, new_paths: NewPaths, output: s
     representation, text = overrides_of(made_from)
     compute = compute_of(made_from, {})
     search(paths, settings, representation, text, compute)
+
+
+def fields_of_topics(topics: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the fields that made the texts of queries, if they were named."""
+    return tuple(topics.get("fields", ())) or None
 
 
 def corpus_of(values: Mapping[str, Any]) -> CorpusSettings:

@@ -69,7 +69,7 @@ def rerank(
     """
     scorer = PairScorer(paths.model, text, settings.pair_max_length, compute)
     with scratch_folder("rerank") as scratch:
-        queries = {query.qid: query for query in read_queries(paths.topics, paths.topics_format)}
+        queries = _read_queries(paths)
         run = RereadRun(paths.run, scratch, settings)
         reranker = RunReranker(scorer, queries, settings, paths.run)
         with closing(PassageTexts(scratch / "passages", scorer.text.fields)) as texts:
@@ -85,15 +85,24 @@ def rerank(
     result.hits = hits
     reranker.ranking.report()
     topics_sha256 = texts_sha256([query.qid, query.text] for query in queries.values())
+    topics: dict[str, Any] = {"name": paths.topics, "sha256": topics_sha256}
+    if paths.topics_field:
+        topics["fields"] = list(paths.topics_field)
     made_from = {
         "model": scorer.description(),
         "run": {"name": paths.run, "sha256": run.sha256},
-        "topics": {"name": paths.topics, "sha256": topics_sha256},
+        "topics": topics,
         "corpus": {"name": paths.corpus, **as_json(corpus)},
     }
     counts = {"queries": result.queries, "pairs": result.pairs, "hits": result.hits}
     describe_run(paths.output, settings, made_from, counts)
     return result
+
+
+def _read_queries(paths: RerankPaths) -> dict[str, Query]:
+    """Return the queries of --topics by their ids."""
+    queries = read_queries(paths.topics, paths.topics_format, fields=paths.topics_field)
+    return {query.qid: query for query in queries}
 
 
 class RereadRun:

@@ -21,6 +21,7 @@ from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
 from denserk.index.searcher import Hits, Searcher
 from denserk.io import vectors
 from denserk.io.blocks import texts_sha256
+from denserk.io.exclusions import Exclusions, chosen_exclusions, read_exclusions
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import Description, forget_file, model_of
 from denserk.io.runs import write_run
@@ -62,6 +63,7 @@ class SearchSession:
     searcher: Searcher
     topics: Sequence[Query]  # of --topics and --query; none where --encoded-queries stands alone
     prepared: PreparedQueries
+    excluded: Exclusions  # passages that are removed, by query id
 
     def answer(self, queries: Sequence[Query]) -> list[tuple[str, Hits]]:
         """Return the hits of queries by query id."""
@@ -122,7 +124,15 @@ def open_search(
                 force=paths.force,
             )
             prepared = PreparedQueries(topics, encoder.encode_queries, encoder.description())
-        yield SearchSession(opened, searcher, topics, prepared)
+        excluded = chosen_exclusions(
+            prepared.queries,
+            paths.topics or paths.encoded_queries or "the queries",
+            {} if paths.exclude is None else read_exclusions(paths.exclude),
+            paths.exclude or "",
+            use_listed=settings.exclude_listed,
+        )
+        searcher.exclude(excluded)
+        yield SearchSession(opened, searcher, topics, prepared, excluded)
 
 
 def _verify_inputs(paths: SearchPaths) -> None:
@@ -148,7 +158,7 @@ def _read_topics(paths: SearchPaths) -> list[Query]:
     """Return the queries of --topics, and those of --query as q1, q2, ..."""
     topics: list[Query] = []
     if paths.topics is not None:
-        topics += read_queries(paths.topics, paths.topics_format, paths.qrels)
+        topics += read_queries(paths.topics, paths.topics_format, paths.qrels, paths.topics_field)
     for number, text in enumerate(paths.query, start=1):
         topics.append(Query(f"q{number}", text))
     return topics
@@ -257,10 +267,12 @@ def _write_manifest(
 ) -> None:
     """Write the manifest beside the run."""
     indexes = session.opened.descriptions()
-    topics = None
+    topics: dict[str, Any] | None = None
     if session.topics:
         sha256 = texts_sha256([query.qid, query.text] for query in session.topics)
         topics = {"name": paths.topics, "sha256": sha256}
+        if paths.topics_field:
+            topics["fields"] = list(paths.topics_field)
     made_from = {
         "index": indexes[0] if len(indexes) == 1 else indexes,
         "model": session.prepared.model,
@@ -269,6 +281,12 @@ def _write_manifest(
     }
     if paths.qrels:
         made_from["qrels"] = paths.qrels
+    if session.excluded:
+        made_from["excluded"] = {
+            "name": paths.exclude,
+            "queries": len(session.excluded),
+            "passages": sum(map(len, session.excluded.values())),
+        }
     ranking = session.searcher.ranking
     contents = {
         "queries": result.queries,

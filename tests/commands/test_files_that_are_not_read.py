@@ -46,48 +46,7 @@ def reading(source, kind):
     return ["convert", source, "none", "--kind", kind, "--to", "beir"]
 
 
-TREC_XML = """<?xml version="1.0" encoding="UTF-8"?>
-<topics>
-<topic><number>101</number><query>ankle brace
- achilles &amp; tendon</query><description>Will it?</description></topic>
-<topic><number>102</number><query>vitamin d</query></topic>
-</topics>
-"""
-TRIALS_XML = """<topics task="2021 TREC Clinical Trials">
-  <topic number="101">
-ankle brace achilles &amp; tendon
-  </topic>
-  <topic number="102">vitamin d</topic>
-</topics>
-"""
-TAGGED = """
-<top>
-<num> Number: 101
-<title> ankle brace achilles &
-tendon
-
-<desc> Description:
-Will it?
-</top>
-<top>
-<num> 102 </num>
-<title>vitamin d</title>
-</top>
-"""
 COMMAS = 'Query_ID,note,query\n101,,ankle brace achilles & tendon\n102,"a, b",vitamin d\n'
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("text", [TREC_XML, TRIALS_XML, TAGGED])
-def test_topics_of_trec(text, packed, folder, capsys):
-    name = "my topics.txt"
-    (folder / name).write_text(text)
-    if packed:
-        name += ".gz"
-        (folder / name).write_bytes(gzip.compress(text.encode()))
-    written = follow_hint(reading(name, "queries"), capsys)
-    found = [(record["_id"], record["text"]) for record in records(written, "queries")]
-    assert found == [("101", "ankle brace achilles & tendon"), ("102", "vitamin d")]
 
 
 def test_topics_between_commas(folder, capsys):
@@ -197,30 +156,6 @@ def test_gzip_under_another_name(folder, capsys):
     assert run(reading("c", "corpus")) == 1
     subprocess.run(["bash", "-c", capsys.readouterr().err.rpartition(": ")[2]], check=True)
     assert records("c.gz", "corpus") == [{"_id": "1", "title": "", "text": "one"}]
-
-
-RUN = {"q1": {"d1": 0.9, "d2": 0.5}, "q2": {"d1": 1.5}}
-JUDGED = {"q1": {"d2": 1}, "q2": {"d1": 2, "d2": 0}}
-
-
-@pytest.mark.parametrize("indent", [None, 2])
-def test_runs_and_qrels_as_one_object(indent, folder, capsys):
-    (folder / "run.json").write_text(json.dumps(RUN, indent=indent))
-    (folder / "qrels.json").write_text(json.dumps(JUDGED, indent=indent))
-    (folder / "qrels.txt").write_text("q1 0 d2 1\nq2 0 d1 2\nq2 0 d2 0\n")
-    (folder / "run.trec").write_text("q1 Q0 d1 1 0.9 t\nq1 Q0 d2 2 0.5 t\nq2 Q0 d1 1 1.5 t\n")
-
-    def measures(run_file, qrels_file):
-        capsys.readouterr()
-        assert run(["eval", run_file, qrels_file, "-m", "nDCG@10 AP", "--quiet"]) == 0
-        return capsys.readouterr().out
-
-    expected = measures("run.trec", "qrels.txt")
-    assert "nDCG@10\t0.8155" in expected  # (0.6309 + 1) / 2
-    for command in (["run.json", "qrels.txt"], ["--run", "run.json", "--qrels", "qrels.txt"]):
-        assert measures(follow_hint(["eval", *command], capsys), "qrels.txt") == expected
-    for command in (["run.trec", "qrels.json"], ["--run", "run.trec", "--qrels", "qrels.json"]):
-        assert measures("run.trec", follow_hint(["eval", *command], capsys)) == expected
 
 
 def test_a_run_between_commas(folder, capsys):

@@ -9,6 +9,7 @@ import pytest
 
 from denserk.commands.app import run
 from denserk.config.formats import TrainingFormat
+from denserk.io.training import WRITTEN
 from tests.support.finetuning import log_of
 from tests.support.tiny_models import without_dropout
 from tests.support.training_examples import jsonl, words
@@ -68,7 +69,7 @@ def test_copies_of_a_passage_that_the_qrels_judge_relevant_are_not_mined(collect
     assert "text of a positive: 2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("form", list(TrainingFormat))
+@pytest.mark.parametrize("form", WRITTEN)
 def test_convert_writes_no_positive_as_a_negative(collection, capsys, form):
     negatives = ["p1", "p2", "p3", "p4", "p5"]
     jsonl(collection / "train.jsonl", [example(["p1"], negatives)])

@@ -12,18 +12,21 @@ from denserk.io.vector_formats import map_flat
 from tests.support.index_folders import flat_folder, found, names_of, whole_numbers
 
 
-def by_hand(ids, vectors, query, settings, metric, qid):
+def by_hand(ids, vectors, query, settings, metric, qid, excluded=()):
     """Everything scored, renamed, deduplicated, sorted and cut."""
     best: dict[str, float] = {}
     for docid, vector in zip(ids, vectors, strict=True):
         name = docid.split("#")[0] if settings.max_passage else docid
         score = query @ vector if metric is Metric.INNER else -np.square(query - vector).sum()
+        if docid in excluded or name in excluded:
+            continue
         best[name] = max(best.get(name, -np.inf), float(score))
     if settings.remove_query:
         best.pop(qid, None)
     return sorted(best.items(), key=lambda hit: hit[::-1], reverse=True)[: settings.kept]
 
 
+@pytest.mark.parametrize("excludes", [False, True])
 @pytest.mark.parametrize("metric", Metric)
 @pytest.mark.parametrize(
     "options",
@@ -34,7 +37,7 @@ def by_hand(ids, vectors, query, settings, metric, qid):
         {"hits": 2, "max_passage": True, "max_passage_hits": 20},
     ],
 )
-def test_every_option_ranks_as_by_hand(tmp_path, options, metric):
+def test_every_option_ranks_as_by_hand(tmp_path, options, metric, excludes):
     vectors, queries = whole_numbers(1, 120, 3), whole_numbers(2, 10, 3)
     ids = [f"d{n % 40}#{n // 40}" for n in range(120)]
     qids = [f"d{n}#0" for n in range(10)]
@@ -42,10 +45,51 @@ def test_every_option_ranks_as_by_hand(tmp_path, options, metric):
     flat_folder(tmp_path / "i", ids, vectors, metric=metric)
     names = PassageIds([Part("i", tmp_path / "i" / "docid", len(ids))])
     index = ExactIndex(*map_flat(tmp_path / "i" / "index"))
-    hits = found(Searcher(index, names, settings), qids, queries)
+    searcher = Searcher(index, names, settings)
+    excluded = {}
+    if excludes:  # of each query the best passages and one document, of half of the queries
+        for qid, query in list(zip(qids, queries, strict=True))[::2]:
+            best = by_hand(ids, vectors, query, SearchSettings(hits=12), metric, qid)
+            excluded[qid] = {*(docid for docid, _ in best[:10]), "d3", "unknown"}
+        searcher.exclude(excluded)
+    hits = found(searcher, qids, queries)
     assert list(hits) == qids
     for qid, query in zip(qids, queries, strict=True):
-        assert hits[qid] == by_hand(ids, vectors, query, settings, metric, qid)
+        expected = by_hand(ids, vectors, query, settings, metric, qid, excluded.get(qid, ()))
+        assert hits[qid] == expected
+
+
+class ListedIndex:
+    """An index that answers every query with its first rows, as Lucene does, in its own order."""
+
+    is_exhaustive = False
+    dimension = 0
+    breadth = ()
+
+    def __init__(self, size):
+        self.scores = np.arange(size, 0, -1, dtype=np.float32)
+
+    def __len__(self):
+        return len(self.scores)
+
+    def search(self, queries, depth):
+        rows = np.tile(np.arange(depth), (len(queries), 1))
+        return self.scores[rows], rows
+
+
+@pytest.mark.parametrize("engine_order", [False, True])
+def test_excluded_passages_do_not_shorten_the_list(engine_order):
+    ids = [f"d{row}" for row in range(50)]
+    settings = SearchSettings(hits=5, remove_query=True)
+    searcher = Searcher(ListedIndex(50), names_of(ids), settings, engine_order=engine_order)
+    searcher.exclude({"a": {f"d{row}" for row in range(30)}, "d2": {"d0"}})
+    texts = np.array(["a", "b", "c"], object)
+    hits = found(searcher, ["a", "b", "d2"], texts)
+    assert [docid for docid, _ in hits["a"]] == ["d30", "d31", "d32", "d33", "d34"]
+    assert [docid for docid, _ in hits["b"]] == ["d0", "d1", "d2", "d3", "d4"]
+    # as in Pyserini's runs, the query itself is removed from the hits that Lucene returns
+    own_removed = ["d1", "d3", "d4", "d5"] if engine_order else ["d1", "d3", "d4", "d5", "d6"]
+    assert [docid for docid, _ in hits["d2"]] == own_removed
 
 
 def test_scores_of_ties():

@@ -66,8 +66,9 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     "JSON: `anchor`, `positive`, `negative`, or `query` with `label`": lines(
         {"anchor": "q", "positive": "a"}
     ),
-    "JSON: one object of scores or grades by query and passage (not read yet)": lines(
-        {"q1": {"d1": 2.5}}
+    "JSON: one object of scores or grades by query and passage": lines({"q1": {"d1": 2.0}}),
+    "JSON: one object with `queries`, `corpus` and `relevant_docs`": lines(
+        {"queries": {"q1": "who"}, "corpus": {"d1": "one"}, "relevant_docs": {"q1": ["d1"]}}
     ),
     "JSON: query, passage, and score or rank": lines({"topic": "q1", "docno": "d1", "score": 2.5}),
     "JSON: query, passage and grade, or BEIR's names": lines(
@@ -80,12 +81,24 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     "JSON: `question`, `query`, `query_text`, `query_id` or `qid`": lines(
         {"query_id": "1", "query": "who"}
     ),
+    "JSON: one object with a record for each id, with `text` or `contents`": lines(
+        {"d1": {"title": "head", "text": "one"}, "d2": {"title": "", "text": "two"}}
+    ),
+    "JSON: one object with a text for each id, of which one has a digit": lines(
+        {"q1": "who", "q2": "what"}
+    ),
     "JSON: one object with a record for each query id": '{\n"0": {"question": "who"}}\n',
     "JSON: `contents`, `docid`, `passage_id`, or `title` with `text`": lines(
         {"id": "d1", "contents": "one"}
     ),
     "JSON: `title` alone": lines({"id": "1", "title": "who"}),
     "JSON: `text` alone": lines({"_id": "1", "text": "one"}),
+    "XML with `<topic>`, or tags of `<top>`": (
+        "<topics>\n<topic number='1'><query>who</query></topic>\n</topics>\n"
+    ),
+    "a header: query, passage, and clicks or count, between tabs or commas": (
+        "query,url,clicks\nwho is,d1,3\n"
+    ),
     "a header: query, passage, and score or rank": "docid qid score\nd1 q1 2.5\n",
     "a header: query, passage and label, above texts": (
         "query\tpassage\tlabel\nwho is\tone two\t1\n"
@@ -119,13 +132,13 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     "three ids between tabs": "q1\td1\td2\n",
     "three columns between tabs": "d1\thead\tone two\n",
     "three columns between tabs, above lines of other widths": "d1\thead\tone\nd2\tone\n",
+    "an id with a digit, a colon and a text in every line": "wt09-1:obama family tree\n2:who\n",
 }
 # examples that a rule takes for its kinds although the reader of the kind reports an error
 BROKEN = {
     "Parquet",
     "a NumPy array",
     "a pickle, or a name in `.pkl` or `.pickle`",
-    "JSON: one object of scores or grades by query and passage (not read yet)",
     "JSON: `query-id` and `corpus-id`",
     "JSON: `qid` and `docid` without a text",
     "a header of training data, above lines of several widths",
@@ -223,6 +236,7 @@ def test_runs_and_qrels_may_begin_with_comments(text, kind, comment, tmp_path):
 
 
 OF_A_KIND = [
+    ("JSON: one object with an object or a list for each query", '{"q1": ["d1"]}\n', Kind.RUN),
     ("JSON of other keys", '{"a": 1}\n', Kind.RUN),
     ("JSON: an object on several lines", '{\n"1": 2}\n', Kind.QUERIES),
     ("six columns or more", "a b c d e f g\n", Kind.RUN),

@@ -55,7 +55,14 @@ SAMPLES = (
     b'answer,label,question\n"a, b",1,who\n',
     b'{"positive": "a", "anchor": "q"}\n{"anchor": "r", "positive": "b"}\n',
     b'{"q1": {"d1": 0.5, "d2": 1}}',
+    b'{"q1": "who runs", "q2": "what"}',
+    b'{"d1": {"title": "h", "text": "a"}, "d2": {"text": "b"}}',
+    b'{"queries": {"q1": "who"}, "corpus": {"d1": "a"}, "relevant_docs": {"q1": ["d1"]}}',
     b"<topics><topic><number>1</number><query>a</query></topic></topics>",
+    b"<top>\n<num> Number: 1\n<title> a\n<desc> Description:\nb\n</top>\n",
+    b"1:who runs\n2:what\n",
+    b'query,url,clicks\nwho runs,d1,3\n"what, now",d2,1\n',
+    b"qid\tdocid\tcount\nq1\td1\t3\n",
     b"main\tMSR\t2012\t0001\t5.000\ta plane\tan air plane\n",
 )
 PIECES = (

@@ -46,6 +46,7 @@ def queries(path, *given):
             RunFormat.TREC,
             {"#1": {"a": 2, "b": 1}},
         ),
+        ('{"q": {"a": 1, "b": 2.5}, "r": {}}', RunFormat.JSON, {"q": {"a": 1, "b": 2.5}}),
         (
             '{ "mteb_model_meta": 0,\n"en": {"a": {"q": {"b": 1}, "r": {}}, "b": {"s": {"a": 2}}}}',
             RunFormat.MTEB,
@@ -178,6 +179,7 @@ def test_written_lines(tmp_path):
         RunFormat.JSONL: '{"qid":"q%d","docid":"a\\"%s","rank":1,"score":100}\n'
         '{"qid":"q%d","docid":"b","rank":2,"score":0.123456789}\n'
         '{"qid":"r","docid":"a","rank":1,"score":-2}\n',
+        RunFormat.JSON: '{"q%d":{"a\\"%s":100.0,"b":0.123456789},"none":{},"r":{"a":-2.0}}\n',
         RunFormat.MTEB: '{"mteb_model_meta":{"model_name":"t%","revision":null},"default":{"test":'
         '{"q%d":{"a\\"%s":100.0,"b":0.123456789},"none":{},"r":{"a":-2.0}}}}\n',
     }

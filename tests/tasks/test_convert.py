@@ -15,7 +15,7 @@ from denserk.io.manifest import Kind as ManifestKind
 from denserk.io.manifest import Manifest, write_manifest
 from denserk.io.pretraining_text import Expansion
 from denserk.io.runs import read_run
-from denserk.io.training import read_training
+from denserk.io.training import WRITTEN, read_training
 from denserk.io.vectors import open_vectors
 from denserk.models.checkpoints import read_weights
 from denserk.models.model_folder import read_model_folder
@@ -167,7 +167,7 @@ def filled(toy, tmp_path):
     return examples
 
 
-@pytest.mark.parametrize("form", TrainingFormat)
+@pytest.mark.parametrize("form", WRITTEN)
 def test_training_by_id_is_filled_from_the_collection(form, filled):
     first, second = filled("q1\td3\td1\nq1\td3\td2\nq2\td1\td4\n", form)
     assert [len(first.negatives), len(second.negatives)] == [2, 1]

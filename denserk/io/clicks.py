@@ -1,0 +1,199 @@
+"""Click logs: how often passages were clicked for queries, and the judgments made of them.
+
+A log is a table between tabs or commas under a header: query id or query, passage id or URL, and
+number of clicks. Rows of one query and passage are added up, so a log is held in memory.
+"""
+
+import hashlib
+import logging
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from denserk.errors import InputError
+from denserk.io import column_names, files
+from denserk.io.column_names import Column, Header, Table
+from denserk.io.json_records import identifier
+from denserk.records import Candidate, Qrel, Query, TrainingExample
+
+logger = logging.getLogger(__name__)
+
+EXPECTED = "a header of query or query_id, docid or url, and clicks or count"
+COUNT = re.compile(r"([0-9]{1,18})(\.0*)?")
+ONE_CLICK = (1,)  # the thresholds of grades by default: a clicked passage has grade 1
+ID_DIGITS = 16  # of the hash that is the id of a query
+
+
+class QueryClicks(NamedTuple):
+    """A query, and how often its passages were clicked; without a text where the log has ids."""
+
+    qid: str
+    text: str
+    counts: Mapping[str, int]
+
+
+def clicks_header(line: str) -> Header | None:
+    """Return the header of a click log, between tabs or commas; None for another line.
+
+    >>> clicks_header("query,url,clicks").columns[2]
+    <Column.COUNT: 'count'>
+    """
+    return column_names.recognise_header(line.split(_delimiter(line)), Table.CLICKS)
+
+
+def is_click_log(source: str, given_format: str | None) -> bool:
+    """Return whether a source is a click log: by its format, if that is given, or its header."""
+    if given_format is not None or not Path(source).is_file():
+        return given_format == "clicks"
+    with files.open_ahead(source) as (data, _):
+        return clicks_header(files.first_line(data).decode("utf-8", "replace")) is not None
+
+
+def _delimiter(line: str) -> str:
+    return "\t" if "\t" in line else ","
+
+
+def query_id(text: str) -> str:
+    """Return the id of a query that has a text alone: the same in every log.
+
+    >>> query_id("when does the moon rise")
+    'qed48fca69c1885b9'
+    """
+    return f"q{hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]}"
+
+
+def read_clicks(source: str | Path, handle: BinaryIO | None = None) -> Iterator[QueryClicks]:
+    """Yield the queries of a click log in the order of their first rows."""
+    lines = files.read_text_lines(source, handle)
+    first_line, lines = files.peek((line, text) for line, text in lines if text.strip())
+    line, text = first_line or (1, "")
+    header = clicks_header(text)
+    if header is None:
+        raise InputError(source, line, f"the columns {text[:60]!r}", EXPECTED)
+    column_names.log_header(header, source, line)
+    log = _ClickLog(source)
+    next(lines)
+    for row in _rows(lines, header, _delimiter(text), source):
+        log.add(*row)
+    return log.queries(has_ids=Column.QUERY_ID in header.columns)
+
+
+class _Row(NamedTuple):
+    """A row of a click log."""
+
+    line: int
+    qid: str  # empty without a column of ids
+    text: str
+    docid: str
+    clicks: int
+
+
+def _rows(lines: files.Lines, header: Header, delimiter: str, source: str | Path) -> Iterator[_Row]:
+    """Yield the rows under the header of a click log."""
+    rows: Iterable[tuple[int, list[str]]]
+    if delimiter == ",":
+        rows = files.read_rows(lines, source, delimiter, EXPECTED)
+    else:
+        rows = ((line, text.split(delimiter)) for line, text in lines)
+    for line, cells in rows:
+        if len(cells) != len(header.columns):
+            expected = f"{len(header.columns)}: {', '.join(header.names)}"
+            raise InputError(source, line, files.columns(len(cells)), expected)
+        if header.is_quoted and delimiter != ",":
+            cells = [files.unquote(cell) for cell in cells]
+        values = dict(zip(header.columns, map(str.strip, cells), strict=True))
+        count = COUNT.fullmatch(values[Column.COUNT])
+        if count is None:
+            found = f"the count {values[Column.COUNT][:40]!r}"
+            raise InputError(source, line, found, "a whole number of clicks")
+        docid = identifier(values[Column.PASSAGE_ID], source, line, "passage")
+        qid = values.get(Column.QUERY_ID, "")
+        yield _Row(line, qid, values.get(Column.QUERY, ""), docid, int(count[1]))
+
+
+class _ClickLog:
+    """Clicks added up by query and passage."""
+
+    def __init__(self, source: str | Path) -> None:
+        self._source = source
+        self._counts: dict[str, dict[str, int]] = {}
+        self._texts: dict[str, str] = {}
+        self._lines: dict[str, int] = {}  # of the first row of each query
+
+    def add(self, line: int, qid: str, text: str, docid: str, count: int) -> None:
+        """Add a row; rows of a query id have one text."""
+        key = qid or text
+        if not key:
+            raise InputError(self._source, line, "an empty query", "a query or its id")
+        self._lines.setdefault(key, line)
+        first_text = self._texts.setdefault(key, text)
+        if text != first_text:
+            found = f"query {qid} with the text {text[:60]!r}, and {first_text[:60]!r} above"
+            raise InputError(self._source, line, found, "one text of a query")
+        counts = self._counts.setdefault(key, {})
+        counts[docid] = counts.get(docid, 0) + count
+
+    def queries(self, *, has_ids: bool) -> Iterator[QueryClicks]:
+        """Yield the queries; where none of them has a blank, a column `query` holds ids."""
+        are_texts = any(len(text.split()) > 1 for text in self._texts.values())
+        for key, counts in self._counts.items():
+            if has_ids or not are_texts:
+                qid = identifier(key, self._source, self._lines[key], "query")
+                yield QueryClicks(qid, self._texts[key] if has_ids else "", counts)
+            else:
+                yield QueryClicks(query_id(key), key, counts)
+
+
+def clicked_queries(source: str | Path, handle: BinaryIO | None = None) -> Iterator[Query]:
+    """Yield the queries of a click log, which must have their texts."""
+    for query in read_clicks(source, handle):
+        if not query.text:
+            raise InputError(source, None, f"query {query.qid} without a text", "a column query")
+        yield Query(query.qid, query.text)
+
+
+def clicked_qrels(
+    source: str | Path, thresholds: Sequence[int] = ONE_CLICK, handle: BinaryIO | None = None
+) -> Iterator[Qrel]:
+    """Yield the judgments of a click log: the grade is the number of thresholds that clicks reach.
+
+    Fewer clicks than the first threshold are no judgment; how many there are is reported.
+    """
+    written = left_out = 0
+    for query in read_clicks(source, handle):
+        for docid, count in query.counts.items():
+            grade = bisect_right(thresholds, count)
+            if grade:
+                written += 1
+                yield Qrel(query.qid, docid, grade)
+            else:
+                left_out += 1
+    _report_left_out(source, written, left_out, thresholds)
+
+
+def clicked_examples(
+    source: str | Path, thresholds: Sequence[int] = ONE_CLICK, handle: BinaryIO | None = None
+) -> Iterator[TrainingExample]:
+    """Yield the queries of a click log with the passages that reach the first threshold."""
+    written = left_out = 0
+    for query in read_clicks(source, handle):
+        docids = [docid for docid, count in query.counts.items() if count >= thresholds[0]]
+        written += len(docids)
+        left_out += len(query.counts) - len(docids)
+        if docids:
+            yield TrainingExample(query.qid, query.text, tuple(map(Candidate, docids)), ())
+    _report_left_out(source, written, left_out, thresholds)
+
+
+def _report_left_out(
+    source: str | Path, written: int, left_out: int, thresholds: Sequence[int]
+) -> None:
+    """Report passages that were clicked too rarely; raise an InputError if all of them were."""
+    least = f"{thresholds[0]:,} clicks"
+    if not written:
+        raise InputError(source, None, f"no passage with {least}", "one that reaches click-grades")
+    if left_out:
+        name = files.display_name(source)
+        logger.info(f"{name}: left out, below {least}: {left_out:,} passages of queries")

@@ -1,0 +1,108 @@
+"""Passages that are removed from the hits of single queries, such as BRIGHT's `excluded_ids`."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from itertools import chain
+from pathlib import Path
+
+from denserk.errors import InputError, MismatchError
+from denserk.io import files, json_objects, unread_files
+from denserk.io.column_names import Column, Table, column_of
+from denserk.io.detection import is_object_by_query
+from denserk.io.file_head import FileHead
+from denserk.io.json_records import Fields
+from denserk.io.topics import read_queries
+from denserk.records import EXCLUDED_IDS, Query
+
+logger = logging.getLogger(__name__)
+
+Exclusions = Mapping[str, AbstractSet[str]]  # ids of passages by query id
+EXPECTED = (
+    f"2 columns: query id, passage id; or JSON queries with {EXCLUDED_IDS}; or {{query: [ids]}}"
+)
+
+
+def read_exclusions(source: str) -> Exclusions:
+    """Read the passages that are removed for each query, of a file."""
+    with files.open_ahead(source, part="queries") as (data, handle):
+        unread_files.reject_binary(data, source, Table.QRELS)
+        head = FileHead(data, Path(source).name)
+        excluded: Exclusions
+        if head.record is None:
+            excluded = _of_columns(files.read_text_lines(source, handle), source)
+        elif is_object_by_query(head) and not head.line.lstrip().startswith("["):
+            lists = json_objects.read_lists(files.read_all(handle, source), source, EXPECTED)
+            excluded = {qid: frozenset(docids) for qid, docids in lists}
+        else:
+            excluded = listed_exclusions(read_queries(source), source)
+    if not excluded:
+        raise InputError(source, None, "no passages to exclude", EXPECTED)
+    return excluded
+
+
+def _of_columns(lines: files.Lines, source: str) -> dict[str, set[str]]:
+    """Return the passages of lines of query id and passage id, perhaps under a header."""
+    excluded: dict[str, set[str]] = {}
+    is_first = True
+    for line, text in lines:
+        cells = text.split()
+        if not cells:
+            continue
+        columns = [column_of(cell, Table.QRELS) for cell in cells]
+        is_header = is_first and columns == [Column.QUERY_ID, Column.PASSAGE_ID]
+        is_first = False
+        if is_header:
+            continue
+        if len(cells) != 2:
+            raise InputError(source, line, files.columns(len(cells)), EXPECTED)
+        qid, docid = cells
+        excluded.setdefault(qid, set()).add(docid)
+    return excluded
+
+
+def listed_exclusions(queries: Iterable[Query], source: str) -> dict[str, frozenset[str]]:
+    """Return the passages that queries list themselves, of the queries that do."""
+    excluded = {}
+    for query in queries:
+        docids = Fields(query.extra, source, None).identifiers(EXCLUDED_IDS)
+        if docids:
+            excluded[query.qid] = frozenset(docids)
+    return excluded
+
+
+def chosen_exclusions(
+    queries: Iterable[Query],
+    topics: str,
+    given: Exclusions,
+    source: str,
+    *,
+    use_listed: bool,
+) -> dict[str, AbstractSet[str]]:
+    """Return the passages that are removed for some queries: given ones, and those they list.
+
+    Reports how many there are; `topics` names the queries and `source` what is given.
+    """
+    searched = {query.qid: query for query in queries}
+    excluded: dict[str, AbstractSet[str]] = {}
+    if use_listed:
+        excluded |= listed_exclusions(searched.values(), topics)
+        if excluded:
+            hint = "--set exclude-listed=false keeps them"
+            logger.info(f"{_counted(topics, excluded)} ({EXCLUDED_IDS}; {hint})")
+    if given:
+        known = {qid: docids for qid, docids in given.items() if qid in searched}
+        if not known:
+            example = next(iter(given))
+            message = f"{source} excludes passages of queries such as {example}, none is searched"
+            raise MismatchError(message, "name the exclusions of these queries")
+        logger.info(_counted(source, known))
+        for qid, docids in known.items():
+            excluded[qid] = frozenset(docids) | excluded.get(qid, frozenset())
+    return excluded
+
+
+def _counted(source: str, excluded: Exclusions) -> str:
+    count = len(list(chain.from_iterable(excluded.values())))
+    name = files.display_name(source)
+    return f"{name}: {count:,} passages are excluded, for {len(excluded):,} queries"
