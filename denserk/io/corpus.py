@@ -1,13 +1,16 @@
 """Passages of a corpus: read, find by id, check the ids, write.
 
-A corpus is JSON lines or an array, a tab-separated file, Parquet, a folder, or a named collection.
+A corpus is JSON lines or an array, a table between tabs or commas, Parquet, documents of TREC, text
+files, a folder of such files, or a named collection.
 """
 
 import logging
+import shlex
 from array import array
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, dropwhile, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -17,28 +20,39 @@ import orjson
 
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
-from denserk.io import column_names, data_sets, detection, files, json_records, unread_files
+from denserk.io import (
+    column_names,
+    data_sets,
+    detection,
+    files,
+    json_records,
+    record_fields,
+    text_files,
+    trec_documents,
+    unread_files,
+)
 from denserk.io.column_names import Column, Header, Table
 from denserk.io.detection import CORPUS_KEYS
 from denserk.io.file_head import FileHead
-from denserk.io.json_records import Numbered, RecordKeys
+from denserk.io.json_records import Numbered, RecordKeys, UsedKeys
 from denserk.io.manifest import NAME as MANIFEST
-from denserk.io.tables import is_table
+from denserk.io.record_fields import FIRST_RECORDS, OTHER_FIELDS, SHORTEST_TEXT, MadeIds
+from denserk.io.tables import HUB, is_table
 from denserk.records import NO_FIELDS, Passage, Query
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-ENDINGS = (".json", ".jsonl", ".tsv")
+ENDINGS = (".json", ".jsonl", ".tsv", ".csv")
+COMPRESSED = (".z", ".0z", ".1z", ".2z")  # by `compress`, as files of the TREC disks are
 COLUMNS = {
     CorpusFormat.MARCO: ("id", "text"),
     CorpusFormat.MARCO_TITLES: ("id", "title", "text"),
     CorpusFormat.DPR: ("id", "text", "title"),  # under a header, quoted as CSV
 }
 KEYS = CORPUS_KEYS | dict.fromkeys(COLUMNS, RecordKeys(("id",), ("text",), "title"))
-WRITTEN = tuple(
-    corpus_format for corpus_format in CorpusFormat if corpus_format is not CorpusFormat.FLAG
-)
+READ_ONLY = (CorpusFormat.FLAG, CorpusFormat.CSV, CorpusFormat.TREC, CorpusFormat.TEXT)
+WRITTEN = tuple(corpus_format for corpus_format in CorpusFormat if corpus_format not in READ_ONLY)
 
 Record = TypeVar("Record", Passage, Query)
 
@@ -49,33 +63,78 @@ def read_passages(
     """Yield the passages of a corpus, in its order, in constant memory; reject one without any.
 
     The source is a file; a folder (of BEIR: its corpus.jsonl; else Parquet, or all of its .json,
-    .jsonl and .tsv files, sorted by name); "-"; `irds:NAME`; `beir:NAME`; `hf:NAME`. Anserini's
-    `contents` are split into `fields`.
+    .jsonl, .tsv and .csv files, sorted by name; else .txt and .md files or documents of TREC, also
+    in subfolders); "-"; `irds:NAME`; `beir:NAME`; `hf:NAME`. Anserini's `contents` are split into
+    `fields`. Where ids are made of the texts, equal passages are one.
     """
+    made_ids = MadeIds()
     passage_count = empty_count = 0
-    for passage in _passages_of_source(source, settings, fields):
+    for passage in _passages_of_source(source, settings, fields, made_ids):
         passage_count += 1
         if not passage.text.strip() and not passage.title.strip():
             empty_count += 1
         yield passage
     if not passage_count:
         raise InputError(source, None, "no passages", "at least one")
+    name = files.display_name(source)
     if empty_count:
-        name = files.display_name(source)
         logger.info(f"{name}: {empty_count:,} of {passage_count:,} passages are empty")
+    if made_ids.repeats:
+        logger.info(
+            f"{name}: {made_ids.repeats:,} passages with the title and text of an earlier one "
+            "are left out"
+        )
 
 
 def _passages_of_source(
-    source: str, settings: CorpusSettings, fields: Sequence[str] | None
+    source: str, settings: CorpusSettings, fields: Sequence[str] | None, made_ids: MadeIds
 ) -> Iterator[Passage]:
     """Return the passages of a table, a dataset's name, a file or a folder."""
     if is_table(source, "corpus"):
-        return read_corpus_file(source, settings, fields)
+        return read_corpus_file(source, settings, fields, made_ids)
     dataset = data_sets.locate(source)
     if dataset.irds is not None:
         return iter(data_sets.irds_passages(dataset.irds))
-    paths = corpus_files(dataset.path) if dataset.path.is_dir() else [dataset.path]
-    return chain.from_iterable(read_corpus_file(path, settings, fields) for path in paths)
+    paths = [dataset.path]
+    if dataset.path.is_dir():
+        is_of_documents = settings.corpus_format in (CorpusFormat.TEXT, CorpusFormat.TREC)
+        paths = [] if is_of_documents else table_files(dataset.path)
+        if not paths:
+            return _folder_of_documents(dataset.path, settings)
+    return chain.from_iterable(read_corpus_file(path, settings, fields, made_ids) for path in paths)
+
+
+def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
+    """Return settings that name the fields which are used, for a corpus without a known format.
+
+    What is recorded with an index is then read again in the same way. Other settings, and those of
+    a corpus that can be read only once or is on the hub, stay as they are.
+    """
+    if source == files.STREAM or source.startswith(HUB):
+        return settings
+    path: str | Path = source
+    if not is_table(source, "corpus"):
+        dataset = data_sets.locate(source)
+        if dataset.irds is not None or files.is_special(dataset.path):
+            return settings
+        path = dataset.path
+        if dataset.path.is_dir():
+            path = next(iter(table_files(dataset.path)), "")
+    if not path:
+        return settings
+    with files.open_ahead(path, part="corpus") as (data, handle):
+        file = _CorpusFile(path, FileHead(data, Path(path).name), handle, settings)
+        used_fields = file.records().used_fields if file.has_records else None
+    if used_fields is None:
+        return settings
+    _log_fields(path, settings, used_fields)
+    return replace(
+        settings,
+        id_field=used_fields.id or "",
+        text_field=used_fields.text,
+        title_field=used_fields.title,
+        docid_field=None,
+    )
 
 
 def find_records(
@@ -94,8 +153,11 @@ def find_records(
     return record_by_id
 
 
-def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
-    """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name."""
+def table_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
+    """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name.
+
+    There may be none.
+    """
     beir_file = data_sets.plain_or_packed(folder, "corpus.jsonl")
     if beir_file is not None:
         return [beir_file]
@@ -105,17 +167,48 @@ def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]
         is_hidden = name.startswith(".")
         if has_ending and not is_hidden and name != MANIFEST and (folder / name).is_file():
             paths.append(folder / name)
-    if paths:
-        return paths
-    expected = f"{', '.join(f'*{ending}' for ending in endings)} files, perhaps with .gz"
-    unread = unread_files.unread_folder(folder)
-    if unread is not None:
-        raise unread.error(folder, None, expected)
-    raise UsageError(f"{folder} holds no corpus", expected)
+    return paths
+
+
+def _folder_of_documents(folder: Path, settings: CorpusSettings) -> Iterator[Passage]:
+    """Return the passages of a folder of text files, or of documents of TREC."""
+    present = text_files.walk(folder)
+    text_paths = []
+    if settings.corpus_format is not CorpusFormat.TREC:
+        text_paths = [
+            path for path in present.paths if text_files.is_named(path, *text_files.TEXT_ENDINGS)
+        ]
+    are_texts = settings.corpus_format is CorpusFormat.TEXT
+    if text_paths and (are_texts or not _is_trec_file(text_paths[0])):
+        unread = len(present.paths) - len(text_paths)
+        text_files.report_skipped(folder, present.skipped, unread)
+        return text_files.read_documents(folder, text_paths)
+    compressed = [path for path in present.paths if path.name.lower().endswith(COMPRESSED)]
+    trec_paths = [path for path in present.paths if _is_trec_file(path)]
+    if compressed and not are_texts:
+        hint = f"uncompress all: gunzip -r {shlex.quote(str(folder))}"
+        raise InputError(compressed[0], None, "a file of `compress`", "text, or gzip", hint)
+    if are_texts or not trec_paths:
+        expected = f"{', '.join(f'*{ending}' for ending in ENDINGS)}, *.txt or *.md files"
+        unread_file = unread_files.unread_folder(folder)
+        if unread_file is not None:
+            raise unread_file.error(folder, None, expected)
+        raise UsageError(f"{folder} holds no corpus", f"{expected}, perhaps with .gz")
+    text_files.report_skipped(folder, present.skipped, len(present.paths) - len(trec_paths))
+    return chain.from_iterable(read_corpus_file(path, settings) for path in trec_paths)
+
+
+def _is_trec_file(path: Path) -> bool:
+    """Return whether a file begins as documents of TREC do."""
+    with files.open_ahead(path, 1 << 13) as (data, _):
+        return detection.is_trec_document(FileHead(data, path.name))
 
 
 def read_corpus_file(
-    path: str | Path, settings: CorpusSettings = DETECTED, fields: Sequence[str] | None = None
+    path: str | Path,
+    settings: CorpusSettings = DETECTED,
+    fields: Sequence[str] | None = None,
+    made_ids: MadeIds | None = None,
 ) -> Iterator[Passage]:
     """Yield the passages of one file ("-" is standard input); see `read_passages`."""
     with files.open_ahead(path, part="corpus") as (data, handle):
@@ -123,10 +216,14 @@ def read_corpus_file(
         if not head.line:
             return
         file = _CorpusFile(path, head, handle, settings)
-        keys_by_format, rows = file.columns() if file.has_columns else file.json_records()
-        corpus_format, records = json_records.read_records(
-            rows, keys_by_format, settings.corpus_format, path, "corpus"
-        )
+        if not file.has_records:
+            yield from file.documents()
+            return
+        corpus_format, used_fields, records = file.records()
+        if used_fields is not None:
+            _log_fields(path, settings, used_fields)
+            if used_fields.id is None:
+                records = _with_made_ids(records, made_ids or MadeIds())
         delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
         for line, docid, text, title, extra in records:
             passage = Passage(docid, text, title, extra or NO_FIELDS)
@@ -135,11 +232,32 @@ def read_corpus_file(
             yield passage
 
 
-class _Rows(NamedTuple):
-    """Records of passages, and the keys of the formats that they may have."""
+def _log_fields(path: str | Path, settings: CorpusSettings, used_fields: UsedKeys) -> None:
+    """Report the fields that were chosen, and ids that are made; not what was named."""
+    name = files.display_name(path)
+    description = record_fields.describe_fields(used_fields)
+    if settings.text_field is None:
+        logger.info(f"{name}: corpus ({description}); {OTHER_FIELDS}")
+    elif used_fields.id is None and settings.id_key is None:
+        logger.info(f"{name}: corpus ({description})")
 
-    keys_by_format: Mapping[CorpusFormat, RecordKeys]
-    records: Iterator[Numbered]
+
+def _with_made_ids(
+    records: Iterable[json_records.Record], made_ids: MadeIds
+) -> Iterator[json_records.Record]:
+    """Yield records with ids of their texts, equal ones once."""
+    for line, _, text, title, extra in records:
+        docid = made_ids.make(title, text)
+        if docid is not None:
+            yield line, docid, text, title, extra
+
+
+class _Records(NamedTuple):
+    """Records of passages: their format, or the fields that were chosen without one."""
+
+    format: CorpusFormat | None
+    used_fields: UsedKeys | None
+    records: Iterator[json_records.Record]
 
 
 class _CorpusFile(NamedTuple):
@@ -151,19 +269,105 @@ class _CorpusFile(NamedTuple):
     settings: CorpusSettings
 
     @property
-    def has_columns(self) -> bool:
+    def _format(self) -> CorpusFormat | None:
+        """The format that was named or is detected; None if only the records decide it."""
+        named_format = self.settings.corpus_format
+        return named_format or detection.format_of(self.head, CorpusFormat)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the file has records with fields; otherwise it is documents."""
+        return self._format not in (CorpusFormat.TREC, CorpusFormat.TEXT)
+
+    def documents(self) -> Iterator[Passage]:
+        """Yield the documents of TREC, or the one that the file is."""
+        self._refuse_fields()
+        unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
+        if self._format is CorpusFormat.TREC:
+            yield from trec_documents.read_documents(self.handle, self.path)
+            return
+        data = files.read_all(self.handle, self.path)
+        docid = text_files.id_of_name(Path(self.path).name)
+        yield text_files.document_of(data, self.path, docid)
+
+    def _refuse_fields(self) -> None:
+        """Raise a UsageError for fields of documents, which have none."""
+        settings = self.settings
+        names = (settings.text_field, settings.title_field, settings.id_key)
+        if any(name is not None for name in names):
+            message = f"{self.path} is {self._format} documents, which have no fields to name"
+            raise UsageError(message, "leave out --id-field, --text-field and --title-field")
+
+    def records(self) -> _Records:
+        """Return the records of JSON, or of a table."""
+        if self._is_csv:
+            return self._by_fields(self._csv_rows())
+        return self._columns() if self._has_columns else self._json_records()
+
+    @property
+    def _is_csv(self) -> bool:
+        """Whether the file is CSV: by its name, its header, or a field that was named."""
+        if self.settings.corpus_format is not None:
+            return self.settings.corpus_format is CorpusFormat.CSV
+        has_field = self.settings.text_field in self.head.csv_cells
+        return has_field or self._format is CorpusFormat.CSV
+
+    @property
+    def _has_columns(self) -> bool:
         """Whether the file has columns between tabs; otherwise it is JSON."""
         corpus_format = self.settings.corpus_format
         if corpus_format is None:
             return self.head.record is None
         return corpus_format in COLUMNS
 
-    def json_records(self) -> _Rows:
+    def _json_records(self) -> _Records:
         """Return the records of JSON lines, or of an array."""
         rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
-        return _Rows(self._with_docid_field(CORPUS_KEYS), rows)
+        first_row, rows = files.peek(rows)
+        if first_row is None:
+            return _Records(None, None, iter(()))
+        keys_by_format = self._with_named_fields(CORPUS_KEYS)
+        _, first_record = first_row
+        is_known = self.settings.corpus_format is not None or any(
+            keys.used_in(first_record) for keys in keys_by_format.values()
+        )
+        if self._names_text or not is_known:
+            return self._by_fields(rows)
+        return self._by_format(keys_by_format, rows)
 
-    def columns(self) -> _Rows:
+    @property
+    def _names_text(self) -> bool:
+        """Whether what was named leaves nothing of a format: the text, or that ids are made."""
+        return self.settings.text_field is not None or self.settings.id_key == ""
+
+    def _by_format(
+        self, keys_by_format: Mapping[CorpusFormat, RecordKeys], rows: Iterator[Numbered]
+    ) -> _Records:
+        """Return the records of rows by the keys of formats that are known."""
+        corpus_format, records = json_records.read_records(
+            rows, keys_by_format, self.settings.corpus_format, self.path, "corpus"
+        )
+        return _Records(corpus_format, None, records)
+
+    def _by_fields(self, rows: Iterator[Numbered]) -> _Records:
+        """Return the records of rows by the fields that are named, or that the first rows have."""
+        first_rows = list(islice(rows, FIRST_RECORDS))
+        if not first_rows:
+            return _Records(None, None, iter(()))
+        used_fields = record_fields.choose_fields(first_rows, self.settings, self.path)
+        records = json_records.records_of_keys(
+            chain(first_rows, rows), used_fields, self.path, "passage"
+        )
+        return _Records(None, used_fields, records)
+
+    def _csv_rows(self) -> Iterator[Numbered]:
+        """Yield the rows of CSV as records, by the names of its header."""
+        unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
+        delimiter = "\t" if "\t" in self.head.line else self.head.csv_delimiter
+        lines = files.read_text_lines(self.path, self.handle)
+        return files.read_table(lines, self.path, delimiter)
+
+    def _columns(self) -> _Records:
         """Return the records of lines with columns, by their header if there is one."""
         unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
         numbered = files.read_text_lines(self.path, self.handle)
@@ -171,35 +375,61 @@ class _CorpusFile(NamedTuple):
         first_line, lines = files.peek(dropwhile(_is_blank, numbered))
         corpus_format = self.settings.corpus_format
         if first_line is None:
-            return self._rows(corpus_format or CorpusFormat.MARCO, iter(()))
+            return _Records(corpus_format, None, iter(()))
         line, text = first_line
-        header = column_names.read_header(text.split("\t"), Table.CORPUS, self.path, line)
+        cells = text.split("\t")
+        header = None
+        if not self._names_text:
+            header = column_names.read_header(cells, Table.CORPUS, self.path, line)
+        names = [cell.strip().strip('"').strip() for cell in cells]
+        if header is None and self._are_names_of_fields(names):
+            next(lines)
+            is_quoted = all(cell.strip().startswith('"') for cell in cells)
+            rows = _table_rows(lines, names, None, self.path, is_quoted=is_quoted)
+            return self._by_fields(rows)
         if header is None:
             corpus_format = corpus_format or self._format_of_columns()
             rows = _table_rows(lines, COLUMNS[corpus_format], corpus_format, self.path)
-            return self._rows(corpus_format, rows)
+            return self._by_format(self._keys_of(corpus_format), rows)
         next(lines)
-        names = _record_keys(header, self.settings.docid_field)
-        corpus_format = corpus_format or _format_of_header(header, names)
-        rows = _table_rows(lines, names, corpus_format, self.path, is_quoted=header.is_quoted)
-        return self._rows(corpus_format, rows)
+        keys = _record_keys(header, self.settings)
+        corpus_format = corpus_format or _format_of_header(header, keys)
+        rows = _table_rows(lines, keys, corpus_format, self.path, is_quoted=header.is_quoted)
+        return self._by_format(self._keys_of(corpus_format), rows)
 
-    def _rows(self, corpus_format: CorpusFormat, rows: Iterator[Numbered]) -> _Rows:
-        """Return records of columns, whose format is decided."""
-        keys = {corpus_format: KEYS[corpus_format]}
-        return _Rows(self._with_docid_field(keys), rows)
+    def _are_names_of_fields(self, names: Sequence[str]) -> bool:
+        """Return whether a first line that is no known header names the columns below it.
 
-    def _with_docid_field(
+        It does if fields were named. Otherwise two or three columns are a record, and more are
+        names if they are short, each there once, and all lines have as many columns.
+        """
+        settings = self.settings
+        if self._names_text or settings.id_key or settings.title_field:
+            return True
+        is_record = settings.corpus_format is not None or self._format is not None
+        if is_record or len(names) < 3 or len(self.head.rows) < 2:
+            return False
+        are_distinct = len(set(names)) == len(names) == self.head.width
+        return are_distinct and all(0 < len(name) < SHORTEST_TEXT for name in names)
+
+    def _keys_of(self, corpus_format: CorpusFormat) -> Mapping[CorpusFormat, RecordKeys]:
+        """Return the keys of records of columns, whose format is decided."""
+        return self._with_named_fields({corpus_format: KEYS[corpus_format]})
+
+    def _with_named_fields(
         self, keys_by_format: Mapping[CorpusFormat, RecordKeys]
     ) -> Mapping[CorpusFormat, RecordKeys]:
-        """Return keys with the one that --set docid-field names as id."""
-        docid_field = self.settings.docid_field
-        if docid_field is None:
-            return keys_by_format
-        return {
-            corpus_format: RecordKeys((docid_field,), keys.texts, keys.title)
-            for corpus_format, keys in keys_by_format.items()
-        }
+        """Return keys with those that are named for id and title."""
+        id_key = self.settings.id_key
+        title_field = self.settings.title_field
+        named = {}
+        for corpus_format, keys in keys_by_format.items():
+            if id_key:
+                keys = keys._replace(ids=(id_key,), must_have_id=True)
+            if title_field is not None:
+                keys = keys._replace(title=title_field)
+            named[corpus_format] = keys
+        return named
 
     def _format_of_columns(self) -> CorpusFormat:
         """Return the format of columns without a header, by the first line."""
@@ -214,6 +444,8 @@ class _CorpusFile(NamedTuple):
         width = len(self.head.cells)
         found = f"{files.columns(width)} between tabs: {self.head.line[:60]!r}"
         hint = unread_files.numbering_hint(self.path, Table.CORPUS) if width == 1 else None
+        if any(column_names.column_of(name, Table.CORPUS) for name in self.head.csv_cells):
+            hint = "if it is CSV and its first row names the columns, add --corpus-format csv"
         raise InputError(self.path, 1, found, expected, hint)
 
 
@@ -230,11 +462,12 @@ def _is_blank(numbered_line: tuple[int, str]) -> bool:
     return not text.strip()
 
 
-def _record_keys(header: Header, docid_field: str | None) -> list[str]:
+def _record_keys(header: Header, settings: CorpusSettings) -> list[str]:
     """Return the keys of a table's records: those of `COLUMNS`, and other columns by name."""
+    named_fields = (settings.id_key, settings.title_field)
     keys = {Column.PASSAGE_ID: "id", Column.TEXT: "text", Column.TITLE: "title"}
     return [
-        name if name == docid_field else keys.get(column, name)
+        name if name in named_fields else keys.get(column, name)
         for column, name in zip(header.columns, header.names, strict=True)
     ]
 
@@ -242,7 +475,7 @@ def _record_keys(header: Header, docid_field: str | None) -> list[str]:
 def _table_rows(
     lines: files.Lines,
     names: Sequence[str],
-    corpus_format: CorpusFormat,
+    corpus_format: CorpusFormat | None,
     path: str | Path,
     *,
     is_quoted: bool = False,

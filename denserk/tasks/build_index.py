@@ -33,7 +33,7 @@ from denserk.index.folder import INDEX, expanded, folder_bytes, gather, known_co
 from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recalls
 from denserk.io import manifest
 from denserk.io.blocks import Texts
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.outputs import named_paths, refuse_inputs, whole_folder
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, read_vector_blocks, verify_folders
@@ -226,7 +226,7 @@ class Bm25Plan(Plan):
         settings = with_engine(settings)
         self._source = source
         self._bm25 = bm25
-        self._corpus = corpus
+        self._corpus = with_used_fields(source, corpus)
         self._threads = settings.threads
         self._in_lucene = settings.engine is Engine.LUCENE
         if self._in_lucene:
@@ -235,7 +235,7 @@ class Bm25Plan(Plan):
             require("bm25s", PURPOSE)
             Analyzer(bm25)  # raises an error for a stemmer or stop words that are not there
         self.recorded_settings = as_json(settings)
-        self.recorded_settings |= {"bm25": as_json(bm25), "corpus": as_json(corpus)}
+        self.recorded_settings |= {"bm25": as_json(bm25), "corpus": as_json(self._corpus)}
         self.made_from = {"texts": source}
 
     def fill(self, folder: Path) -> dict[str, Any]:

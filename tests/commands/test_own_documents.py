@@ -1,0 +1,118 @@
+"""Documents with any keys, without ids, and as files: every command reads them in the same way."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import denserk
+from denserk.commands.app import run
+from denserk.io.manifest import Kind, read_manifest
+from denserk.io.record_fields import id_of_texts
+
+LONG = "The moon rises over the river in the evening"
+DOCUMENTS = [
+    {"key": "a1", "summary": "the cat", "body": f"{LONG}, and it is bright."},
+    {"key": "a2", "summary": "the river boat", "body": f"{LONG} and the boat lies still."},
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = "".join(json.dumps(document) + "\n" for document in DOCUMENTS)
+    (tmp_path / "docs.jsonl").write_text(lines)
+    (tmp_path / "queries.csv").write_text('qid,query,note\n1,"river, boat",x\n2,cat,\n')
+    (tmp_path / "qrels").write_text("1 0 a2 1\n2 0 a1 1\n")
+    return tmp_path
+
+
+def build(output, *options, corpus="docs.jsonl"):
+    command = ["index", "--type", "bm25", "--corpus", corpus, "--output", output, *options]
+    assert run(command) == 0
+
+
+def answers(index, query, capsys):
+    capsys.readouterr()
+    assert run(["search", "--index", index, "--query", query]) == 0
+    return capsys.readouterr().out
+
+
+def test_an_index_records_the_fields_of_its_texts(capsys):
+    build("summaries", "--text-field", "summary")
+    out = answers("summaries", "boat", capsys)
+    assert "a2" in out
+    assert "the river boat" in out
+    assert "no hits" in answers("summaries", "evening", capsys)
+    build("bodies")
+    assert "a1" in answers("bodies", "bright", capsys)
+    recorded = read_manifest("bodies", Kind.INDEX).settings["corpus"]
+    assert (recorded["id_field"], recorded["text_field"]) == ("key", "body")
+    build("bodies", "--resume")
+
+
+def test_made_ids_are_the_same_in_every_command(folder, capsys, caplog):
+    rows = [{"body": document["body"]} for document in DOCUMENTS]
+    lines = "".join(json.dumps(row) + "\n" for row in [*rows, rows[0]])
+    (folder / "docs.jsonl").write_text(lines)
+    build("index")
+    assert read_manifest("index", Kind.INDEX).settings["corpus"]["id_field"] == ""
+    assert read_manifest("index", Kind.INDEX).contents["count"] == 2
+    docid = id_of_texts("", rows[1]["body"])
+    assert re.search(rf"{docid}\s+The moon", answers("index", "boat", capsys))
+    assert run(["convert", "docs.jsonl", "corpus.jsonl", "--to", "beir"]) == 0
+    converted = [json.loads(line)["_id"] for line in Path("corpus.jsonl").read_text().splitlines()]
+    assert converted == [id_of_texts("", row["body"]) for row in rows]
+    assert "1 passages with the title and text of an earlier one are left out" in caplog.text
+
+
+def test_queries_and_eval_of_an_own_corpus(capsys):
+    build("index", "--text-field", "summary")
+    assert run(["search", "--index", "index", "--topics", "queries.csv", "--output", "run"]) == 0
+    capsys.readouterr()
+    assert run(["eval", "run", "qrels", "-m", "RR@10"]) == 0
+    assert "RR@10\t1.0000" in capsys.readouterr().out
+
+
+def test_fields_that_are_not_there_are_one_error_and_leave_nothing(capsys):
+    command = ["index", "--type", "bm25", "--corpus", "docs.jsonl", "--output", "index"]
+    assert run([*command, "--text-field", "text"]) == 1
+    assert "found the fields key, summary, body; expected text" in capsys.readouterr().err
+    assert not Path("index").exists()
+
+
+def test_convert_takes_fields_of_corpora_alone(capsys):
+    command = ["convert", "docs.jsonl", "out.jsonl", "--to", "beir", "--text-field", "summary"]
+    assert run([*command, "--title-field", "key", "--id-field", "key"]) == 0
+    (first, _) = map(json.loads, Path("out.jsonl").read_text().splitlines())
+    assert first["text"] == "the cat"
+    command = ["convert", "queries.csv", "out.tsv", "--kind", "queries", "--to", "tsv"]
+    assert run(command) == 0
+    assert Path("out.tsv").read_text() == "1\triver, boat\n2\tcat\n"
+    assert run([*command, "--text-field", "query"]) == 2
+    assert "--text-field: not used by queries" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("a.csv", "number,subject,message\n1,b,c\n", "corpus"),
+        ("a.csv", "qid,query,url\n1,b,c\n", "queries"),
+        ("a.md", "q1 Q0 d1 1 2.5 tag\n", "corpus"),
+        ("a", "<DOC><DOCNO>1</DOCNO>b</DOC>", "corpus"),
+    ],
+)
+def test_convert_knows_what_it_is(name, text, kind, folder, caplog):
+    (folder / name).write_text(text)
+    run(["convert", name, "out.tsv", "--to", "marco"])
+    assert f"{name}: {kind}" in caplog.text
+
+
+def test_own_documents_in_python(folder):
+    bm25 = denserk.BM25.build("docs.jsonl", text_field="summary", id_field="key")
+    assert list(bm25.search({"1": "boat"})["1"]) == ["a2"]
+    (folder / "notes").mkdir()
+    (folder / "notes" / "a.md").write_text("# Boat\n\nIt lies still.\n")
+    run_of_notes = denserk.BM25.build("notes").search({"1": "boat"})
+    assert list(run_of_notes["1"]) == ["a.md"]
