@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
+from denserk.config.options import given_fields
 from denserk.errors import InputError, UsageError
 from denserk.io import (
     column_names,
@@ -36,6 +37,7 @@ from denserk.io.detection import CORPUS_KEYS
 from denserk.io.file_head import FileHead
 from denserk.io.json_records import Numbered, RecordKeys, UsedKeys
 from denserk.io.manifest import NAME as MANIFEST
+from denserk.io.manifest import corpora_of_run
 from denserk.io.record_fields import FIRST_RECORDS, OTHER_FIELDS, SHORTEST_TEXT, MadeIds
 from denserk.io.tables import HUB, is_table
 from denserk.records import NO_FIELDS, Passage, Query
@@ -135,6 +137,24 @@ def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
         title_field=used_fields.title,
         docid_field=None,
     )
+
+
+def as_searched(
+    corpus: str | None, settings: CorpusSettings, runs: Iterable[str | Path]
+) -> CorpusSettings:
+    """Return how a corpus was read for the indexes that some runs come from, if that is recorded.
+
+    What is given counts, and so does a corpus that is not the one of the indexes.
+    """
+    if corpus is None or given_fields(settings):
+        return settings
+    for run in runs:
+        for source in corpora_of_run(run):
+            is_same = source.name == corpus or Path(source.name).resolve() == Path(corpus).resolve()
+            if is_same and given_fields(source.settings):
+                logger.info(f"{files.display_name(corpus)}: read as for the index of {run}")
+                return source.settings
+    return settings
 
 
 def find_records(

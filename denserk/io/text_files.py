@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import yaml
-
 from denserk.errors import InputError
 from denserk.io import files
 from denserk.records import Passage
@@ -150,6 +148,8 @@ def _split_front_matter(text: str) -> tuple[Mapping[str, Any], str]:
     match = FRONT_MATTER.match(text)
     if match is None:
         return {}, text
+    import yaml  # only where it is needed: `eval` starts without
+
     try:
         values = yaml.safe_load(match.group(1) or "")
     except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: of dates

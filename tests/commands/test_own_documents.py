@@ -75,6 +75,26 @@ def test_queries_and_eval_of_an_own_corpus(capsys):
     assert "RR@10\t1.0000" in capsys.readouterr().out
 
 
+def test_runs_lead_to_the_fields_of_their_index(tiny_reranker, folder, capsys):
+    rows = [{"summary": row["summary"], "body": row["body"]} for row in DOCUMENTS]
+    (folder / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build("index", "--text-field", "summary")  # ids of other texts than without the option
+    assert run(["search", "--index", "index", "--topics", "queries.csv", "--output", "run"]) == 0
+    texts = ["--topics", "queries.csv", "--corpus", "docs.jsonl"]
+    model = str(tiny_reranker())
+    command = ["rerank", "--run", "run", *texts, "--model", model, "--device", "cpu"]
+    assert run([*command, "--output", "reranked"]) == 0
+    assert "docs.jsonl: read as for the index of run" in capsys.readouterr().err
+    docid = id_of_texts("", "the cat")
+    (folder / "train-qrels").write_text(f"2 0 {docid} 1\n1 0 {docid} 1\n")
+    command = ["mine-negatives", "--run", "reranked", "--qrels", "train-qrels", *texts]
+    assert run([*command, "--output", "train.jsonl", "--set", "depth=10"]) == 0
+    mined = [json.loads(line) for line in Path("train.jsonl").read_text().splitlines()]
+    texts_of = {passage["text"] for row in mined for passage in row["negative_passages"]}
+    assert texts_of <= {"the cat", "the river boat"}
+    assert run([*command, "--output", "other.jsonl", "--text-field", "body"]) == 1
+
+
 def test_fields_that_are_not_there_are_one_error_and_leave_nothing(capsys):
     command = ["index", "--type", "bm25", "--corpus", "docs.jsonl", "--output", "index"]
     assert run([*command, "--text-field", "text"]) == 1
@@ -87,7 +107,16 @@ def test_convert_takes_fields_of_corpora_alone(capsys):
     assert run([*command, "--title-field", "key", "--id-field", "key"]) == 0
     (first, _) = map(json.loads, Path("out.jsonl").read_text().splitlines())
     assert first["text"] == "the cat"
-    command = ["convert", "queries.csv", "out.tsv", "--kind", "queries", "--to", "tsv"]
+    command = [
+        "convert",
+        "queries.csv",
+        "out.tsv",
+        "--kind",
+        "queries",
+        "--to",
+        "tsv",
+        "--overwrite",
+    ]
     assert run(command) == 0
     assert Path("out.tsv").read_text() == "1\triver, boat\n2\tcat\n"
     assert run([*command, "--text-field", "query"]) == 2
