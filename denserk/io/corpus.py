@@ -192,6 +192,7 @@ def table_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
 
 def _folder_of_documents(folder: Path, settings: CorpusSettings) -> Iterator[Passage]:
     """Return the passages of a folder of text files, or of documents of TREC."""
+    _refuse_fields(folder, settings)
     present = text_files.walk(folder)
     text_paths = []
     if settings.corpus_format is not CorpusFormat.TREC:
@@ -216,6 +217,14 @@ def _folder_of_documents(folder: Path, settings: CorpusSettings) -> Iterator[Pas
         raise UsageError(f"{folder} holds no corpus", f"{expected}, perhaps with .gz")
     text_files.report_skipped(folder, present.skipped, len(present.paths) - len(trec_paths))
     return chain.from_iterable(read_corpus_file(path, settings) for path in trec_paths)
+
+
+def _refuse_fields(path: str | Path, settings: CorpusSettings) -> None:
+    """Raise a UsageError for fields of documents, which have none."""
+    names = (settings.text_field, settings.title_field, settings.id_key)
+    if any(name is not None for name in names):
+        message = f"{path} holds documents of text, which have no fields to name"
+        raise UsageError(message, "leave out --id-field, --text-field and --title-field")
 
 
 def _is_trec_file(path: Path) -> bool:
@@ -301,7 +310,7 @@ class _CorpusFile(NamedTuple):
 
     def documents(self) -> Iterator[Passage]:
         """Yield the documents of TREC, or the one that the file is."""
-        self._refuse_fields()
+        _refuse_fields(self.path, self.settings)
         unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
         if self._format is CorpusFormat.TREC:
             yield from trec_documents.read_documents(self.handle, self.path)
@@ -309,14 +318,6 @@ class _CorpusFile(NamedTuple):
         data = files.read_all(self.handle, self.path)
         docid = text_files.id_of_name(Path(self.path).name)
         yield text_files.document_of(data, self.path, docid)
-
-    def _refuse_fields(self) -> None:
-        """Raise a UsageError for fields of documents, which have none."""
-        settings = self.settings
-        names = (settings.text_field, settings.title_field, settings.id_key)
-        if any(name is not None for name in names):
-            message = f"{self.path} is {self._format} documents, which have no fields to name"
-            raise UsageError(message, "leave out --id-field, --text-field and --title-field")
 
     def records(self) -> _Records:
         """Return the records of JSON, or of a table."""

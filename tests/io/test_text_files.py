@@ -92,8 +92,9 @@ def test_one_markdown_file_is_one_document(tmp_path):
     ]
     # a .txt file may have an id and a text in each line
     assert [passage.docid for passage in read_passages(str(tmp_path / "lines.txt"))] == ["d1", "d2"]
-    with pytest.raises(UsageError, match="no fields to name"):
-        list(read_passages(str(tmp_path / "my notes.md"), CorpusSettings(text_field="body")))
+    for source in (tmp_path / "my notes.md", tmp_path):
+        with pytest.raises(UsageError, match="no fields to name"):
+            list(read_passages(str(source), CorpusSettings(text_field="body")))
 
 
 @pytest.mark.parametrize("encoding", ["iso-8859-1", "utf-16"])
