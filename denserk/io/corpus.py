@@ -123,10 +123,14 @@ def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
         if dataset.path.is_dir():
             path = next(iter(table_files(dataset.path)), "")
     if not path:
+        _refuse_fields(source, settings)
         return settings
     with files.open_ahead(path, part="corpus") as (data, handle):
         file = _CorpusFile(path, FileHead(data, Path(path).name), handle, settings)
-        used_fields = file.records().used_fields if file.has_records else None
+        if not file.has_records:
+            _refuse_fields(path, settings)
+            return settings
+        used_fields = file.records().used_fields
     if used_fields is None:
         return settings
     _log_fields(path, settings, used_fields)
@@ -154,6 +158,18 @@ def as_searched(
             if is_same and given_fields(source.settings):
                 logger.info(f"{files.display_name(corpus)}: read as for the index of {run}")
                 return source.settings
+    return settings
+
+
+def fitting_settings(source: str, settings: CorpusSettings) -> CorpusSettings:
+    """Return the settings of another corpus if its fields are those of this one; else detect.
+
+    The other one may be the same documents in another format, or the file that only moved.
+    """
+    try:
+        with_used_fields(source, settings)
+    except (InputError, UsageError):
+        return DETECTED
     return settings
 
 

@@ -28,6 +28,7 @@ class UnreadFile(NamedTuple):
 PDF = b"%PDF"
 GZIP = b"\x1f\x8b"
 ZIP = b"PK\x03\x04"
+COMPRESS = b"\x1f\x9d"
 # {query: {passage: number}}, as pytrec_eval, ranx and BEIR have runs and qrels
 OBJECT_OF_SCORES = re.compile(
     rb'\s*\{\s*(?!"mteb_model_meta")"(?:[^"\\]|\\.)*"\s*:'
@@ -125,6 +126,9 @@ def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
     if head.startswith(GZIP):
         name = _shell_path(path)
         return UnreadFile("a gzip file without .gz in its name", f"rename it: mv {name} {name}.gz")
+    if head.startswith(COMPRESS):
+        name = _shell_path(path)
+        return UnreadFile("a file of `compress`", f"uncompress it: gunzip < {name} > {name}.txt")
     if head.startswith(ZIP):
         return UnreadFile("a zip archive or an office document", "unpack it, or save it as text")
     if start.startswith((b"<!doctype html", b"<html")):
@@ -150,7 +154,7 @@ def unread_file_error(
 
 def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
     """Raise an InputError for a file that is no text, by its first bytes."""
-    if not head.startswith((PDF, GZIP, ZIP)):
+    if not head.startswith((PDF, GZIP, ZIP, COMPRESS)):
         return
     error = unread_file_error(head, path, table, EXPECTED_FORMATS[table])
     if error is not None:

@@ -193,7 +193,13 @@ def test_a_run_between_commas(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("start", "name"), [(b"\x1f\x8b\x08", "gzip"), (b"PK\x03\x04", "zip"), (b"%PDF-1", "PDF")]
+    ("start", "name"),
+    [
+        (b"\x1f\x8b\x08", "gzip"),
+        (b"\x1f\x9d\x90", "file of `compress`"),
+        (b"PK\x03\x04", "zip"),
+        (b"%PDF-1", "PDF"),
+    ],
 )
 @pytest.mark.parametrize(
     "command",

@@ -52,6 +52,16 @@ def test_an_index_records_the_fields_of_its_texts(capsys):
     build("bodies", "--resume")
 
 
+def test_another_file_of_the_same_documents_prints_their_texts(folder, capsys):
+    build("index", "--text-field", "body")
+    assert run(["convert", "docs.jsonl", "beir.jsonl", "--to", "beir", "--text-field", "body"]) == 0
+    (folder / "docs.jsonl").rename("moved.jsonl")
+    for name in ("beir.jsonl", "moved.jsonl"):
+        capsys.readouterr()
+        assert run(["search", "--index", "index", "--query", "boat", "--corpus", name]) == 0
+        assert "the boat lies still" in capsys.readouterr().out
+
+
 def test_made_ids_are_the_same_in_every_command(folder, capsys, caplog):
     rows = [{"body": document["body"]} for document in DOCUMENTS]
     lines = "".join(json.dumps(row) + "\n" for row in [*rows, rows[0]])
