@@ -20,7 +20,7 @@ import orjson
 
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.config.options import given_fields
-from denserk.errors import InputError, UsageError
+from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io import (
     column_names,
     data_sets,
@@ -210,29 +210,46 @@ def _folder_of_documents(folder: Path, settings: CorpusSettings) -> Iterator[Pas
     """Return the passages of a folder of text files, or of documents of TREC."""
     _refuse_fields(folder, settings)
     present = text_files.walk(folder)
-    text_paths = []
-    if settings.corpus_format is not CorpusFormat.TREC:
-        text_paths = [
-            path for path in present.paths if text_files.is_named(path, *text_files.TEXT_ENDINGS)
-        ]
-    are_texts = settings.corpus_format is CorpusFormat.TEXT
-    if text_paths and (are_texts or not _is_trec_file(text_paths[0])):
+    text_paths = _text_paths(present.paths, settings)
+    if text_paths:
         unread = len(present.paths) - len(text_paths)
         text_files.report_skipped(folder, present.skipped, unread)
         return text_files.read_documents(folder, text_paths)
-    compressed = [path for path in present.paths if path.name.lower().endswith(COMPRESSED)]
-    trec_paths = [path for path in present.paths if _is_trec_file(path)]
-    if compressed and not are_texts:
-        hint = f"uncompress all: gunzip -r {shlex.quote(str(folder))}"
-        raise InputError(compressed[0], None, "a file of `compress`", "text, or gzip", hint)
-    if are_texts or not trec_paths:
-        expected = f"{', '.join(f'*{ending}' for ending in ENDINGS)}, *.txt or *.md files"
-        unread_file = unread_files.unread_folder(folder)
-        if unread_file is not None:
-            raise unread_file.error(folder, None, expected)
-        raise UsageError(f"{folder} holds no corpus", f"{expected}, perhaps with .gz")
+    trec_paths = []
+    if settings.corpus_format is not CorpusFormat.TEXT:
+        trec_paths = _trec_paths(folder, present.paths)
+    if not trec_paths:
+        raise _no_corpus(folder)
     text_files.report_skipped(folder, present.skipped, len(present.paths) - len(trec_paths))
     return chain.from_iterable(read_corpus_file(path, settings) for path in trec_paths)
+
+
+def _text_paths(paths: Sequence[Path], settings: CorpusSettings) -> list[Path]:
+    """Return the text files among some; none if the first is of TREC, unless that is excluded."""
+    if settings.corpus_format is CorpusFormat.TREC:
+        return []
+    text_paths = [path for path in paths if text_files.is_named(path, *text_files.TEXT_ENDINGS)]
+    if settings.corpus_format is None and text_paths and _is_trec_file(text_paths[0]):
+        return []
+    return text_paths
+
+
+def _trec_paths(folder: Path, paths: Sequence[Path]) -> list[Path]:
+    """Return the files with documents of TREC; reject those of `compress`."""
+    for path in paths:
+        if path.name.lower().endswith(COMPRESSED):
+            hint = f"uncompress all: gunzip -r {shlex.quote(str(folder))}"
+            raise InputError(path, None, "a file of `compress`", "text, or gzip", hint)
+    return [path for path in paths if _is_trec_file(path)]
+
+
+def _no_corpus(folder: Path) -> DenserkError:
+    """Return the error of a folder without files that are read."""
+    expected = f"{', '.join(f'*{ending}' for ending in ENDINGS)}, *.txt or *.md files"
+    unread_file = unread_files.unread_folder(folder)
+    if unread_file is not None:
+        return unread_file.error(folder, None, expected)
+    return UsageError(f"{folder} holds no corpus", f"{expected}, perhaps with .gz")
 
 
 def _refuse_fields(path: str | Path, settings: CorpusSettings) -> None:
