@@ -83,8 +83,8 @@ def read_passages(
         logger.info(f"{name}: {empty_count:,} of {passage_count:,} passages are empty")
     if made_ids.repeats:
         logger.info(
-            f"{name}: {made_ids.repeats:,} passages with the title and text of an earlier one "
-            "are left out"
+            f"{name}: passages with the title and text of an earlier one are left out "
+            f"({made_ids.repeats:,})"
         )
 
 

@@ -68,11 +68,11 @@ def report_skipped(folder: Path, skipped: int, unread: int) -> None:
     """Report what of a folder is not read, in one line."""
     parts = []
     if skipped:
-        parts.append(f"{skipped:,} hidden files or folders, or links out of it")
+        parts.append(f"hidden files and folders, and links out of it ({skipped:,})")
     if unread:
-        parts.append(f"{unread:,} files of other kinds")
+        parts.append(f"files of other kinds ({unread:,})")
     if parts:
-        logger.info(f"{folder.name}: not read: {'; '.join(parts)}")
+        logger.info(f"{folder.name}: not read: {', '.join(parts)}")
 
 
 def id_of_name(name: str) -> str:

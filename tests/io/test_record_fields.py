@@ -116,7 +116,7 @@ def test_ids_are_made_of_texts_and_equal_texts_are_one_passage(name, tmp_path, c
     expected = [Passage(id_of_texts("", text), text) for text in (LONG, "other")]
     assert list(read_passages(write(tmp_path / name, rows))) == expected
     assert list(read_passages(str(folder))) == expected
-    assert "4 passages with the title and text of an earlier one are left out" in caplog.text
+    assert "with the title and text of an earlier one are left out (4)" in caplog.text
     assert "ids made from the texts" in caplog.text
 
 

@@ -69,7 +69,7 @@ def test_several_in_files_of_folders(packed, tmp_path, caplog):
     assert [passage.docid for passage in read_passages(str(tmp_path), settings)] == expected
     (tmp_path / "disk1" / ("z.txt.gz" if packed else "z.txt")).unlink()
     assert [passage.docid for passage in read_passages(str(tmp_path))] == expected[:2]
-    assert "1 files of other kinds" in caplog.text
+    assert "files of other kinds (1)" in caplog.text
 
 
 @pytest.mark.parametrize(
