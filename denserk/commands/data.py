@@ -14,8 +14,8 @@ logger = logging.getLogger(__name__)
 
 @command(
     "convert",
-    common="kind from_format to_format text_field id_field split_words split_sentences stride "
-    "expansions corpus queries teacher tag allow_pickle overwrite representation l2_norm "
+    common="kind from_format to_format text_field split_words split_sentences stride expansions "
+    "corpus queries teacher tag overwrite representation l2_norm "
     "query_max_length passage_max_length device",
 )
 def convert(
