@@ -130,7 +130,8 @@ def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
         if not file.has_records:
             _refuse_fields(path, settings)
             return settings
-        used_fields = file.records().used_fields
+        rows = file.rows()
+        used_fields = None if rows.keys_by_format is not None else file.by_fields(rows).used_fields
     if used_fields is None:
         return settings
     _log_fields(path, settings, used_fields)
@@ -281,11 +282,18 @@ def read_corpus_file(
         if not file.has_records:
             yield from file.documents()
             return
-        corpus_format, used_fields, records = file.records()
-        if used_fields is not None:
-            _log_fields(path, settings, used_fields)
-            if used_fields.id is None:
-                records = _with_made_ids(records, made_ids or MadeIds())
+        rows = file.rows()
+        if rows.keys_by_format is None:
+            corpus_format = None
+            used_fields, records = file.by_fields(rows)
+            if used_fields is not None:
+                _log_fields(path, settings, used_fields)
+                if used_fields.id is None:
+                    records = _with_made_ids(records, made_ids or MadeIds())
+        else:
+            corpus_format, records = json_records.read_records(
+                rows.rows, rows.keys_by_format, settings.corpus_format, path, "corpus"
+            )
         delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
         for line, docid, text, title, extra in records:
             passage = Passage(docid, text, title, extra or NO_FIELDS)
@@ -314,10 +322,19 @@ def _with_made_ids(
             yield line, docid, text, title, extra
 
 
-class _Records(NamedTuple):
-    """Records of passages: their format, or the fields that were chosen without one."""
+class _Rows(NamedTuple):
+    """Rows of passages, and the keys of the formats that they may have.
 
-    format: CorpusFormat | None
+    None if no format decides: the fields are named, or chosen by the first rows.
+    """
+
+    keys_by_format: Mapping[CorpusFormat, RecordKeys] | None
+    rows: Iterator[Numbered]
+
+
+class _Records(NamedTuple):
+    """Records of passages, and the fields that were chosen; None if there are no records."""
+
     used_fields: UsedKeys | None
     records: Iterator[json_records.Record]
 
@@ -352,11 +369,11 @@ class _CorpusFile(NamedTuple):
         docid = text_files.id_of_name(Path(self.path).name)
         yield text_files.document_of(data, self.path, docid)
 
-    def records(self) -> _Records:
-        """Return the records of JSON, or of a table."""
+    def rows(self) -> _Rows:
+        """Return the rows of JSON, or of a table."""
         if self._is_csv:
-            return self._by_fields(self._csv_rows())
-        return self._columns() if self._has_columns else self._json_records()
+            return _Rows(None, self._csv_rows())
+        return self._columns() if self._has_columns else self._json_rows()
 
     @property
     def _is_csv(self) -> bool:
@@ -374,45 +391,35 @@ class _CorpusFile(NamedTuple):
             return self.head.record is None
         return corpus_format in COLUMNS
 
-    def _json_records(self) -> _Records:
-        """Return the records of JSON lines, or of an array."""
+    def _json_rows(self) -> _Rows:
+        """Return the rows of JSON lines, or of an array."""
         rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
         first_row, rows = files.peek(rows)
         if first_row is None:
-            return _Records(None, None, iter(()))
+            return _Rows(None, iter(()))
         keys_by_format = self._with_named_fields(CORPUS_KEYS)
         _, first_record = first_row
         is_known = self.settings.corpus_format is not None or any(
             keys.used_in(first_record) for keys in keys_by_format.values()
         )
-        if self._names_text or not is_known:
-            return self._by_fields(rows)
-        return self._by_format(keys_by_format, rows)
+        is_known = is_known and not self._names_text
+        return _Rows(keys_by_format if is_known else None, rows)
 
     @property
     def _names_text(self) -> bool:
         """Whether what was named leaves nothing of a format: the text, or that ids are made."""
         return self.settings.text_field is not None or self.settings.id_key == ""
 
-    def _by_format(
-        self, keys_by_format: Mapping[CorpusFormat, RecordKeys], rows: Iterator[Numbered]
-    ) -> _Records:
-        """Return the records of rows by the keys of formats that are known."""
-        corpus_format, records = json_records.read_records(
-            rows, keys_by_format, self.settings.corpus_format, self.path, "corpus"
-        )
-        return _Records(corpus_format, None, records)
-
-    def _by_fields(self, rows: Iterator[Numbered]) -> _Records:
+    def by_fields(self, rows: _Rows) -> _Records:
         """Return the records of rows by the fields that are named, or that the first rows have."""
-        first_rows = list(islice(rows, FIRST_RECORDS))
+        first_rows = list(islice(rows.rows, FIRST_RECORDS))
         if not first_rows:
-            return _Records(None, None, iter(()))
+            return _Records(None, iter(()))
         used_fields = record_fields.choose_fields(first_rows, self.settings, self.path)
         records = json_records.records_of_keys(
-            chain(first_rows, rows), used_fields, self.path, "passage"
+            chain(first_rows, rows.rows), used_fields, self.path, "passage"
         )
-        return _Records(None, used_fields, records)
+        return _Records(used_fields, records)
 
     def _csv_rows(self) -> Iterator[Numbered]:
         """Yield the rows of CSV as records, by the names of its header."""
@@ -421,15 +428,15 @@ class _CorpusFile(NamedTuple):
         lines = files.read_text_lines(self.path, self.handle)
         return files.read_table(lines, self.path, delimiter)
 
-    def _columns(self) -> _Records:
-        """Return the records of lines with columns, by their header if there is one."""
+    def _columns(self) -> _Rows:
+        """Return the rows of lines with columns, by their header if there is one."""
         unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
         numbered = files.read_text_lines(self.path, self.handle)
         # a blank line further on may stand inside a quoted column
         first_line, lines = files.peek(dropwhile(_is_blank, numbered))
         corpus_format = self.settings.corpus_format
         if first_line is None:
-            return _Records(corpus_format, None, iter(()))
+            return _Rows(None, iter(()))
         line, text = first_line
         cells = text.split("\t")
         header = None
@@ -440,16 +447,16 @@ class _CorpusFile(NamedTuple):
             next(lines)
             is_quoted = all(cell.strip().startswith('"') for cell in cells)
             rows = _table_rows(lines, names, None, self.path, is_quoted=is_quoted)
-            return self._by_fields(rows)
+            return _Rows(None, rows)
         if header is None:
             corpus_format = corpus_format or self._format_of_columns()
             rows = _table_rows(lines, COLUMNS[corpus_format], corpus_format, self.path)
-            return self._by_format(self._keys_of(corpus_format), rows)
+            return _Rows(self._keys_of(corpus_format), rows)
         next(lines)
         keys = _record_keys(header, self.settings)
         corpus_format = corpus_format or _format_of_header(header, keys)
         rows = _table_rows(lines, keys, corpus_format, self.path, is_quoted=header.is_quoted)
-        return self._by_format(self._keys_of(corpus_format), rows)
+        return _Rows(self._keys_of(corpus_format), rows)
 
     def _are_names_of_fields(self, names: Sequence[str]) -> bool:
         """Return whether a first line that is no known header names the columns below it.
