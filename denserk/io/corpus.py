@@ -131,7 +131,8 @@ def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
             _refuse_fields(path, settings)
             return settings
         rows = file.rows()
-        used_fields = None if rows.keys_by_format is not None else file.by_fields(rows).used_fields
+        is_known = rows.keys_by_format is not None
+        used_fields = None if is_known else file.by_fields(rows).used_fields
     if used_fields is None:
         return settings
     _log_fields(path, settings, used_fields)
@@ -285,11 +286,7 @@ def read_corpus_file(
         rows = file.rows()
         if rows.keys_by_format is None:
             corpus_format = None
-            used_fields, records = file.by_fields(rows)
-            if used_fields is not None:
-                _log_fields(path, settings, used_fields)
-                if used_fields.id is None:
-                    records = _with_made_ids(records, made_ids or MadeIds())
+            records = _records_by_fields(file, rows, made_ids or MadeIds())
         else:
             corpus_format, records = json_records.read_records(
                 rows.rows, rows.keys_by_format, settings.corpus_format, path, "corpus"
@@ -300,6 +297,17 @@ def read_corpus_file(
             if fields and corpus_format is CorpusFormat.ANSERINI:
                 passage = _split_contents(passage, fields, delimiter, path, line)
             yield passage
+
+
+def _records_by_fields(
+    file: "_CorpusFile", rows: "_Rows", made_ids: MadeIds
+) -> Iterator[json_records.Record]:
+    """Return the records of rows without a known format; report the fields that are used."""
+    used_fields, records = file.by_fields(rows)
+    if used_fields is None:
+        return records
+    _log_fields(file.path, file.settings, used_fields)
+    return _with_made_ids(records, made_ids) if used_fields.id is None else records
 
 
 def _log_fields(path: str | Path, settings: CorpusSettings, used_fields: UsedKeys) -> None:
