@@ -67,12 +67,31 @@ class CorpusOptions(TypedDict, total=False):
     """How a corpus is read."""
 
     corpus_format: (
-        Literal["anserini", "beir", "tevatron", "marco", "marco-titles", "dpr", "flag", "json"]
+        Literal[
+            "anserini",
+            "beir",
+            "tevatron",
+            "marco",
+            "marco-titles",
+            "dpr",
+            "flag",
+            "json",
+            "csv",
+            "trec",
+            "text",
+        ]
         | None
     )
     """Corpus format. [default: detected]"""
+    id_field: str | None
+    """JSON key or column of the passage id; "" makes ids from the texts. [default: that of the
+    format]"""
+    text_field: str | None
+    """JSON key or column of the text. [default: that of the format]"""
+    title_field: str | None
+    """JSON key or column of the title. [default: that of the format]"""
     docid_field: str | None
-    """JSON key of the passage id. [default: that of the format]"""
+    """Synonym of id_field, from earlier versions. [default: None]"""
     delimiter: str
     r"""Separator of the fields inside `contents`, for fields that are not JSON keys. [default:
     '\\n']"""
@@ -861,6 +880,13 @@ class ConvertOptions(OverwriteOptions, EncoderOptions, total=False):
     """queries: fields that make the query, e.g. title,description. [default: title]"""
     to_format: str | None
     """Format of the target. [default: from the target's name]"""
+    id_field: str | None
+    """corpus: JSON key or column of the passage id; "" makes ids from the texts. [default: that of
+    the format]"""
+    text_field: str | None
+    """corpus: JSON key or column of the text. [default: that of the format]"""
+    title_field: str | None
+    """corpus: JSON key or column of the title. [default: that of the format]"""
     expansions: PathName | None
     """corpus: generated queries, from `denserk generate`, to append to each passage's text.
     [default: None]"""

@@ -14,9 +14,9 @@ logger = logging.getLogger(__name__)
 
 @command(
     "convert",
-    common="kind from_format to_format split_words split_sentences stride expansions corpus "
-    "queries teacher tag allow_pickle overwrite representation l2_norm query_max_length "
-    "passage_max_length device",
+    common="kind from_format to_format text_field split_words split_sentences stride expansions "
+    "corpus queries teacher tag overwrite representation l2_norm "
+    "query_max_length passage_max_length device",
 )
 def convert(
     source: Annotated[str, typer.Argument(help="File, folder, or - for standard input.")],

@@ -68,6 +68,10 @@ def evaluate(
     if not settings.seeds:
         settings, runs = with_baseline(settings, runs)
     check_page(settings, [*runs, qrels] if qrels else runs)
+    if inputs.corpus is not None:
+        from denserk.io.corpus import as_searched
+
+        corpus = as_searched(inputs.corpus, corpus, runs)
     if inputs.answers is not None and inputs.corpus is not None:
         from denserk.tasks.evaluate_answers import evaluate_answers
 

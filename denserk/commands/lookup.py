@@ -12,7 +12,7 @@ from denserk.errors import UsageError
 from denserk.index.opening import OpenedIndex
 from denserk.index.searcher import Hits
 from denserk.index.terms import STOP_WORDS, Span
-from denserk.io.corpus import PassageTexts, read_passages
+from denserk.io.corpus import PassageTexts, fitting_settings, read_passages
 from denserk.io.files import STREAM, one_line, read_text_lines
 from denserk.io.manifest import Manifest, corpora_of
 from denserk.io.outputs import scratch_folder
@@ -90,12 +90,14 @@ def _passages(corpora: dict[str, CorpusSettings]) -> Iterator[Passage]:
 def _corpora(paths: SearchPaths, opened: OpenedIndex) -> dict[str, CorpusSettings]:
     """Return the corpora that the index was made from, by name, or --corpus in their place.
 
-    --corpus is read with the settings of the index's corpus, as the file may only have moved.
+    --corpus is read with the settings of the index's corpus if they fit, as the file may only have
+    moved.
     """
     sources = [source for manifest in opened.manifests for source in corpora_of(manifest)]
     settings = {source.name: source.settings for source in sources}
     if paths.corpus is not None:
-        return {paths.corpus: next(iter(settings.values()), DETECTED)}
+        recorded_settings = next(iter(settings.values()), DETECTED)
+        return {paths.corpus: fitting_settings(paths.corpus, recorded_settings)}
     hint = "give --corpus and the file of the passages"
     for source in sources:
         if source.absent is not None:

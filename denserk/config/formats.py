@@ -19,6 +19,9 @@ class CorpusFormat(StrEnum):
     DPR = "dpr"  # Tab-separated with the header id, text, title, and quoted fields
     FLAG = "flag"  # JSON lines with `text` only; the id is the line number from 0
     JSON = "json"  # One JSON object: id -> text, or id -> {title, text} (BEIR); llama_index's
+    CSV = "csv"  # Columns between commas, semicolons or tabs under a header, quoted
+    TREC = "trec"  # Documents between <DOC> tags, as on the TREC disks
+    TEXT = "text"  # A folder of .txt and .md files, or one such file: a passage each
 
 
 class TopicsFormat(StrEnum):
@@ -85,10 +88,22 @@ class CorpusSettings(Settings):
 
     corpus_format: CorpusFormat | None = None
     """Corpus format. [default: detected]"""
+    id_field: str | None = option(None, metavar="NAME", excludes="docid_field")
+    """JSON key or column of the passage id; "" makes ids from the texts.
+    [default: that of the format]"""
+    text_field: str | None = option(None, metavar="NAME", nonempty=True)
+    """JSON key or column of the text. [default: that of the format]"""
+    title_field: str | None = option(None, metavar="NAME", nonempty=True)
+    """JSON key or column of the title. [default: that of the format]"""
     docid_field: str | None = setting(None)
-    """JSON key of the passage id. [default: that of the format]"""
+    """Synonym of --id-field, from earlier versions."""
     delimiter: str = setting("\\n")
     """Separator of the fields inside `contents`, for --fields that are not JSON keys."""
+
+    @property
+    def id_key(self) -> str | None:
+        """The key of the passage id that was named; "" for ids that are made; else None."""
+        return self.docid_field if self.id_field is None else self.id_field
 
 
 # Formats are detected.
@@ -137,6 +152,13 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     """queries: fields that make the query, e.g. title,description. [default: title]"""
     to_format: str | None = option(None, "--to", metavar="FORMAT")
     """Format of the target. [default: from the target's name]"""
+    id_field: str | None = option(None, metavar="NAME", of="corpus training")
+    """corpus: JSON key or column of the passage id; "" makes ids from the texts.
+    [default: that of the format]"""
+    text_field: str | None = option(None, metavar="NAME", nonempty=True, of="corpus training")
+    """corpus: JSON key or column of the text. [default: that of the format]"""
+    title_field: str | None = option(None, metavar="NAME", nonempty=True, of="corpus training")
+    """corpus: JSON key or column of the title. [default: that of the format]"""
     expansions: str | None = option(None, metavar="FILE", of=Kind.CORPUS)
     """corpus: generated queries, from `denserk generate`, to append to each passage's text."""
     split_words: int | None = option(

@@ -1,13 +1,16 @@
 """Passages of a corpus: read, find by id, check the ids, write.
 
-A corpus is JSON lines or an array, a tab-separated file, Parquet, a folder, or a named collection.
+A corpus is JSON lines or an array, a table between tabs or commas, Parquet, documents of TREC, text
+files, a folder of such files, or a named collection.
 """
 
 import logging
+import shlex
 from array import array
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, dropwhile, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -16,7 +19,8 @@ import numpy as np
 import orjson
 
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
-from denserk.errors import InputError, UsageError
+from denserk.config.options import given_fields
+from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io import (
     column_names,
     data_sets,
@@ -24,31 +28,40 @@ from denserk.io import (
     files,
     json_objects,
     json_records,
+    record_fields,
+    text_files,
+    trec_documents,
     unread_files,
 )
 from denserk.io.column_names import Column, Header, Table
 from denserk.io.detection import CORPUS_KEYS
 from denserk.io.file_head import FileHead
-from denserk.io.json_records import Numbered, RecordKeys
+from denserk.io.json_records import Numbered, RecordKeys, UsedKeys
 from denserk.io.manifest import NAME as MANIFEST
-from denserk.io.tables import is_table
+from denserk.io.manifest import corpora_of_run
+from denserk.io.record_fields import FIRST_RECORDS, OTHER_FIELDS, SHORTEST_TEXT, MadeIds
+from denserk.io.tables import HUB, is_table
 from denserk.records import NO_FIELDS, Passage, Query
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-ENDINGS = (".json", ".jsonl", ".tsv")
+ENDINGS = (".json", ".jsonl", ".tsv", ".csv")
+COMPRESSED = (".z", ".0z", ".1z", ".2z")  # by `compress`, as files of the TREC disks are
 COLUMNS = {
     CorpusFormat.MARCO: ("id", "text"),
     CorpusFormat.MARCO_TITLES: ("id", "title", "text"),
     CorpusFormat.DPR: ("id", "text", "title"),  # under a header, quoted as CSV
 }
 KEYS = CORPUS_KEYS | dict.fromkeys(COLUMNS, RecordKeys(("id",), ("text",), "title"))
-WRITTEN = tuple(
-    corpus_format
-    for corpus_format in CorpusFormat
-    if corpus_format not in (CorpusFormat.FLAG, CorpusFormat.JSON)
+READ_ONLY = (
+    CorpusFormat.FLAG,
+    CorpusFormat.JSON,
+    CorpusFormat.CSV,
+    CorpusFormat.TREC,
+    CorpusFormat.TEXT,
 )
+WRITTEN = tuple(corpus_format for corpus_format in CorpusFormat if corpus_format not in READ_ONLY)
 
 Record = TypeVar("Record", Passage, Query)
 
@@ -59,33 +72,114 @@ def read_passages(
     """Yield the passages of a corpus, in its order, in constant memory; reject one without any.
 
     The source is a file; a folder (of BEIR: its corpus.jsonl; else Parquet, or all of its .json,
-    .jsonl and .tsv files, sorted by name); "-"; `irds:NAME`; `beir:NAME`; `hf:NAME`. Anserini's
-    `contents` are split into `fields`.
+    .jsonl, .tsv and .csv files, sorted by name; else .txt and .md files or documents of TREC, also
+    in subfolders); "-"; `irds:NAME`; `beir:NAME`; `hf:NAME`. Anserini's `contents` are split into
+    `fields`. Where ids are made of the texts, equal passages are one.
     """
+    made_ids = MadeIds()
     passage_count = empty_count = 0
-    for passage in _passages_of_source(source, settings, fields):
+    for passage in _passages_of_source(source, settings, fields, made_ids):
         passage_count += 1
         if not passage.text.strip() and not passage.title.strip():
             empty_count += 1
         yield passage
     if not passage_count:
         raise InputError(source, None, "no passages", "at least one")
+    name = files.display_name(source)
     if empty_count:
-        name = files.display_name(source)
         logger.info(f"{name}: {empty_count:,} of {passage_count:,} passages are empty")
+    if made_ids.repeats:
+        logger.info(
+            f"{name}: passages with the title and text of an earlier one are left out "
+            f"({made_ids.repeats:,})"
+        )
 
 
 def _passages_of_source(
-    source: str, settings: CorpusSettings, fields: Sequence[str] | None
+    source: str, settings: CorpusSettings, fields: Sequence[str] | None, made_ids: MadeIds
 ) -> Iterator[Passage]:
     """Return the passages of a table, a dataset's name, a file or a folder."""
     if is_table(source, "corpus"):
-        return read_corpus_file(source, settings, fields)
+        return read_corpus_file(source, settings, fields, made_ids)
     dataset = data_sets.locate(source)
     if dataset.irds is not None:
         return iter(data_sets.irds_passages(dataset.irds))
-    paths = corpus_files(dataset.path) if dataset.path.is_dir() else [dataset.path]
-    return chain.from_iterable(read_corpus_file(path, settings, fields) for path in paths)
+    paths = [dataset.path]
+    if dataset.path.is_dir():
+        is_of_documents = settings.corpus_format in (CorpusFormat.TEXT, CorpusFormat.TREC)
+        paths = [] if is_of_documents else table_files(dataset.path)
+        if not paths:
+            return _folder_of_documents(dataset.path, settings)
+    return chain.from_iterable(read_corpus_file(path, settings, fields, made_ids) for path in paths)
+
+
+def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
+    """Return settings that name the fields which are used, for a corpus without a known format.
+
+    What is recorded with an index is then read again in the same way. Other settings, and those of
+    a corpus that can be read only once or is on the hub, stay as they are.
+    """
+    if source == files.STREAM or source.startswith(HUB):
+        return settings
+    path: str | Path = source
+    if not is_table(source, "corpus"):
+        dataset = data_sets.locate(source)
+        if dataset.irds is not None or files.is_special(dataset.path):
+            return settings
+        path = dataset.path
+        if dataset.path.is_dir():
+            path = next(iter(table_files(dataset.path)), "")
+    if not path:
+        _refuse_fields(source, settings)
+        return settings
+    with files.open_ahead(path, part="corpus") as (data, handle):
+        file = _CorpusFile(path, FileHead(data, Path(path).name), handle, settings)
+        if not file.has_records:
+            _refuse_fields(path, settings)
+            return settings
+        rows = file.rows()
+        is_known = rows.keys_by_format is not None
+        used_fields = None if is_known else file.by_fields(rows).used_fields
+    if used_fields is None:
+        return settings
+    _log_fields(path, settings, used_fields)
+    return replace(
+        settings,
+        id_field=used_fields.id or "",
+        text_field=used_fields.text,
+        title_field=used_fields.title,
+        docid_field=None,
+    )
+
+
+def as_searched(
+    corpus: str | None, settings: CorpusSettings, runs: Iterable[str | Path]
+) -> CorpusSettings:
+    """Return how a corpus was read for the indexes that some runs come from, if that is recorded.
+
+    What is given counts, and so does a corpus that is not the one of the indexes.
+    """
+    if corpus is None or given_fields(settings):
+        return settings
+    for run in runs:
+        for source in corpora_of_run(run):
+            is_same = source.name == corpus or Path(source.name).resolve() == Path(corpus).resolve()
+            if is_same and given_fields(source.settings):
+                logger.info(f"{files.display_name(corpus)}: read as for the index of {run}")
+                return source.settings
+    return settings
+
+
+def fitting_settings(source: str, settings: CorpusSettings) -> CorpusSettings:
+    """Return the settings of another corpus if its fields are those of this one; else detect.
+
+    The other one may be the same documents in another format, or the file that only moved.
+    """
+    try:
+        with_used_fields(source, settings)
+    except (InputError, UsageError):
+        return DETECTED
+    return settings
 
 
 def find_records(
@@ -104,8 +198,11 @@ def find_records(
     return record_by_id
 
 
-def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
-    """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name."""
+def table_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
+    """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name.
+
+    There may be none.
+    """
     beir_file = data_sets.plain_or_packed(folder, "corpus.jsonl")
     if beir_file is not None:
         return [beir_file]
@@ -115,17 +212,74 @@ def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]
         is_hidden = name.startswith(".")
         if has_ending and not is_hidden and name != MANIFEST and (folder / name).is_file():
             paths.append(folder / name)
-    if paths:
-        return paths
-    expected = f"{', '.join(f'*{ending}' for ending in endings)} files, perhaps with .gz"
-    unread = unread_files.unread_folder(folder)
-    if unread is not None:
-        raise unread.error(folder, None, expected)
-    raise UsageError(f"{folder} holds no corpus", expected)
+    return paths
+
+
+def _folder_of_documents(folder: Path, settings: CorpusSettings) -> Iterator[Passage]:
+    """Return the passages of a folder of text files, or of documents of TREC."""
+    _refuse_fields(folder, settings)
+    present = text_files.walk(folder)
+    text_paths = _text_paths(present.paths, settings)
+    if text_paths:
+        unread = len(present.paths) - len(text_paths)
+        text_files.report_skipped(folder, present.skipped, unread)
+        return text_files.read_documents(folder, text_paths)
+    trec_paths = []
+    if settings.corpus_format is not CorpusFormat.TEXT:
+        trec_paths = _trec_paths(folder, present.paths)
+    if not trec_paths:
+        raise _no_corpus(folder)
+    text_files.report_skipped(folder, present.skipped, len(present.paths) - len(trec_paths))
+    return chain.from_iterable(read_corpus_file(path, settings) for path in trec_paths)
+
+
+def _text_paths(paths: Sequence[Path], settings: CorpusSettings) -> list[Path]:
+    """Return the text files among some; none if the first is of TREC, unless that is excluded."""
+    if settings.corpus_format is CorpusFormat.TREC:
+        return []
+    text_paths = [path for path in paths if text_files.is_named(path, *text_files.TEXT_ENDINGS)]
+    if settings.corpus_format is None and text_paths and _is_trec_file(text_paths[0]):
+        return []
+    return text_paths
+
+
+def _trec_paths(folder: Path, paths: Sequence[Path]) -> list[Path]:
+    """Return the files with documents of TREC; reject those of `compress`."""
+    for path in paths:
+        if path.name.lower().endswith(COMPRESSED):
+            hint = f"uncompress all: gunzip -r {shlex.quote(str(folder))}"
+            raise InputError(path, None, "a file of `compress`", "text, or gzip", hint)
+    return [path for path in paths if _is_trec_file(path)]
+
+
+def _no_corpus(folder: Path) -> DenserkError:
+    """Return the error of a folder without files that are read."""
+    expected = f"{', '.join(f'*{ending}' for ending in ENDINGS)}, *.txt or *.md files"
+    unread_file = unread_files.unread_folder(folder)
+    if unread_file is not None:
+        return unread_file.error(folder, None, expected)
+    return UsageError(f"{folder} holds no corpus", f"{expected}, perhaps with .gz")
+
+
+def _refuse_fields(path: str | Path, settings: CorpusSettings) -> None:
+    """Raise a UsageError for fields of documents, which have none."""
+    names = (settings.text_field, settings.title_field, settings.id_key)
+    if any(name is not None for name in names):
+        message = f"{path} holds documents of text, which have no fields to name"
+        raise UsageError(message, "leave out --id-field, --text-field and --title-field")
+
+
+def _is_trec_file(path: Path) -> bool:
+    """Return whether a file begins as documents of TREC do."""
+    with files.open_ahead(path, 1 << 13) as (data, _):
+        return detection.is_trec_document(FileHead(data, path.name))
 
 
 def read_corpus_file(
-    path: str | Path, settings: CorpusSettings = DETECTED, fields: Sequence[str] | None = None
+    path: str | Path,
+    settings: CorpusSettings = DETECTED,
+    fields: Sequence[str] | None = None,
+    made_ids: MadeIds | None = None,
 ) -> Iterator[Passage]:
     """Yield the passages of one file ("-" is standard input); see `read_passages`."""
     with files.open_ahead(path, part="corpus") as (data, handle):
@@ -133,10 +287,17 @@ def read_corpus_file(
         if not head.line:
             return
         file = _CorpusFile(path, head, handle, settings)
-        keys_by_format, rows = file.columns() if file.has_columns else file.json_records()
-        corpus_format, records = json_records.read_records(
-            rows, keys_by_format, settings.corpus_format, path, "corpus"
-        )
+        if not file.has_records:
+            yield from file.documents()
+            return
+        rows = file.rows()
+        if rows.keys_by_format is None:
+            corpus_format = None
+            records = _records_by_fields(file, rows, made_ids or MadeIds())
+        else:
+            corpus_format, records = json_records.read_records(
+                rows.rows, rows.keys_by_format, settings.corpus_format, path, "corpus"
+            )
         delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
         for line, docid, text, title, extra in records:
             passage = Passage(docid, text, title, extra or NO_FIELDS)
@@ -145,11 +306,52 @@ def read_corpus_file(
             yield passage
 
 
-class _Rows(NamedTuple):
-    """Records of passages, and the keys of the formats that they may have."""
+def _records_by_fields(
+    file: "_CorpusFile", rows: "_Rows", made_ids: MadeIds
+) -> Iterator[json_records.Record]:
+    """Return the records of rows without a known format; report the fields that are used."""
+    used_fields, records = file.by_fields(rows)
+    if used_fields is None:
+        return records
+    _log_fields(file.path, file.settings, used_fields)
+    return _with_made_ids(records, made_ids) if used_fields.id is None else records
 
-    keys_by_format: Mapping[CorpusFormat, RecordKeys]
-    records: Iterator[json_records.Row]
+
+def _log_fields(path: str | Path, settings: CorpusSettings, used_fields: UsedKeys) -> None:
+    """Report the fields that were chosen, and ids that are made; not what was named."""
+    name = files.display_name(path)
+    description = record_fields.describe_fields(used_fields)
+    if settings.text_field is None:
+        logger.info(f"{name}: corpus ({description}); {OTHER_FIELDS}")
+    elif used_fields.id is None and settings.id_key is None:
+        logger.info(f"{name}: corpus ({description})")
+
+
+def _with_made_ids(
+    records: Iterable[json_records.Record], made_ids: MadeIds
+) -> Iterator[json_records.Record]:
+    """Yield records with ids of their texts, equal ones once."""
+    for line, _, text, title, extra in records:
+        docid = made_ids.make(title, text)
+        if docid is not None:
+            yield line, docid, text, title, extra
+
+
+class _Rows(NamedTuple):
+    """Rows of passages, and the keys of the formats that they may have.
+
+    None if no format decides: the fields are named, or chosen by the first rows.
+    """
+
+    keys_by_format: Mapping[CorpusFormat, RecordKeys] | None
+    rows: Iterator[json_records.Row]
+
+
+class _Records(NamedTuple):
+    """Records of passages, and the fields that were chosen; None if there are no records."""
+
+    used_fields: UsedKeys | None
+    records: Iterator[json_records.Record]
 
 
 class _CorpusFile(NamedTuple):
@@ -161,19 +363,64 @@ class _CorpusFile(NamedTuple):
     settings: CorpusSettings
 
     @property
-    def has_columns(self) -> bool:
+    def _format(self) -> CorpusFormat | None:
+        """The format that was named or is detected; None if only the records decide it."""
+        named_format = self.settings.corpus_format
+        return named_format or detection.format_of(self.head, CorpusFormat)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the file has records with fields; otherwise it is documents."""
+        return self._format not in (CorpusFormat.TREC, CorpusFormat.TEXT)
+
+    def documents(self) -> Iterator[Passage]:
+        """Yield the documents of TREC, or the one that the file is."""
+        _refuse_fields(self.path, self.settings)
+        unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
+        if self._format is CorpusFormat.TREC:
+            yield from trec_documents.read_documents(self.handle, self.path)
+            return
+        data = files.read_all(self.handle, self.path)
+        docid = text_files.id_of_name(Path(self.path).name)
+        yield text_files.document_of(data, self.path, docid)
+
+    def rows(self) -> _Rows:
+        """Return the rows of JSON, or of a table."""
+        if self._is_csv:
+            return _Rows(None, self._csv_rows())
+        return self._columns() if self._has_columns else self._json_rows()
+
+    @property
+    def _is_csv(self) -> bool:
+        """Whether the file is CSV: by its name, its header, or a field that was named."""
+        if self.settings.corpus_format is not None:
+            return self.settings.corpus_format is CorpusFormat.CSV
+        has_field = self.settings.text_field in self.head.csv_cells
+        return has_field or self._format is CorpusFormat.CSV
+
+    @property
+    def _has_columns(self) -> bool:
         """Whether the file has columns between tabs; otherwise it is JSON."""
         corpus_format = self.settings.corpus_format
         if corpus_format is None:
             return self.head.record is None
         return corpus_format in COLUMNS
 
-    def json_records(self) -> _Rows:
-        """Return the records of JSON lines, of an array, or of an object by passage id."""
+    def _json_rows(self) -> _Rows:
+        """Return the rows of JSON lines, of an array, or of an object by passage id."""
         if self._is_object:
-            return self._object_records()
+            return self._object_rows()
         rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
-        return _Rows(self._with_docid_field(CORPUS_KEYS), rows)
+        first_row, rows = files.peek(rows)
+        if first_row is None:
+            return _Rows(None, iter(()))
+        keys_by_format = self._with_named_fields(CORPUS_KEYS)
+        _, first_record = first_row
+        is_known = self.settings.corpus_format is not None or any(
+            keys.used_in(first_record) for keys in keys_by_format.values()
+        )
+        is_known = is_known and not self._names_text
+        return _Rows(keys_by_format if is_known else None, rows)
 
     @property
     def _is_object(self) -> bool:
@@ -183,52 +430,104 @@ class _CorpusFile(NamedTuple):
         detected = detection.format_of(self.head, CorpusFormat)
         return detected is CorpusFormat.JSON
 
-    def _object_records(self) -> _Rows:
-        """Return the records of one object by passage id."""
+    def _object_rows(self) -> _Rows:
+        """Return the rows of one object by passage id."""
         data = files.read_all(self.handle, self.path)
         if detection.is_embedding_data(self.head):
             rows = json_objects.read_embedding_corpus(data, self.path)
         else:
             rows = json_objects.read_texts(data, self.path, "passage")
-        return _Rows({CorpusFormat.JSON: CORPUS_KEYS[CorpusFormat.JSON]}, rows)
+        if self._names_text:
+            return _Rows(None, rows)
+        keys_by_format = {CorpusFormat.JSON: CORPUS_KEYS[CorpusFormat.JSON]}
+        return _Rows(self._with_named_fields(keys_by_format), rows)
 
-    def columns(self) -> _Rows:
-        """Return the records of lines with columns, by their header if there is one."""
+    @property
+    def _names_text(self) -> bool:
+        """Whether what was named leaves nothing of a format: the text, or that ids are made."""
+        return self.settings.text_field is not None or self.settings.id_key == ""
+
+    def by_fields(self, rows: _Rows) -> _Records:
+        """Return the records of rows by the fields that are named, or that the first rows have."""
+        first_rows = list(islice(rows.rows, FIRST_RECORDS))
+        if not first_rows:
+            return _Records(None, iter(()))
+        used_fields = record_fields.choose_fields(first_rows, self.settings, self.path)
+        records = json_records.records_of_keys(
+            chain(first_rows, rows.rows), used_fields, self.path, "passage"
+        )
+        return _Records(used_fields, records)
+
+    def _csv_rows(self) -> Iterator[Numbered]:
+        """Yield the rows of CSV as records, by the names of its header."""
+        unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
+        delimiter = "\t" if "\t" in self.head.line else self.head.csv_delimiter
+        lines = files.read_text_lines(self.path, self.handle)
+        return files.read_table(lines, self.path, delimiter)
+
+    def _columns(self) -> _Rows:
+        """Return the rows of lines with columns, by their header if there is one."""
         unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
         numbered = files.read_text_lines(self.path, self.handle)
         # a blank line further on may stand inside a quoted column
         first_line, lines = files.peek(dropwhile(_is_blank, numbered))
         corpus_format = self.settings.corpus_format
         if first_line is None:
-            return self._rows(corpus_format or CorpusFormat.MARCO, iter(()))
+            return _Rows(None, iter(()))
         line, text = first_line
-        header = column_names.read_header(text.split("\t"), Table.CORPUS, self.path, line)
+        cells = text.split("\t")
+        header = None
+        if not self._names_text:
+            header = column_names.read_header(cells, Table.CORPUS, self.path, line)
+        names = [cell.strip().strip('"').strip() for cell in cells]
+        if header is None and self._are_names_of_fields(names):
+            next(lines)
+            is_quoted = all(cell.strip().startswith('"') for cell in cells)
+            rows = _table_rows(lines, names, None, self.path, is_quoted=is_quoted)
+            return _Rows(None, rows)
         if header is None:
             corpus_format = corpus_format or self._format_of_columns()
             rows = _table_rows(lines, COLUMNS[corpus_format], corpus_format, self.path)
-            return self._rows(corpus_format, rows)
+            return _Rows(self._keys_of(corpus_format), rows)
         next(lines)
-        names = _record_keys(header, self.settings.docid_field)
-        corpus_format = corpus_format or _format_of_header(header, names)
-        rows = _table_rows(lines, names, corpus_format, self.path, is_quoted=header.is_quoted)
-        return self._rows(corpus_format, rows)
+        keys = _record_keys(header, self.settings)
+        corpus_format = corpus_format or _format_of_header(header, keys)
+        rows = _table_rows(lines, keys, corpus_format, self.path, is_quoted=header.is_quoted)
+        return _Rows(self._keys_of(corpus_format), rows)
 
-    def _rows(self, corpus_format: CorpusFormat, rows: Iterator[Numbered]) -> _Rows:
-        """Return records of columns, whose format is decided."""
-        keys = {corpus_format: KEYS[corpus_format]}
-        return _Rows(self._with_docid_field(keys), rows)
+    def _are_names_of_fields(self, names: Sequence[str]) -> bool:
+        """Return whether a first line that is no known header names the columns below it.
 
-    def _with_docid_field(
+        It does if fields were named. Otherwise two or three columns are a record, and more are
+        names if they are short, each there once, and all lines have as many columns.
+        """
+        settings = self.settings
+        if self._names_text or settings.id_key or settings.title_field:
+            return True
+        is_record = settings.corpus_format is not None or self._format is not None
+        if is_record or len(names) < 3 or len(self.head.rows) < 2:
+            return False
+        are_distinct = len(set(names)) == len(names) == self.head.width
+        return are_distinct and all(0 < len(name) < SHORTEST_TEXT for name in names)
+
+    def _keys_of(self, corpus_format: CorpusFormat) -> Mapping[CorpusFormat, RecordKeys]:
+        """Return the keys of records of columns, whose format is decided."""
+        return self._with_named_fields({corpus_format: KEYS[corpus_format]})
+
+    def _with_named_fields(
         self, keys_by_format: Mapping[CorpusFormat, RecordKeys]
     ) -> Mapping[CorpusFormat, RecordKeys]:
-        """Return keys with the one that --set docid-field names as id."""
-        docid_field = self.settings.docid_field
-        if docid_field is None:
-            return keys_by_format
-        return {
-            corpus_format: RecordKeys((docid_field,), keys.texts, keys.title)
-            for corpus_format, keys in keys_by_format.items()
-        }
+        """Return keys with those that are named for id and title."""
+        id_key = self.settings.id_key
+        title_field = self.settings.title_field
+        named = {}
+        for corpus_format, keys in keys_by_format.items():
+            if id_key:
+                keys = keys._replace(ids=(id_key,), must_have_id=True)
+            if title_field is not None:
+                keys = keys._replace(title=title_field)
+            named[corpus_format] = keys
+        return named
 
     def _format_of_columns(self) -> CorpusFormat:
         """Return the format of columns without a header, by the first line."""
@@ -243,6 +542,8 @@ class _CorpusFile(NamedTuple):
         width = len(self.head.cells)
         found = f"{files.columns(width)} between tabs: {self.head.line[:60]!r}"
         hint = unread_files.numbering_hint(self.path, Table.CORPUS) if width == 1 else None
+        if any(column_names.column_of(name, Table.CORPUS) for name in self.head.csv_cells):
+            hint = "if it is CSV and its first row names the columns, add --corpus-format csv"
         raise InputError(self.path, 1, found, expected, hint)
 
 
@@ -259,11 +560,12 @@ def _is_blank(numbered_line: tuple[int, str]) -> bool:
     return not text.strip()
 
 
-def _record_keys(header: Header, docid_field: str | None) -> list[str]:
+def _record_keys(header: Header, settings: CorpusSettings) -> list[str]:
     """Return the keys of a table's records: those of `COLUMNS`, and other columns by name."""
+    named_fields = (settings.id_key, settings.title_field)
     keys = {Column.PASSAGE_ID: "id", Column.TEXT: "text", Column.TITLE: "title"}
     return [
-        name if name == docid_field else keys.get(column, name)
+        name if name in named_fields else keys.get(column, name)
         for column, name in zip(header.columns, header.names, strict=True)
     ]
 
@@ -271,7 +573,7 @@ def _record_keys(header: Header, docid_field: str | None) -> list[str]:
 def _table_rows(
     lines: files.Lines,
     names: Sequence[str],
-    corpus_format: CorpusFormat,
+    corpus_format: CorpusFormat | None,
     path: str | Path,
     *,
     is_quoted: bool = False,

@@ -36,6 +36,8 @@ from denserk.io.column_names import (
     Column,
     Table,
     column_of,
+    columns_by_meaning,
+    has_required_columns,
     recognise_header,
     run_or_qrels,
 )
@@ -44,6 +46,7 @@ from denserk.io.file_head import FileHead
 from denserk.io.json_records import RecordKeys
 from denserk.io.model_files import MODEL_FILES
 from denserk.io.tables import HUB
+from denserk.io.text_files import MARKDOWN, TEXT_ENDINGS, is_named
 from denserk.io.unread_files import reject_binary, unread_file_error
 from denserk.io.vector_formats import DOCID, INDEX, QUERIES_FILE
 
@@ -112,6 +115,9 @@ EMBEDDING_DATA = re.compile(
 )
 # {query id: {...}}, perhaps on several lines
 OBJECT_OF_OBJECTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{')
+TREC_DOCUMENT = re.compile(
+    rb"(?is)\s*(?:<\?xml.*?\?>\s*|<!.*?>\s*|<(?:docs|root|trec)>\s*)*<doc>.{0,4000}?<docno>"
+)
 RELATION_FILE = re.compile(r"P\d+\..*json(\.gz)?")
 TOPIC_TAG = re.compile(rb"<(topics?|top)[\s>]", re.IGNORECASE)
 GRADE = re.compile(r"([+-]?[0-9]{1,18})(\.0*)?")  # trec_eval reads 1.0 as 1
@@ -158,6 +164,19 @@ def is_array(head: FileHead) -> bool:
 def is_pickle(head: FileHead) -> bool:
     """A pickle; those of protocol 0 have nothing but their names."""
     return head.data.startswith(PICKLE) or head.name.endswith(PICKLE_ENDINGS)
+
+
+# documents
+
+
+def is_trec_document(head: FileHead) -> bool:
+    """A tag <DOC>, before one <DOCNO>; comments and a declaration of XML may come first."""
+    return TREC_DOCUMENT.match(head.data) is not None
+
+
+def is_markdown(head: FileHead) -> bool:
+    """A file that is named .md."""
+    return is_named(head.name, MARKDOWN)
 
 
 # JSON
@@ -449,6 +468,53 @@ def has_comma_header(head: FileHead) -> bool:
     return is_header or _names_query_and_positive(head.comma_cells)
 
 
+def has_csv_header_of_corpus_or_queries(head: FileHead) -> bool:
+    """A header between commas or semicolons whose names are those of a corpus, and of queries."""
+    return has_csv_header_of_corpus(head) and has_csv_header_of_queries(head)
+
+
+def has_csv_header_of_queries(head: FileHead) -> bool:
+    """A header between commas or semicolons whose names are those of queries.
+
+    In a .csv file there may be other columns, if the query has a name that no passage has.
+    """
+    if recognise_header(head.csv_cells, Table.QUERIES) is not None:
+        return True
+    columns = columns_by_meaning(head.csv_cells, Table.QUERIES)
+    if not head.is_named_csv or not has_required_columns(columns.keys(), Table.QUERIES):
+        return False
+    return column_of(columns.get(Column.QUERY, "text"), Table.CORPUS) is None
+
+
+def has_csv_header_of_corpus(head: FileHead) -> bool:
+    """A header between commas or semicolons whose names are those of a corpus.
+
+    In a .csv file there may be other columns.
+    """
+    if recognise_header(head.csv_cells, Table.CORPUS) is not None:
+        return True
+    columns = columns_by_meaning(head.csv_cells, Table.CORPUS)
+    return head.is_named_csv and has_required_columns(columns.keys(), Table.CORPUS)
+
+
+def is_csv_of_texts(head: FileHead) -> bool:
+    """A file named .csv that has neither hits nor judgments nor pairs of sentences."""
+    cells = head.csv_cells
+    if not is_named_csv(head) or run_or_qrels(cells) is not None:
+        return False
+    return recognise_header(cells, Table.SENTENCES) is None
+
+
+def is_csv_of_queries(head: FileHead) -> bool:
+    """Return whether a file of queries is CSV."""
+    return has_csv_header_of_queries(head) or is_named_csv(head)
+
+
+def is_named_csv(head: FileHead) -> bool:
+    """A file named .csv, without tabs."""
+    return head.is_named_csv and head.record is None and "\t" not in head.line
+
+
 def _names_query_and_positive(cells: Sequence[str]) -> bool:
     meanings = {column_of(cell, Table.TRAINING) for cell in cells}
     return {Column.QUERY, Column.POSITIVE} <= meanings
@@ -624,6 +690,9 @@ RULES: Sequence[Rule] = (
     Rule("Parquet", is_parquet, {Kind.VECTORS: VectorFormat.PARQUET}),
     Rule("a NumPy array", is_array, {Kind.VECTORS: None}),
     Rule("a pickle, or a name in `.pkl` or `.pickle`", is_pickle, {Kind.VECTORS: None}),
+    # documents
+    Rule("`<DOC>` and `<DOCNO>` (TREC)", is_trec_document, {Kind.CORPUS: CorpusFormat.TREC}),
+    Rule("a name in `.md`", is_markdown, {Kind.CORPUS: CorpusFormat.TEXT}),
     # JSON, by the keys of the first record
     Rule("JSON: `mteb_model_meta` first", has_predictions, {Kind.RUN: RunFormat.MTEB}),
     Rule("JSON: `vector`", has_vector, {Kind.VECTORS: VectorFormat.JSONL}),
@@ -815,6 +884,26 @@ RULES: Sequence[Rule] = (
         {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
     ),
     Rule(
+        "a header between commas or semicolons: `id` and `text`",
+        has_csv_header_of_corpus_or_queries,
+        {Kind.CORPUS: CorpusFormat.CSV, Kind.QUERIES: None},
+    ),
+    Rule(
+        "a header between commas or semicolons: query id and query",
+        has_csv_header_of_queries,
+        {Kind.QUERIES: None},
+    ),
+    Rule(
+        "a header between commas or semicolons: passage id and text",
+        has_csv_header_of_corpus,
+        {Kind.CORPUS: CorpusFormat.CSV},
+    ),
+    Rule(
+        "a name in `.csv`, and names of other columns",
+        is_csv_of_texts,
+        {Kind.CORPUS: CorpusFormat.CSV},
+    ),
+    Rule(
         "an id, a tab, and ids between commas",
         has_list_of_ids,
         {Kind.TRAINING: TrainingFormat.NEGATIVES},
@@ -882,6 +971,7 @@ RULES_OF_A_KIND: Sequence[Rule] = (
         {Kind.RUN: RunFormat.JSON, Kind.QRELS: QrelsFormat.JSON},
     ),
     Rule("JSON of other keys", is_json, {Kind.RUN: RunFormat.JSONL}),
+    Rule("a name in `.csv`", is_named_csv, {Kind.CORPUS: CorpusFormat.CSV}),
     Rule("JSON: an object on several lines", is_cut_object, {Kind.QUERIES: TopicsFormat.QA}),
     Rule("six columns or more", has_six_terms, {Kind.RUN: RunFormat.TREC}),
     Rule("four columns", has_four_terms, {Kind.QRELS: QrelsFormat.TREC}),
@@ -965,6 +1055,15 @@ def is_beir_folder(names: AbstractSet[str]) -> bool:
     return not names.isdisjoint({"corpus.jsonl", "corpus.jsonl.gz"})
 
 
+def is_folder_of_texts(names: AbstractSet[str]) -> bool:
+    """Files in `.txt` or `.md` alone, beside folders."""
+    visible_names = [name for name in names if not name.startswith(".")]
+    has_text = any(is_named(name, *TEXT_ENDINGS) for name in visible_names)
+    return has_text and all(
+        is_named(name, *TEXT_ENDINGS) or not Path(name).suffix for name in visible_names
+    )
+
+
 def is_folder_of_relations(names: AbstractSet[str]) -> bool:
     """Files as EntityQuestions names them."""
     return any(map(is_relation_file, names))
@@ -996,6 +1095,11 @@ FOLDER_RULES: Sequence[FolderRule] = (
         "`P17.test.json` and its like",
         is_folder_of_relations,
         {Kind.QUERIES: TopicsFormat.ENTITY_QUESTIONS},
+    ),
+    FolderRule(
+        "`.txt` and `.md` files alone",
+        is_folder_of_texts,
+        {Kind.CORPUS: CorpusFormat.TEXT},
     ),
 )
 
@@ -1065,7 +1169,8 @@ def _kinds_of_folder(folder: Path) -> AbstractSet[Kind]:
         if rule.holds(names):
             return rule.formats.keys()
     for path in paths:
-        if path.name.startswith(".") or not path.is_file():
+        # a README describes the others
+        if path.name.startswith(".") or is_named(path, MARKDOWN) or not path.is_file():
             continue
         kinds = _kinds_of_file(path)
         if kinds:

@@ -143,14 +143,40 @@ class FileHead:
     @cached_property
     def comma_cells(self) -> Sequence[str]:
         """The columns between commas of a first line without tabs; none if it has one alone."""
+        return self._cells_between(",")
+
+    @cached_property
+    def semicolon_cells(self) -> Sequence[str]:
+        """The columns between semicolons, as spreadsheets of some countries write CSV."""
+        return self._cells_between(";")
+
+    def _cells_between(self, delimiter: str) -> Sequence[str]:
+        """Return the columns of the first row of CSV; none if it has tabs, or one column alone."""
         if "\t" in self.line:
             return []
-        rows = files.read_rows(enumerate(self.lines, start=1), "", ",", "")
+        rows = files.read_rows(enumerate(self.lines, start=1), "", delimiter, "")
         try:
             _, cells = next(rows, (0, []))
         except InputError:
             return []
         return cells if len(cells) > 1 else []
+
+    @cached_property
+    def csv_delimiter(self) -> str:
+        """The comma or semicolon that divides the first row into more columns."""
+        return ";" if len(self.semicolon_cells) > len(self.comma_cells) else ","
+
+    @cached_property
+    def csv_cells(self) -> Sequence[str]:
+        """The columns between commas or semicolons of a first line without tabs and JSON."""
+        if self.record is not None:
+            return []
+        return [cell.strip() for cell in self._cells_between(self.csv_delimiter)]
+
+    @cached_property
+    def is_named_csv(self) -> bool:
+        """Whether the file is named .csv, or .csv.gz."""
+        return self.name.lower().removesuffix(".gz").endswith(".csv")
 
     def header(self, table: Table) -> Header | None:
         """Return the header of a table that the file begins with; None without one."""

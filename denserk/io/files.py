@@ -12,6 +12,7 @@ import shutil
 import sys
 import zlib
 from array import array
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -30,6 +31,7 @@ STREAM = "-"
 LOCK_SUFFIX = ".denserk.lock"
 BOM = b"\xef\xbb\xbf"
 AHEAD = 1 << 20  # bytes of an input by which its format is recognised
+LONGEST_CELL = 1 << 26  # characters of a cell of CSV, past which a quote was never closed
 
 T = TypeVar("T")
 Lines = Iterable[tuple[int, str]]  # numbered from 1, without line ends
@@ -191,18 +193,22 @@ def decode_lines(
         try:
             yield number, line.decode("utf-8")
         except UnicodeDecodeError as error:
-            found = f"a byte that is not UTF-8 (0x{line[error.start]:02x})"
-            raise InputError(path, number, found, "UTF-8 text", _conversion_hint(path)) from None
+            raise encoding_error(path, number, line, error) from None
 
 
-def _conversion_hint(path: str | Path) -> str:
-    """Return a command that converts a file from Latin-1 to UTF-8."""
+def encoding_error(
+    path: str | Path, line: int | None, data: bytes, error: UnicodeDecodeError
+) -> InputError:
+    """Return the error of bytes that are not UTF-8, with a command that converts the file."""
+    found = f"a byte that is not UTF-8 (0x{data[error.start]:02x})"
+    encoding = "UTF-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "ISO-8859-1"
     name = "FILE" if str(path) == STREAM else shlex.quote(str(path))
-    iconv = "iconv -f latin1 -t utf-8"
-    is_packed = str(path).endswith(".gz")
-    command = f"zcat {name} | {iconv}" if is_packed else f"{iconv} {name}"
-    target = f"converted{Path(str(path).removesuffix('.gz')).suffix}"
-    return f"if it is Latin-1, convert it: {command} > {target}"
+    command = f"iconv -f {encoding} -t UTF-8 {name}"
+    if str(path).endswith(".gz"):
+        command = f"zcat {name} | iconv -f {encoding} -t UTF-8 | gzip"
+    command += f" > {name}.utf8 && mv {name}.utf8 {name}"
+    hint = f"if it is {encoding}, convert it: {command}"
+    return InputError(path, line, found, "UTF-8 text", hint)
 
 
 @contextmanager
@@ -392,9 +398,13 @@ def unquote(field: str) -> str:
 
 
 def read_rows(
-    lines: Lines, path: str | Path, delimiter: str, expected: str
+    lines: Lines, path: str | Path, delimiter: str, expected: str, *, strict: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, columns) of CSV; a quoted column may hold line ends; skip empty rows."""
+    """Yield (line number, columns) of CSV; a quoted column may hold line ends; skip empty rows.
+
+    If `strict`, text behind a closing quote and a quote that is never closed are errors.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))  # a limit of the process
     numbers: list[int] = []  # of the lines of the row that is read
 
     def texts() -> Iterator[str]:
@@ -403,7 +413,7 @@ def read_rows(
             yield text + "\n"
 
     try:
-        for row in csv.reader(texts(), delimiter=delimiter):
+        for row in csv.reader(texts(), delimiter=delimiter, strict=strict):
             if any(row):
                 yield numbers[0], row
             numbers.clear()
@@ -411,6 +421,26 @@ def read_rows(
         line = numbers[0] if numbers else None
         found = f"a row that is not quoted as CSV ({error})"
         raise InputError(path, line, found, expected) from None
+
+
+def read_table(
+    lines: Lines, path: str | Path, delimiter: str
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (line number, cells by name) of CSV under a header; see RFC 4180."""
+    signs = {",": "commas", ";": "semicolons", "\t": "tabs"}
+    expected = f"CSV: {signs[delimiter]} between columns, quotes around a cell that has them"
+    rows = read_rows(lines, path, delimiter, expected, strict=True)
+    first_row = next(rows, None)
+    if first_row is None:
+        return
+    names = [name.strip() for name in first_row[1]]
+    for line, cells in rows:
+        if len(cells) != len(names):
+            found = f"{columns(len(cells))} between {signs[delimiter]}"
+            header = ", ".join(names)[:200]
+            expected = f"{len(names)}, as in the first row: {ascii(header)[1:-1]}"
+            raise InputError(path, line, found, expected)
+        yield line, dict(zip(names, cells, strict=True))
 
 
 class ScratchRecords:

@@ -220,10 +220,10 @@ def read_records(
     if format is None:
         logger.info(f"{files.display_name(path)}: {name} {what} ({used_keys.listed(record)})")
     unit = "passage" if what == "corpus" else "query"
-    return name, _records_of_keys(objects, used_keys, path, unit)
+    return name, records_of_keys(objects, used_keys, path, unit)
 
 
-def _records_of_keys(
+def records_of_keys(
     objects: Iterable[Row],
     keys: UsedKeys,
     path: str | Path,

@@ -432,6 +432,24 @@ def runs_of(made_from: Part) -> list[Mapping[str, Any]]:
     return runs
 
 
+def corpora_of_run(run: str | Path) -> Iterator[CorpusSource]:
+    """Yield the corpora of the indexes that a run comes from, as far as manifests lead there."""
+    pending: list[str | Path] = [run]
+    visited = set()
+    while pending:
+        where = beside(pending.pop())
+        if where in visited or not where.is_file():
+            continue
+        visited.add(where)
+        made_from = read_any_manifest(where).made_from
+        for index in indexes_of(made_from):
+            manifest_file = beside(index.get("name") or "")
+            if manifest_file.is_file():
+                yield from corpora_of(read_any_manifest(manifest_file))
+        for source in runs_of(made_from):
+            pending.append(source.get("name") or "")
+
+
 def training_record(folder: str | Path) -> dict[str, Any] | None:
     """Return the training.json of a model folder, its names as paths; None if it has none."""
     path = Path(folder) / TRAINING_RECORD

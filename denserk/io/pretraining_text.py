@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.pretraining import RawText
 from denserk.errors import InputError
-from denserk.io.corpus import ENDINGS, corpus_files, read_passages
+from denserk.io.corpus import ENDINGS, read_passages, table_files
 from denserk.io.detection import document_list_key
 from denserk.io.files import STREAM, display_name, open_ahead, read_text_lines
 from denserk.io.json_records import Fields, first_record, read_objects
@@ -56,7 +56,8 @@ def read_documents(
     if (folder / TOKENS).is_file():
         files = [str(folder / TOKENS)]
     elif folder.is_dir() and not is_table(folder, "corpus"):
-        files = [str(file) for file in corpus_files(folder, (*ENDINGS, TEXT_ENDING))]
+        present = table_files(folder, (*ENDINGS, TEXT_ENDING))
+        files = [str(file) for file in present] or [source]
     for file in files:
         is_file = Path(file).is_file()
         is_text = is_file and file.removesuffix(".gz").endswith(TEXT_ENDING)

@@ -7,7 +7,7 @@ import ast
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -292,6 +292,8 @@ class _TopicsFile(NamedTuple):
     def columns(self) -> _Rows:
         """Return the records of lines with columns, by their header if there is one."""
         unread_files.reject_binary(self.head.data, self.path, Table.QUERIES)
+        if self.format is None and detection.is_csv_of_queries(self.head):
+            return self._csv_rows()
         numbered = files.read_text_lines(self.path, self.handle)
         first_line, lines = files.peek((line, text) for line, text in numbered if text.strip())
         if first_line is None:
@@ -302,14 +304,34 @@ class _TopicsFile(NamedTuple):
             topics_format = self.format or self._format_of_columns()
             return _Rows(topics_format, COLUMNS[topics_format](lines, self.path))
         next(lines)
-        topics_format = self.format or _format_of_header(header)
+        topics_format = self.format or _format_of_columns(header.columns)
+        self._require_columns(topics_format, header.columns, header.names, line)
+        return _Rows(topics_format, _header_rows(lines, header, topics_format, self.path))
+
+    def _csv_rows(self) -> _Rows:
+        """Return the rows of CSV as records; its header may have columns with other names."""
+        names = column_names.columns_by_meaning(self.head.csv_cells, Table.QUERIES)
+        topics_format = _format_of_columns(names)
+        self._require_columns(topics_format, names, self.head.csv_cells, 1)
+        lines = files.read_text_lines(self.path, self.handle)
+        rows = files.read_table(lines, self.path, self.head.csv_delimiter)
+        return _Rows(topics_format, _csv_records(rows, names, topics_format, self.path))
+
+    def _require_columns(
+        self,
+        topics_format: TopicsFormat,
+        columns: Iterable[Column],
+        names: Sequence[str],
+        line: int,
+    ) -> None:
+        """Raise an InputError for a header that lacks what the format needs."""
         first_column = Column.ANSWERS if topics_format is TopicsFormat.DPR else Column.QUERY_ID
         needed = {first_column} if self.textless else {first_column, Column.QUERY}
-        if not needed <= set(header.columns):
-            found = f"the columns {', '.join(header.names)}"
+        if not needed <= set(columns):
+            found = f"the columns {column_names.show_cells(names)}"
             expected = f"columns of {' and '.join(sorted(needed))}"
-            raise InputError(self.path, line, found, expected)
-        return _Rows(topics_format, _header_rows(lines, header, topics_format, self.path))
+            hint = f"name them in the first line: {column_names.EXAMPLE_HEADERS[Table.QUERIES]}"
+            raise InputError(self.path, line, found, expected, hint)
 
     def _format_of_columns(self) -> TopicsFormat:
         """Return the format of columns without a header, by the first line."""
@@ -329,10 +351,11 @@ class _TopicsFile(NamedTuple):
         raise InputError(self.path, 1, found, expected, hint)
 
 
-def _format_of_header(header: Header) -> TopicsFormat:
-    """Return the format of columns under a header: DPR's have no ids."""
-    has_ids = Column.QUERY_ID in header.columns
-    return TopicsFormat.TSV if has_ids else TopicsFormat.DPR
+def _format_of_columns(columns: Iterable[Column]) -> TopicsFormat:
+    """Return the format of columns under a header: DPR's have answers in place of ids."""
+    present = set(columns)
+    is_dpr = Column.ANSWERS in present and Column.QUERY_ID not in present
+    return TopicsFormat.DPR if is_dpr else TopicsFormat.TSV
 
 
 def _take_answers(fields: dict[str, Any], path: str | Path, line: int | None) -> tuple[str, ...]:
@@ -371,6 +394,25 @@ def _header_rows(
         if header.is_quoted:
             cells = [files.unquote(cell) for cell in cells]
         record: dict[str, Any] = {text_key: "", **dict(zip(names, cells, strict=True))}
+        if is_answer_list(record.get("answers", "")):
+            record["answers"] = _parse_answers(record["answers"], path, line)
+        yield line, record
+
+
+def _csv_records(
+    rows: Iterable[tuple[int, dict[str, str]]],
+    names: Mapping[Column, str],
+    topics_format: TopicsFormat,
+    path: str | Path,
+) -> Iterator[json_records.Numbered]:
+    """Yield rows of CSV as records of a format; other columns keep their names."""
+    text_key = "question" if topics_format is TopicsFormat.DPR else "text"
+    keys = {Column.QUERY_ID: "id", Column.QUERY: text_key, Column.ANSWERS: "answers"}
+    key_by_name = {name: keys[column] for column, name in names.items() if column in keys}
+    for line, row in rows:
+        record: dict[str, Any] = {text_key: ""}
+        for name, value in row.items():
+            record[key_by_name.get(name, name)] = value
         if is_answer_list(record.get("answers", "")):
             record["answers"] = _parse_answers(record["answers"], path, line)
         yield line, record

@@ -28,6 +28,7 @@ class UnreadFile(NamedTuple):
 PDF = b"%PDF"
 GZIP = b"\x1f\x8b"
 ZIP = b"PK\x03\x04"
+COMPRESS = b"\x1f\x9d"
 # Programs of one line that convert a file, for `python3 -c`: they use Python alone, and a user
 # copies them from a message. A statement `for` would need a second line.
 TSV_OF_CSV = (
@@ -39,17 +40,6 @@ TSV_OF_LINES = (
     "import sys; "
     r'[print(number, " ".join(line.split()), sep="\t") '
     'for number, line in enumerate(open(sys.argv[1], encoding="utf-8"), 1) if line.strip()]'
-)
-JSON_OF_CSV = (
-    "import csv, json, sys; "
-    "[print(json.dumps(RECORD)) "
-    'for row in csv.DictReader(open(sys.argv[1], newline="", encoding="utf-8-sig"))]'
-)
-JSON_OF_TREC_DOCUMENTS = (
-    "import json, re, sys; "
-    '[print(json.dumps({"_id": docno, "text": " ".join(re.sub("<[^>]+>", " ", text).split())})) '
-    r'for docno, text in re.findall(r"(?is)<DOCNO>\s*(\S+?)\s*</DOCNO>(.*?)</DOC>", '
-    'open(sys.argv[1], encoding="utf-8", errors="replace").read())]'
 )
 JSON_OF_PAGES = (
     "import json, sys; "
@@ -88,7 +78,7 @@ CONVERTED_NAMES = {
     Table.QRELS: "converted.qrels",
     Table.CORPUS: "converted.jsonl",
 }
-TEXT_FILES = (".txt", ".md", ".rst")
+TEXT_FILES = (".rst", ".text", ".markdown")
 HTML_FILES = (".html", ".htm", ".xhtml")
 LISTED_ROWS = 20  # of a file, by which the column with its texts is chosen
 
@@ -106,6 +96,9 @@ def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
     if head.startswith(GZIP):
         name = _shell_path(path)
         return UnreadFile("a gzip file without .gz in its name", f"rename it: mv {name} {name}.gz")
+    if head.startswith(COMPRESS):
+        name = _shell_path(path)
+        return UnreadFile("a file of `compress`", f"uncompress it: gunzip < {name} > {name}.txt")
     if head.startswith(ZIP):
         return UnreadFile("a zip archive or an office document", "unpack it, or save it as text")
     if start.startswith((b"<!doctype html", b"<html")):
@@ -127,7 +120,7 @@ def unread_file_error(
 
 def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
     """Raise an InputError for a file that is no text, by its first bytes."""
-    if not head.startswith((PDF, GZIP, ZIP)):
+    if not head.startswith((PDF, GZIP, ZIP, COMPRESS)):
         return
     error = unread_file_error(head, path, table, EXPECTED_FORMATS[table])
     if error is not None:
@@ -136,16 +129,13 @@ def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
 
 def _unread_markup(start: bytes, path: str | Path, table: Table) -> UnreadFile:
     """Return what a file is that begins with a tag."""
-    if b"<doc>" in start and b"<docno>" in start:
-        hint = _conversion_hint(JSON_OF_TREC_DOCUMENTS, path, Table.CORPUS)
-        return UnreadFile("TREC documents with tags", hint)
     return UnreadFile("XML", f"write {EXPECTED_FORMATS[table]}")
 
 
 def _unread_csv(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:
     """Return what text is whose first line has no tab and several columns between commas."""
     line = files.first_line(head[: 1 << 16]).decode("utf-8", "replace")
-    if "\t" in line:
+    if "\t" in line or table is Table.CORPUS:
         return None
     rows = _comma_rows(head)
     if len(rows) < 2 or len(rows[0]) < 2:
@@ -154,21 +144,15 @@ def _unread_csv(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
     is_named_csv = Path(path).name.lower().removesuffix(".gz").endswith(".csv")
     if not is_named_csv and not any(column_of(name, table) for name in header):
         return None
-    program = TSV_OF_CSV
-    if table is Table.CORPUS:
-        records = [dict(zip(header, row, strict=False)) for row in rows[1:]]
-        keys = choose_keys(records, Table.CORPUS)
-        if keys is None:
-            return None
-        fields = [f"{json.dumps(key)}: row[{json.dumps(name)}]" for key, name in keys.items()]
-        program = JSON_OF_CSV.replace("RECORD", f"{{{', '.join(fields)}}}")
-    return UnreadFile("columns between commas (CSV)", _conversion_hint(program, path, table))
+    return UnreadFile("columns between commas (CSV)", _conversion_hint(TSV_OF_CSV, path, table))
 
 
 def numbering_hint(path: str | Path, table: Table) -> str:
     """Return a command that makes a corpus or queries of plain text: each line gets a number."""
     unit = "passage" if table is Table.CORPUS else "query"
     purpose = f"if each line is a {unit}, number them"
+    if table is Table.CORPUS:
+        purpose += " (a folder of .txt files is read as documents)"
     return _conversion_hint(TSV_OF_LINES, path, Table.QUERIES, purpose)
 
 
@@ -208,7 +192,10 @@ def unread_folder(folder: Path) -> UnreadFile | None:
             return UnreadFile(f"*{ending} files", _conversion_hint(program, folder, Table.CORPUS))
     if ".pdf" in endings:
         name = shlex.quote(str(folder))
-        hint = f'convert them to text: for f in {name}/*.pdf; do pdftotext -q "$f"; done'
+        hint = (
+            "convert them to text, and give the folder again: "
+            f"find {name} -name '*.pdf' -exec pdftotext -q {{}} \\;"
+        )
         return UnreadFile("*.pdf files", hint)
     if ".csv" in endings:
         return UnreadFile("*.csv files", "name one of them, for a command that converts it")
@@ -227,7 +214,7 @@ def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str,
     by_meaning = columns_by_meaning(records[0], table)
     id_key = by_meaning.get(Column.PASSAGE_ID if is_corpus else Column.QUERY_ID)
     if id_key is None:
-        id_key = next(filter(_is_id_name, records[0]), None)
+        id_key = next(filter(is_id_name, records[0]), None)
     lengths = _text_lengths(records)
     if id_key is not None:
         lengths.pop(id_key, None)
@@ -259,7 +246,7 @@ def _text_lengths(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return lengths
 
 
-def _is_id_name(name: str) -> bool:
+def is_id_name(name: str) -> bool:
     """Return whether a key is probably that of an id: doc_key, uid, number, url."""
     return re.search(r"(id|key|no|num|number|url|uri)$", plain_name(name)) is not None
 

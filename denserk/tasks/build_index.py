@@ -37,7 +37,7 @@ from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recal
 from denserk.index.terms import analyzer_of
 from denserk.io import manifest
 from denserk.io.blocks import Texts
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.outputs import named_paths, refuse_inputs, whole_folder
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, read_vector_blocks, verify_folders
@@ -232,7 +232,7 @@ class Bm25Plan(Plan):
             bm25 = replace(bm25, language=find_language(bm25.language).name)
         self._source = source
         self._bm25 = bm25
-        self._corpus = corpus
+        self._corpus = with_used_fields(source, corpus)
         self._threads = settings.threads
         self._in_lucene = settings.engine is Engine.LUCENE
         if self._in_lucene:
@@ -241,7 +241,7 @@ class Bm25Plan(Plan):
             require("bm25s", PURPOSE)
             _require_terms(bm25)
         self.recorded_settings = as_json(settings)
-        self.recorded_settings |= {"bm25": as_json(bm25), "corpus": as_json(corpus)}
+        self.recorded_settings |= {"bm25": as_json(bm25), "corpus": as_json(self._corpus)}
         self.made_from = {"texts": source}
 
     def fill(self, folder: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +15,13 @@ import numpy as np
 
 from denserk.config import formats
 from denserk.config.encoding import DEFAULTS, ModelLayout, ModelOptions, VectorFormat
-from denserk.config.formats import ConversionSettings, CorpusSettings, Kind, TrainingFormat
+from denserk.config.formats import (
+    ConversionSettings,
+    CorpusFormat,
+    CorpusSettings,
+    Kind,
+    TrainingFormat,
+)
 from denserk.config.options import reject_given, unused_options
 from denserk.data.sentences import sentence_spans
 from denserk.data.splitting import DocumentSplitter, Span, word_spans
@@ -72,8 +79,8 @@ class _Job(NamedTuple):
 
 def _corpus(job: _Job) -> int:
     """Convert a corpus, perhaps with generated queries appended, or documents split."""
-    settings = CorpusSettings(corpus_format=job.from_format)
-    passages = corpus.read_passages(job.source, settings, job.options.text.get("fields"))
+    fields = job.options.text.get("fields")
+    passages = corpus.read_passages(job.source, _corpus_settings(job, job.from_format), fields)
     if job.settings.expansions is not None:
         passages = append_queries(passages, job.settings.expansions)
     if job.settings.split_words is not None:
@@ -81,6 +88,16 @@ def _corpus(job: _Job) -> int:
     if job.settings.split_sentences is not None:
         return _split(job, passages, sentence_spans, job.settings.split_sentences)
     return corpus.write_passages(job.target, job.counted(passages), job.to_format)
+
+
+def _corpus_settings(job: _Job, corpus_format: CorpusFormat | None) -> CorpusSettings:
+    """Return how a corpus is read."""
+    return CorpusSettings(
+        corpus_format=corpus_format,
+        id_field=job.settings.id_field,
+        text_field=job.settings.text_field,
+        title_field=job.settings.title_field,
+    )
 
 
 def _split(
@@ -188,7 +205,8 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
             if not candidate.text:
                 docids.add(candidate.docid)
     queries = _find_records(topics.read_queries, queries_source, qids, "queries")
-    passages = _find_records(corpus.read_passages, corpus_source, docids, "passages")
+    read_passages = partial(corpus.read_passages, settings=_corpus_settings(job, None))
+    passages = _find_records(read_passages, corpus_source, docids, "passages")
     for example in _examples(job):
         query = example.query
         if not query and example.qid in queries:
@@ -322,7 +340,7 @@ def convert(
     """
     if STREAM not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise UsageError(f"{source} is both source and target", "choose another target")
-    kind = settings.kind or detect_kind(source, target)
+    kind = settings.kind or _kind_of(source, target, settings)
     if settings.kind is None:
         logger.info(f"{source}: {kind}")
     unused = unused_options(kind, settings)
@@ -339,6 +357,15 @@ def convert(
         job = _Job(source, target, settings, options, from_format, to_format, progress)
         count = conversion.convert(job)
     return ConversionResult(kind, to_format.value, count, conversion.unit)
+
+
+def _kind_of(source: str, target: str, settings: ConversionSettings) -> Kind:
+    """Return the kind of a source: a corpus if its fields are named, or else what it looks like."""
+    fields = (settings.id_field, settings.text_field, settings.title_field)
+    names_fields = any(field is not None for field in fields)
+    if names_fields and settings.corpus is None:  # which could be the one with these fields
+        return Kind.CORPUS
+    return detect_kind(source, target)
 
 
 def _target_format(target: str, kind: Kind, to_format: str | None) -> StrEnum:

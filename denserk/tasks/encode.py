@@ -37,7 +37,7 @@ from denserk.data.batches import PlannedTexts
 from denserk.errors import MismatchError, UsageError
 from denserk.io import blocks
 from denserk.io.blocks import Block, Finished, Hashes, Texts
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.files import STREAM, refuse_folder
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.io.outputs import prepare_folder, refuse_occupied
@@ -146,6 +146,8 @@ def _encode(
     settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptions
 ) -> EncodeResult:
     """Encode the blocks of this process, and write them with the other processes."""
+    if settings.topics is None:
+        corpus = with_used_fields(settings.source, corpus)
     texts = open_texts(settings, corpus, options.text.get("fields"))
     updated = EncodedTexts(settings.update) if settings.update else None
     initial = devices.from_main_process(lambda: initial_state(settings, texts))

@@ -14,7 +14,7 @@ from denserk.config.options import as_json
 from denserk.errors import MismatchError
 from denserk.io import blocks
 from denserk.io.blocks import Block, ResumableLines, Texts
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.files import STREAM, whole_binary
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Kind, Manifest, beside, read_manifest, recorded_dtype
@@ -57,6 +57,7 @@ def generate(
     if compute.dtype is DtypeChoice.AUTO and started is not None:
         compute = replace(compute, dtype=DtypeChoice(recorded_dtype(started)))
     generators = load_generators(settings, compute)
+    corpus = with_used_fields(settings.corpus, corpus)
     read = partial(read_passages, settings.corpus, corpus, settings.fields)
     texts = Texts(settings.corpus, "passages", read)
     block_size = settings.block_size

@@ -32,7 +32,7 @@ from denserk.data.judged_documents import best_passages, passages_of_documents
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.answers import match_answers
 from denserk.io import training
-from denserk.io.corpus import PassageTexts, read_passages
+from denserk.io.corpus import PassageTexts, as_searched, read_passages, with_used_fields
 from denserk.io.files import ScratchRecords, display_name, some
 from denserk.io.known_positives import KnownPositives
 from denserk.io.manifest import Kind, Manifest, describe_file, forget_file
@@ -227,6 +227,9 @@ def mine_negatives(
     file_of_option = {
         option: getattr(paths, option) for option in ("train", "topics", "qrels", "answers")
     }
+    corpus = as_searched(paths.corpus, corpus, paths.run)
+    if paths.corpus is not None:
+        corpus = with_used_fields(paths.corpus, corpus)
     files = [*filter(None, file_of_option.values()), *paths.run]
     checksums = {file: checksum(file) for file in files}
     with (

@@ -23,7 +23,7 @@ from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError
 from denserk.index.searcher import Hits, Ranking
 from denserk.io.blocks import texts_sha256
-from denserk.io.corpus import PassageTexts, read_passages
+from denserk.io.corpus import PassageTexts, as_searched, read_passages, with_used_fields
 from denserk.io.files import STREAM, some
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import forget_file
@@ -67,6 +67,7 @@ def rerank(
 
     `text` holds fields of `TextSettings` that replace those of the cross-encoder.
     """
+    corpus = with_used_fields(paths.corpus, as_searched(paths.corpus, corpus, [paths.run]))
     scorer = PairScorer(paths.model, text, settings.pair_max_length, compute)
     with scratch_folder("rerank") as scratch:
         queries = _read_queries(paths)

@@ -46,43 +46,12 @@ def reading(source, kind):
     return ["convert", source, "none", "--kind", kind, "--to", "beir"]
 
 
-COMMAS = 'Query_ID,note,query\n101,,ankle brace achilles & tendon\n102,"a, b",vitamin d\n'
-
-
-def test_topics_between_commas(folder, capsys):
-    (folder / "topics.csv").write_text(COMMAS.replace("note", "description"))
-    written = follow_hint(reading("topics.csv", "queries"), capsys)
-    found = [(record["_id"], record["text"]) for record in records(written, "queries")]
-    assert found == [("101", "ankle brace achilles & tendon"), ("102", "vitamin d")]
-
-
 @pytest.mark.parametrize("kind", ["queries", "corpus"])
 def test_lines_of_text_alone(kind, folder, capsys):
     (folder / "file.txt").write_text("vitamin d, mostly\n\nankle brace\n")
     written = follow_hint(reading("file.txt", kind), capsys)
     found = [(record["_id"], record["text"]) for record in records(written, kind)]
     assert found == [("1", "vitamin d, mostly"), ("3", "ankle brace")]
-
-
-@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("array", [False, True])
-def test_json_of_other_keys(array, packed, folder, capsys):
-    rows = [
-        {"doc key": "a1", "headline": "Moon", "body_html": "the moon's text", "n": 1},
-        {"doc key": "a2", "headline": "", "body_html": "b", "n": 2},
-    ]
-    text = json.dumps(rows, indent=1) if array else "".join(json.dumps(row) + "\n" for row in rows)
-    name = "it's.jsonl"
-    (folder / name).write_text(text)
-    if packed:
-        name += ".gz"
-        (folder / name).write_bytes(gzip.compress(text.encode()))
-    written = follow_hint(reading(name, "corpus"), capsys)
-    assert records(written, "corpus") == [
-        {"_id": "a1", "title": "Moon", "text": "the moon's text"},
-        {"_id": "a2", "title": "", "text": "b"},
-    ]
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
@@ -99,23 +68,12 @@ def test_queries_of_other_keys(row, expected, folder, capsys):
     assert records(written, "queries") == [expected]
 
 
-def test_a_corpus_between_commas(folder, capsys):
-    (folder / "docs.csv").write_text(
-        'url,Headline,"the ""body"""\nu/1,Moon,"the moon,\nand more"\nu/2,,b\n'
-    )
-    written = follow_hint(reading("docs.csv", "corpus"), capsys)
-    assert records(written, "corpus") == [
-        {"_id": "u/1", "title": "Moon", "text": "the moon,\nand more"},
-        {"_id": "u/2", "title": "", "text": "b"},
-    ]
-
-
 PAGE = "<!DOCTYPE html>\n<html><head><style>b {}</style></head><body>a <b>&lt;moon</b></body>"
 
 
 @pytest.mark.parametrize(
     ("ending", "text", "expected"),
-    [(".txt", "a moon\n", "a moon\n"), (".md", "# moon", "# moon"), (".html", PAGE, "a <moon")],
+    [(".rst", "a moon\n", "a moon\n"), (".html", PAGE, "a <moon"), (".htm", PAGE, "a <moon")],
 )
 def test_a_folder_of_files(ending, text, expected, folder, capsys):
     (folder / "docs" / "sub").mkdir(parents=True)
@@ -141,14 +99,15 @@ def test_a_pdf(folder, capsys):
     assert [record["text"] for record in records(written, "corpus")] == ["page one", "page two"]
 
 
-def test_documents_of_trec(folder, capsys):
-    (folder / "docs").write_text(
-        "<DOC>\n<DOCNO> FT-1 </DOCNO>\n<HEADLINE>a moon</HEADLINE>\n<TEXT>rises\n</TEXT>\n</DOC>\n"
-        "<DOC>\n<DOCNO>FT-2</DOCNO><TEXT>b</TEXT></DOC>\n"
-    )
-    written = follow_hint(reading("docs", "corpus"), capsys)
-    found = [(record["_id"], record["text"]) for record in records(written, "corpus")]
-    assert found == [("FT-1", "a moon rises"), ("FT-2", "b")]
+def test_a_folder_of_pdf_files(folder, capsys):
+    program = folder.parent / "bin" / "pdftotext"
+    program.write_text('#!/bin/sh\nprintf "page one" > "${2%.pdf}.txt"\n')  # as poppler's
+    program.chmod(0o755)
+    (folder / "my docs" / "sub").mkdir(parents=True)
+    (folder / "my docs" / "sub" / "a b.pdf").write_bytes(b"%PDF-1.7\n\xe2\xe3\n")
+    follow_hint(reading("my docs", "corpus"), capsys)
+    (record,) = records("my docs", "corpus")
+    assert record == {"_id": "sub/a%20b.txt", "title": "", "text": "page one"}
 
 
 def test_gzip_under_another_name(folder, capsys):
@@ -167,7 +126,13 @@ def test_a_run_between_commas(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("start", "name"), [(b"\x1f\x8b\x08", "gzip"), (b"PK\x03\x04", "zip"), (b"%PDF-1", "PDF")]
+    ("start", "name"),
+    [
+        (b"\x1f\x8b\x08", "gzip"),
+        (b"\x1f\x9d\x90", "file of `compress`"),
+        (b"PK\x03\x04", "zip"),
+        (b"%PDF-1", "PDF"),
+    ],
 )
 @pytest.mark.parametrize(
     "command",

@@ -127,10 +127,10 @@ URL = CorpusSettings(docid_field="url")
         (AS["marco"], "1\ta\n2\ta\tb", "line 2: found 3 columns between tabs; expected 2"),
         (AS["marco"], FIRST, "line 1: found 1 column between tabs; expected 2: id, text"),
         (AS["dpr"], 'id\ttext\ttitle\n1\t"never closed\thead\n2\tx\ty', "line 2: found 2"),
-        (AS["dpr"], '1\t"' + "x" * 200_000, "line 1: found a row that is not quoted as CSV"),
+        (AS["dpr"], '1\t"' + "x" * 200_000, "line 1: found 2 columns between tabs"),
         (AS["anserini"], FIRST, "line 1: found the keys _id, text; expected id._id.docid with"),
         (AS["beir"], "1\tt\th", "line 1: found a line that is not JSON"),
-        (URL, FIRST, "line 1: found the keys _id, text; expected url"),
+        (URL, FIRST, "line 1: found the fields _id, text; expected url"),
     ],
 )
 def test_broken_passages_are_reported_with_their_line(tmp_path, given, text, found):

@@ -38,6 +38,8 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     "Parquet": b"PAR1",
     "a NumPy array": b"\x93NUMPY",
     "a pickle, or a name in `.pkl` or `.pickle`": b"\x80\x04",
+    "`<DOC>` and `<DOCNO>` (TREC)": "<DOC>\n<DOCNO> d1 </DOCNO>\n<TEXT>one</TEXT>\n</DOC>\n",
+    "a name in `.md`": ("one.md", "# Head\n\none\n"),
     "JSON: `mteb_model_meta` first": lines(
         {"mteb_model_meta": {"model_name": "m"}, "default": {"test": {"q1": {"d1": 2.5}}}}
     ),
@@ -122,6 +124,10 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     "a tab, and a list in brackets": "who\t['she']\n",
     "a first line that names query and positive among its columns": "query\tpositive\tx\nq\ta\tb\n",
     "a header between commas: query or anchor, positive": "anchor,positive\nwho is,a b\n",
+    "a header between commas or semicolons: `id` and `text`": "id;text\n1;one\n",
+    "a header between commas or semicolons: query id and query": "qid,query\n1,who\n",
+    "a header between commas or semicolons: passage id and text": "docid,title,text\nd1,head,one\n",
+    "a name in `.csv`, and names of other columns": ("one.csv", f"a,b\n1,{'text ' * 9}\n"),
     "an id, a tab, and ids between commas": "1\t2,3\n",
     "two columns between tabs": "1\tone two\n",
     "three columns, a number last that is no whole one": "q1\td1\t2.5\n",
@@ -238,6 +244,7 @@ def test_runs_and_qrels_may_begin_with_comments(text, kind, comment, tmp_path):
 OF_A_KIND = [
     ("JSON: one object with an object or a list for each query", '{"q1": ["d1"]}\n', Kind.RUN),
     ("JSON of other keys", '{"a": 1}\n', Kind.RUN),
+    ("a name in `.csv`", "qid,docid,score\nq1,d1,2.5\n", Kind.CORPUS),
     ("JSON: an object on several lines", '{\n"1": 2}\n', Kind.QUERIES),
     ("six columns or more", "a b c d e f g\n", Kind.RUN),
     ("four columns", "a b c d\n", Kind.QRELS),
@@ -254,7 +261,7 @@ def test_rules_that_need_a_kind_have_examples():
 
 @pytest.mark.parametrize(("name", "text", "kind"), OF_A_KIND)
 def test_rules_that_need_a_kind(name, text, kind):
-    head = FileHead(text.encode())
+    head = FileHead(text.encode(), "file.csv" if ".csv" in name else "file")
     expected = recognise(head, {kind})
     assert expected is not None
     assert expected.looks_like == name
@@ -372,6 +379,8 @@ FOLDERS = [
     ({"embedding.pkl": ""}, "vectors"),
     ({"corpus.jsonl": ""}, ASKED),
     ({"P17.test.json": "[]"}, "queries"),
+    ({"a.txt": "q1 0 d1 1\n", "b.md": "", ".hidden": ""}, "corpus"),
+    ({"README.md": "Read me.\n", "a.npy": "\x93"}, UNKNOWN_KIND),
     ({".hidden": "q1 0 d1 1\n"}, UNKNOWN_KIND),
 ]
 

@@ -58,6 +58,11 @@ SAMPLES = (
     b'{"q1": "who runs", "q2": "what"}',
     b'{"d1": {"title": "h", "text": "a"}, "d2": {"text": "b"}}',
     b'{"queries": {"q1": "who"}, "corpus": {"d1": "a"}, "relevant_docs": {"q1": ["d1"]}}',
+    b'{"doc_key": "a1", "body": "one", "n": 1}\n{"doc_key": "a2", "body": null}\n',
+    b'id;title;text\nd1;"a; ""b""";"two\nlines"\nd2;;b\n',
+    b"id,query,note\nq1,who,x\n",
+    b"<DOC>\n<DOCNO> d1 </DOCNO>\n<HL>a</HL><TEXT>b &amp; c</TEXT>\n</DOC>\n<DOC></DOC>",
+    b"---\ntitle: a\n---\n# b\n\nc\n",
     b"<topics><topic><number>1</number><query>a</query></topic></topics>",
     b"<top>\n<num> Number: 1\n<title> a\n<desc> Description:\nb\n</top>\n",
     b"1:who runs\n2:what\n",
@@ -75,6 +80,8 @@ READERS = [
     *(read_sentences, read_run, read_run_scores),
     partial(read_passages, fields=("title", "text")),
     partial(read_passages, settings=CorpusSettings(docid_field="id")),
+    partial(read_passages, settings=CorpusSettings(text_field="body")),
+    partial(read_passages, settings=CorpusSettings(id_field="", title_field="title")),
     *(partial(read_passages, settings=CorpusSettings(corpus_format=f)) for f in CorpusFormat),
     *(partial(read_queries, topics_format=form) for form in TopicsFormat),
     *(partial(read_qrels, qrels_format=form) for form in QrelsFormat),
@@ -106,8 +113,12 @@ def drain(reader, path):
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=500)
-@given(reader=st.sampled_from(READERS), data=mangled())
-def test_mangled_bytes(tmp_path, reader, data):
-    path = tmp_path / "file"
+@given(
+    reader=st.sampled_from(READERS),
+    name=st.sampled_from(["file", "file", "file.csv", "file.md"]),
+    data=mangled(),
+)
+def test_mangled_bytes(tmp_path, reader, name, data):
+    path = tmp_path / name
     path.write_bytes(data)
     drain(reader, path)

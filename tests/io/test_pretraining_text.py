@@ -75,6 +75,15 @@ def test_a_folder_is_its_files_by_name(tmp_path):
     assert [document.parts for document in read_documents(str(tmp_path))] == [ONE, ONE, TWO, TWO]
 
 
+def test_a_folder_of_documents(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.txt").write_text("one.\n\ntwo.\n")
+    (tmp_path / "b.md").write_text("# Head\n\none.\n")
+    documents = list(read_documents(str(tmp_path)))
+    assert [document.docid for document in documents] == ["b.md", "sub/a.txt"]
+    assert [document.parts for document in documents] == [("Head", "one."), ("one.\n\ntwo.",)]
+
+
 @pytest.mark.parametrize(
     "line", ['{"queries": ["a"]}', '{"docid": "a b"}', '{"docid": "1", "next": [3]}', "[1]"]
 )

@@ -108,7 +108,6 @@ def test_columns_of_training_data_are_detected(rows, expected, tmp_path):
 def test_unknown_columns_are_listed_with_the_known_ones(tmp_path):
     source = write(tmp_path / "t.parquet", [{"a": 1, "b": "x"}])
     readers: dict[Any, str] = {
-        read_passages: "id|_id|docid with contents or _id|id with text or",
         read_queries: "_id with text or query_id with query|",
         read_qrels_map: "query-id|query_id|qid with corpus-id",
         read_training: "query with positive_passages or query",
@@ -118,6 +117,8 @@ def test_unknown_columns_are_listed_with_the_known_ones(tmp_path):
         with pytest.raises(InputError) as caught:
             list(read(source))
         assert f"a, b; expected {known}" in caught.value.message
+    with pytest.raises(InputError, match=r'no field that is clearly the text: a \(1\), b \("x"\)'):
+        list(read_passages(source))
     write(tmp_path / "t.parquet", [JUDGED[0] | {"score": 0.5}])
     with pytest.raises(InputError, match=r"line 1: found relevance '0.5'; expected an integer"):
         read_qrels_map(source)

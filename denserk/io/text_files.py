@@ -1,0 +1,197 @@
+"""Documents as files: .txt and .md, a passage each, and folders of them.
+
+The id of a document is its path in the folder. Markdown's title is that of its front matter, or
+else its first heading.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from denserk.errors import InputError
+from denserk.io import files
+from denserk.records import Passage
+
+logger = logging.getLogger(__name__)
+
+MARKDOWN = ".md"
+TEXT_ENDINGS = (".txt", MARKDOWN)
+NOT_IN_IDS = re.compile(r"[\s#\udc80-\udcff]")  # also what is no UTF-8 in a file's name
+FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL)
+FENCE = re.compile(r" {0,3}(```|~~~)")
+HEADING = re.compile(r" {0,3}#{1,6}(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*")
+UNDERLINE = re.compile(r" {0,3}={3,}[ \t]*")
+
+
+class FolderFiles(NamedTuple):
+    """The files of a folder and its subfolders, sorted by path, and what was left out."""
+
+    paths: list[Path]
+    skipped: int  # hidden files and folders, and links that lead out of the folder
+
+
+def is_named(path: str | Path, *endings: str) -> bool:
+    """Return whether a file has one of some endings, perhaps with .gz behind it.
+
+    >>> is_named("notes.MD.gz", ".md")
+    True
+    """
+    return Path(path).name.lower().removesuffix(".gz").endswith(endings)
+
+
+def walk(folder: Path) -> FolderFiles:
+    """Return the files of a folder and its subfolders; links to folders are not followed."""
+    paths = []
+    skipped = 0
+    root = folder.resolve()
+    for parent, subfolders, names in os.walk(folder):
+        for name in list(subfolders):
+            if name.startswith(".") or Path(parent, name).is_symlink():
+                subfolders.remove(name)
+                skipped += 1
+        for name in names:
+            path = Path(parent, name)
+            leads_out = path.is_symlink() and not path.resolve().is_relative_to(root)
+            if name.startswith(".") or leads_out or not path.is_file():
+                skipped += 1
+            else:
+                paths.append(path)
+    paths.sort(key=lambda path: path.relative_to(folder).as_posix())
+    return FolderFiles(paths, skipped)
+
+
+def report_skipped(folder: Path, skipped: int, unread: int) -> None:
+    """Report what of a folder is not read, in one line."""
+    parts = []
+    if skipped:
+        parts.append(f"hidden files and folders, and links out of it ({skipped:,})")
+    if unread:
+        parts.append(f"files of other kinds ({unread:,})")
+    if parts:
+        logger.info(f"{folder.name}: not read: {', '.join(parts)}")
+
+
+def id_of_name(name: str) -> str:
+    """Return a path as an id, in which white space and `#` are percent-encoded.
+
+    `#` stands between a document and the number of its passage.
+
+    >>> id_of_name("notes/my moon #2.md")
+    'notes/my%20moon%20%232.md'
+    """
+    return NOT_IN_IDS.sub(_percent_encoded, name)
+
+
+def _percent_encoded(match: re.Match[str]) -> str:
+    return quote(match.group(), safe="", errors="surrogateescape")
+
+
+def read_documents(folder: Path, paths: list[Path]) -> Iterator[Passage]:
+    """Yield the documents of some files of a folder, a file each."""
+    were_encoded = False
+    for path in paths:
+        name = path.relative_to(folder).as_posix()
+        docid = id_of_name(name)
+        if docid != name and not were_encoded:
+            were_encoded = True
+            logger.info(f"{folder.name}: white space and # in ids are percent-encoded: {docid}")
+        yield read_document(path, docid)
+
+
+def read_document(path: Path, docid: str) -> Passage:
+    """Read a file as one passage."""
+    with files.open_binary(path) as handle:
+        data = files.read_all(handle, path).removeprefix(files.BOM)
+    return document_of(data, path, docid)
+
+
+def document_of(data: bytes, path: str | Path, docid: str) -> Passage:
+    """Return the passage of a file's bytes."""
+    try:
+        text = data.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise files.encoding_error(path, line, data, error) from None
+    if "\x00" in text:
+        line = text.count("\n", 0, text.index("\x00")) + 1
+        raise InputError(path, line, "a zero byte", "text")
+    if is_named(path, MARKDOWN):
+        return split_markdown(text, docid)
+    return Passage(docid, text.strip())
+
+
+def split_markdown(text: str, docid: str) -> Passage:
+    r"""Return a Markdown document as a passage.
+
+    The title is the front matter's, else the first heading; one that stands first is not part of
+    the text then. The front matter never is.
+
+    >>> split_markdown("# The moon\n\nIt rises.\n", "d1")
+    Passage(docid='d1', text='It rises.', title='The moon', extra=mappingproxy({}))
+    """
+    front_matter, body = _split_front_matter(text)
+    title = front_matter.get("title")
+    if title is not None and not isinstance(title, dict | list):
+        return Passage(docid, body.strip(), str(title).strip())
+    heading = _first_heading(body.strip())
+    if heading is None:
+        return Passage(docid, body.strip())
+    return Passage(docid, heading.rest.strip(), heading.title)
+
+
+def _split_front_matter(text: str) -> tuple[Mapping[str, Any], str]:
+    """Return the values of the front matter, and the text below it; what is no YAML is text."""
+    match = FRONT_MATTER.match(text)
+    if match is None:
+        return {}, text
+    import yaml  # only where it is needed: `eval` starts without
+
+    try:
+        values = yaml.safe_load(match.group(1) or "")
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: of dates
+        return {}, text
+    if values is None:
+        return {}, text[match.end() :]
+    return (values, text[match.end() :]) if isinstance(values, dict) else ({}, text)
+
+
+class _Heading(NamedTuple):
+    """The first heading of a document, and the text without it if it stands first."""
+
+    title: str
+    rest: str
+
+
+def _first_heading(text: str) -> _Heading | None:
+    """Return the first heading that is not in a block of code; None without one."""
+    lines = text.split("\n")
+    fence = ""  # of the block of code that is open
+    for number, line in enumerate(lines):
+        mark = FENCE.match(line)
+        if fence:
+            closes = mark is not None and mark.group(1) == fence
+            fence = "" if closes else fence
+            continue
+        if mark is not None:
+            fence = mark.group(1)
+            continue
+        height = _heading_height(line, lines[number + 1] if number + 1 < len(lines) else "")
+        if height == 0:
+            continue
+        match = HEADING.fullmatch(line)
+        title = (match.group(1) or "") if match is not None and height == 1 else line
+        rest = "\n".join(lines[height:]) if number == 0 else text
+        return _Heading(title.strip(), rest)
+    return None
+
+
+def _heading_height(line: str, next_line: str) -> int:
+    """Return the number of lines of a heading that begins here; 0 if none does."""
+    if HEADING.fullmatch(line):
+        return 1
+    has_underline = UNDERLINE.fullmatch(next_line) is not None
+    return 2 if line.strip() and has_underline else 0

@@ -1,0 +1,223 @@
+"""Corpora of records whose keys or columns no format names; ids that are made from texts."""
+
+import gzip
+import json
+
+import pytest
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
+from denserk.errors import InputError, UsageError
+from denserk.io.corpus import read_passages, with_used_fields
+from denserk.io.record_fields import HashSet, id_of_texts
+from denserk.records import Passage
+
+LONG = "The moon rises over the river, and the boat lies still."
+ROWS = [
+    {"doc_key": "a1", "headline": "Moon", "article": LONG, "n": 1},
+    {"doc_key": "a2", "headline": "", "article": f"{LONG} Twice.", "n": 2},
+]
+
+
+def write(path, rows):
+    """Write rows in the format of a file's name."""
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".parquet"):
+        Dataset.from_list(rows).to_parquet(path)
+        return str(path)
+    if name.endswith(".json"):
+        text = json.dumps(rows, indent=1)
+    elif name.endswith(".jsonl"):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+    else:
+        delimiter = "\t" if name.endswith(".tsv") else ","
+        lines = [rows[0].keys(), *(map(str, row.values()) for row in rows)]
+        quoted = '"{}"'.format if delimiter == "," else "{}".format
+        text = "".join(delimiter.join(map(quoted, line)) + "\n" for line in lines)
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.name.endswith(".gz") else data)
+    return str(path)
+
+
+NAMES = ["c.jsonl", "c.jsonl.gz", "c.json", "c.parquet", "c.csv", "c.csv.gz", "c.tsv", "c.tsv.gz"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_only_field_with_long_texts_is_the_text(name, tmp_path, caplog):
+    source = write(tmp_path / name, ROWS)
+    passages = list(read_passages(source))
+    assert [passage[:3] for passage in passages] == [
+        (row["doc_key"], row["article"], row["headline"]) for row in ROWS
+    ]
+    assert [str(passage.extra["n"]) for passage in passages] == ["1", "2"]
+    assert f"{name}: corpus (text: article, title: headline, id: doc_key)" in caplog.text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fields_that_are_named(name, tmp_path):
+    source = write(tmp_path / name, ROWS)
+    settings = CorpusSettings(id_field="n", text_field="headline", title_field="doc_key")
+    assert [passage[:3] for passage in read_passages(source, settings)] == [
+        ("1", "Moon", "a1"),
+        ("2", "", "a2"),
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fields_that_are_not_there(name, tmp_path):
+    source = write(tmp_path / name, ROWS)
+    for settings in (CorpusSettings(text_field="body"), CorpusSettings(id_field="body")):
+        with pytest.raises(InputError, match=r"found the fields doc_key, headline.*expected body"):
+            list(read_passages(source, settings))
+
+
+@pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ({"a": "x", "b": "y"}, "--text-field"),
+        ({"key": "x", "one": LONG, "two": LONG}, "--text-field one --id-field key"),
+        ({"it's": [LONG], "my text": "x"}, "--text-field 'my text'"),
+        ({}, "--text-field NAME"),
+    ],
+)
+def test_a_text_that_is_not_clear(row, hint, tmp_path):
+    source = write(tmp_path / "c.jsonl", [row])
+    with pytest.raises(InputError, match="no field that is clearly the text") as caught:
+        list(read_passages(source))
+    assert caught.value.hint is not None
+    assert hint in caught.value.hint
+    for name in row:
+        assert name in caught.value.message
+
+
+def test_a_record_without_the_fields_of_the_first(tmp_path):
+    source = write(tmp_path / "c.jsonl", [*ROWS, {"doc_key": "a3"}])
+    with pytest.raises(InputError, match="line 3: found no article"):
+        list(read_passages(source))
+
+
+def test_an_id_key_alone_leaves_the_rest_to_the_format(tmp_path):
+    source = write(tmp_path / "c.jsonl", [{"_id": "b", "url": "u", "title": "h", "text": "x"}])
+    for settings in (CorpusSettings(id_field="url"), CorpusSettings(docid_field="url")):
+        assert [passage[:3] for passage in read_passages(source, settings)] == [("u", "x", "h")]
+    with pytest.raises(UsageError, match="exclude each other"):
+        CorpusSettings(id_field="url", docid_field="url")
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.csv", "c.csv.gz"])
+def test_ids_are_made_of_texts_and_equal_texts_are_one_passage(name, tmp_path, caplog):
+    rows = [{"body": LONG}, {"body": "other"}, {"body": LONG}]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for part in ("1", "2"):
+        write(folder / f"{part}{name}", rows)
+    expected = [Passage(id_of_texts("", text), text) for text in (LONG, "other")]
+    assert list(read_passages(write(tmp_path / name, rows))) == expected
+    assert list(read_passages(str(folder))) == expected
+    assert "with the title and text of an earlier one are left out (4)" in caplog.text
+    assert "ids made from the texts" in caplog.text
+
+
+def test_ids_that_are_made_where_there_are_others(tmp_path):
+    source = write(tmp_path / "c.jsonl", [{"_id": "d1", "title": "h", "text": "x"}])
+    (passage,) = read_passages(source, CorpusSettings(id_field=""))
+    assert passage.docid == id_of_texts("h", "x")
+
+
+def test_records_of_text_alone_keep_their_numbers(tmp_path):
+    source = write(tmp_path / "c.jsonl", [{"text": "x"}, {"text": "x"}])
+    assert [passage.docid for passage in read_passages(source)] == ["0", "1"]
+
+
+def test_used_fields_are_those_of_every_reading(tmp_path):
+    source = write(tmp_path / "c.jsonl", ROWS)
+    used = with_used_fields(source, DETECTED)
+    assert used == CorpusSettings(id_field="doc_key", text_field="article", title_field="headline")
+    assert with_used_fields(source, used) == used
+    assert list(read_passages(source, used)) == list(read_passages(source))
+    made = with_used_fields(write(tmp_path / "c.csv", [{"body": LONG}]), DETECTED)
+    assert made == CorpusSettings(id_field="", text_field="body")
+    beir = write(tmp_path / "b.jsonl", [{"_id": "b", "text": "x"}])
+    assert with_used_fields(beir, DETECTED) is DETECTED
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3)))
+def test_a_hash_set_is_a_set(values):
+    hashes = HashSet()
+    seen = set()
+    for value in values * 2:
+        assert hashes.add(value) == ((value or 1) not in seen)
+        seen.add(value or 1)
+
+
+def test_a_hash_set_grows():
+    hashes = HashSet()
+    assert all(hashes.add(number * 977) for number in range(1, 5000))
+    assert not any(hashes.add(number * 977) for number in range(1, 5000))
+
+
+# CSV
+
+CSV = 'id,title,text,url\n1,,"a ""b"", c",x\n 2,head,"two\n\nlines",\n'
+OF_CSV = [Passage("1", 'a "b", c', "", {"url": "x"}), Passage("2", "two\n\nlines", "head")]
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv(delimiter, end, mark, tmp_path):
+    rows = [
+        ["Doc ID", "Title", "Content", "url"],
+        ["1", "", f'"a ""b""{delimiter} c"', "x"],
+        ["2", "head", '"two\n\nlines"', ""],
+    ]
+    text = "\n".join(delimiter.join(row) for row in rows)
+    (tmp_path / "c.csv").write_text(mark + text.replace("\n", end) + end, newline="")
+    settings = CorpusSettings(corpus_format=CorpusFormat.CSV) if delimiter == "\t" else DETECTED
+    assert list(read_passages(str(tmp_path / "c.csv"), settings)) == [
+        Passage("1", f'a "b"{delimiter} c', "", {"url": "x"}),
+        Passage("2", "two\n\nlines", "head", {"url": ""}),
+    ]
+
+
+def test_a_long_cell(tmp_path):
+    text = "word " * 100_000
+    (tmp_path / "c.csv").write_text(f'id,text\n1,"{text}"\n')
+    assert [passage.text for passage in read_passages(str(tmp_path / "c.csv"))] == [text]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("id,text\n1,a\n2,b,c\n", "line 3: found 3 columns between commas; expected 2"),
+        ('id,text\n1,a\n\n2,"b\nc\n3,d\n', "line 4: found a row that is not quoted as CSV"),
+        ('id,text\n1,"a"b\n', "line 2: found a row that is not quoted as CSV"),
+        ("id,text\n,a\n", "line 2: found an empty passage id"),
+        ("id,text\na b,a\n", "line 2: found the passage id 'a b'"),
+        ("1,a\n2,b\n", "line 2: found no field that is clearly the text"),
+        (
+            f"{LONG},b\n{LONG},{LONG}\n".replace(", and", ""),
+            "line 2: found no field that is clearly",
+        ),
+        ("id,text\n", "found no passages"),
+    ],
+)
+def test_broken_csv_is_reported_with_its_line(text, found, tmp_path):
+    (tmp_path / "c.csv").write_text(text)
+    with pytest.raises(InputError, match=found):
+        list(read_passages(str(tmp_path / "c.csv")))
+
+
+def test_csv_under_another_name_needs_known_names_or_the_format(tmp_path):
+    (tmp_path / "c").write_text(f"key,body\nd1,{LONG.replace(',', '')}\n")
+    with pytest.raises(InputError, match="found 1 column between tabs") as caught:
+        list(read_passages(str(tmp_path / "c")))
+    assert "--corpus-format csv" in str(caught.value.hint)
+    for settings in (
+        CorpusSettings(corpus_format=CorpusFormat.CSV),
+        CorpusSettings(text_field="body"),
+    ):
+        (passage,) = read_passages(str(tmp_path / "c"), settings)
+        assert passage.docid == "d1"

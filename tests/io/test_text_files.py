@@ -1,0 +1,134 @@
+"""Documents as .txt and .md files, and folders of them."""
+
+import gzip
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from denserk.config.formats import CorpusFormat, CorpusSettings
+from denserk.errors import InputError, UsageError
+from denserk.io.corpus import read_passages
+from denserk.io.text_files import split_markdown
+
+
+def write(folder, contents):
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = content if isinstance(content, bytes) else content.encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return str(folder)
+
+
+def test_a_folder_of_text(tmp_path, caplog):
+    source = write(
+        tmp_path / "notes",
+        {
+            "b #2.md": "# Boat\r\n\r\non the river\r\n",
+            "a.txt": "\ufeffcat\n",
+            "sub/deep/c.TXT.gz": "moon\n",
+            "sub/empty.md": "",
+            "picture.png": b"\x89PNG",
+            "sub/page.html": "<html>",
+            ".hidden.txt": "no",
+            ".git/d.txt": "no",
+        },
+    )
+    write(tmp_path, {"outside/e.txt": "no"})
+    notes = tmp_path / "notes"
+    (notes / "out.txt").symlink_to(tmp_path / "outside" / "e.txt")
+    (notes / "out").symlink_to(tmp_path / "outside")
+    (notes / "broken.txt").symlink_to("nowhere")
+    (notes / "z.txt").symlink_to("a.txt")
+    assert [passage[:3] for passage in read_passages(source)] == [
+        ("a.txt", "cat", ""),
+        ("b%20%232.md", "on the river", "Boat"),
+        ("sub/deep/c.TXT.gz", "moon", ""),
+        ("sub/empty.md", "", ""),
+        ("z.txt", "cat", ""),
+    ]
+    assert "links out of it (5), files of other kinds (2)" in caplog.text
+    assert "percent-encoded: b%20%232.md" in caplog.text
+    assert "1 of 5 passages are empty" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["c.json", "c.jsonl.gz", "c.tsv"])
+def test_tables_in_a_folder_come_first(name, tmp_path):
+    line = "d1\tone\n" if name == "c.tsv" else '{"_id": "d1", "text": "one"}\n'
+    source = write(tmp_path, {name: line, "README.md": "# Read me"})
+    assert [passage.docid for passage in read_passages(source)] == ["d1"]
+    texts = CorpusSettings(corpus_format=CorpusFormat.TEXT)
+    assert [passage.docid for passage in read_passages(source, texts)] == ["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "body"),
+    [
+        ("---\ntitle: The moon\ntags: [a]\n---\n# Head\n\none", "The moon", "# Head\n\none"),
+        ("---\ntitle: 7\n...\none", "7", "one"),
+        ("---\ntags: a\n---\n# Head #\none", "Head", "one"),
+        ("---\n---\none", "", "one"),
+        ("---\ntitle: [a\n---\none", "", "---\ntitle: [a\n---\none"),
+        ("---\nno mapping\n---\none", "", "---\nno mapping\n---\none"),
+        ("---\ndate: 2024-99-99\n---\none", "", "---\ndate: 2024-99-99\n---\none"),
+        ("one\n\n## Head\n\ntwo", "Head", "one\n\n## Head\n\ntwo"),
+        ("Head\n====\n\none", "Head", "one"),
+        ("```\n# no head\n```\n# Head", "Head", "```\n# no head\n```\n# Head"),
+        ("#tag\n\none", "", "#tag\n\none"),
+        ("one\n\n---\n\ntwo", "", "one\n\n---\n\ntwo"),
+        ("", "", ""),
+    ],
+)
+def test_markdown(text, title, body):
+    assert split_markdown(text, "d")[:3] == ("d", body, title)
+
+
+def test_one_markdown_file_is_one_document(tmp_path):
+    write(tmp_path, {"my notes.md": "# Head\n\na\tb\n", "lines.txt": "d1\tone\nd2\ttwo\n"})
+    assert [passage[:3] for passage in read_passages(str(tmp_path / "my notes.md"))] == [
+        ("my%20notes.md", "a\tb", "Head")
+    ]
+    # a .txt file may have an id and a text in each line
+    assert [passage.docid for passage in read_passages(str(tmp_path / "lines.txt"))] == ["d1", "d2"]
+    for source in (tmp_path / "my notes.md", tmp_path):
+        with pytest.raises(UsageError, match="no fields to name"):
+            list(read_passages(str(source), CorpusSettings(text_field="body")))
+
+
+@pytest.mark.parametrize("encoding", ["iso-8859-1", "utf-16"])
+@pytest.mark.parametrize("name", ["it's.txt", "sub/my notes.md", "a.txt.gz"])
+def test_another_encoding_is_an_error_that_converts(name, encoding, tmp_path):
+    source = write(tmp_path, {name: "one\ncafé\n".encode(encoding), "z.txt": "two"})
+    with pytest.raises(InputError, match="found a byte that is not UTF-8") as caught:
+        list(read_passages(source))
+    assert str(tmp_path / name) in caught.value.message
+    assert caught.value.line == (2 if encoding == "iso-8859-1" else 1)
+    assert caught.value.hint is not None
+    command = caught.value.hint.partition(": ")[2]
+    subprocess.run(["bash", "-e", "-o", "pipefail", "-c", command], check=True)
+    assert next(read_passages(source)).text == "one\ncafé"
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    source = write(tmp_path, {"a.txt": b"one\n\x00\x01"})
+    with pytest.raises(InputError, match="line 2: found a zero byte"):
+        list(read_passages(source))
+
+
+def test_a_name_that_is_not_utf8(tmp_path):
+    if sys.platform == "darwin":
+        pytest.skip("its file names are UTF-8")
+    (tmp_path / "caf\udce9.txt").write_text("one")
+    assert [passage.docid for passage in read_passages(str(tmp_path))] == ["caf%E9.txt"]
+
+
+def test_folders_without_a_corpus(tmp_path):
+    source = write(tmp_path, {"a.pdf": b"%PDF-1.7"})
+    with pytest.raises(InputError, match=r"\*\.pdf files") as caught:
+        list(read_passages(source))
+    assert shlex.quote(source) in str(caught.value.hint)
+    (tmp_path / "a.pdf").unlink()
+    with pytest.raises(UsageError, match="holds no corpus"):
+        list(read_passages(source))
