@@ -1,13 +1,16 @@
 """`denserk convert` and `denserk generate`."""
 
 import logging
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from denserk.commands.options import command
 from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.formats import ConversionSettings, CorpusSettings, GenerateSettings
+
+if TYPE_CHECKING:
+    from denserk.tasks.generate import GenerateResult
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +41,15 @@ def convert(
 
 @command(
     "generate",
-    common="corpus output queries_model continuation_model num_queries num_continuations "
-    "passage_max_length seed resume overwrite shard_id shard_num device dtype batch_size",
+    common="corpus output queries_model queries_from continuation_model num_queries "
+    "num_continuations round_trip passage_max_length seed resume overwrite shard_id shard_num "
+    "device dtype batch_size",
 )
 def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings) -> Any:
-    """Generate queries (doc2query) and continuations for passages.
+    """Generate queries, by a model or without one, and continuations for passages.
 
     denserk generate --corpus corpus.jsonl --output out.jsonl --queries-model T5/
-    denserk generate --corpus corpus.jsonl --output out.jsonl --continuation-model gpt2
+    denserk generate --corpus corpus.jsonl --output out.jsonl --queries-from title,cloze
     """
     from denserk.tasks.generate import generate as task
 
@@ -54,4 +58,21 @@ def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: Comput
     done = f"{result.generated:,} processed in this run ({made}; {result.empty:,} without text)"
     speed = f"{result.generated / (result.seconds or 1):,.1f} per second"
     logger.info(f"{settings.output}: {result.count:,} passages; {done}, {speed}")
+    if settings.round_trip is not None:
+        log_round_trip(settings.round_trip, settings.round_trip_hits, result)
     return result
+
+
+def log_round_trip(index: str, hits: int, result: "GenerateResult") -> None:
+    """Log how many queries find their passage in an index."""
+    made = result.queries + result.not_found
+    if not made:
+        return
+    message = (
+        f"{result.queries:,} of {made:,} queries find their passage among the first {hits:,} hits "
+        f"in {index}, and are kept"
+    )
+    if result.queries:
+        logger.info(message)
+    else:
+        logger.warning(f"{message}: is it an index of this corpus?")
