@@ -1,16 +1,13 @@
 """`denserk convert` and `denserk generate`."""
 
 import logging
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from denserk.commands.options import command
 from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.formats import ConversionSettings, CorpusSettings, GenerateSettings
-
-if TYPE_CHECKING:
-    from denserk.tasks.generate import GenerateResult
 
 logger = logging.getLogger(__name__)
 
@@ -58,21 +55,4 @@ def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: Comput
     done = f"{result.generated:,} processed in this run ({made}; {result.empty:,} without text)"
     speed = f"{result.generated / (result.seconds or 1):,.1f} per second"
     logger.info(f"{settings.output}: {result.count:,} passages; {done}, {speed}")
-    if settings.round_trip is not None:
-        log_round_trip(settings.round_trip, settings.round_trip_hits, result)
     return result
-
-
-def log_round_trip(index: str, hits: int, result: "GenerateResult") -> None:
-    """Log how many queries find their passage in an index."""
-    made = result.queries + result.not_found
-    if not made:
-        return
-    message = (
-        f"{result.queries:,} of {made:,} queries find their passage among the first {hits:,} hits "
-        f"in {index}, and are kept"
-    )
-    if result.queries:
-        logger.info(message)
-    else:
-        logger.warning(f"{message}: is it an index of this corpus?")

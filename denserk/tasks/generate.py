@@ -96,7 +96,27 @@ def generate(
             run.process(number, passages)
             progress.advance(len(passages))
     run.finish()
+    if settings.queries_model is not None or settings.queries_from:
+        log_queries(settings, run.result)
     return run.result
+
+
+def log_queries(settings: GenerateSettings, result: GenerateResult) -> None:
+    """Log how many queries found their passage; warn if there is none."""
+    count = result.queries + result.not_found
+    if result.generated and not count:
+        sources = ", ".join(settings.queries_from) or "the model"
+        logger.warning(f"no passage of {settings.corpus} has a query from {sources}")
+    if settings.round_trip is None or not count:
+        return
+    message = (
+        f"{result.queries:,} of {count:,} queries find their passage among the first "
+        f"{settings.round_trip_hits:,} hits in {settings.round_trip}, and are kept"
+    )
+    if result.queries:
+        logger.info(message)
+    else:
+        logger.warning(f"{message}: is it an index of this corpus?")
 
 
 def load_generators(

@@ -27,6 +27,7 @@ from denserk.io.manifest import Kind, read_manifest
 from denserk.io.pretraining_text import read_expansions
 from denserk.models.generation import TextGenerator
 from denserk.tasks.generate import generate
+from tests.support.console import warnings_of
 from tests.support.faults import NAMING, Stopped, contents, denserk, stopped_at
 from tests.support.tiny_models import POSITIONS
 from tests.support.toy import WORDS
@@ -444,6 +445,12 @@ def test_another_index_is_another_run(bm25, stories, tmp_path):
     assert denserk(*command).returncode == 0
     with pytest.raises(MismatchError, match=r"round_trip\.sha256"):
         copy(tmp_path / "x", stories, "title", round_trip=bm25, resume=True)
+
+
+def test_a_corpus_without_queries_is_a_warning(tmp_path, caplog):
+    corpus = jsonl(tmp_path / "corpus.jsonl", [{"_id": "d1", "title": "", "text": "one sentence"}])
+    assert copy(tmp_path / "x", corpus, "title,cloze").queries == 0
+    assert any("has a query from title, cloze" in message for message in warnings_of(caplog))
 
 
 def test_counts_of_a_round_trip_are_reported(bm25, stories, tmp_path):
