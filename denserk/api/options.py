@@ -768,7 +768,7 @@ class GenerateOptions(ShardOptions, ResumeOptions, CorpusOptions, ComputeOptions
     """Sequence-to-sequence model (T5, mT5, BART) that generates queries (doc2query). [default:
     None]"""
     queries_from: Sequence[Literal["title", "heading", "span", "cloze"]]
-    """Also, or instead: queries copied from the passage, for training without a model.
+    """Queries copied from the passage, without a model: of title, heading, span, cloze.
     [default: []]"""
     num_queries: int
     """Queries per passage, by the model (duplicates included) and of each of queries_from.

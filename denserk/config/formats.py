@@ -195,7 +195,7 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
     queries_model: str | None = option(None, metavar="DIR|HUB_ID")
     """Sequence-to-sequence model (T5, mT5, BART) that generates queries (doc2query)."""
     queries_from: tuple[QuerySource, ...] = ()
-    """Also, or instead: queries copied from the passage, for training without a model."""
+    """Queries copied from the passage, without a model: of title, heading, span, cloze."""
     num_queries: int = option(
         10, "--queries-per-passage", at_least=1, needs="queries_model queries_from"
     )
@@ -238,11 +238,11 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
         if self.queries_model is None and self.continuation_model is None and not self.queries_from:
             raise UsageError("give --queries-model, --queries-from or --continuation-model")
         if len(set(self.queries_from)) < len(self.queries_from):
-            raise UsageError(f"--queries-from {','.join(self.queries_from)}: a source twice")
+            raise UsageError(f"--queries-from {','.join(self.queries_from)}: give each source once")
         other_fields = sorted({*(self.fields or ())} - {"title", "text", "contents"})
         if self.queries_from and other_fields:
-            message = f"--fields {','.join(self.fields or ())}: {other_fields[0]} is not read"
-            raise UsageError(f"{message} by --queries-from, but title and text")
+            message = f"--fields {other_fields[0]}: --queries-from reads title and text alone"
+            raise UsageError(message)
         if self.output == "-" and self.resume:
             raise UsageError("--resume needs a file; --output - leaves nothing to continue")
         if self.join in ("sep", "pair"):

@@ -5,6 +5,7 @@ that it was made of is vague, or wrong.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import SearchSettings
+from denserk.errors import UsageError
 from denserk.index.opening import open_index
 from denserk.index.query_encoder import load_query_encoder
 from denserk.records import Query
@@ -25,6 +27,9 @@ class RoundTrip:
 
     def __init__(self, index: str, hits: int, compute: ComputeSettings) -> None:
         """Open an index of BM25 or of vectors, and load the encoder of the latter's queries."""
+        if Path(index).is_file():
+            message = f"--round-trip {index} is a file; expected the folder of an index"
+            raise UsageError(message, "denserk index --type bm25 --corpus FILE --output FOLDER")
         settings = SearchSettings(hits=hits)
         self._name = index
         self._opened = open_index([index], settings, compute)

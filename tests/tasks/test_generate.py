@@ -380,8 +380,11 @@ def test_no_model_needs_no_torch(bm25, stories, tmp_path):
     ("settings", "message"),
     [
         ({}, "give --queries-model, --queries-from or --continuation-model"),
-        ({"queries_from": (QuerySource.SPAN,) * 2}, "a source twice"),
-        ({"queries_from": (QuerySource.SPAN,), "fields": ("body",)}, "body is not read"),
+        ({"queries_from": (QuerySource.SPAN,) * 2}, "each source once"),
+        (
+            {"queries_from": (QuerySource.SPAN,), "fields": ("body",)},
+            "--fields body: --queries-from reads",
+        ),
         ({"round_trip": "bm25", "continuation_model": "c"}, "--round-trip needs"),
         ({"cloze_kept": 0.5, "queries_model": "q"}, "cloze-kept needs --queries-from"),
         ({"queries_from": (QuerySource.SPAN,), "cloze_kept": 1.5}, "at most 1 is expected"),
@@ -451,6 +454,13 @@ def test_a_corpus_without_queries_is_a_warning(tmp_path, caplog):
     corpus = jsonl(tmp_path / "corpus.jsonl", [{"_id": "d1", "title": "", "text": "one sentence"}])
     assert copy(tmp_path / "x", corpus, "title,cloze").queries == 0
     assert any("has a query from title, cloze" in message for message in warnings_of(caplog))
+
+
+def test_a_round_trip_needs_an_index(stories, tmp_path):
+    with pytest.raises(UsageError, match=r"--round-trip .*stories\.jsonl is a file"):
+        copy(tmp_path / "x", stories, "title", round_trip=str(stories))
+    with pytest.raises(UsageError, match="no such file or folder"):
+        copy(tmp_path / "x", stories, "title", round_trip=str(tmp_path / "absent"))
 
 
 def test_counts_of_a_round_trip_are_reported(bm25, stories, tmp_path):
