@@ -74,10 +74,10 @@ def generate(
     settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings
 ) -> GenerateResult:
     """Generate queries and continuations of every passage, in the order of the corpus."""
-    generators = load_generators(settings, compute)
     round_trip = None
     if settings.round_trip is not None:
         round_trip = RoundTrip(settings.round_trip, settings.round_trip_hits, compute)
+    generators = load_generators(settings, compute)
     read = partial(read_passages, settings.corpus, corpus, settings.fields)
     texts = Texts(settings.corpus, "passages", read)
     block_size = settings.block_size

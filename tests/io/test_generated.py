@@ -137,6 +137,12 @@ def test_a_target_kind_is_of_generated_queries_alone(toy):
         convert(str(toy / "corpus.jsonl"), "corpus.tsv", settings)
 
 
+def test_generated_queries_are_no_training_data_yet(folder):
+    with pytest.raises(InputError, match="queries of `denserk generate`") as caught:
+        list(read_training("generated.jsonl"))
+    assert "denserk convert generated.jsonl train.jsonl --corpus" in str(caught.value.hint)
+
+
 FULL = {"docid": "d1", "queries": ["a b"], "next": [], "sources": ["cloze"], "positives": ["c"]}
 
 
