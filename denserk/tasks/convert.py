@@ -163,7 +163,8 @@ def _generated_training(job: _Job) -> int:
     if job.settings.corpus is not None:
         if STREAM == job.source == job.settings.corpus:
             raise UsageError("source and --corpus cannot both be standard input")
-        passages = corpus.read_passages(job.settings.corpus)
+        fields = job.options.text.get("fields")
+        passages = corpus.read_passages(job.settings.corpus, formats.DETECTED, fields)
     elif job.to_format not in formats.WITHOUT_TEXTS:
         message = f"{job.to_format} holds the texts of passages, and {job.source} their ids"
         raise UsageError(message, "add --corpus")
@@ -350,8 +351,9 @@ def convert(
     if _writes_file(kind, to_format):
         refuse_folder(target)
     from_format = None
-    if settings.from_format is not None and kind is Kind.GENERATED:
-        raise UsageError("--from: generated queries have one format", "leave out --from")
+    if kind is Kind.GENERATED and (settings.from_format or settings.queries):
+        option = "--from" if settings.from_format else "--queries"
+        raise UsageError(f"{option}: not used by generated queries", f"leave out {option}")
     if settings.from_format is not None:
         from_format = _format_of_option("--from", settings.from_format, type(to_format))
     with track("converting", None, conversion.unit) as progress:

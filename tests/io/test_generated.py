@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from denserk.config.encoding import ModelOptions
 from denserk.config.formats import ConversionSettings, Kind
 from denserk.errors import InputError, UsageError
 from denserk.io.generated import generated_examples, generated_qrels, generated_topics
@@ -120,7 +121,8 @@ def test_training_texts_need_the_corpus_of_the_queries(folder):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"from_format": "beir"}, "--from: generated queries have one format"),
+        ({"from_format": "beir"}, "--from: not used by generated"),
+        ({"queries": "q.tsv"}, "--queries: not used by generated"),
         ({"to_format": "trec"}, "--to trec: no such format"),
         ({"teacher": "t"}, "--teacher: not used by generated"),
         ({"target_kind": Kind.CORPUS}, "do not become corpus"),
@@ -141,6 +143,16 @@ def test_generated_queries_are_no_training_data_yet(folder):
     with pytest.raises(InputError, match="queries of `denserk generate`") as caught:
         list(read_training("generated.jsonl"))
     assert "denserk convert generated.jsonl train.jsonl --corpus" in str(caught.value.hint)
+
+
+def test_titles_within_contents(folder):
+    lines = ({"id": p.docid, "contents": f"{p.title}\n{p.text}"} for p in PASSAGES)
+    jsonl(folder / "anserini.jsonl", lines)
+    options = ModelOptions(text={"fields": ("title", "text")})
+    settings = ConversionSettings(corpus="anserini.jsonl")
+    convert("generated.jsonl", "train.jsonl", settings, options)
+    examples = list(read_training("train.jsonl"))
+    assert {example.qid: example.positives[0] for example in examples} == POSITIVES
 
 
 FULL = {"docid": "d1", "queries": ["a b"], "next": [], "sources": ["cloze"], "positives": ["c"]}
