@@ -45,6 +45,19 @@ class Qrel(NamedTuple):
     subtopic: str = NO_SUBTOPIC
 
 
+class GeneratedQuery(NamedTuple):
+    """A query that was generated for a passage, without judgments.
+
+    `positive` is the text of the passage in a training example, without what the query was copied
+    from; None if it is the whole text. The title of the passage stands above it, except where the
+    title is the query.
+    """
+
+    text: str
+    source: str  # a QuerySource, or FROM_MODEL
+    positive: str | None = None
+
+
 class Candidate(NamedTuple):
     """One positive or negative passage of a training example."""
 

@@ -833,8 +833,20 @@ class GenerateOptions(ShardOptions, ResumeOptions, CorpusOptions, ComputeOptions
     queries_model: PathName | None
     """Sequence-to-sequence model (T5, mT5, BART) that generates queries (doc2query). [default:
     None]"""
+    queries_from: Sequence[Literal["title", "heading", "span", "cloze"]]
+    """Queries copied from the passage, without a model: of title, heading, span, cloze.
+    [default: []]"""
     num_queries: int
-    """Queries per passage, duplicates included. [default: 10]"""
+    """Queries per passage, by the model (duplicates included) and of each of queries_from.
+    [default: 10]"""
+    cloze_kept: float
+    """cloze: share of sentences that stay in the passage, so that equal words count, too.
+    [default: 0.1]"""
+    round_trip: PathName | None
+    """Index of the corpus, BM25 or dense: keep only queries that find their passage in it.
+    [default: None]"""
+    round_trip_hits: int
+    """Number of hits among which a query must find its passage. [default: 10]"""
     query_top_k: int
     """Queries: number of most probable tokens to sample from (top-k sampling); 0 is off.
     [default: 10]"""
@@ -872,7 +884,10 @@ class ConvertOptions(OverwriteOptions, EncoderOptions, total=False):
 
     tag: str
     """Run tag, the last column of a TREC run. [default: 'denserk']"""
-    kind: Literal["corpus", "queries", "qrels", "run", "vectors", "training", "model"] | None
+    kind: (
+        Literal["corpus", "queries", "qrels", "run", "vectors", "training", "model", "generated"]
+        | None
+    )
     """What the source contains. [default: detected]"""
     from_format: str | None
     """Format of the source; an unknown name prints the possible ones. [default: detected]"""
@@ -902,8 +917,13 @@ class ConvertOptions(OverwriteOptions, EncoderOptions, total=False):
     click_grades: str | Sequence[int]
     """click logs: clicks from which on a passage has grade 1, 2, ...; fewer are left out. [default:
     1]"""
+    target_kind: (
+        Literal["corpus", "queries", "qrels", "run", "vectors", "training", "model", "generated"]
+        | None
+    )
+    """generated: what is written, queries, qrels or training. [default: from the target's name]"""
     corpus: PathName | None
-    """training: corpus that has the texts of passages given by id. [default: None]"""
+    """training, generated: corpus that has the texts of passages given by id. [default: None]"""
     queries: PathName | None
     """training: topics that have the texts of queries given by id. [default: None]"""
     teacher: PathName | None

@@ -255,9 +255,11 @@ def generate(
     output: PathName | None = None,
     **options: Unpack[GenerateOptions],
 ) -> list[dict[str, Any]]:
-    """Generate queries (doc2query) and continuations for passages; return a dict for each.
+    """Generate queries and continuations for passages; return a dict for each.
 
-    A dict has `docid`, `queries` and `next`, the continuations; `output` keeps the file.
+    A dict has `docid`, `queries` and `next`, the continuations; with `queries_from`, which needs no
+    model, also `sources` and `positives`. `output` keeps the file, which `convert` makes training
+    data of.
     """
     with stored_inputs(corpus=corpus) as (files, folder):
         target = output or folder / "generated.jsonl"

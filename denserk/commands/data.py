@@ -38,14 +38,15 @@ def convert(
 
 @command(
     "generate",
-    common="corpus output queries_model continuation_model num_queries num_continuations "
-    "passage_max_length seed resume overwrite shard_id shard_num device dtype batch_size",
+    common="corpus output queries_model queries_from continuation_model num_queries "
+    "num_continuations round_trip passage_max_length seed resume overwrite shard_id shard_num "
+    "device dtype batch_size",
 )
 def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings) -> Any:
-    """Generate queries (doc2query) and continuations for passages.
+    """Generate queries, by a model or without one, and continuations for passages.
 
     denserk generate --corpus corpus.jsonl --output out.jsonl --queries-model T5/
-    denserk generate --corpus corpus.jsonl --output out.jsonl --continuation-model gpt2
+    denserk generate --corpus corpus.jsonl --output out.jsonl --queries-from title,cloze
     """
     from denserk.tasks.generate import generate as task
 

@@ -138,7 +138,7 @@ WITHOUT_TEXTS = (
 READ_ONLY_TRAINING = (TrainingFormat.LLAMA_INDEX, TrainingFormat.CLICKS)
 
 # Content of a file or folder.
-Kind = StrEnum("Kind", "CORPUS QUERIES QRELS RUN VECTORS TRAINING MODEL")
+Kind = StrEnum("Kind", "CORPUS QUERIES QRELS RUN VECTORS TRAINING MODEL GENERATED")
 
 
 class ConversionSettings(TagSettings, OverwriteSettings):
@@ -183,8 +183,10 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     )
     """click logs: clicks from which on a passage has grade 1, 2, ...; fewer are left out.
     [default: 1]"""
+    target_kind: Kind | None = setting(None, of=Kind.GENERATED)
+    """generated: what is written, queries, qrels or training. [default: from the target's name]"""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME")
-    """training: corpus that has the texts of passages given by id."""
+    """training, generated: corpus that has the texts of passages given by id."""
     queries: str | None = option(None, metavar="FILE|DIR|NAME")
     """training: topics that have the texts of queries given by id."""
     teacher: str | None = option(None, metavar="DIR|HUB_ID", of=Kind.TRAINING)
@@ -215,6 +217,23 @@ class ConversionSettings(TagSettings, OverwriteSettings):
             raise UsageError(message, f"give --stride of at most {size}")
 
 
+class QuerySource(StrEnum):
+    """What a query is copied from."""
+
+    TITLE = "title"  # The passage's title
+    HEADING = "heading"  # A Markdown heading; its section is the positive
+    SPAN = "span"  # A random span of words; another span is the positive
+    CLOZE = "cloze"  # A sentence; the rest of the passage is the positive
+
+
+# The source, in files, of a query that a model generated.
+FROM_MODEL = "model"
+# Options of the models that generate, and their fields, which are keys of manifests.
+QUERIES = "--queries-model"
+CONTINUATIONS = "--continuation-model"
+MODELS = {QUERIES: "queries_model", CONTINUATIONS: "continuation_model"}
+
+
 class Sampling(NamedTuple):
     """Sampling parameters by transformers' names; `top_k` 0 and `top_p` 1 are off."""
 
@@ -233,8 +252,18 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
     """JSON lines with docid, queries and next, in corpus order."""
     queries_model: str | None = option(None, metavar="DIR|HUB_ID")
     """Sequence-to-sequence model (T5, mT5, BART) that generates queries (doc2query)."""
-    num_queries: int = option(10, "--queries-per-passage", at_least=1, needs="queries_model")
-    """Queries per passage, duplicates included."""
+    queries_from: tuple[QuerySource, ...] = ()
+    """Queries copied from the passage, without a model: of title, heading, span, cloze."""
+    num_queries: int = option(
+        10, "--queries-per-passage", at_least=1, needs="queries_model queries_from"
+    )
+    """Queries per passage, by the model (duplicates included) and of each of --queries-from."""
+    cloze_kept: float = setting(0.1, at_least=0, at_most=1, needs="queries_from")
+    """cloze: share of sentences that stay in the passage, so that equal words count, too."""
+    round_trip: str | None = option(None, metavar="DIR", needs="queries_model queries_from")
+    """Index of the corpus, BM25 or dense: keep only queries that find their passage in it."""
+    round_trip_hits: int = setting(10, at_least=1, needs="round_trip")
+    """Number of hits among which a query must find its passage."""
     query_top_k: int = setting(10, at_least=0, needs="queries_model")
     """Queries: number of most probable tokens to sample from (top-k sampling); 0 is off."""
     query_max_tokens: int = setting(64, at_least=1, needs="queries_model")
@@ -264,8 +293,14 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
     """Passages per block; --resume repeats an unfinished block."""
 
     def _check(self) -> None:
-        if self.queries_model is None and self.continuation_model is None:
-            raise UsageError("give --queries-model, --continuation-model, or both")
+        if self.queries_model is None and self.continuation_model is None and not self.queries_from:
+            raise UsageError("give --queries-model, --queries-from or --continuation-model")
+        if len(set(self.queries_from)) < len(self.queries_from):
+            raise UsageError(f"--queries-from {','.join(self.queries_from)}: give each source once")
+        other_fields = sorted({*(self.fields or ())} - {"title", "text", "contents"})
+        if self.queries_from and other_fields:
+            message = f"--fields {other_fields[0]}: --queries-from reads title and text alone"
+            raise UsageError(message)
         if self.output == "-" and self.resume:
             raise UsageError("--resume needs a file; --output - leaves nothing to continue")
         if self.join in ("sep", "pair"):

@@ -328,6 +328,11 @@ def has_document_list(head: FileHead) -> bool:
     return key == "text" or (key == "spans" and "text" not in head.keys)
 
 
+def has_generated_queries(head: FileHead) -> bool:
+    """JSON records of `generate`: a passage's id with its queries."""
+    return {"docid", "queries"} <= head.keys and "text" not in head.keys
+
+
 def has_docid_with_text(head: FileHead) -> bool:
     """JSON records with a passage, to which a query may belong."""
     return {"docid", "qid", "text"} <= head.keys and head.keys.isdisjoint({"query", "question"})
@@ -696,6 +701,7 @@ RULES: Sequence[Rule] = (
     # JSON, by the keys of the first record
     Rule("JSON: `mteb_model_meta` first", has_predictions, {Kind.RUN: RunFormat.MTEB}),
     Rule("JSON: `vector`", has_vector, {Kind.VECTORS: VectorFormat.JSONL}),
+    Rule("JSON: `docid` and `queries`", has_generated_queries, {Kind.GENERATED: None}),
     Rule(
         "JSON: `qid` with `pos`, or `neg` by system",
         has_ids_of_systems,

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.pretraining import RawText
@@ -126,6 +126,17 @@ class Expansion(NamedTuple):
     next: tuple[str, ...]
 
 
+class HasDocid(Protocol):
+    """A record that belongs to a passage."""
+
+    @property
+    def docid(self) -> str:
+        """The id of the passage."""
+
+
+R = TypeVar("R", bound=HasDocid)
+
+
 def read_expansions(path: str | Path) -> Iterator[Expansion]:
     """Yield the expansions of a file, in its order."""
     for line, record in read_objects(path):
@@ -141,15 +152,28 @@ def append_queries(passages: Iterable[Passage], path: str | Path) -> Iterator[Pa
     Nogueira and Lin, "From doc2query to docTTTTTquery" (2019): what BM25 then indexes. Expansions
     are in the order of the passages, and may lack some.
     """
-    expansions = read_expansions(path)
-    coming = next(expansions, None)
-    for passage in passages:
-        if coming is not None and coming.docid == passage.docid:
-            text = " ".join(filter(None, (passage.text, *coming.queries)))
+    for passage, expansion in with_records(passages, read_expansions(path), path):
+        if expansion is not None:
+            text = " ".join(filter(None, (passage.text, *expansion.queries)))
             passage = passage._replace(text=text)
-            coming = next(expansions, None)
         yield passage
-    if coming is not None:
-        found = f"an expansion of {coming.docid}, which the corpus does not have there"
+
+
+def with_records(
+    passages: Iterable[Passage], records: Iterator[R], path: str | Path
+) -> Iterator[tuple[Passage, R | None]]:
+    """Yield each passage with its record of the file `path`, which `generate` wrote, or None.
+
+    The records are in the order of the passages, and may lack some.
+    """
+    record = next(records, None)
+    for passage in passages:
+        if record is not None and record.docid == passage.docid:
+            yield passage, record
+            record = next(records, None)
+        else:
+            yield passage, None
+    if record is not None:
+        found = f"an expansion of {record.docid}, which the corpus does not have there"
         expected = "expansions in the order of the corpus"
         raise InputError(path, None, found, expected, "expand this very corpus")

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
 from denserk.config.encoding import ComputeSettings, default_batch_tokens
-from denserk.config.formats import GenerateSettings
+from denserk.config.formats import CONTINUATIONS, MODELS, GenerateSettings
 from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY, load_tokenizer
 from denserk.errors import ModelError, UsageError
@@ -24,10 +24,6 @@ from denserk.models import checkpoints
 from denserk.models.devices import choose_dtype, choose_precision, prepare_device
 from denserk.models.token_budget import TokenBudget
 
-QUERIES = "--queries-model"
-CONTINUATIONS = "--continuation-model"
-# fields of the models, which are their keys in the manifest
-MODELS = {QUERIES: "queries_model", CONTINUATIONS: "continuation_model"}
 # all that is kept of a model's own settings
 SPECIAL_TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
 # The hint where there is no memory for a single passage.

@@ -26,10 +26,10 @@ from denserk.config.options import reject_given, unused_options
 from denserk.data.sentences import sentence_spans
 from denserk.data.splitting import DocumentSplitter, Span, word_spans
 from denserk.errors import InputError, UsageError
-from denserk.io import clicks, corpus, runs, topics, training
+from denserk.io import clicks, corpus, generated, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
-from denserk.io.detection import detect_kind
+from denserk.io.detection import detect_kind, kind_of_name
 from denserk.io.files import STREAM, display_name, refuse_folder, some
 from denserk.io.known_positives import without_known_positives
 from denserk.io.outputs import whole_folder
@@ -182,6 +182,33 @@ def _training(job: _Job) -> int:
     return training.write_training(job.target, job.counted(examples), job.to_format)
 
 
+def _generated_topics(job: _Job) -> int:
+    """Write generated queries as topics."""
+    queries = generated.generated_topics(job.source)
+    return topics.write_queries(job.target, job.counted(queries), job.to_format)
+
+
+def _generated_qrels(job: _Job) -> int:
+    """Write qrels that judge a generated query's passage as relevant."""
+    qrels = generated.generated_qrels(job.source)
+    return topics.write_qrels(job.target, job.counted(qrels), job.to_format)
+
+
+def _generated_training(job: _Job) -> int:
+    """Write generated queries with their passages as training data."""
+    passages = None
+    if job.settings.corpus is not None:
+        if STREAM == job.source == job.settings.corpus:
+            raise UsageError("source and --corpus cannot both be standard input")
+        fields = job.options.text.get("fields")
+        passages = corpus.read_passages(job.settings.corpus, formats.DETECTED, fields)
+    elif job.to_format not in formats.WITHOUT_TEXTS:
+        message = f"{job.to_format} holds the texts of passages, and {job.source} their ids"
+        raise UsageError(message, "add --corpus")
+    examples = generated.generated_examples(job.source, passages)
+    return training.write_training(job.target, job.counted(examples), job.to_format)
+
+
 def _with_texts(job: _Job) -> Iterator[TrainingExample]:
     """Yield training examples, with texts for the passages and queries known by id alone.
 
@@ -327,6 +354,12 @@ CONVERSIONS: dict[Kind, Conversion] = {
     Kind.TRAINING: Conversion(training.WRITTEN, "examples", _training),
     Kind.MODEL: Conversion(tuple(ModelLayout), "model", _model),
 }
+# what generated queries are converted to, by the kind of the target
+CONVERSIONS_OF_GENERATED: dict[Kind, Conversion] = {
+    Kind.QUERIES: Conversion(topics.WRITTEN, "queries", _generated_topics),
+    Kind.QRELS: Conversion(topics.WRITTEN_QRELS, "judgments", _generated_qrels),
+    Kind.TRAINING: Conversion(training.WRITTEN, "examples", _generated_training),
+}
 
 
 def convert(
@@ -346,17 +379,25 @@ def convert(
     unused = unused_options(kind, settings)
     if unused:
         raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
-    conversion = CONVERSIONS[kind]
-    to_format = _target_format(target, kind, settings.to_format)
+    target_kind = kind
+    conversions = CONVERSIONS
+    if kind is Kind.GENERATED:
+        target_kind = _kind_made_of_generated(target, settings)
+        conversions = CONVERSIONS_OF_GENERATED
+    conversion = conversions[target_kind]
+    to_format = _target_format(target, target_kind, settings.to_format, kind)
     if _writes_file(kind, to_format):
         refuse_folder(target)
     from_format = None
+    if kind is Kind.GENERATED and (settings.from_format or settings.queries):
+        option = "--from" if settings.from_format else "--queries"
+        raise UsageError(f"{option}: not used by generated queries", f"leave out {option}")
     if settings.from_format is not None:
         from_format = _format_of_option("--from", settings.from_format, type(to_format))
     with track("converting", None, conversion.unit) as progress:
         job = _Job(source, target, settings, options, from_format, to_format, progress)
         count = conversion.convert(job)
-    return ConversionResult(kind, to_format.value, count, conversion.unit)
+    return ConversionResult(target_kind, to_format.value, count, conversion.unit)
 
 
 def _kind_of(source: str, target: str, settings: ConversionSettings) -> Kind:
@@ -368,12 +409,30 @@ def _kind_of(source: str, target: str, settings: ConversionSettings) -> Kind:
     return detect_kind(source, target)
 
 
-def _target_format(target: str, kind: Kind, to_format: str | None) -> StrEnum:
+def _kind_made_of_generated(target: str, settings: ConversionSettings) -> Kind:
+    """Return what is written of generated queries: by an option, or by the target's name."""
+    choices = list(CONVERSIONS_OF_GENERATED)
+    target_kind = settings.target_kind or kind_of_name(target)
+    if target_kind is None:
+        message = f"generated queries become {', '.join(choices)}: what is {target}?"
+        hint = (
+            "say it by the name (queries.tsv, qrels.txt, train.jsonl), or by "
+            "--set target-kind=training"
+        )
+        raise UsageError(message, hint)
+    if target_kind not in choices:
+        raise UsageError(f"generated queries do not become {target_kind}, but {', '.join(choices)}")
+    return target_kind
+
+
+def _target_format(target: str, kind: Kind, to_format: str | None, source_kind: Kind) -> StrEnum:
     """Return the format of a target: that of --to, or the one that its name leaves no choice of."""
     choices = CONVERSIONS[kind].formats
     if to_format is not None:
         return _format_of_option("--to", to_format, choices)
     format_of_name = _format_of_name(target, kind)
+    if format_of_name is None and (source_kind, kind) == (Kind.GENERATED, Kind.TRAINING):
+        format_of_name = TrainingFormat.TEVATRON
     if format_of_name is None:
         name = "standard output" if target == STREAM else target
         hint = f"add --to with one of {', '.join(choices)}"

@@ -136,6 +136,27 @@ def test_generation(writer, files, tmp_path):
     assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
 
 
+def test_queries_are_copied_filtered_and_converted(files, tmp_path):
+    """From a corpus to training data without a model; a second dog is not in the index."""
+    pytest.importorskip("bm25s")
+    denserk.BM25.build(files / "corpus.jsonl", output=tmp_path / "bm25")
+    corpus = [*CORPUS, {"id": "d11", "title": "Dog", "text": "a blue one"}]
+    options: dict[str, Any] = {"queries_from": ["title", "span"], "num_queries": 1}
+    records = denserk.generate(corpus, tmp_path / "a.jsonl", **options)
+    assert records[-1]["queries"] == ["Dog"]
+    assert {source for record in records for source in record["sources"]} == {"title", "span"}
+    kept = denserk.generate(corpus, round_trip=tmp_path / "bm25", **options)
+    assert kept[-1] == {"docid": "d11", "queries": [], "next": [], "sources": [], "positives": []}
+    assert kept[:-1] == records[:-1]
+    count = sum(len(record["queries"]) for record in records)
+    denserk.generate(CORPUS, tmp_path / "b.jsonl", **options)
+    train = tmp_path / "train.jsonl"
+    result = denserk.convert(tmp_path / "b.jsonl", train, corpus=files / "corpus.jsonl")
+    assert (result.kind, result.unit, result.count) == ("training", "examples", count - 1)
+    result = denserk.convert(tmp_path / "a.jsonl", tmp_path / "x.tsv", target_kind="queries")
+    assert (result.kind, result.count) == ("queries", count)
+
+
 def test_conversion(files, tmp_path):
     result = denserk.convert(files / "a.trec", tmp_path / "a.tsv", to_format="msmarco")
     assert (result.kind, result.format, result.count) == ("run", "msmarco", 5)

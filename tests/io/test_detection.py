@@ -21,6 +21,7 @@ from denserk.io.detection import (
 )
 from denserk.io.file_head import FileHead
 from denserk.io.files import open_ahead
+from denserk.io.generated import read_generated
 from denserk.io.runs import read_run
 from denserk.io.topics import FORMAT_BY_WIDTH, read_qrels, read_queries
 from denserk.io.training import read_training
@@ -44,6 +45,7 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
         {"mteb_model_meta": {"model_name": "m"}, "default": {"test": {"q1": {"d1": 2.5}}}}
     ),
     "JSON: `vector`": lines({"id": "d1", "contents": "", "vector": [1.0, 2.0]}),
+    "JSON: `docid` and `queries`": '{"docid": "d1", "queries": ["a b"], "next": []}\n',
     "JSON: `qid` with `pos`, or `neg` by system": lines(
         {"qid": "1", "pos": ["2"], "neg": {"bm25": ["3"]}}
     ),
@@ -157,6 +159,7 @@ READERS: dict[Kind, Callable[[str], Iterable[Any]]] = {
     Kind.QRELS: read_qrels,
     Kind.RUN: read_run,
     Kind.TRAINING: read_training,
+    Kind.GENERATED: read_generated,
     Kind.VECTORS: lambda source: read_vector_blocks(source, allow_pickle=True).blocks(),
 }
 

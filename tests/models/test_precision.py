@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from denserk.config.encoding import ComputeSettings, Dtype, DtypeChoice, default_batch_tokens
+from denserk.config.formats import QUERIES
 from denserk.models import devices
 from denserk.models.cross_encoder import PairScorer
-from denserk.models.generation import QUERIES, TextGenerator
+from denserk.models.generation import TextGenerator
 from denserk.models.text_encoder import TextEncoder
 from tests.support.console import warnings_of
 

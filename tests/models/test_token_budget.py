@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from denserk.config.encoding import Backend, ComputeSettings, PairSettings, TextSettings
-from denserk.config.formats import GenerateSettings
+from denserk.config.formats import QUERIES, GenerateSettings
 from denserk.config.training import Objective, ObjectiveSettings
 from denserk.data.batches import PairJoiner, plan
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_data import tokenize_sentences
 from denserk.errors import DenserkError
 from denserk.models.cross_encoder import PairScorer, reranker_to_train
-from denserk.models.generation import QUERIES, TextGenerator
+from denserk.models.generation import TextGenerator
 from denserk.models.text_encoder import TextEncoder
 from denserk.models.token_budget import TokenBudget
 from denserk.records import Passage, Query

@@ -2,6 +2,8 @@ import io
 import json
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +13,21 @@ import torch
 import transformers
 
 from denserk.config.encoding import ComputeSettings, Dtype
-from denserk.config.formats import CorpusSettings, GenerateSettings, Sampling
+from denserk.config.formats import (
+    CONTINUATIONS,
+    MODELS,
+    QUERIES,
+    CorpusSettings,
+    GenerateSettings,
+    QuerySource,
+    Sampling,
+)
 from denserk.errors import MismatchError, ModelError, UsageError
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.pretraining_text import read_expansions
-from denserk.models.generation import CONTINUATIONS, MODELS, QUERIES, TextGenerator
+from denserk.models.generation import TextGenerator
 from denserk.tasks.generate import generate
+from tests.support.console import warnings_of
 from tests.support.faults import NAMING, Stopped, contents, denserk, stopped_at
 from tests.support.tiny_models import POSITIONS
 from tests.support.toy import WORDS
@@ -137,7 +148,7 @@ class StandIn(TextGenerator):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    monkeypatch.setattr("denserk.tasks.generate.TextGenerator", StandIn)
+    monkeypatch.setattr("denserk.models.generation.TextGenerator", StandIn)
     monkeypatch.setattr(StandIn, "asked", 0)
 
 
@@ -263,3 +274,201 @@ def test_a_file_of_the_user_beside_unfinished_blocks_stays(writer, tmp_path):
     assert denserk(*command, "--resume").returncode == 0
     assert len(out.read_text().splitlines()) == 2
     assert [path.name for path in notes.parent.iterdir()] == ["notes.txt"]
+
+
+STORIES = {
+    "d1": ("River", "The old river runs to the south. A red boat is on the water. He left."),
+    "d2": ("Moon", "The moon rises in the night. The star falls on the blue house. It is late."),
+    "d3": ("", "The cat sleeps in the house. The dog eats a big fish. The sun is red."),
+}
+
+
+@pytest.fixture
+def stories(tmp_path):
+    records = [{"_id": d, "title": title, "text": text} for d, (title, text) in STORIES.items()]
+    return Path(jsonl(tmp_path / "stories.jsonl", records))
+
+
+@pytest.fixture
+def bm25(stories, tmp_path):
+    pytest.importorskip("bm25s")
+    command = ["index", "--type", "bm25", "--corpus", stories, "--output", tmp_path / "bm25"]
+    assert denserk(*command).returncode == 0
+    return str(tmp_path / "bm25")
+
+
+def copy(output, corpus, sources, **settings):
+    given = {"continuation_model": None, "queries_model": None, "num_queries": 2, **settings}
+    sources = tuple(map(QuerySource, sources.split(",")))
+    return run(output, corpus, queries_from=sources, **given)
+
+
+def records_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_copied_queries_with_their_sources_and_positives(stories, tmp_path):
+    result = copy(tmp_path / "x", stories, "title,cloze", cloze_kept=0.0)
+    first, _, third = records_of(tmp_path / "x")
+    assert first == {
+        "docid": "d1",
+        "queries": ["River", first["queries"][1], first["queries"][2]],
+        "next": [],
+        "sources": ["title", "cloze", "cloze"],
+        "positives": [None, first["positives"][1], first["positives"][2]],
+    }
+    sentences = {"The old river runs to the south.", "A red boat is on the water."}
+    assert set(first["queries"][1:]) == sentences
+    assert third["sources"] == ["cloze", "cloze"]
+    assert (result.count, result.queries, result.not_found) == (3, 8, 0)
+    manifest = read_manifest(tmp_path / "x", Kind.EXPANSIONS)
+    assert manifest.settings["copied"]["queries_from"] == ["title", "cloze"]
+    assert [expansion.docid for expansion in read_expansions(tmp_path / "x")] == list(STORIES)
+
+
+def test_copied_queries_do_not_depend_on_order_blocks_or_shards(corpus, tmp_path):
+    copy(tmp_path / "whole", corpus, "span,cloze")
+    whole = (tmp_path / "whole").read_text().splitlines()
+    lines = corpus.read_text().splitlines(keepends=True)
+    other_order = tmp_path / "reversed.jsonl"
+    other_order.write_text("".join(reversed(lines)))
+    copy(tmp_path / "x", other_order, "span,cloze", block_size=3)
+    assert (tmp_path / "x").read_text().splitlines() == whole[::-1]
+    shards = []
+    for shard in range(3):
+        copy(tmp_path / f"{shard}", corpus, "span,cloze", shard_id=shard, shard_num=3)
+        shards += (tmp_path / f"{shard}").read_text().splitlines()
+    assert shards == whole
+
+
+def test_a_model_and_copies_together(stand_in, stories, tmp_path):
+    copy(tmp_path / "x", stories, "title", queries_model="q")
+    assert [record["sources"] for record in records_of(tmp_path / "x")] == [
+        ["title", "model", "model"],
+        ["title", "model", "model"],
+        ["model", "model"],
+    ]
+
+
+def test_copies_stopped_and_resumed_give_the_same_bytes(stories, tmp_path):
+    copy(tmp_path / "w" / "x", stories, "span,cloze", block_size=1)
+    with stopped_at(3, NAMING), pytest.raises(Stopped):
+        copy(tmp_path / "v" / "x", stories, "span,cloze", block_size=1)
+    with pytest.raises(MismatchError, match=r"copied\.queries_from was"):
+        copy(tmp_path / "v" / "x", stories, "span", block_size=1, resume=True)
+    result = copy(tmp_path / "v" / "x", stories, "span,cloze", block_size=1, resume=True)
+    assert 0 < result.generated < len(STORIES)
+    assert contents(tmp_path / "v") == contents(tmp_path / "w")
+
+
+def test_no_model_needs_no_torch(bm25, stories, tmp_path):
+    """Copies, and a round trip through BM25, start without it."""
+    program = """if True:
+        import sys
+        from denserk.commands.app import run
+        sys.modules["torch"] = None  # an import is an error
+        sys.exit(run(sys.argv[1:]))
+    """
+    words = ["--queries-from", "title,span", "--round-trip", bm25, "--output", tmp_path / "x"]
+    command = [sys.executable, "-c", program, "generate", "--corpus", stories, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(records_of(tmp_path / "x")) == len(STORIES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "give --queries-model, --queries-from or --continuation-model"),
+        ({"queries_from": (QuerySource.SPAN,) * 2}, "each source once"),
+        (
+            {"queries_from": (QuerySource.SPAN,), "fields": ("body",)},
+            "--fields body: --queries-from reads",
+        ),
+        ({"round_trip": "bm25", "continuation_model": "c"}, "--round-trip needs"),
+        ({"cloze_kept": 0.5, "queries_model": "q"}, "cloze-kept needs --queries-from"),
+        ({"queries_from": (QuerySource.SPAN,), "cloze_kept": 1.5}, "at most 1 is expected"),
+        ({"queries_from": (QuerySource.SPAN,), "round_trip_hits": 5}, "needs --round-trip"),
+    ],
+)
+def test_settings_that_do_not_fit(settings, message):
+    with pytest.raises(UsageError, match=message):
+        GenerateSettings(corpus="c", output="o", **settings)
+
+
+def test_a_round_trip_keeps_queries_that_find_their_passage(
+    stand_in, bm25, stories, tmp_path, monkeypatch
+):
+    def of_the_moon(self, texts, longest, seed):
+        return [["When does the moon rise?"] for _ in texts]
+
+    monkeypatch.setattr(StandIn, "generate", of_the_moon)
+    settings = {"queries_model": "q", "round_trip": bm25, "round_trip_hits": 1}
+    result = copy(tmp_path / "x", stories, "title", **settings)
+    kept = {record["docid"]: record["sources"] for record in records_of(tmp_path / "x")}
+    assert kept == {"d1": ["title"], "d2": ["title", "model"], "d3": []}
+    assert (result.queries, result.not_found) == (3, 2)
+    everything = copy(tmp_path / "y", stories, "title,cloze", round_trip=bm25, round_trip_hits=3)
+    assert everything.not_found == 0
+
+
+def test_a_vague_query_is_dropped(bm25, tmp_path):
+    """The title "Moon" finds the story of the moon, and not d1, which is another one here."""
+    records = [{"_id": "d1", "title": "Moon", "text": "River boats."}]
+    records.append({"_id": "d2", "title": "Star", "text": "A star."})
+    other = Path(jsonl(tmp_path / "other.jsonl", records))
+    result = copy(tmp_path / "x", other, "title", round_trip=bm25, round_trip_hits=1)
+    first, second = records_of(tmp_path / "x")
+    assert (first["queries"], first["sources"], first["positives"]) == ([], [], [])
+    assert second["queries"] == ["Star"]
+    assert (result.queries, result.not_found) == (1, 1)
+    manifest = read_manifest(tmp_path / "x", Kind.EXPANSIONS)
+    assert manifest.settings["round_trip_hits"] == 1
+    assert "round_trip" in manifest.made_from
+
+
+def test_a_round_trip_through_vectors(tiny, stories, tmp_path):
+    model = tiny()
+    command = ["encode", "--model", model, "--corpus", stories, "--output", tmp_path / "vectors"]
+    assert denserk(*command, "--device", "cpu").returncode == 0
+    vectors = str(tmp_path / "vectors")
+    settings = {"round_trip": vectors, "num_queries": 1}
+    whole = copy(tmp_path / "x", stories, "title,cloze", round_trip_hits=3, **settings)
+    assert (whole.queries, whole.not_found) == (5, 0)
+    cut = copy(tmp_path / "y", stories, "title,cloze", round_trip_hits=1, **settings)
+    assert cut.queries + cut.not_found == 5
+
+
+def test_another_index_is_another_run(bm25, stories, tmp_path):
+    copy(tmp_path / "x", stories, "title", round_trip=bm25)
+    shutil.rmtree(bm25)
+    changed = stories.read_text().replace("River", "Stream")
+    (tmp_path / "changed.jsonl").write_text(changed)
+    command = ["index", "--type", "bm25", "--corpus", tmp_path / "changed.jsonl", "--output", bm25]
+    assert denserk(*command).returncode == 0
+    with pytest.raises(MismatchError, match=r"round_trip\.sha256"):
+        copy(tmp_path / "x", stories, "title", round_trip=bm25, resume=True)
+
+
+def test_a_corpus_without_queries_is_a_warning(tmp_path, caplog):
+    corpus = jsonl(tmp_path / "corpus.jsonl", [{"_id": "d1", "title": "", "text": "one sentence"}])
+    assert copy(tmp_path / "x", corpus, "title,cloze").queries == 0
+    assert any("has a query from title, cloze" in message for message in warnings_of(caplog))
+
+
+def test_a_round_trip_needs_an_index(stories, tmp_path):
+    with pytest.raises(UsageError, match=r"--round-trip .*stories\.jsonl is a file"):
+        copy(tmp_path / "x", stories, "title", round_trip=str(stories))
+    with pytest.raises(UsageError, match="no such file or folder"):
+        copy(tmp_path / "x", stories, "title", round_trip=str(tmp_path / "absent"))
+
+
+def test_counts_of_a_round_trip_are_reported(bm25, stories, tmp_path):
+    words = ["generate", "--corpus", stories, "--queries-from", "title", "--round-trip", bm25]
+    done = denserk(*words, "--output", tmp_path / "x")
+    assert "2 of 2 queries find their passage among the first 10 hits" in done.stderr
+    foreign = Path(jsonl(tmp_path / "foreign.jsonl", [{"_id": "x", "title": "Moon", "text": "a"}]))
+    words[2] = foreign
+    done = denserk(*words, "--output", tmp_path / "y")
+    assert done.returncode == 0
+    assert "is it an index of this corpus?" in done.stderr
