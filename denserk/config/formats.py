@@ -152,12 +152,16 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     """queries: fields that make the query, e.g. title,description. [default: title]"""
     to_format: str | None = option(None, "--to", metavar="FORMAT")
     """Format of the target. [default: from the target's name]"""
-    id_field: str | None = option(None, metavar="NAME", of="corpus training")
+    id_field: str | None = option(None, metavar="NAME", of="corpus training generated")
     """corpus: JSON key or column of the passage id; "" makes ids from the texts.
     [default: that of the format]"""
-    text_field: str | None = option(None, metavar="NAME", nonempty=True, of="corpus training")
+    text_field: str | None = option(
+        None, metavar="NAME", nonempty=True, of="corpus training generated"
+    )
     """corpus: JSON key or column of the text. [default: that of the format]"""
-    title_field: str | None = option(None, metavar="NAME", nonempty=True, of="corpus training")
+    title_field: str | None = option(
+        None, metavar="NAME", nonempty=True, of="corpus training generated"
+    )
     """corpus: JSON key or column of the title. [default: that of the format]"""
     expansions: str | None = option(None, metavar="FILE", of=Kind.CORPUS)
     """corpus: generated queries, from `denserk generate`, to append to each passage's text."""

@@ -201,7 +201,7 @@ def _generated_training(job: _Job) -> int:
         if STREAM == job.source == job.settings.corpus:
             raise UsageError("source and --corpus cannot both be standard input")
         fields = job.options.text.get("fields")
-        passages = corpus.read_passages(job.settings.corpus, formats.DETECTED, fields)
+        passages = corpus.read_passages(job.settings.corpus, _corpus_settings(job, None), fields)
     elif job.to_format not in formats.WITHOUT_TEXTS:
         message = f"{job.to_format} holds the texts of passages, and {job.source} their ids"
         raise UsageError(message, "add --corpus")
