@@ -271,7 +271,7 @@ def recipe(
     name = f"{objective}-{preset}"
     if name not in recipes():
         raise UsageError(
-            f"--preset {preset}: there is none of {objective}",
+            f"--preset {preset}: {objective} has no such preset",
             "denserk pretrain --list-presets has all",
         )
     return overridden(of_paper.settings, _find_recipe(name).settings)

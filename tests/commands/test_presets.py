@@ -97,7 +97,7 @@ def test_sources_of_settings(capsys):
         ("pretrain --show-preset mastr", "did you mean master"),
         (
             "pretrain --objective condenser --model m --corpus c --output o --preset released",
-            "there is none of condenser",
+            "condenser has no such preset",
         ),
         ("pretrain", "--objective and --corpus and --output must be given"),
     ],
