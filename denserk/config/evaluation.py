@@ -147,7 +147,7 @@ class PageSettings(Settings):
 
     report: str | None = option(None, metavar="DIR")
     """Write an HTML report, DIR/index.html: tables, curves, and queries with their hits and the
-    relevant passages that were missed; --set report-ids=QID,QID chooses queries."""
+    relevant passages that were missed; --set report-ids=QID chooses queries."""
     topics: str | None = option(
         None, metavar="FILE|DIR|NAME", needs="report write_dpr_json write_pyserini_json"
     )
