@@ -435,8 +435,8 @@ class EvaluateOptions(MeasureOptions, OverwriteOptions, CorpusOptions, total=Fal
     test_seed: int
     """randomisation: random seed. [default: 42]"""
     report: PathName | None
-    """Write an HTML report, DIR/index.html: tables, curves and queries with their hits. [default:
-    None]"""
+    """Write an HTML report, DIR/index.html: tables, curves, and queries with their hits and the
+    relevant passages that were missed; report_ids='QID' chooses queries. [default: None]"""
     report_ids: str | Sequence[str]
     """report: queries to show in detail first, in this order. [default: []]"""
     report_queries: int

@@ -1,4 +1,4 @@
-"""Words that a shell completes: names of presets, models, measures, benchmarks and settings.
+"""Words that a shell completes: names of presets, models, languages, measures and the like.
 
 Values of enumerations are completed by typer. No word needs an import of torch or numpy.
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from denserk.config.encoding import PUBLISHED
 from denserk.config.evaluation import COMMON_MEASURES, PREVIOUS
+from denserk.config.languages import AUTO, LANGUAGES
 from denserk.config.yaml_files import paper_sections
 
 Completer = Callable[[str], list[str]]
@@ -27,6 +28,10 @@ def _mining() -> Iterable[str]:
 
 def _models() -> Iterable[str]:
     return PUBLISHED
+
+
+def _languages() -> Iterable[str]:
+    return [AUTO, *(language.name for language in LANGUAGES)]
 
 
 def _measures() -> Iterable[str]:
@@ -49,6 +54,7 @@ WORDS: Mapping[str, Callable[[], Iterable[str]]] = {
     "recipes": _recipes,
     "mining": _mining,
     "models": _models,
+    "languages": _languages,
     "measures": _measures,
     "baselines": _baselines,
     "benchmarks": _benchmarks,

@@ -88,7 +88,8 @@ class EvaluationInput(Settings):
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", needs="answers report")
     """Passages of the runs, for --answers and --report."""
     explain: str | None = option(None, metavar="QID", excludes="answers report baseline min")
-    """Print one query as trec_eval, ir_measures, BEIR, MTEB and MS MARCO's script evaluate it."""
+    """Print one query as trec_eval, ir_measures, BEIR, MTEB and MS MARCO's script evaluate it.
+    Why a run fails on it: --report with --set report-ids=QID."""
 
 
 class AnswerSettings(Settings):
@@ -145,7 +146,8 @@ class PageSettings(Settings):
     """Report."""
 
     report: str | None = option(None, metavar="DIR")
-    """Write an HTML report, DIR/index.html: tables, curves and queries with their hits."""
+    """Write an HTML report, DIR/index.html: tables, curves, and queries with their hits and the
+    relevant passages that were missed; --set report-ids=QID chooses queries."""
     topics: str | None = option(
         None, metavar="FILE|DIR|NAME", needs="report write_dpr_json write_pyserini_json"
     )

@@ -81,9 +81,9 @@ class Preset(Description):
         summary = f": {self.summary}" if self.summary else ""
         yield f"preset {self.name}{summary}"
         yield f"  values from {self.file}: {shown(self.settings)}"
-        overridden_values = {name: self.settings[name] for name in given if name in self.settings}
-        if overridden_values:
-            yield f"  overridden: {shown(overridden_values)}"
+        overrides = {name: given[name] for name in given if name in self.settings}
+        if overrides:
+            yield f"  overridden by options: {shown(overrides)}"
         if self.start:
             yield f"  starts from {self.start}"
         if self.data:

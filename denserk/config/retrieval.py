@@ -113,7 +113,9 @@ class Bm25Settings(Settings):
     """bm25: saturation of the term frequency."""
     b: float = option(0.4, at_least=0, at_most=1)
     """bm25: strength of the length normalisation."""
-    language: str | None = option(None, metavar="NAME|auto", excludes="stemmer")
+    language: str | None = option(
+        None, metavar="NAME|auto", excludes="stemmer", completes="languages"
+    )
     """bm25: language of the corpus (german, de, thai, ...), multilingual, or auto: by its letters.
     [default: english]"""
     stemmer: str = setting("porter", metavar="porter|english|...|none")

@@ -253,7 +253,8 @@ class FinetuneSettings(ResumeSettings, DeviceSettings, kw_only=True):
     train_data: tuple[str, ...] = option(
         REQUIRED, "--train", "--dataset-path", metavar="FILE", repeat=True
     )
-    """Training data in any format (docs/formats.md), of align queries; repeatable."""
+    """Training data in any format (docs/formats.md), or queries for --objective align; repeatable.
+    """
     teacher: str | None = option(None, metavar="NAME|DIR|HUB_ID", of="align", completes="models")
     """align: model whose query vectors are learned."""
     keep_layers: tuple[int, ...] = setting((), at_least=0, of="align")

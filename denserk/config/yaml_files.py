@@ -58,7 +58,7 @@ def comments_of_values(path: str | Path, *keys: str) -> dict[str, str]:
     """
     import yaml
 
-    text = Path(path).read_text("utf-8")
+    text = Path(path).read_text("utf-8-sig")  # a byte order mark would count as a column
     node = yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     for key in keys:
         node = next(value for name, value in node.value if name.value == key)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings
+from denserk.config.values import near_names
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import Measure, needs_subtopics, parse_measures
@@ -136,10 +137,14 @@ def explain(
         names = ", ".join(of_subtopics)
         message = f"--explain: {names}: the evaluators that are compared know no sub-topics"
         raise UsageError(message, "for example -m nDCG@10")
-    grades = read_qrels_map(qrels).get(qid)
+    judgments = read_qrels_map(qrels)
+    grades = judgments.get(qid)
     hits = list(read_raw_hits(run, qid))
     if grades is None and not hits:
-        raise UsageError(f"--explain {qid}: neither {run} nor {qrels} has this query")
+        message = f"--explain {qid}: neither {run} nor {qrels} has this query"
+        nearest = near_names(qid, judgments)
+        hint = f"did you mean {' or '.join(nearest)}?" if nearest else None
+        raise UsageError(message, hint)
     query = QueryOfRun(qid, hits, grades)
     return tuple(view(peer, query, parsed.measures) for peer in PEERS)
 

@@ -1,17 +1,74 @@
 """What to type where the queries of a BM25 index have no hits: its language may be another one."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from denserk.config.languages import ENGLISH, MULTILINGUAL, Terms
-from denserk.config.retrieval import Bm25Settings
+from denserk.config.formats import CorpusSettings
+from denserk.config.languages import ENGLISH, MULTILINGUAL, Language, Terms, find_language
+from denserk.config.options import fields_of, given_fields, spec_of
+from denserk.config.retrieval import Bm25Settings, Engine
+from denserk.config.values import plain
 from denserk.index.bm25 import recorded_bm25
 from denserk.index.scripts import Suggestion, suggest_language
 from denserk.index.terms import has_bigrams
-from denserk.io.manifest import Manifest
+from denserk.io.files import STREAM
+from denserk.io.manifest import Manifest, corpora_of
 
 ENGLISH_STEMMERS = ("porter", "krovetz", "english", "lovins")
-EXAMPLE = "german"  # of a language in Latin letters
+EXAMPLE = find_language("german")  # a language in Latin letters
+
+
+class IndexOrigin(NamedTuple):
+    """What an index was made from, so that it can be made again for another language."""
+
+    folder: str | None  # None in Python
+    manifest: Manifest | None  # None of an index of another tool
+
+    def command(self, language: Language) -> str:
+        """Return the command that makes the index for a language, with its other options."""
+        if self.folder is None:
+            return f'BM25.build(corpus, language="{language.name}")'
+        words = ["denserk", "index", "--type", "bm25", "--language", language.name]
+        words += self._engine_option(language)
+        words += _as_options(recorded_bm25(self.manifest), besides=("language", "stemmer"))
+        words += self._corpus_options()
+        words += ["--output", self.folder, "--overwrite"]
+        return shlex.join(words)
+
+    def _engine_option(self, language: Language) -> list[str]:
+        """Return --engine for an index of Lucene, if Lucene has the language."""
+        engine = None if self.manifest is None else self.manifest.settings.get("engine")
+        if engine == Engine.LUCENE and language.in_lucene:
+            return ["--engine", "lucene"]
+        return []
+
+    def _corpus_options(self) -> list[str]:
+        """Return --corpus and how the corpus was read; FILE if it was a stream or is not known."""
+        source = next(corpora_of(self.manifest), None)
+        if source is None:
+            return ["--corpus", "FILE"]
+        name = "FILE" if source.name == STREAM else source.name
+        return ["--corpus", name, *_as_options(source.settings)]
+
+
+def _as_options(
+    settings: Bm25Settings | CorpusSettings, *, besides: Sequence[str] = ()
+) -> list[str]:
+    """Return the options that differ from their defaults, as words of a command line."""
+    fields = fields_of(settings)
+    words = []
+    for name in given_fields(settings):
+        if name in besides:
+            continue
+        value = plain(getattr(settings, name))
+        text = ",".join(value) if isinstance(value, list) else str(value)
+        option = spec_of(fields[name])
+        if option.rare:
+            words += ["--set", f"{name.replace('_', '-')}={text}"]
+        else:
+            words += [option.flag(name), text]
+    return words
 
 
 def language_hint(folder: str | None, manifest: Manifest | None, queries: Iterable[str]) -> str:
@@ -21,27 +78,24 @@ def language_hint(folder: str | None, manifest: Manifest | None, queries: Iterab
     """
     settings = recorded_bm25(manifest)
     language = indexed_language(settings)
-    texts = list(queries)
-    suggestion = suggest_language(texts)
     if language is None:
         return f"the index was made with --set stemmer={settings.stemmer}: is that the language?"
+    texts = list(queries)
+    suggestion = suggest_language(texts)
     if not suggestion.scripts:
         return ""
-    if has_bigrams(settings) and any(len(text.strip()) == 1 for text in texts):
+    if has_bigrams(settings) and all(len(text.strip()) == 1 for text in texts):
         return "a character that is a query of its own is found only where it stands alone"
-    if language == MULTILINGUAL.name:
+    if language is MULTILINGUAL:
         return _hint_for_multilingual(suggestion)
-    if suggestion.language is not None and suggestion.language.name == language:
-        if language != ENGLISH.name:
-            return ""
-        command = _command(EXAMPLE, folder, manifest)
-        return f"the index is for English; for another language, such as German: {command}"
-    if language != ENGLISH.name and suggestion.is_shared:
-        return f"the index was made with --language {language}: is that the queries' language?"
-    proposed = suggestion.language or MULTILINGUAL
-    command = _command(proposed.name, folder, manifest)
-    letters = f"the queries' letters are {suggestion.scripts}"
-    return f"the index is for {language.title()}, and {letters}: {command}"
+    return _hint_for_one_language(language, suggestion, IndexOrigin(folder, manifest))
+
+
+def indexed_language(settings: Bm25Settings) -> Language | None:
+    """Return the language of an index; None if only a stemmer other than English was given."""
+    if settings.language is not None:
+        return find_language(settings.language)
+    return ENGLISH if settings.stemmer in ENGLISH_STEMMERS else None
 
 
 def _hint_for_multilingual(suggestion: Suggestion) -> str:
@@ -52,20 +106,15 @@ def _hint_for_multilingual(suggestion: Suggestion) -> str:
     return "--language multilingual finds equal words only, not their other forms"
 
 
-def indexed_language(settings: Bm25Settings) -> str | None:
-    """Return the language of an index; None if only a stemmer other than English was given."""
-    if settings.language is not None:
-        return settings.language
-    return ENGLISH.name if settings.stemmer in ENGLISH_STEMMERS else None
-
-
-def _command(language: str, folder: str | None, manifest: Manifest | None) -> str:
-    """Return the command that makes an index for a language."""
-    if folder is None:
-        return f'BM25.build(corpus, language="{language}")'
-    corpus = "FILE"
-    if manifest is not None:
-        corpus = manifest.made_from.get("texts", corpus)
-    words = ["denserk", "index", "--type", "bm25", "--language", language]
-    words += ["--corpus", corpus, "--output", folder, "--overwrite"]
-    return shlex.join(words)
+def _hint_for_one_language(language: Language, suggestion: Suggestion, index: IndexOrigin) -> str:
+    """Return the hint for an index of one language, which may be that of the queries."""
+    if language is ENGLISH and suggestion.language is ENGLISH:
+        command = index.command(EXAMPLE)
+        return f"the index is for English; for another language, such as German: {command}"
+    if suggestion.language is language:
+        return ""
+    if language is not ENGLISH and suggestion.is_shared:
+        return f"the index was made with --language {language.name}: is that the queries' language?"
+    command = index.command(suggestion.language or MULTILINGUAL)
+    letters = f"the queries' letters are {suggestion.scripts}"
+    return f"the index is for {language.name.title()}, and {letters}: {command}"

@@ -23,8 +23,9 @@ _STOP_WORDS = (
     "there these they this to was will with"
 )
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-# Letters, digits and marks; an apostrophe or stop inside a word, a point or comma inside a number.
-# Chinese characters, hiragana and pictographs are terms of their own.
+# Letters, digits and marks; an apostrophe or stop inside a word, a point or comma inside a number,
+# a quotation mark inside a Hebrew acronym. Chinese characters, hiragana and pictographs are terms
+# of their own.
 _IDEOGRAPH = r"[\p{Han}\p{Hiragana}]"
 _PICTOGRAPH = r"\p{Extended_Pictographic}"
 
@@ -33,7 +34,8 @@ def _word(apart: str) -> str:
     """Return the pattern of words, which end where a character of `apart` begins."""
     return (
         rf"(?:(?!{apart})\w)+"
-        r"(?:(?:(?<=\p{L})['’＇.:·](?=\p{L})|(?<=\p{N})[.,;'’＇⁄](?=\p{N}))"
+        r"(?:(?:(?<=\p{L})['’＇.:·](?=\p{L})|(?<=\p{N})[.,;'’＇⁄](?=\p{N})"
+        r"|(?<=\p{Hebrew})[\"״](?=\p{Hebrew}))"
         rf"(?:(?!{apart})\w)+)*"
     )
 
@@ -59,8 +61,9 @@ RUN_OR_WORD = regex.compile(
     rf"(?P<run>(?:{_UNSPACED}{_MARKS})+)|(?P<word>{_PICTOGRAPH}|{_word(_UNSPACED)})"
 )
 CHARACTER = regex.compile(rf".{_MARKS}")  # of a run: a letter with its vowel and tone marks
-# which glyph a character has, and not which character it is
-_VARIATION_SELECTORS = regex.compile(r"[\uFE00-\uFE0F\U000E0100-\U000E01EF]")
+# which glyph a character has (variation selectors), and where a line may or may not end (soft
+# hyphen, word joiner, byte order mark)
+_INVISIBLE = regex.compile(r"[\uFE00-\uFE0F\U000E0100-\U000E01EF\u00AD\u2060\uFEFF]")
 
 
 class Analyzer(Protocol):
@@ -150,7 +153,8 @@ class WordAnalyzer:
 
     def _term(self, word: str) -> str:
         """Return the term of a word; "" for a stop word."""
-        bare = word.replace("’", "'")  # stemmers know elisions (l'eau) by this one
+        # stemmers know elisions (l'eau) by this apostrophe; Hebrew acronyms have either mark
+        bare = word.replace("’", "'").replace("״", '"')
         is_stop_word = bare in self._stop_words or not bare.strip("_")
         return "" if is_stop_word else self._stem(bare)
 
@@ -186,12 +190,14 @@ class BigramAnalyzer:
 def normalized(text: str) -> str:
     """Return a text whose characters have one form, width and glyph (Unicode's NFKC).
 
+    Soft hyphens and other invisible characters inside words are left out.
+
     >>> normalized("ＡＢＣ ﾊﾟ"), len("u\u0308"), len(normalized("u\u0308"))
     ('ABC パ', 2, 1)
     """
     if text.isascii():
         return text
-    return str(_VARIATION_SELECTORS.sub("", normalize("NFKC", text)))
+    return str(_INVISIBLE.sub("", normalize("NFKC", text)))
 
 
 def lower_turkish(text: str) -> str:

@@ -85,7 +85,8 @@ def fit_lengths(
             continue
         if name in overrides:
             option = name.replace("_", "-")
-            raise UsageError(f"--{option} {length}: the model has {limit} positions")
+            message = f"--{option} {length}: the model has {limit} positions"
+            raise UsageError(message, f"give --{option} {limit}, or less")
         logger.info(f"{name} {length} becomes {limit}, the positions that the model has")
         settings = override(settings, {name: limit})
     return settings

@@ -65,6 +65,8 @@ def test_help_fits_a_screen_with_all_options_on_request_and_examples_that_parse(
         ("denserk benchmark beir/sci", ["beir/scidocs", "beir/scifact"]),
         ("denserk eval run.trec --set report-i", ["report-ids="]),
         ("denserk index --type hn", ["hnsw", "hnswpq"]),
+        ("denserk index --language ger", ["german"]),
+        ("denserk index --language au", ["auto"]),
     ],
 )
 def test_bash_completes(line, completed):

@@ -113,3 +113,11 @@ def test_presets_for_ones_own_data_need_little_memory(name):
     assert settings.cache.grad_cache
     assert settings.cache.p_chunk * settings.text["passage_max_length"] <= 16 * 128
     assert not settings.finetune.untie
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_comments_of_a_users_file_are_the_sources(mark, tmp_path, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{mark}lr: 1e-5 # tried\r\nbatch-size: 4\r\n", "utf-8")
+    lines = printed(["finetune", "--show-preset", str(file)], capsys).splitlines()
+    assert [line for line in lines if line.startswith("lr:")] == ["lr: 1.0e-05    # tried"]

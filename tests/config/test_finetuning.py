@@ -55,3 +55,9 @@ def test_without_dev_data_a_preset_keeps_the_last_weights_and_says_so():
     assert kept.validation.best_by == find_preset(name).settings["best_by"]
     with pytest.raises(UsageError, match="needs --dev-data"):
         resolved(name, best_by=DevMetric.LOSS)
+
+
+def test_options_that_override_a_preset_are_printed_with_their_values():
+    notes = resolved("aggretriever", passage_max_length=60).notes
+    (note,) = [note for note in notes if "overridden" in note]
+    assert "passage-max-length: 60" in note

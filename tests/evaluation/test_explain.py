@@ -9,6 +9,7 @@ import pytrec_eval
 
 from denserk.commands.evaluate import evaluate
 from denserk.config.evaluation import EvaluationSettings
+from denserk.errors import UsageError
 from denserk.evaluation.explain import explain
 from denserk.io.runs import read_run_scores
 
@@ -195,3 +196,10 @@ def test_the_command_prints_a_row_for_each_evaluator(tmp_path, capsys):
     assert values["trec_eval"] == ["0.6309", "7 (-) 1 (1)"]
     assert values["BEIR"][0] == "1.0000"
     assert read_run_scores(run)["7"]  # nothing was changed
+
+
+def test_a_query_that_is_not_there_brings_the_nearest_ones(tmp_path):
+    run, qrels = files(tmp_path, *CASES["own id"])
+    with pytest.raises(UsageError) as caught:
+        explain(run, qrels, "77", EvaluationSettings(MEASURES))
+    assert "did you mean 7?" in str(caught.value.hint)

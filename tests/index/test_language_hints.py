@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from denserk.commands.app import run
+from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
-from denserk.config.retrieval import Bm25Settings
+from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.index.language_hints import language_hint
 from denserk.io.manifest import Kind, Manifest
 
@@ -70,6 +71,28 @@ def test_indexes_by_a_stemmer_and_those_of_other_tools():
     assert "--set stemmer=french" in hint(["maison"], stemmer="french")
     assert "--language thai --corpus FILE" in language_hint("i", None, ["แมว"])
     assert hint(["แมว"], folder=None).endswith('BM25.build(corpus, language="thai")')
+
+
+def test_the_command_keeps_the_other_options_of_the_index():
+    bm25 = as_json(Bm25Settings(k1=1.2, fields=("text",), stopwords=StopWords.NONE))
+    corpus = as_json(CorpusSettings(text_field="body"))
+    settings = {"engine": "lucene", "bm25": bm25, "corpus": corpus}
+    manifest = Manifest(Kind.INDEX, True, settings, {"texts": "c.jsonl"}, {})
+    words = shlex.split(language_hint("i", manifest, ["แมว"]).partition(": ")[2])
+    options = "--engine lucene --fields text --k1 1.2 --set stopwords=none"
+    expected = f"--language thai {options} --corpus c.jsonl --text-field body --output i"
+    assert expected in shlex.join(words)
+    assert "--engine" not in language_hint("i", manifest, ["Ελλάς", "แมว"])
+
+
+def test_a_corpus_from_standard_input_is_a_file_in_the_command():
+    manifest = Manifest(Kind.INDEX, True, {}, {"texts": "-"}, {})
+    assert "--corpus FILE" in language_hint("i", manifest, ["แมว"])
+
+
+def test_one_query_of_one_character_does_not_hide_the_language_of_the_others():
+    assert "--language thai" in hint(["กรุงเทพ", "แ"], language="japanese")
+    assert "alone" in hint(["月", "京"], language="japanese")
 
 
 def test_the_command_that_is_named_helps(tmp_path, monkeypatch, capsys):

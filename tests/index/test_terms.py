@@ -105,6 +105,8 @@ TERMS = [
     ("hindi", "दिल्ली भारत की राजधानियाँ", ["दिल्ल", "भारत", "क", "राजधान"]),
     ("greek", "ΕΛΛΗΝΙΚΑ ελληνικά", ["ελλην", "ελλην"]),
     ("hebrew", "ספרים הספרים", ["ספרים", "הספרים"]),
+    ("hebrew", 'צה״ל צה"ל "ספר"', ['צה"ל', 'צה"ל', "ספר"]),  # an acronym, and a quotation
+    ("german", "Donau\u00adschiff Donauschiff", ["donauschiff", "donauschiff"]),
     (
         "chinese",
         "床前明月光,the ABC和3.5年",
