@@ -132,3 +132,21 @@ def test_folders_without_a_corpus(tmp_path):
     (tmp_path / "a.pdf").unlink()
     with pytest.raises(UsageError, match="holds no corpus"):
         list(read_passages(source))
+
+
+def test_documents_beside_tables_are_reported(tmp_path, caplog):
+    source = write(tmp_path, {"c.jsonl": b'{"_id": "1", "text": "one"}', "README.md": b"# Data"})
+    assert [passage.docid for passage in read_passages(source)] == ["1"]
+    assert "not read" not in caplog.text
+    (tmp_path / "note.md").write_text("a note")
+    assert [passage.docid for passage in read_passages(source)] == ["1"]
+    assert ".txt and .md files are not read beside c.jsonl (1)" in caplog.text
+    forced = read_passages(source, CorpusSettings(corpus_format=CorpusFormat.TEXT))
+    assert [passage.docid for passage in forced] == ["README.md", "note.md"]
+
+
+def test_tables_in_subfolders_are_pointed_to(tmp_path):
+    source = write(tmp_path, {"sub/c.jsonl.gz": b""})
+    with pytest.raises(UsageError, match="holds no corpus") as caught:
+        list(read_passages(source))
+    assert str(tmp_path / "sub") in str(caught.value.hint)
