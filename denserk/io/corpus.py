@@ -122,17 +122,26 @@ def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
     """
     if source == files.STREAM or source.startswith(HUB):
         return settings
-    path: str | Path = source
-    if not is_table(source, "corpus"):
-        dataset = data_sets.locate(source)
-        if dataset.irds is not None or files.is_special(dataset.path):
-            return settings
-        path = dataset.path
-        if dataset.path.is_dir():
-            path = next(iter(table_files(dataset.path)), "")
-    if not path:
+    if is_table(source, "corpus"):
+        return _with_fields_of_file(source, settings)
+    dataset = data_sets.locate(source)
+    if dataset.irds is not None or files.is_special(dataset.path):
+        return settings
+    if not dataset.path.is_dir():
+        return _with_fields_of_file(dataset.path, settings)
+    table_paths = table_files(dataset.path)
+    if not table_paths:
         _refuse_fields(source, settings)
         return settings
+    try:
+        return _with_fields_of_file(table_paths[0], settings)
+    except InputError:
+        _report_texts_beside(dataset.path, table_paths)  # perhaps they are the corpus
+        raise
+
+
+def _with_fields_of_file(path: str | Path, settings: CorpusSettings) -> CorpusSettings:
+    """Return settings that name the fields which are used of a file."""
     with files.open_ahead(path, part="corpus") as (data, handle):
         file = _CorpusFile(path, FileHead(data, Path(path).name), handle, settings)
         if not file.has_records:

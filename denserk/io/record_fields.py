@@ -172,7 +172,7 @@ def _examples(record: Mapping[str, Any]) -> str:
 
 def _shell_word(field: str) -> str:
     """Return a field as a shell reads it."""
-    return shlex.quote(field) if field.isprintable() else "NAME"
+    return shlex.quote(field) if field and field.isprintable() else "NAME"
 
 
 def describe_fields(fields: UsedKeys) -> str:

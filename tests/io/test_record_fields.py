@@ -80,6 +80,7 @@ def test_fields_that_are_not_there(name, tmp_path):
         ({"key": "x", "one": LONG, "two": LONG}, "--text-field one --id-field key"),
         ({"it's": [LONG], "my text": "x"}, "--text-field 'my text'"),
         ({}, "--text-field NAME"),
+        ({"": "x"}, "--text-field NAME"),
     ],
 )
 def test_a_text_that_is_not_clear(row, hint, tmp_path):
@@ -202,6 +203,7 @@ def test_a_long_cell(tmp_path):
             "line 2: found no field that is clearly",
         ),
         ("id,text\n", "found no passages"),
+        ("id,text,text\n1,a,b\n", "line 1: found the column text twice"),
     ],
 )
 def test_broken_csv_is_reported_with_its_line(text, found, tmp_path):

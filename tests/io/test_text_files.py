@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from denserk.config.formats import CorpusFormat, CorpusSettings
+from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.text_files import split_markdown
 
 
@@ -68,6 +68,7 @@ def test_tables_in_a_folder_come_first(name, tmp_path):
     [
         ("---\ntitle: The moon\ntags: [a]\n---\n# Head\n\none", "The moon", "# Head\n\none"),
         ("---\ntitle: 7\n...\none", "7", "one"),
+        ('---\ntitle: ""\n---\n# Head\none', "Head", "one"),
         ("---\ntags: a\n---\n# Head #\none", "Head", "one"),
         ("---\n---\none", "", "one"),
         ("---\ntitle: [a\n---\none", "", "---\ntitle: [a\n---\none"),
@@ -143,6 +144,13 @@ def test_documents_beside_tables_are_reported(tmp_path, caplog):
     assert ".txt and .md files are not read beside c.jsonl (1)" in caplog.text
     forced = read_passages(source, CorpusSettings(corpus_format=CorpusFormat.TEXT))
     assert [passage.docid for passage in forced] == ["README.md", "note.md"]
+
+
+def test_documents_beside_a_file_of_settings_are_reported(tmp_path, caplog):
+    source = write(tmp_path, {"app.json": b'{"theme": "dark", "size": "9"}', "note.md": b"a note"})
+    with pytest.raises(InputError, match=r"app\.json"):
+        with_used_fields(source, DETECTED)
+    assert "--corpus-format text" in caplog.text
 
 
 def test_tables_in_subfolders_are_pointed_to(tmp_path):
