@@ -100,6 +100,8 @@ def _corpora(paths: SearchPaths, opened: OpenedIndex) -> dict[str, CorpusSetting
         return {paths.corpus: fitting_settings(paths.corpus, recorded_settings)}
     hint = "give --corpus and the file of the passages"
     for source in sources:
+        if source.name == STREAM:
+            raise UsageError(f"{opened.name} was made from standard input, which is gone", hint)
         if source.absent is not None:
             raise UsageError(f"{opened.name}: {source.absent}", hint)
     if not sources:

@@ -138,7 +138,7 @@ class RunOutput(OverwriteSettings, kw_only=True):
 class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
     """Input and output."""
 
-    index: tuple[str, ...] = option((), metavar="DIR|GLOB", repeat=True, either="engine")
+    index: tuple[str, ...] = option((), metavar="DIR|GLOB", repeat=True, excludes="engine")
     """Index folder, or folder of vectors for exact search; repeatable, or a quoted pattern."""
     engine: Engine | None = option(None, metavar="milvus")
     """milvus: search --collection at --uri instead of --index. [default: that of --index]"""
@@ -173,6 +173,9 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
     """Verify the checksums of --index and --encoded-queries first."""
 
     def _check(self) -> None:
+        if not self.index and self.engine is None:
+            hint = "denserk index --type bm25 --corpus FILE --output DIR makes an index of a corpus"
+            raise UsageError("give --index or --engine", hint)
         if self.engine not in (None, Engine.MILVUS):
             raise UsageError(f"--engine {self.engine}: an index folder records its own engine")
         if not (self.topics or self.encoded_queries or self.query or self.interactive):

@@ -283,17 +283,21 @@ def log_header(header: Header, path: str | Path, line: int) -> None:
 def read_header(
     cells: Sequence[str], table: Table, path: str | Path, line: int = 1
 ) -> Header | None:
-    """Return a table's header, or None if its first line is a record; log what was decided.
-
-    A first line that is read as a record and has a name in it that only columns have is reported.
-    """
+    """Return a table's header, or None if its first line is a record; log what was decided."""
     header = recognise_header(cells, table)
-    if header is not None:
+    if header is None:
+        report_record(cells, table, path, line)
+    else:
         log_header(header, path, line)
-    elif hint := header_hint(cells, table):
+    return header
+
+
+def report_record(cells: Sequence[str], table: Table, path: str | Path, line: int) -> None:
+    """Warn of a first line that is read as a record and has a name that only columns have."""
+    hint = header_hint(cells, table)
+    if hint is not None:
         name = files.display_name(path)
         logger.warning(f"{name}: line {line} ({show_cells(cells)}) is read as a record; {hint}")
-    return header
 
 
 def has_telling_name(cells: Sequence[str]) -> bool:

@@ -110,6 +110,7 @@ def _passages_of_source(
         paths = [] if is_of_documents else table_files(dataset.path)
         if not paths:
             return _folder_of_documents(dataset.path, settings)
+        _report_texts_beside(dataset.path, paths)
     return chain.from_iterable(read_corpus_file(path, settings, fields, made_ids) for path in paths)
 
 
@@ -121,17 +122,26 @@ def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
     """
     if source == files.STREAM or source.startswith(HUB):
         return settings
-    path: str | Path = source
-    if not is_table(source, "corpus"):
-        dataset = data_sets.locate(source)
-        if dataset.irds is not None or files.is_special(dataset.path):
-            return settings
-        path = dataset.path
-        if dataset.path.is_dir():
-            path = next(iter(table_files(dataset.path)), "")
-    if not path:
+    if is_table(source, "corpus"):
+        return _with_fields_of_file(source, settings)
+    dataset = data_sets.locate(source)
+    if dataset.irds is not None or files.is_special(dataset.path):
+        return settings
+    if not dataset.path.is_dir():
+        return _with_fields_of_file(dataset.path, settings)
+    table_paths = table_files(dataset.path)
+    if not table_paths:
         _refuse_fields(source, settings)
         return settings
+    try:
+        return _with_fields_of_file(table_paths[0], settings)
+    except InputError:
+        _report_texts_beside(dataset.path, table_paths)  # perhaps they are the corpus
+        raise
+
+
+def _with_fields_of_file(path: str | Path, settings: CorpusSettings) -> CorpusSettings:
+    """Return settings that name the fields which are used of a file."""
     with files.open_ahead(path, part="corpus") as (data, handle):
         file = _CorpusFile(path, FileHead(data, Path(path).name), handle, settings)
         if not file.has_records:
@@ -252,13 +262,36 @@ def _trec_paths(folder: Path, paths: Sequence[Path]) -> list[Path]:
     return [path for path in paths if _is_trec_file(path)]
 
 
+def _report_texts_beside(folder: Path, table_paths: Sequence[Path]) -> None:
+    """Report documents of a folder that are not read because it holds tables."""
+    if detection.is_beir_folder({path.name for path in table_paths}):
+        return
+    names = [path.name for path in folder.iterdir() if _is_document(path)]
+    if names:
+        logger.info(
+            f"{folder.name}: .txt and .md files are not read beside {table_paths[0].name} "
+            f"({len(names):,}); --corpus-format text reads them alone"
+        )
+
+
+def _is_document(path: Path) -> bool:
+    """Return whether a file is a document by its name, and not one that describes others."""
+    is_text = text_files.is_named(path, *text_files.TEXT_ENDINGS)
+    is_description = path.name.lower().startswith(("readme", "license", "licence"))
+    return is_text and not is_description and not path.name.startswith(".")
+
+
 def _no_corpus(folder: Path) -> DenserkError:
     """Return the error of a folder without files that are read."""
     expected = f"{', '.join(f'*{ending}' for ending in ENDINGS)}, *.txt or *.md files"
     unread_file = unread_files.unread_folder(folder)
     if unread_file is not None:
         return unread_file.error(folder, None, expected)
-    return UsageError(f"{folder} holds no corpus", f"{expected}, perhaps with .gz")
+    message = f"{folder} holds no corpus"
+    for path in text_files.walk(folder).paths:
+        if text_files.is_named(path, *ENDINGS):
+            return UsageError(message, f"{path.name} is in a subfolder: give {path.parent}")
+    return UsageError(message, f"{expected}, perhaps with .gz")
 
 
 def _refuse_fields(path: str | Path, settings: CorpusSettings) -> None:
@@ -388,7 +421,7 @@ class _CorpusFile(NamedTuple):
         """Return the rows of JSON, or of a table."""
         if self._is_csv:
             return _Rows(None, self._csv_rows())
-        return self._columns() if self._has_columns else self._json_rows()
+        return self._column_rows() if self._has_columns else self._json_rows()
 
     @property
     def _is_csv(self) -> bool:
@@ -408,13 +441,16 @@ class _CorpusFile(NamedTuple):
 
     def _json_rows(self) -> _Rows:
         """Return the rows of JSON lines, of an array, or of an object by passage id."""
+        keys_by_format: Mapping[CorpusFormat, RecordKeys] = CORPUS_KEYS
         if self._is_object:
-            return self._object_rows()
-        rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
+            keys_by_format = {CorpusFormat.JSON: CORPUS_KEYS[CorpusFormat.JSON]}
+            rows = self._rows_of_object()
+        else:
+            rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
         first_row, rows = files.peek(rows)
         if first_row is None:
             return _Rows(None, iter(()))
-        keys_by_format = self._with_named_fields(CORPUS_KEYS)
+        keys_by_format = self._with_named_fields(keys_by_format)
         _, first_record = first_row
         is_known = self.settings.corpus_format is not None or any(
             keys.used_in(first_record) for keys in keys_by_format.values()
@@ -425,22 +461,14 @@ class _CorpusFile(NamedTuple):
     @property
     def _is_object(self) -> bool:
         """Whether the file is one object by passage id, or a data set of llama_index."""
-        if self.settings.corpus_format is not None:
-            return self.settings.corpus_format is CorpusFormat.JSON
-        detected = detection.format_of(self.head, CorpusFormat)
-        return detected is CorpusFormat.JSON
+        return self._format is CorpusFormat.JSON
 
-    def _object_rows(self) -> _Rows:
+    def _rows_of_object(self) -> Iterator[json_records.Row]:
         """Return the rows of one object by passage id."""
         data = files.read_all(self.handle, self.path)
         if detection.is_embedding_data(self.head):
-            rows = json_objects.read_embedding_corpus(data, self.path)
-        else:
-            rows = json_objects.read_texts(data, self.path, "passage")
-        if self._names_text:
-            return _Rows(None, rows)
-        keys_by_format = {CorpusFormat.JSON: CORPUS_KEYS[CorpusFormat.JSON]}
-        return _Rows(self._with_named_fields(keys_by_format), rows)
+            return json_objects.read_embedding_corpus(data, self.path)
+        return json_objects.read_texts(data, self.path, "passage")
 
     @property
     def _names_text(self) -> bool:
@@ -465,47 +493,60 @@ class _CorpusFile(NamedTuple):
         lines = files.read_text_lines(self.path, self.handle)
         return files.read_table(lines, self.path, delimiter)
 
-    def _columns(self) -> _Rows:
-        """Return the rows of lines with columns, by their header if there is one."""
+    def _column_rows(self) -> _Rows:
+        """Return the rows of lines between tabs: below names of columns, or records alone."""
         unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
         numbered = files.read_text_lines(self.path, self.handle)
         # a blank line further on may stand inside a quoted column
         first_line, lines = files.peek(dropwhile(_is_blank, numbered))
-        corpus_format = self.settings.corpus_format
         if first_line is None:
             return _Rows(None, iter(()))
         line, text = first_line
         cells = text.split("\t")
         header = None
         if not self._names_text:
-            header = column_names.read_header(cells, Table.CORPUS, self.path, line)
+            header = column_names.recognise_header(cells, Table.CORPUS)
+        if header is not None:
+            column_names.log_header(header, self.path, line)
+            next(lines)
+            return self._rows_below_header(header, lines)
         names = [cell.strip().strip('"').strip() for cell in cells]
-        if header is None and self._are_names_of_fields(names):
+        if self._are_names_of_fields(names):
             next(lines)
             is_quoted = all(cell.strip().startswith('"') for cell in cells)
             rows = _table_rows(lines, names, None, self.path, is_quoted=is_quoted)
             return _Rows(None, rows)
-        if header is None:
-            corpus_format = corpus_format or self._format_of_columns()
-            rows = _table_rows(lines, COLUMNS[corpus_format], corpus_format, self.path)
-            return _Rows(self._keys_of(corpus_format), rows)
-        next(lines)
+        column_names.report_record(cells, Table.CORPUS, self.path, line)
+        return self._rows_without_names(lines)
+
+    def _rows_below_header(self, header: Header, lines: Iterator[tuple[int, str]]) -> _Rows:
+        """Return the rows below a header whose names are known."""
         keys = _record_keys(header, self.settings)
-        corpus_format = corpus_format or _format_of_header(header, keys)
+        corpus_format = self.settings.corpus_format or _format_of_header(header, keys)
         rows = _table_rows(lines, keys, corpus_format, self.path, is_quoted=header.is_quoted)
+        return _Rows(self._keys_of(corpus_format), rows)
+
+    def _rows_without_names(self, lines: Iterator[tuple[int, str]]) -> _Rows:
+        """Return the rows of columns whose number alone says what they hold."""
+        corpus_format = self.settings.corpus_format or self._format_of_columns()
+        rows = _table_rows(lines, COLUMNS[corpus_format], corpus_format, self.path)
         return _Rows(self._keys_of(corpus_format), rows)
 
     def _are_names_of_fields(self, names: Sequence[str]) -> bool:
         """Return whether a first line that is no known header names the columns below it.
 
-        It does if fields were named. Otherwise two or three columns are a record, and more are
-        names if they are short, each there once, and all lines have as many columns.
+        It does if fields were named. Otherwise the names are short, each there once, and all lines
+        have as many columns; where two or three columns may be a record, one of them is known as
+        the name of a text.
         """
         settings = self.settings
         if self._names_text or settings.id_key or settings.title_field:
             return True
-        is_record = settings.corpus_format is not None or self._format is not None
-        if is_record or len(names) < 3 or len(self.head.rows) < 2:
+        if settings.corpus_format is not None or len(names) < 2 or len(self.head.rows) < 2:
+            return False
+        meanings = {column_names.column_of(name, Table.CORPUS) for name in names}
+        may_be_record = self._format is not None
+        if may_be_record and Column.TEXT not in meanings:
             return False
         are_distinct = len(set(names)) == len(names) == self.head.width
         return are_distinct and all(0 < len(name) < SHORTEST_TEXT for name in names)

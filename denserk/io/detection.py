@@ -293,6 +293,14 @@ def has_passages_by_id(head: FileHead) -> bool:
     return has_text and QUERY_KEYS.isdisjoint(record)
 
 
+def has_other_records_by_id(head: FileHead) -> bool:
+    """One JSON object of records by id, whose first one has no key that is known of queries."""
+    if not is_object_of_records(head) or not is_one_object(head) or head.first_member is None:
+        return False
+    _, record = head.first_member
+    return bool(record) and QUERY_KEYS.isdisjoint(record)
+
+
 def has_hits(head: FileHead) -> bool:
     """JSON records with the names of a run's columns."""
     return run_or_qrels(head.keys) is Table.RUN
@@ -977,6 +985,11 @@ RULES_OF_A_KIND: Sequence[Rule] = (
         {Kind.RUN: RunFormat.JSON, Kind.QRELS: QrelsFormat.JSON},
     ),
     Rule("JSON of other keys", is_json, {Kind.RUN: RunFormat.JSONL}),
+    Rule(
+        "JSON: one object with a record for each passage id",
+        has_other_records_by_id,
+        {Kind.CORPUS: CorpusFormat.JSON},
+    ),
     Rule("a name in `.csv`", is_named_csv, {Kind.CORPUS: CorpusFormat.CSV}),
     Rule("JSON: an object on several lines", is_cut_object, {Kind.QUERIES: TopicsFormat.QA}),
     Rule("six columns or more", has_six_terms, {Kind.RUN: RunFormat.TREC}),

@@ -13,6 +13,7 @@ import sys
 import zlib
 from array import array
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -433,7 +434,11 @@ def read_table(
     first_row = next(rows, None)
     if first_row is None:
         return
-    names = [name.strip() for name in first_row[1]]
+    line, cells = first_row
+    names = [name.strip() for name in cells]
+    for name, count in Counter(names).items():
+        if name and count > 1:
+            raise InputError(path, line, f"the column {name[:80]} twice", "each column once")
     for line, cells in rows:
         if len(cells) != len(names):
             found = f"{columns(len(cells))} between {signs[delimiter]}"

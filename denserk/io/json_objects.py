@@ -126,7 +126,9 @@ def _texts_by_id(
         if isinstance(value, str):
             yield None, {"_id": id, "text": value}
         elif isinstance(value, dict):
-            yield None, {**value, "_id": id}
+            record = {"_id": id} | value
+            record["_id"] = id  # the key counts, not an `_id` inside
+            yield None, record
         else:
             raise InputError(path, None, f"{type_name(value)} for {unit} {id[:80]}", expected)
 

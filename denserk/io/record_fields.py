@@ -16,7 +16,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.errors import InputError
 from denserk.io.column_names import Column, Table, columns_by_meaning
 from denserk.io.json_records import UsedKeys, list_keys
-from denserk.io.unread_files import choose_keys, is_id_name
+from denserk.io.unread_files import choose_keys, is_id_name, unpacking_hint
 
 FIRST_RECORDS = 100  # by which fields are chosen
 SHORTEST_TEXT = 40  # characters: a field with a shorter median is not taken as the text unasked
@@ -135,14 +135,26 @@ def _unclear_text(
 ) -> InputError:
     """Return the error of records in which no field is clearly the text."""
     found = f"no field that is clearly the text: {_examples(records[0])}"
-    hint = "name the fields: --text-field NAME --id-field NAME --title-field NAME"
-    keys = choose_keys(records, Table.CORPUS)
-    if keys is not None:
-        options = {"text": "--text-field", "_id": "--id-field", "title": "--title-field"}
-        named = [f"{options[key]} {_shell_word(keys[key])}" for key in options if key in keys]
-        hint = f"name the fields, for instance {' '.join(named)}"
     expected = "a known format, or one field of texts"
+    hint = unpacking_hint(records[0], path) or _naming_hint(records)
+    may_be_object = line == 1 and len(records) == 1
+    if (
+        may_be_object
+        and records[0]
+        and all(isinstance(value, str) for value in records[0].values())
+    ):
+        hint += "; or, if it is one object {id: text}, add --corpus-format json"
     return InputError(path, line, found, expected, hint)
+
+
+def _naming_hint(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the options that name fields, with those that the records probably have."""
+    keys = choose_keys(records, Table.CORPUS)
+    if keys is None:
+        return "name the fields: --text-field NAME --id-field NAME --title-field NAME"
+    options = {"text": "--text-field", "_id": "--id-field", "title": "--title-field"}
+    named = [f"{options[key]} {_shell_word(keys[key])}" for key in options if key in keys]
+    return f"name the fields, for instance {' '.join(named)}"
 
 
 def _examples(record: Mapping[str, Any]) -> str:
@@ -160,7 +172,7 @@ def _examples(record: Mapping[str, Any]) -> str:
 
 def _shell_word(field: str) -> str:
     """Return a field as a shell reads it."""
-    return shlex.quote(field) if field.isprintable() else "NAME"
+    return shlex.quote(field) if field and field.isprintable() else "NAME"
 
 
 def describe_fields(fields: UsedKeys) -> str:

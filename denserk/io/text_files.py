@@ -133,30 +133,42 @@ def split_markdown(text: str, docid: str) -> Passage:
     >>> split_markdown("# The moon\n\nIt rises.\n", "d1")
     Passage(docid='d1', text='It rises.', title='The moon', extra=mappingproxy({}))
     """
-    front_matter, body = _split_front_matter(text)
-    title = front_matter.get("title")
-    if title is not None and not isinstance(title, dict | list):
-        return Passage(docid, body.strip(), str(title).strip())
-    heading = _first_heading(body.strip())
+    document = _split_front_matter(text)
+    body = document.body.strip()
+    title = document.front_matter.get("title")
+    has_title = title is not None and not isinstance(title, dict | list)
+    if has_title and str(title).strip():
+        return Passage(docid, body, str(title).strip())
+    heading = _first_heading(body)
     if heading is None:
-        return Passage(docid, body.strip())
+        return Passage(docid, body)
     return Passage(docid, heading.rest.strip(), heading.title)
 
 
-def _split_front_matter(text: str) -> tuple[Mapping[str, Any], str]:
-    """Return the values of the front matter, and the text below it; what is no YAML is text."""
+class _Document(NamedTuple):
+    """The values of a document's front matter, and the text below it."""
+
+    front_matter: Mapping[str, Any]
+    body: str
+
+
+def _split_front_matter(text: str) -> _Document:
+    """Return front matter and text of a document; what is no YAML is text."""
+    whole = _Document({}, text)
     match = FRONT_MATTER.match(text)
     if match is None:
-        return {}, text
+        return whole
     import yaml  # only where it is needed: `eval` starts without
 
     try:
         values = yaml.safe_load(match.group(1) or "")
     except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: of dates
-        return {}, text
+        return whole
     if values is None:
-        return {}, text[match.end() :]
-    return (values, text[match.end() :]) if isinstance(values, dict) else ({}, text)
+        values = {}
+    if not isinstance(values, dict):
+        return whole
+    return _Document(values, text[match.end() :])
 
 
 class _Heading(NamedTuple):

@@ -62,7 +62,7 @@ JSON_OF_FOLDER = (
     "folder = pathlib.Path(sys.argv[1]); "
     '[print(json.dumps({"_id": str(path.relative_to(folder))'
     '.replace(" ", "%20").replace("#", "%23"), "text": TEXT})) '
-    'for path in sorted(folder.rglob("*ENDING"))]'
+    'for path in sorted(folder.rglob("*")) if path.suffix.lower() == "ENDING"]'
 )
 EXPECTED_FORMATS = {
     Table.RUN: "lines of qid Q0 docid rank score tag",
@@ -104,7 +104,7 @@ def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
     if start.startswith((b"<!doctype html", b"<html")):
         return UnreadFile("an HTML page", _conversion_hint(JSON_OF_HTML_PAGE, path, Table.CORPUS))
     if start.startswith(b"<"):
-        return _unread_markup(start, path, table)
+        return UnreadFile("XML", f"write {EXPECTED_FORMATS[table]}")
     if files.is_json(start):
         return None
     return _unread_csv(head, path, table)
@@ -125,11 +125,6 @@ def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
     error = unread_file_error(head, path, table, EXPECTED_FORMATS[table])
     if error is not None:
         raise error
-
-
-def _unread_markup(start: bytes, path: str | Path, table: Table) -> UnreadFile:
-    """Return what a file is that begins with a tag."""
-    return UnreadFile("XML", f"write {EXPECTED_FORMATS[table]}")
 
 
 def _unread_csv(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:
@@ -194,11 +189,9 @@ def unread_folder(folder: Path) -> UnreadFile | None:
         name = shlex.quote(str(folder))
         hint = (
             "convert them to text, and give the folder again: "
-            f"find {name} -name '*.pdf' -exec pdftotext -q {{}} \\;"
+            f"find {name} -iname '*.pdf' -exec pdftotext -q {{}} \\;"
         )
         return UnreadFile("*.pdf files", hint)
-    if ".csv" in endings:
-        return UnreadFile("*.csv files", "name one of them, for a command that converts it")
     return None
 
 
@@ -265,12 +258,26 @@ def renaming_hint(record: Mapping[str, Any], path: str | Path, table: Table) -> 
     program = f"{{{', '.join(pairs)}}}"
     if is_array:
         program = f".[] | {program}"
-    name = shlex.quote(str(path))
+    return f"rename the keys: {_jq_command(program, path)} > converted.jsonl"
+
+
+def unpacking_hint(record: Mapping[str, Any], path: str | Path) -> str | None:
+    """Return a command of jq that writes the records which are in a list inside of a record.
+
+    None for a record without such a list.
+    """
+    for key, value in record.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            command = _jq_command(f"{_jq_path(key)}[]", path)
+            return f"if the records are those of {json.dumps(key)}: {command} > converted.jsonl"
+    return None
+
+
+def _jq_command(program: str, path: str | Path) -> str:
+    """Return a command that applies a program of jq to a file, perhaps compressed."""
     if str(path).endswith(".gz"):
-        command = f"zcat {name} | jq -c {shlex.quote(program)}"
-    else:
-        command = f"jq -c {shlex.quote(program)} {name}"
-    return f"rename the keys: {command} > converted.jsonl"
+        return f"zcat {_shell_path(path)} | jq -c {shlex.quote(program)}"
+    return f"jq -c {shlex.quote(program)} {_shell_path(path)}"
 
 
 def _jq_path(key: str) -> str:

@@ -111,7 +111,14 @@ def _json_rows(
         key = key or next((name for name in ID_KEYS if name in record), "")
         if key not in record or "vector" not in record:
             found = f"the keys {list_keys(record)}"
-            raise InputError(path, line, found, f"{key or 'id, docid or qid'} and vector")
+            expected = f"{key or 'id, docid or qid'} and vector"
+            hint = None
+            if "vector" not in record:
+                hint = (
+                    "denserk encode makes vectors of texts; "
+                    "BM25 indexes texts: denserk index --type bm25 --corpus FILE"
+                )
+            raise InputError(path, line, found, expected, hint)
         try:
             vector = np.array(record["vector"])
         except (ValueError, OverflowError):  # lists inside, or numbers past 64 bits

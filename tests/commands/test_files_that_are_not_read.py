@@ -68,12 +68,25 @@ def test_queries_of_other_keys(row, expected, folder, capsys):
     assert records(written, "queries") == [expected]
 
 
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_records_in_a_list_of_one_object(folder, capsys):
+    rows = [{"id": "1", "text": "one"}, {"id": "2", "text": "two"}]
+    (folder / "c.json").write_text(json.dumps({"count": 2, "my docs": rows}))
+    written = follow_hint(reading("c.json", "corpus"), capsys)
+    assert [record["text"] for record in records(written, "corpus")] == ["one", "two"]
+
+
 PAGE = "<!DOCTYPE html>\n<html><head><style>b {}</style></head><body>a <b>&lt;moon</b></body>"
 
 
 @pytest.mark.parametrize(
     ("ending", "text", "expected"),
-    [(".rst", "a moon\n", "a moon\n"), (".html", PAGE, "a <moon"), (".htm", PAGE, "a <moon")],
+    [
+        (".rst", "a moon\n", "a moon\n"),
+        (".html", PAGE, "a <moon"),
+        (".htm", PAGE, "a <moon"),
+        (".HTML", PAGE, "a <moon"),
+    ],
 )
 def test_a_folder_of_files(ending, text, expected, folder, capsys):
     (folder / "docs" / "sub").mkdir(parents=True)
@@ -99,12 +112,13 @@ def test_a_pdf(folder, capsys):
     assert [record["text"] for record in records(written, "corpus")] == ["page one", "page two"]
 
 
-def test_a_folder_of_pdf_files(folder, capsys):
+@pytest.mark.parametrize("ending", ["pdf", "PDF"])
+def test_a_folder_of_pdf_files(ending, folder, capsys):
     program = folder.parent / "bin" / "pdftotext"
-    program.write_text('#!/bin/sh\nprintf "page one" > "${2%.pdf}.txt"\n')  # as poppler's
+    program.write_text('#!/bin/sh\nprintf "page one" > "${2%.*}.txt"\n')  # as poppler's
     program.chmod(0o755)
     (folder / "my docs" / "sub").mkdir(parents=True)
-    (folder / "my docs" / "sub" / "a b.pdf").write_bytes(b"%PDF-1.7\n\xe2\xe3\n")
+    (folder / "my docs" / "sub" / f"a b.{ending}").write_bytes(b"%PDF-1.7\n\xe2\xe3\n")
     follow_hint(reading("my docs", "corpus"), capsys)
     (record,) = records("my docs", "corpus")
     assert record == {"_id": "sub/a%20b.txt", "title": "", "text": "page one"}

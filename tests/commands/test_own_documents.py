@@ -1,5 +1,6 @@
 """Documents with any keys, without ids, and as files: every command reads them in the same way."""
 
+import io
 import json
 import re
 from pathlib import Path
@@ -60,6 +61,15 @@ def test_another_file_of_the_same_documents_prints_their_texts(folder, capsys):
         capsys.readouterr()
         assert run(["search", "--index", "index", "--query", "boat", "--corpus", name]) == 0
         assert "the boat lies still" in capsys.readouterr().out
+
+
+def test_an_index_of_standard_input_asks_for_the_corpus(folder, capsys, monkeypatch):
+    source = io.TextIOWrapper(io.BytesIO((folder / "docs.jsonl").read_bytes()))
+    monkeypatch.setattr("sys.stdin", source)
+    build("index", corpus="-")
+    assert run(["search", "--index", "index", "--query", "boat"]) == 2
+    assert "--corpus" in capsys.readouterr().err
+    assert run(["search", "--index", "index", "--query", "boat", "--corpus", "docs.jsonl"]) == 0
 
 
 def test_made_ids_are_the_same_in_every_command(folder, capsys, caplog):

@@ -247,6 +247,11 @@ def test_runs_and_qrels_may_begin_with_comments(text, kind, comment, tmp_path):
 OF_A_KIND = [
     ("JSON: one object with an object or a list for each query", '{"q1": ["d1"]}\n', Kind.RUN),
     ("JSON of other keys", '{"a": 1}\n', Kind.RUN),
+    (
+        "JSON: one object with a record for each passage id",
+        '{"a": {"headline": "Moon"}, "b": {"headline": "Boat"}}\n',
+        Kind.CORPUS,
+    ),
     ("a name in `.csv`", "qid,docid,score\nq1,d1,2.5\n", Kind.CORPUS),
     ("JSON: an object on several lines", '{\n"1": 2}\n', Kind.QUERIES),
     ("six columns or more", "a b c d e f g\n", Kind.RUN),

@@ -80,6 +80,7 @@ def test_fields_that_are_not_there(name, tmp_path):
         ({"key": "x", "one": LONG, "two": LONG}, "--text-field one --id-field key"),
         ({"it's": [LONG], "my text": "x"}, "--text-field 'my text'"),
         ({}, "--text-field NAME"),
+        ({"": "x"}, "--text-field NAME"),
     ],
 )
 def test_a_text_that_is_not_clear(row, hint, tmp_path):
@@ -202,6 +203,7 @@ def test_a_long_cell(tmp_path):
             "line 2: found no field that is clearly",
         ),
         ("id,text\n", "found no passages"),
+        ("id,text,text\n1,a,b\n", "line 1: found the column text twice"),
     ],
 )
 def test_broken_csv_is_reported_with_its_line(text, found, tmp_path):
@@ -221,3 +223,44 @@ def test_csv_under_another_name_needs_known_names_or_the_format(tmp_path):
     ):
         (passage,) = read_passages(str(tmp_path / "c"), settings)
         assert passage.docid == "d1"
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("text_field", [None, "article"])
+def test_an_object_of_records_by_id(text_field, indent, tmp_path):
+    """The key is the id, whatever is inside."""
+    records = {row["doc_key"]: {"headline": row["headline"], "id": 9} for row in ROWS}
+    for row in ROWS:
+        records[row["doc_key"]]["article"] = row["article"]
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(records, indent=indent))
+    passages = list(read_passages(str(path), CorpusSettings(text_field=text_field)))
+    assert [passage[:3] for passage in passages] == [
+        (row["doc_key"], row["article"], row["headline"]) for row in ROWS
+    ]
+
+
+def test_an_object_of_records_without_the_named_field(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"a1": {"headline": "Moon"}, "a2": {"headline": "Boat"}}))
+    with pytest.raises(InputError, match="headline"):
+        list(read_passages(str(path), CorpusSettings(text_field="article")))
+
+
+@pytest.mark.parametrize("names", ["doc_key\theadline\tbody", "doc_key\tbody"])
+def test_a_table_of_two_or_three_columns_whose_header_names_a_text(names, tmp_path, caplog):
+    path = tmp_path / "c.tsv"
+    width = names.count("\t")
+    row = "\t".join(["a1", *["Moon"] * (width - 1), LONG])
+    path.write_text(f"{names}\n{row}\n")
+    assert [passage[:2] for passage in read_passages(str(path))] == [("a1", LONG)]
+    assert "text: body" in caplog.text
+    path.write_text(f"{row}\n{names}\n")  # only a first line is a header
+    assert len(list(read_passages(str(path)))) == 2
+
+
+def test_names_of_columns_are_not_reported_as_a_record(tmp_path, caplog):
+    path = tmp_path / "c.tsv"
+    path.write_text(f"docid\tarticle\tn\tm\na1\t{LONG}\t1\t2\na2\t{LONG}\t1\t2\n")
+    assert [passage.docid for passage in read_passages(str(path))] == ["a1", "a2"]
+    assert "read as a record" not in caplog.text

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from denserk.config.formats import CorpusFormat, CorpusSettings
+from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.text_files import split_markdown
 
 
@@ -68,6 +68,7 @@ def test_tables_in_a_folder_come_first(name, tmp_path):
     [
         ("---\ntitle: The moon\ntags: [a]\n---\n# Head\n\none", "The moon", "# Head\n\none"),
         ("---\ntitle: 7\n...\none", "7", "one"),
+        ('---\ntitle: ""\n---\n# Head\none', "Head", "one"),
         ("---\ntags: a\n---\n# Head #\none", "Head", "one"),
         ("---\n---\none", "", "one"),
         ("---\ntitle: [a\n---\none", "", "---\ntitle: [a\n---\none"),
@@ -132,3 +133,28 @@ def test_folders_without_a_corpus(tmp_path):
     (tmp_path / "a.pdf").unlink()
     with pytest.raises(UsageError, match="holds no corpus"):
         list(read_passages(source))
+
+
+def test_documents_beside_tables_are_reported(tmp_path, caplog):
+    source = write(tmp_path, {"c.jsonl": b'{"_id": "1", "text": "one"}', "README.md": b"# Data"})
+    assert [passage.docid for passage in read_passages(source)] == ["1"]
+    assert "not read" not in caplog.text
+    (tmp_path / "note.md").write_text("a note")
+    assert [passage.docid for passage in read_passages(source)] == ["1"]
+    assert ".txt and .md files are not read beside c.jsonl (1)" in caplog.text
+    forced = read_passages(source, CorpusSettings(corpus_format=CorpusFormat.TEXT))
+    assert [passage.docid for passage in forced] == ["README.md", "note.md"]
+
+
+def test_documents_beside_a_file_of_settings_are_reported(tmp_path, caplog):
+    source = write(tmp_path, {"app.json": b'{"theme": "dark", "size": "9"}', "note.md": b"a note"})
+    with pytest.raises(InputError, match=r"app\.json"):
+        with_used_fields(source, DETECTED)
+    assert "--corpus-format text" in caplog.text
+
+
+def test_tables_in_subfolders_are_pointed_to(tmp_path):
+    source = write(tmp_path, {"sub/c.jsonl.gz": b""})
+    with pytest.raises(UsageError, match="holds no corpus") as caught:
+        list(read_passages(source))
+    assert str(tmp_path / "sub") in str(caught.value.hint)

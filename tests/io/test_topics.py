@@ -76,7 +76,7 @@ NO_ANSWERS = ["me", "['a'", "[1]", "{'a': 1}", "[__import__('os').getcwd()]", "[
         (None, '{"_id": "1", "text": "t"}\n{"_id": "2"}', "line 2: found no text"),
         (None, "{\n", "found a document that is not JSON"),
         (None, '{\n"7": 3}', "q: found a number for query 7"),
-        (None, '{"7": {"answers": []}}', "q: found the keys answers, _id"),
+        (None, '{"7": {"answers": []}}', "q: found the keys _id, answers"),
         (None, "a\t['b']\nwho", "line 2: found 1 column between tabs"),
         *((TopicsFormat.DPR, f"who\t{bad}", "line 1: found answers ") for bad in NO_ANSWERS),
         (TopicsFormat.ENTITY_QUESTIONS, '[{"a": 1}]', "line 1: found the keys a; expected"),
