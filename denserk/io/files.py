@@ -224,6 +224,8 @@ def write_errors(path: str | Path) -> Iterator[None]:
         if re.fullmatch(r"\d+ requested and \d+ written", reason):  # NumPy's
             reason = "the disk is full, or a limit of sizes is reached"
         hint = "run the command again with room on the disk, or with another --output"
+        if isinstance(error, NotADirectoryError):
+            hint = "a file stands where one of its folders would be: choose another output"
         raise OutputError(f"{path} cannot be written: {reason}", hint) from error
 
 

@@ -8,7 +8,7 @@ import fcntl
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -73,7 +73,10 @@ def refuse_being_written(path: str | Path, *, around: bool = True) -> None:
 
 @contextmanager
 def locked(output: str | Path, *, replaces: bool = False) -> Iterator[None]:
-    """Hold the lock of an output; an OutputError names the process that holds it already."""
+    """Hold the lock of an output; an OutputError names the process that holds it already.
+
+    The folder of the output is made; if nothing is written there, it is removed again.
+    """
     from filelock import FileLock, Timeout  # only where something is written
 
     target = real_path(output)
@@ -81,6 +84,7 @@ def locked(output: str | Path, *, replaces: bool = False) -> Iterator[None]:
     parent_is_closed = target.is_dir() and not os.access(target.parent, os.W_OK)
     path = inside if parent_is_closed else beside
     lock = FileLock(path)
+    missing_folders = [folder for folder in path.parents if not folder.exists()]
     with write_errors(output):
         make_folder(path.parent)
         _refuse_foreign(path)
@@ -97,6 +101,14 @@ def locked(output: str | Path, *, replaces: bool = False) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)  # before the release: FileLock takes no lock without a name
         lock.release()
+        _remove_empty(missing_folders)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders, the innermost first, up to one that is not empty."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _write_lock(path: Path, *, replaces: bool) -> None:

@@ -146,6 +146,32 @@ def test_a_folder_in_the_place_of_an_output_file_is_named_before_the_work(at, na
     assert contents(at) == before
 
 
+@pytest.mark.parametrize("option", ["--report", "--plot"])
+def test_a_command_that_fails_leaves_no_empty_folders(at, option):
+    (at / "broken.trec").write_text("q1 Q0 d1 1 no x\n")
+    before = contents(at)
+    command = ["eval", "broken.trec", "qrels.txt", "--quiet", option, "new/folder/out.png"]
+    assert run(command) == 1
+    assert contents(at) == before
+    assert not (at / "new").exists()
+
+
+def test_an_empty_folder_that_was_there_stays(at):
+    (at / "broken.trec").write_text("q1 Q0 d1 1 no x\n")
+    (at / "mine").mkdir()
+    assert run(["eval", "broken.trec", "qrels.txt", "--quiet", "--report", "mine/page"]) == 1
+    assert (at / "mine").is_dir()
+    assert not (at / "mine" / "page").exists()
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(at, capfd):
+    command = ["eval", "a.trec", "qrels.txt", "--quiet", "--report", "a.trec/page"]
+    assert run(command) == 1
+    error, hint = capfd.readouterr().err.splitlines()[-2:]
+    assert error == "error: a.trec/page/index.html cannot be written: Not a directory"
+    assert "a file stands where" in hint
+
+
 def test_a_report_is_an_output_too(at):
     command = ["eval", "a.trec", "qrels.txt", "--quiet", "--report", "page"]
     page = at / "page" / "index.html"
