@@ -8,7 +8,7 @@ import hashlib
 import logging
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -45,7 +45,8 @@ def clicks_header(line: str) -> Header | None:
 
 def is_click_log(source: str, given_format: str | None) -> bool:
     """Return whether a source is a click log: by its format, if that is given, or its header."""
-    if given_format is not None or not Path(source).is_file():
+    path = Path(source)
+    if given_format is not None or not (path.is_file() or path.is_fifo()):
         return given_format == "clicks"
     with files.open_ahead(source) as (data, _):
         return clicks_header(files.first_line(data).decode("utf-8", "replace")) is not None
@@ -136,21 +137,35 @@ class _ClickLog:
         counts[docid] = counts.get(docid, 0) + count
 
     def queries(self, *, has_ids: bool) -> Iterator[QueryClicks]:
-        """Yield the queries; where none of them has a blank, a column `query` holds ids."""
-        are_texts = any(len(text.split()) > 1 for text in self._texts.values())
+        """Yield the queries; a column `query` without one of ids holds texts, or else ids."""
+        are_ids = has_ids or look_like_ids(self._counts.keys())
         for key, counts in self._counts.items():
-            if has_ids or not are_texts:
+            if are_ids:
                 qid = identifier(key, self._source, self._lines[key], "query")
                 yield QueryClicks(qid, self._texts[key] if has_ids else "", counts)
             else:
                 yield QueryClicks(query_id(key), key, counts)
 
 
+def look_like_ids(queries: Collection[str]) -> bool:
+    """Return whether a column `query` holds ids: none has a blank, and most have a digit.
+
+    >>> look_like_ids(["q1", "q2"]), look_like_ids(["moon", "月亮什么时候升起"])
+    (True, False)
+    """
+    if any(len(query.split()) > 1 for query in queries):
+        return False
+    with_digit = [query for query in queries if any(map(str.isdigit, query))]
+    return len(with_digit) > len(queries) / 2
+
+
 def clicked_queries(source: str | Path, handle: BinaryIO | None = None) -> Iterator[Query]:
     """Yield the queries of a click log, which must have their texts."""
     for query in read_clicks(source, handle):
         if not query.text:
-            raise InputError(source, None, f"query {query.qid} without a text", "a column query")
+            found = f"query {query.qid} without a text"
+            expected = "texts in a column `query`; ids beside them, in a column `query_id`"
+            raise InputError(source, None, found, expected)
         yield Query(query.qid, query.text)
 
 

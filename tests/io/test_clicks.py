@@ -51,6 +51,15 @@ def test_a_log_of_ids(name, tmp_path):
         list(clicked_queries(log))
 
 
+@pytest.mark.parametrize(
+    "texts", [["moon", "sun"], ["月亮什么时候升起", "河流"], ["ps5", "moon", "sea"]]
+)
+def test_texts_of_one_word_are_no_ids(texts, tmp_path):
+    rows = "".join(f"{text}\td1\t3\n" for text in texts)
+    log = write(tmp_path / "log", f"query\tdocid\tclicks\n{rows}")
+    assert list(clicked_queries(log)) == [Query(query_id(text), text) for text in texts]
+
+
 def test_a_log_of_ids_and_texts(tmp_path):
     log = write(tmp_path / "log", "qid,query,url,clicks\n7,who runs,d1,3\n8,what,d1,1\n")
     assert list(clicked_queries(log)) == [Query("7", "who runs"), Query("8", "what")]
