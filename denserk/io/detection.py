@@ -107,6 +107,7 @@ OBJECT_OF_SCORES = re.compile(
 FRACTION = re.compile(rb":\s*-?[0-9]+[.eE]")  # a number that is no grade
 # a text for each id, and a list for each query
 OBJECT_OF_TEXTS = re.compile(rb'\s*\{\s*"((?:[^"\\]|\\.)*)"\s*:\s*"')
+EMPTY_OBJECT = re.compile(rb"\s*\{\s*\}\s*\Z")
 OBJECT_OF_LISTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\[')
 # one part of llama_index's data sets, before the others
 EMBEDDING_PARTS = {"queries", "corpus", "relevant_docs"}
@@ -254,9 +255,9 @@ def is_embedding_data(head: FileHead) -> bool:
 
 
 def is_object_by_query(head: FileHead) -> bool:
-    """One JSON object with an object or a list for each query."""
+    """One JSON object with an object or a list for each query, or without queries."""
     are_containers = all(isinstance(value, dict | list) for value in (head.record or {}).values())
-    starts = (OBJECT_OF_OBJECTS, OBJECT_OF_LISTS)
+    starts = (OBJECT_OF_OBJECTS, OBJECT_OF_LISTS, EMPTY_OBJECT)
     return are_containers and any(start.match(head.data) for start in starts)
 
 
