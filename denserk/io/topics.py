@@ -226,6 +226,8 @@ class _TopicsFile(NamedTuple):
 
     def rows(self) -> _Rows:
         """Return the records of the file, of whichever format it is."""
+        if self.format is None and detection.has_generated_queries(self.head):
+            raise unread_files.generated_queries_error(self.path, Table.QUERIES)
         if self.format is None and detection.is_trec_topics(self.head):
             return self._topics()
         if self.format is TopicsFormat.TREC:
@@ -628,6 +630,8 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
     with files.open_ahead(path, part="qrels") as (data, handle):
         unread_files.reject_binary(data, path, Table.QRELS)
         head = FileHead(data, Path(path).name)
+        if qrels_format is None and detection.has_generated_queries(head):
+            raise unread_files.generated_queries_error(path, Table.QRELS)
         if qrels_format is QrelsFormat.CLICKS or detection.has_clicks_header(head):
             yield from _clicked_qrels(path, handle)
         elif head.record is None:

@@ -64,6 +64,12 @@ JSON_OF_FOLDER = (
     '.replace(" ", "%20").replace("#", "%23"), "text": TEXT})) '
     'for path in sorted(folder.rglob("*ENDING"))]'
 )
+# targets of `denserk convert` for generated queries, by what they are expected as
+GENERATED_TARGETS = {
+    Table.QUERIES: "generated-queries.tsv",
+    Table.QRELS: "generated-qrels.txt",
+    Table.TRAINING: "train.jsonl --corpus CORPUS",
+}
 EXPECTED_FORMATS = {
     Table.RUN: "lines of qid Q0 docid rank score tag",
     Table.QRELS: "lines of qid iter docid relevance",
@@ -125,6 +131,12 @@ def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
     error = unread_file_error(head, path, table, EXPECTED_FORMATS[table])
     if error is not None:
         raise error
+
+
+def generated_queries_error(path: str | Path, table: Table) -> InputError:
+    """Return the error of generated queries in place of topics, qrels or training data."""
+    hint = f"convert them: denserk convert {_shell_path(path)} {GENERATED_TARGETS[table]}"
+    return InputError(path, None, "queries of `denserk generate`", table, hint)
 
 
 def _unread_markup(start: bytes, path: str | Path, table: Table) -> UnreadFile:
