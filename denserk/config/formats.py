@@ -45,7 +45,7 @@ class QrelsFormat(StrEnum):
 
     TREC = "trec"  # Four columns: query id, iteration, passage id, relevance
     BEIR = "beir"  # Three columns under a header: query-id, corpus-id, score
-    JSON = "json"  # One JSON object: qid -> docid -> grade (pytrec_eval, ranx); llama_index's
+    JSON = "json"  # One JSON object: qid -> docid -> grade (pytrec_eval, ranx), or qid -> docids
     CLICKS = "clicks"  # A click log: query, passage and number of clicks under a header
 
 

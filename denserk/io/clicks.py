@@ -1,7 +1,8 @@
 """Click logs: how often passages were clicked for queries, and the judgments made of them.
 
-A log is a table between tabs or commas under a header: query id or query, passage id or URL, and
-number of clicks. Rows of one query and passage are added up, so a log is held in memory.
+A log is a table between tabs, commas or semicolons under a header: query id or query, passage id
+or URL, and number of clicks. Rows of one query and passage are added up, so a log is held in
+memory.
 """
 
 import hashlib
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 EXPECTED = "a header of query or query_id, docid or url, and clicks or count"
 COUNT = re.compile(r"([0-9]{1,18})(\.0*)?")
 ONE_CLICK = (1,)  # the thresholds of grades by default: a clicked passage has grade 1
+TAB = "\t"
 ID_DIGITS = 16  # of the hash that is the id of a query
 
 
@@ -35,7 +37,7 @@ class QueryClicks(NamedTuple):
 
 
 def clicks_header(line: str) -> Header | None:
-    """Return the header of a click log, between tabs or commas; None for another line.
+    """Return the header of a click log, between tabs, commas or semicolons; None for another line.
 
     >>> clicks_header("query,url,clicks").columns[2]
     <Column.COUNT: 'count'>
@@ -52,8 +54,11 @@ def is_click_log(source: str, given_format: str | None) -> bool:
         return clicks_header(files.first_line(data).decode("utf-8", "replace")) is not None
 
 
-def _delimiter(line: str) -> str:
-    return "\t" if "\t" in line else ","
+def _delimiter(header: str) -> str:
+    """Return what stands between the columns of a header: a tab, a comma or a semicolon."""
+    if TAB in header:
+        return TAB
+    return ";" if header.count(";") > header.count(",") else ","
 
 
 def query_id(text: str) -> str:
@@ -94,15 +99,15 @@ class _Row(NamedTuple):
 def _rows(lines: files.Lines, header: Header, delimiter: str, source: str | Path) -> Iterator[_Row]:
     """Yield the rows under the header of a click log."""
     rows: Iterable[tuple[int, list[str]]]
-    if delimiter == ",":
-        rows = files.read_rows(lines, source, delimiter, EXPECTED)
+    if delimiter == TAB:
+        rows = ((line, text.split(TAB)) for line, text in lines)
     else:
-        rows = ((line, text.split(delimiter)) for line, text in lines)
+        rows = files.read_rows(lines, source, delimiter, EXPECTED)
     for line, cells in rows:
         if len(cells) != len(header.columns):
             expected = f"{len(header.columns)}: {', '.join(header.names)}"
             raise InputError(source, line, files.columns(len(cells)), expected)
-        if header.is_quoted and delimiter != ",":
+        if header.is_quoted and delimiter == TAB:
             cells = [files.unquote(cell) for cell in cells]
         values = dict(zip(header.columns, map(str.strip, cells), strict=True))
         count = COUNT.fullmatch(values[Column.COUNT])
@@ -207,6 +212,8 @@ def _report_left_out(
 ) -> None:
     """Report passages that were clicked too rarely; raise an InputError if all of them were."""
     least = f"{thresholds[0]:,} clicks"
+    if not written and not left_out:
+        raise InputError(source, None, "no rows", "a query, a passage and its clicks in each")
     if not written:
         raise InputError(source, None, f"no passage with {least}", "one that reaches click-grades")
     if left_out:

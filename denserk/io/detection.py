@@ -261,6 +261,12 @@ def is_object_by_query(head: FileHead) -> bool:
     return are_containers and any(start.match(head.data) for start in starts)
 
 
+def is_object_of_lists(head: FileHead) -> bool:
+    """One JSON object with a list for each query."""
+    are_lists = all(isinstance(value, list) for value in (head.record or {}).values())
+    return are_lists and OBJECT_OF_LISTS.match(head.data) is not None
+
+
 def is_one_object(head: FileHead) -> bool:
     """A JSON object after which no other follows, as far as the head shows."""
     if head.record is None or not head.line.lstrip().startswith("{"):
@@ -403,7 +409,7 @@ def _table_of_header(head: FileHead) -> Table | None:
 
 
 def has_clicks_header(head: FileHead) -> bool:
-    """A header of a click log, between tabs or commas."""
+    """A header of a click log."""
     return head.record is None and clicks_header(head.line) is not None
 
 
@@ -806,7 +812,7 @@ RULES: Sequence[Rule] = (
     ),
     # a header, by the names of its columns
     Rule(
-        "a header: query, passage, and clicks or count, between tabs or commas",
+        "a header: query, passage, and clicks or count, between tabs, commas or semicolons",
         has_clicks_header,
         {
             Kind.QUERIES: TopicsFormat.CLICKS,
@@ -973,7 +979,12 @@ RULES: Sequence[Rule] = (
 # Rules for a file that is known to be of a kind, after those above.
 RULES_OF_A_KIND: Sequence[Rule] = (
     Rule(
-        "JSON: one object with an object or a list for each query",
+        "JSON: one object with a list for each query",
+        is_object_of_lists,
+        {Kind.QRELS: QrelsFormat.JSON, Kind.RUN: RunFormat.JSON},
+    ),
+    Rule(
+        "JSON: one object with an object for each query",
         is_object_by_query,
         {Kind.RUN: RunFormat.JSON, Kind.QRELS: QrelsFormat.JSON},
     ),

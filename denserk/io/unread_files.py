@@ -77,7 +77,7 @@ EXPECTED_FORMATS = {
     Table.CORPUS: "JSON lines, or lines of id, tab, text",
     Table.TRAINING: "JSON lines, or columns between tabs",
     Table.SENTENCES: "JSON lines, or columns between tabs",
-    Table.CLICKS: "columns between tabs or commas",
+    Table.CLICKS: "columns between tabs, commas or semicolons",
 }
 CONVERTED_NAMES = {
     Table.RUN: "converted.trec",

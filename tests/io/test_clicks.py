@@ -12,6 +12,7 @@ TEXTS = (
     "query\turl\tclicks\nwho runs\thttp://a/1\t2\nfacebook\tb\t1\nwho runs\tb\t9\nwho runs\ta\t0\n"
 )
 COMMAS = 'count,doc_id,Query\n2,http://a/1,who runs\n1,b,facebook\n9,b,"who runs"\n0,a,who runs\n'
+SEMICOLONS = COMMAS.replace(",", ";")
 WHO, FACEBOOK = query_id("who runs"), query_id("facebook")
 
 
@@ -20,7 +21,9 @@ def write(path, text):
     return str(path)
 
 
-@pytest.mark.parametrize("text", [TEXTS, COMMAS, TEXTS.replace("\n", "\r\n"), "\n" + TEXTS])
+@pytest.mark.parametrize(
+    "text", [TEXTS, COMMAS, TEXTS.replace("\n", "\r\n"), "\n" + TEXTS, SEMICOLONS]
+)
 def test_a_log_of_texts(text, tmp_path, caplog):
     log = write(tmp_path / "log", text)
     caplog.set_level("INFO")
@@ -82,6 +85,7 @@ def test_a_log_of_ids_and_texts(tmp_path):
         ('query,url,clicks\n"a b,d,1\n', "line 2: found 1 column"),
         ("query,url\na b,d\n", "line 1: found the columns 'query,url'"),
         ("", "found the columns ''"),
+        ("query,url,clicks\n", "found no rows"),
     ],
 )
 def test_broken_logs(text, message, tmp_path):
