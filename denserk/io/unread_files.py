@@ -136,7 +136,7 @@ def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
 def generated_queries_error(path: str | Path, table: Table) -> InputError:
     """Return the error of generated queries in place of topics, qrels or training data."""
     hint = f"convert them: denserk convert {_shell_path(path)} {GENERATED_TARGETS[table]}"
-    return InputError(path, None, "queries of `denserk generate`", table, hint)
+    return InputError(path, None, "passages with queries of `denserk generate`", table, hint)
 
 
 def _unread_markup(start: bytes, path: str | Path, table: Table) -> UnreadFile:

@@ -442,7 +442,7 @@ def _target_format(target: str, kind: Kind, to_format: str | None, source_kind: 
 
 
 def _may_hold_json_lines(target: str) -> bool:
-    """Return whether a target is standard output, or has no ending that names other columns."""
+    """Return whether a target is standard output, a file in `.jsonl`, or one without an ending."""
     ending = Path(target.removesuffix(".gz")).suffix
     return target == STREAM or ending in ("", ".jsonl")
 
