@@ -36,7 +36,7 @@ SECTIONS = {
     },
     "Data": {
         "convert": "Convert data between formats.",
-        "generate": "Generate queries (doc2query) and continuations for passages.",
+        "generate": "Generate queries for passages, by a model or without one, and continuations.",
     },
     "Inspect": {
         "analyze": "Analyze trained models.",

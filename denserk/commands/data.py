@@ -43,7 +43,7 @@ def convert(
     "device dtype batch_size",
 )
 def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings) -> Any:
-    """Generate queries, by a model or without one, and continuations for passages.
+    """Generate queries for passages, by a model or without one, and continuations.
 
     denserk generate --corpus corpus.jsonl --output out.jsonl --queries-model T5/
     denserk generate --corpus corpus.jsonl --output out.jsonl --queries-from title,cloze

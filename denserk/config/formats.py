@@ -45,7 +45,7 @@ class QrelsFormat(StrEnum):
 
     TREC = "trec"  # Four columns: query id, iteration, passage id, relevance
     BEIR = "beir"  # Three columns under a header: query-id, corpus-id, score
-    JSON = "json"  # One JSON object: qid -> docid -> grade (pytrec_eval, ranx); llama_index's
+    JSON = "json"  # One JSON object: qid -> docid -> grade (pytrec_eval, ranx), or qid -> docids
     CLICKS = "clicks"  # A click log: query, passage and number of clicks under a header
 
 
@@ -257,7 +257,7 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
     queries_model: str | None = option(None, metavar="DIR|HUB_ID")
     """Sequence-to-sequence model (T5, mT5, BART) that generates queries (doc2query)."""
     queries_from: tuple[QuerySource, ...] = ()
-    """Queries copied from the passage, without a model: of title, heading, span, cloze."""
+    """Copy queries from the passage, without a model: from title, heading, span, cloze."""
     num_queries: int = option(
         10, "--queries-per-passage", at_least=1, needs="queries_model queries_from"
     )
@@ -292,7 +292,7 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
     allow_pickle: bool = False
     """Also load weights from pytorch_model.bin; no code in it is executed."""
     seed: int = 42
-    """Random seed; each block of passages uses the seed and its block number."""
+    """Random seed; a model draws by it and the number of the block of passages."""
     block_size: int = option(1024, at_least=1)
     """Passages per block; --resume repeats an unfinished block."""
 

@@ -22,7 +22,7 @@ FILES = ("FILE", "FILE|-")
 # Inputs that can be given once; the parser would silently use the last one.
 ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topics")
 # Inputs of which one can be standard input.
-INPUTS = (*ONE_INPUT, "data", "files", "input", "run", "runs", "train")
+INPUTS = (*ONE_INPUT, "data", "exclude", "files", "input", "run", "runs", "train")
 
 
 @contextmanager

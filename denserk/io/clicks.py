@@ -1,14 +1,15 @@
 """Click logs: how often passages were clicked for queries, and the judgments made of them.
 
-A log is a table between tabs or commas under a header: query id or query, passage id or URL, and
-number of clicks. Rows of one query and passage are added up, so a log is held in memory.
+A log is a table between tabs, commas or semicolons under a header: query id or query, passage id
+or URL, and number of clicks. Rows of one query and passage are added up, so a log is held in
+memory.
 """
 
 import hashlib
 import logging
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 EXPECTED = "a header of query or query_id, docid or url, and clicks or count"
 COUNT = re.compile(r"([0-9]{1,18})(\.0*)?")
 ONE_CLICK = (1,)  # the thresholds of grades by default: a clicked passage has grade 1
+TAB = "\t"
 ID_DIGITS = 16  # of the hash that is the id of a query
 
 
@@ -35,7 +37,7 @@ class QueryClicks(NamedTuple):
 
 
 def clicks_header(line: str) -> Header | None:
-    """Return the header of a click log, between tabs or commas; None for another line.
+    """Return the header of a click log, between tabs, commas or semicolons; None for another line.
 
     >>> clicks_header("query,url,clicks").columns[2]
     <Column.COUNT: 'count'>
@@ -45,14 +47,18 @@ def clicks_header(line: str) -> Header | None:
 
 def is_click_log(source: str, given_format: str | None) -> bool:
     """Return whether a source is a click log: by its format, if that is given, or its header."""
-    if given_format is not None or not Path(source).is_file():
+    path = Path(source)
+    if given_format is not None or not (path.is_file() or path.is_fifo()):
         return given_format == "clicks"
     with files.open_ahead(source) as (data, _):
         return clicks_header(files.first_line(data).decode("utf-8", "replace")) is not None
 
 
-def _delimiter(line: str) -> str:
-    return "\t" if "\t" in line else ","
+def _delimiter(header: str) -> str:
+    """Return what stands between the columns of a header: a tab, a comma or a semicolon."""
+    if TAB in header:
+        return TAB
+    return ";" if header.count(";") > header.count(",") else ","
 
 
 def query_id(text: str) -> str:
@@ -93,15 +99,15 @@ class _Row(NamedTuple):
 def _rows(lines: files.Lines, header: Header, delimiter: str, source: str | Path) -> Iterator[_Row]:
     """Yield the rows under the header of a click log."""
     rows: Iterable[tuple[int, list[str]]]
-    if delimiter == ",":
-        rows = files.read_rows(lines, source, delimiter, EXPECTED)
+    if delimiter == TAB:
+        rows = ((line, text.split(TAB)) for line, text in lines)
     else:
-        rows = ((line, text.split(delimiter)) for line, text in lines)
+        rows = files.read_rows(lines, source, delimiter, EXPECTED)
     for line, cells in rows:
         if len(cells) != len(header.columns):
             expected = f"{len(header.columns)}: {', '.join(header.names)}"
             raise InputError(source, line, files.columns(len(cells)), expected)
-        if header.is_quoted and delimiter != ",":
+        if header.is_quoted and delimiter == TAB:
             cells = [files.unquote(cell) for cell in cells]
         values = dict(zip(header.columns, map(str.strip, cells), strict=True))
         count = COUNT.fullmatch(values[Column.COUNT])
@@ -136,21 +142,35 @@ class _ClickLog:
         counts[docid] = counts.get(docid, 0) + count
 
     def queries(self, *, has_ids: bool) -> Iterator[QueryClicks]:
-        """Yield the queries; where none of them has a blank, a column `query` holds ids."""
-        are_texts = any(len(text.split()) > 1 for text in self._texts.values())
+        """Yield the queries; a column `query` without one of ids holds texts, or else ids."""
+        are_ids = has_ids or look_like_ids(self._counts.keys())
         for key, counts in self._counts.items():
-            if has_ids or not are_texts:
+            if are_ids:
                 qid = identifier(key, self._source, self._lines[key], "query")
                 yield QueryClicks(qid, self._texts[key] if has_ids else "", counts)
             else:
                 yield QueryClicks(query_id(key), key, counts)
 
 
+def look_like_ids(queries: Collection[str]) -> bool:
+    """Return whether a column `query` holds ids: none has a blank, and most have a digit.
+
+    >>> look_like_ids(["q1", "q2"]), look_like_ids(["moon", "月亮什么时候升起"])
+    (True, False)
+    """
+    if any(len(query.split()) > 1 for query in queries):
+        return False
+    with_digit = [query for query in queries if any(map(str.isdigit, query))]
+    return len(with_digit) > len(queries) / 2
+
+
 def clicked_queries(source: str | Path, handle: BinaryIO | None = None) -> Iterator[Query]:
     """Yield the queries of a click log, which must have their texts."""
     for query in read_clicks(source, handle):
         if not query.text:
-            raise InputError(source, None, f"query {query.qid} without a text", "a column query")
+            found = f"query {query.qid} without a text"
+            expected = "texts in a column `query`; ids beside them, in a column `query_id`"
+            raise InputError(source, None, found, expected)
         yield Query(query.qid, query.text)
 
 
@@ -192,6 +212,8 @@ def _report_left_out(
 ) -> None:
     """Report passages that were clicked too rarely; raise an InputError if all of them were."""
     least = f"{thresholds[0]:,} clicks"
+    if not written and not left_out:
+        raise InputError(source, None, "no rows", "a query, a passage and its clicks in each")
     if not written:
         raise InputError(source, None, f"no passage with {least}", "one that reaches click-grades")
     if left_out:

@@ -107,6 +107,7 @@ OBJECT_OF_SCORES = re.compile(
 FRACTION = re.compile(rb":\s*-?[0-9]+[.eE]")  # a number that is no grade
 # a text for each id, and a list for each query
 OBJECT_OF_TEXTS = re.compile(rb'\s*\{\s*"((?:[^"\\]|\\.)*)"\s*:\s*"')
+EMPTY_OBJECT = re.compile(rb"\s*\{\s*\}\s*\Z")
 OBJECT_OF_LISTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\[')
 # one part of llama_index's data sets, before the others
 EMBEDDING_PARTS = {"queries", "corpus", "relevant_docs"}
@@ -254,10 +255,16 @@ def is_embedding_data(head: FileHead) -> bool:
 
 
 def is_object_by_query(head: FileHead) -> bool:
-    """One JSON object with an object or a list for each query."""
+    """One JSON object with an object or a list for each query, or without queries."""
     are_containers = all(isinstance(value, dict | list) for value in (head.record or {}).values())
-    starts = (OBJECT_OF_OBJECTS, OBJECT_OF_LISTS)
+    starts = (OBJECT_OF_OBJECTS, OBJECT_OF_LISTS, EMPTY_OBJECT)
     return are_containers and any(start.match(head.data) for start in starts)
+
+
+def is_object_of_lists(head: FileHead) -> bool:
+    """One JSON object with a list for each query."""
+    are_lists = all(isinstance(value, list) for value in (head.record or {}).values())
+    return are_lists and OBJECT_OF_LISTS.match(head.data) is not None
 
 
 def is_one_object(head: FileHead) -> bool:
@@ -410,7 +417,7 @@ def _table_of_header(head: FileHead) -> Table | None:
 
 
 def has_clicks_header(head: FileHead) -> bool:
-    """A header of a click log, between tabs or commas."""
+    """A header of a click log."""
     return head.record is None and clicks_header(head.line) is not None
 
 
@@ -813,7 +820,7 @@ RULES: Sequence[Rule] = (
     ),
     # a header, by the names of its columns
     Rule(
-        "a header: query, passage, and clicks or count, between tabs or commas",
+        "a header: query, passage, and clicks or count, between tabs, commas or semicolons",
         has_clicks_header,
         {
             Kind.QUERIES: TopicsFormat.CLICKS,
@@ -980,7 +987,12 @@ RULES: Sequence[Rule] = (
 # Rules for a file that is known to be of a kind, after those above.
 RULES_OF_A_KIND: Sequence[Rule] = (
     Rule(
-        "JSON: one object with an object or a list for each query",
+        "JSON: one object with a list for each query",
+        is_object_of_lists,
+        {Kind.QRELS: QrelsFormat.JSON, Kind.RUN: RunFormat.JSON},
+    ),
+    Rule(
+        "JSON: one object with an object for each query",
         is_object_by_query,
         {Kind.RUN: RunFormat.JSON, Kind.QRELS: QrelsFormat.JSON},
     ),

@@ -3,13 +3,12 @@
 import logging
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from itertools import chain
 from pathlib import Path
 
 from denserk.errors import InputError, MismatchError
 from denserk.io import files, json_objects, unread_files
 from denserk.io.column_names import Column, Table, column_of
-from denserk.io.detection import is_object_by_query
+from denserk.io.detection import has_texts_by_id, is_object_by_query
 from denserk.io.file_head import FileHead
 from denserk.io.json_records import Fields
 from denserk.io.topics import read_queries
@@ -19,7 +18,8 @@ logger = logging.getLogger(__name__)
 
 Exclusions = Mapping[str, AbstractSet[str]]  # ids of passages by query id
 EXPECTED = (
-    f"2 columns: query id, passage id; or JSON queries with {EXCLUDED_IDS}; or {{query: [ids]}}"
+    "2 columns between tabs or blanks: query id, passage id; "
+    f"or JSON queries with {EXCLUDED_IDS}; or {{query: [ids]}}"
 )
 
 
@@ -31,9 +31,9 @@ def read_exclusions(source: str) -> Exclusions:
         excluded: Exclusions
         if head.record is None:
             excluded = _of_columns(files.read_text_lines(source, handle), source)
-        elif is_object_by_query(head) and not head.line.lstrip().startswith("["):
+        elif is_object_by_query(head) or has_texts_by_id(head):
             lists = json_objects.read_lists(files.read_all(handle, source), source, EXPECTED)
-            excluded = {qid: frozenset(docids) for qid, docids in lists}
+            excluded = {qid: frozenset(docids) for qid, docids in lists if docids}
         else:
             excluded = listed_exclusions(read_queries(source), source)
     if not excluded:
@@ -89,20 +89,23 @@ def chosen_exclusions(
         excluded |= listed_exclusions(searched.values(), topics)
         if excluded:
             hint = "--set exclude-listed=false keeps them"
-            logger.info(f"{_counted(topics, excluded)} ({EXCLUDED_IDS}; {hint})")
+            logger.info(f"{_count_message(topics, excluded)} ({EXCLUDED_IDS}; {hint})")
     if given:
-        known = {qid: docids for qid, docids in given.items() if qid in searched}
-        if not known:
-            example = next(iter(given))
-            message = f"{source} excludes passages of queries such as {example}, none is searched"
+        for_searched = {qid: docids for qid, docids in given.items() if qid in searched}
+        if not for_searched:
+            message = (
+                f"{source} excludes passages of queries such as {next(iter(given))}, and of none "
+                f"that is searched, such as {next(iter(searched), 'none')}"
+            )
             raise MismatchError(message, "name the exclusions of these queries")
-        logger.info(_counted(source, known))
-        for qid, docids in known.items():
+        logger.info(_count_message(source, for_searched))
+        for qid, docids in for_searched.items():
             excluded[qid] = frozenset(docids) | excluded.get(qid, frozenset())
     return excluded
 
 
-def _counted(source: str, excluded: Exclusions) -> str:
-    count = len(list(chain.from_iterable(excluded.values())))
+def _count_message(source: str, excluded: Exclusions) -> str:
+    """Return how many passages a source excludes, and for how many queries."""
+    count = sum(map(len, excluded.values()))
     name = files.display_name(source)
     return f"{name}: {count:,} passages are excluded, for {len(excluded):,} queries"

@@ -176,4 +176,6 @@ def with_records(
     if record is not None:
         found = f"an expansion of {record.docid}, which the corpus does not have there"
         expected = "expansions in the order of the corpus"
-        raise InputError(path, None, found, expected, "expand this very corpus")
+        raise InputError(
+            path, None, found, expected, "give the corpus that `denserk generate` read"
+        )

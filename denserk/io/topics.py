@@ -57,6 +57,7 @@ QREL_COLUMNS = {
     QrelsFormat.JSON: "one JSON object: {query: {passage: whole number}}",
     QrelsFormat.CLICKS: clicks.EXPECTED,
 }
+LISTED_QRELS = "one JSON object: {query: [relevant passages]}"
 QREL_ORDERS = {
     QrelsFormat.TREC: (Column.QUERY_ID, Column.ITERATION, Column.PASSAGE_ID, Column.GRADE),
     QrelsFormat.BEIR: (Column.QUERY_ID, Column.PASSAGE_ID, Column.GRADE),
@@ -226,6 +227,8 @@ class _TopicsFile(NamedTuple):
 
     def rows(self) -> _Rows:
         """Return the records of the file, of whichever format it is."""
+        if self.format is None and detection.has_generated_queries(self.head):
+            raise unread_files.generated_queries_error(self.path, Table.QUERIES)
         if self.format is None and detection.is_trec_topics(self.head):
             return self._topics()
         if self.format is TopicsFormat.TREC:
@@ -628,6 +631,8 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
     with files.open_ahead(path, part="qrels") as (data, handle):
         unread_files.reject_binary(data, path, Table.QRELS)
         head = FileHead(data, Path(path).name)
+        if qrels_format is None and detection.has_generated_queries(head):
+            raise unread_files.generated_queries_error(path, Table.QRELS)
         if qrels_format is QrelsFormat.CLICKS or detection.has_clicks_header(head):
             yield from _clicked_qrels(path, handle)
         elif head.record is None:
@@ -635,6 +640,8 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
             yield from _qrels_columns(lines, path, qrels_format, head)
         elif detection.is_embedding_data(head):
             yield from _embedding_qrels(files.read_all(handle, path), path)
+        elif detection.is_object_of_lists(head):
+            yield from _listed_qrels(files.read_all(handle, path), path)
         elif qrels_format is QrelsFormat.JSON or detection.is_object_by_query(head):
             yield from _object_qrels(files.read_all(handle, path), path)
         else:
@@ -661,11 +668,22 @@ def _object_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
             yield QrelRow(None, qid, docid, str(int(grade)))
 
 
+def _listed_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
+    """Yield the relevant passages of one object by query, which have no grades."""
+    logger.info(f"{files.display_name(path)}: {QrelsFormat.JSON} qrels ({LISTED_QRELS})")
+    yield from _ungraded(json_objects.read_lists(data, path, LISTED_QRELS))
+
+
 def _embedding_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
     """Yield the relevant passages of a data set of llama_index, which have no grades."""
     logger.info(f"{files.display_name(path)}: {QrelsFormat.JSON} qrels (relevant_docs)")
     parts = json_objects.load_embedding_data(data, path)
-    for qid, docids in json_objects.relevant_passages(parts, path):
+    yield from _ungraded(json_objects.relevant_passages(parts, path))
+
+
+def _ungraded(queries: Iterable[json_objects.QueryPassages]) -> Iterator[QrelRow]:
+    """Yield a judgment with grade 1 for each passage that is listed for a query."""
+    for qid, docids in queries:
         for docid in docids:
             yield QrelRow(None, qid, docid, "1")
 

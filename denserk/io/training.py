@@ -277,7 +277,7 @@ def read_training(
         if training_format is None:
             file_head = FileHead(head)
             if detection.has_generated_queries(file_head):
-                raise _generated_queries(source)
+                raise unread_files.generated_queries_error(source, Table.TRAINING)
             training_format = detection.format_of(file_head, TrainingFormat)
             if training_format is None:
                 raise _unknown_format(head, source)
@@ -318,12 +318,6 @@ def _embedding_examples(data: bytes, source: str | Path) -> Iterator[TrainingExa
                 raise passages.error(found, EMBEDDING_TEXTS)
             positives.append(Candidate(docid, passages.text(docid)))
         yield TrainingExample(qid, queries.text(qid), tuple(positives), ())
-
-
-def _generated_queries(source: str | Path) -> InputError:
-    """Return the error of generated queries, which are training data once they are converted."""
-    hint = f"make training data of them: denserk convert {source} train.jsonl --corpus CORPUS"
-    return InputError(source, None, "queries of `denserk generate`", "training data", hint)
 
 
 def _unknown_format(head: bytes, source: str | Path) -> InputError:

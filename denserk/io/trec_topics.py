@@ -22,7 +22,8 @@ FULL_NAMES = {"desc": "description", "narr": "narrative"}
 TOPIC_TAGS = ("topic", "top")
 FIRST_TAG = re.compile(rb"<([A-Za-z][\w.-]*)")
 TOPIC = re.compile(r"<top(?:\s[^<>]*)?>(.*?)(</top>|(?=<top[\s>])|\Z)", re.DOTALL | re.IGNORECASE)
-TAG = re.compile(r"<(/?[A-Za-z][\w.-]*+)[^<>]*+>")
+# the start of the line, if the tag is first there, and the name
+TAG = re.compile(r"(?:(^)[ \t]*+)?<(/?[A-Za-z][\w.-]*+)[^<>]*+>", re.MULTILINE)
 # what a text begins with, by its tag: `<num> Number: 301`
 LABELS = {
     "num": r"number",
@@ -34,6 +35,8 @@ LABELS = {
     "smry": r"summary",
     "con": r"concept\(s\)|concepts",
 }
+# fields whose tag may follow others on one line; other tags are markup there: `the <i>word</i>`
+KNOWN_FIELDS = {*QUERY_FIELDS, *NUMBER_FIELDS, *FULL_NAMES, *LABELS}
 QUOTES = {"&quot;": '"', "&apos;": "'"}
 DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*\sencoding\s*=")
 
@@ -128,9 +131,10 @@ def _tagged_topics(text: str, path: str | Path) -> Iterator[Topic]:
         fields: dict[str, str] = {}
         name = ""
         _, *pieces = TAG.split(match[1])
-        for tag, piece in zip(pieces[::2], pieces[1::2], strict=True):
-            if not tag.startswith("/"):
-                name = FULL_NAMES.get(tag.lower(), tag.lower())
+        for line_start, tag, piece in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+            tag = tag.lower()
+            if tag in KNOWN_FIELDS or (line_start is not None and not tag.startswith("/")):
+                name = FULL_NAMES.get(tag, tag)
             _add_text(fields, name, unescape(piece, QUOTES))
         yield line, fields
 

@@ -64,6 +64,12 @@ JSON_OF_FOLDER = (
     '.replace(" ", "%20").replace("#", "%23"), "text": TEXT})) '
     'for path in sorted(folder.rglob("*")) if path.suffix.lower() == "ENDING"]'
 )
+# targets of `denserk convert` for generated queries, by what they are expected as
+GENERATED_TARGETS = {
+    Table.QUERIES: "generated-queries.tsv",
+    Table.QRELS: "generated-qrels.txt",
+    Table.TRAINING: "train.jsonl --corpus CORPUS",
+}
 EXPECTED_FORMATS = {
     Table.RUN: "lines of qid Q0 docid rank score tag",
     Table.QRELS: "lines of qid iter docid relevance",
@@ -71,7 +77,7 @@ EXPECTED_FORMATS = {
     Table.CORPUS: "JSON lines, or lines of id, tab, text",
     Table.TRAINING: "JSON lines, or columns between tabs",
     Table.SENTENCES: "JSON lines, or columns between tabs",
-    Table.CLICKS: "columns between tabs or commas",
+    Table.CLICKS: "columns between tabs, commas or semicolons",
 }
 CONVERTED_NAMES = {
     Table.RUN: "converted.trec",
@@ -125,6 +131,12 @@ def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
     error = unread_file_error(head, path, table, EXPECTED_FORMATS[table])
     if error is not None:
         raise error
+
+
+def generated_queries_error(path: str | Path, table: Table) -> InputError:
+    """Return the error of generated queries in place of topics, qrels or training data."""
+    hint = f"convert them: denserk convert {_shell_path(path)} {GENERATED_TARGETS[table]}"
+    return InputError(path, None, "passages with queries of `denserk generate`", table, hint)
 
 
 def _unread_csv(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:

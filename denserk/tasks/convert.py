@@ -143,7 +143,7 @@ def _qrels(job: _Job) -> int:
 
 def _refuse_click_grades(job: _Job) -> None:
     """Raise a UsageError for thresholds of clicks where the source is no click log."""
-    hint = "--from clicks reads one from standard input"
+    hint = "--from clicks reads one from standard input" if job.source == STREAM else None
     reject_given(job.settings, why=f"{job.source} is no click log", hint=hint, among="click_grades")
 
 
@@ -431,13 +431,20 @@ def _target_format(target: str, kind: Kind, to_format: str | None, source_kind: 
     if to_format is not None:
         return _format_of_option("--to", to_format, choices)
     format_of_name = _format_of_name(target, kind)
-    if format_of_name is None and (source_kind, kind) == (Kind.GENERATED, Kind.TRAINING):
+    is_generated_training = (source_kind, kind) == (Kind.GENERATED, Kind.TRAINING)
+    if is_generated_training and format_of_name is None and _may_hold_json_lines(target):
         format_of_name = TrainingFormat.TEVATRON
     if format_of_name is None:
         name = "standard output" if target == STREAM else target
         hint = f"add --to with one of {', '.join(choices)}"
         raise UsageError(f"{name} could be any of several formats of {kind}", hint)
     return format_of_name
+
+
+def _may_hold_json_lines(target: str) -> bool:
+    """Return whether a target is standard output, a file in `.jsonl`, or one without an ending."""
+    ending = Path(target.removesuffix(".gz")).suffix
+    return target == STREAM or ending in ("", ".jsonl")
 
 
 def _writes_file(kind: Kind, to_format: StrEnum) -> bool:

@@ -1,7 +1,9 @@
 """`denserk convert` of click logs."""
 
 import json
+import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -65,6 +67,16 @@ def test_a_log_is_evaluated_with_as_qrels(capsys):
 def test_python():
     denserk.convert("clicks.csv", "qrels.txt", click_grades=[1, 3, 10])
     assert [line.split()[-1] for line in lines("qrels.txt")] == ["3", "1", "1", "1"]
+
+
+def test_a_pipe():
+    os.mkfifo("pipe")
+    writer = Thread(target=Path("pipe").write_text, args=(LOG,))
+    writer.start()
+    options = "convert pipe qrels.txt --kind qrels --set click-grades=2,10"
+    assert run(options.split()) == 0
+    writer.join()
+    assert [line.split()[-1] for line in lines("qrels.txt")] == ["2", "1"]
 
 
 @pytest.mark.parametrize(

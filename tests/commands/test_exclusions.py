@@ -92,7 +92,10 @@ def test_files_of_exclusions(text, expected):
     [
         ("", "found no passages to exclude"),
         ("q1 d1\nq1 0 d1 1\n", "line 2: found 4 columns; expected 2 columns"),
-        ('{"q1": "d1"}', "found no passages to exclude"),
+        ('{"q1": "d1"}', "found a string as the passages of query q1"),
+        ('{"q1": []}', "found no passages to exclude"),
+        ("{}", "found no passages to exclude"),
+        ("q1,d1", "found 1 column; expected 2 columns between tabs or blanks"),
         ('{"q1": ["d1"], "q2": {}}', "found an object as the passages of query q2"),
         ('{"q1": ["d1"], "q1": ["d2"]}', "found a key twice under q1"),
         ('{"id": "q1", "query": "a", "excluded_ids": "d1"}', "found str as excluded_ids"),
@@ -109,7 +112,17 @@ def test_exclusions_of_other_queries(capsys):
     Path("excluded.tsv").write_text("301 d1\n")
     command = "search --index bm25 --topics queries.json --output run.trec --exclude excluded.tsv"
     assert run(command.split()) == 1
-    assert "excluded.tsv excludes passages of queries such as 301" in capsys.readouterr().err
+    message = (
+        "excluded.tsv excludes passages of queries such as 301, and of none that is searched, "
+        "such as q1"
+    )
+    assert message in capsys.readouterr().err
+
+
+def test_queries_and_exclusions_cannot_share_standard_input(capsys):
+    command = "search --index bm25 --topics - --output run.trec --exclude -"
+    assert run(command.split()) == 2
+    assert "standard input (-) can be only one of the inputs" in capsys.readouterr().err
 
 
 def test_wrong_arguments_of_exclude():

@@ -12,6 +12,7 @@ TEXTS = (
     "query\turl\tclicks\nwho runs\thttp://a/1\t2\nfacebook\tb\t1\nwho runs\tb\t9\nwho runs\ta\t0\n"
 )
 COMMAS = 'count,doc_id,Query\n2,http://a/1,who runs\n1,b,facebook\n9,b,"who runs"\n0,a,who runs\n'
+SEMICOLONS = COMMAS.replace(",", ";")
 WHO, FACEBOOK = query_id("who runs"), query_id("facebook")
 
 
@@ -20,7 +21,9 @@ def write(path, text):
     return str(path)
 
 
-@pytest.mark.parametrize("text", [TEXTS, COMMAS, TEXTS.replace("\n", "\r\n"), "\n" + TEXTS])
+@pytest.mark.parametrize(
+    "text", [TEXTS, COMMAS, TEXTS.replace("\n", "\r\n"), "\n" + TEXTS, SEMICOLONS]
+)
 def test_a_log_of_texts(text, tmp_path, caplog):
     log = write(tmp_path / "log", text)
     caplog.set_level("INFO")
@@ -51,6 +54,15 @@ def test_a_log_of_ids(name, tmp_path):
         list(clicked_queries(log))
 
 
+@pytest.mark.parametrize(
+    "texts", [["moon", "sun"], ["月亮什么时候升起", "河流"], ["ps5", "moon", "sea"]]
+)
+def test_texts_of_one_word_are_no_ids(texts, tmp_path):
+    rows = "".join(f"{text}\td1\t3\n" for text in texts)
+    log = write(tmp_path / "log", f"query\tdocid\tclicks\n{rows}")
+    assert list(clicked_queries(log)) == [Query(query_id(text), text) for text in texts]
+
+
 def test_a_log_of_ids_and_texts(tmp_path):
     log = write(tmp_path / "log", "qid,query,url,clicks\n7,who runs,d1,3\n8,what,d1,1\n")
     assert list(clicked_queries(log)) == [Query("7", "who runs"), Query("8", "what")]
@@ -73,6 +85,7 @@ def test_a_log_of_ids_and_texts(tmp_path):
         ('query,url,clicks\n"a b,d,1\n', "line 2: found 1 column"),
         ("query,url\na b,d\n", "line 1: found the columns 'query,url'"),
         ("", "found the columns ''"),
+        ("query,url,clicks\n", "found no rows"),
     ],
 )
 def test_broken_logs(text, message, tmp_path):

@@ -100,7 +100,7 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     "XML with `<topic>`, or tags of `<top>`": (
         "<topics>\n<topic number='1'><query>who</query></topic>\n</topics>\n"
     ),
-    "a header: query, passage, and clicks or count, between tabs or commas": (
+    "a header: query, passage, and clicks or count, between tabs, commas or semicolons": (
         "query,url,clicks\nwho is,d1,3\n"
     ),
     "a header: query, passage, and score or rank": "docid qid score\nd1 q1 2.5\n",
@@ -245,7 +245,8 @@ def test_runs_and_qrels_may_begin_with_comments(text, kind, comment, tmp_path):
 
 
 OF_A_KIND = [
-    ("JSON: one object with an object or a list for each query", '{"q1": ["d1"]}\n', Kind.RUN),
+    ("JSON: one object with a list for each query", '{"q1": ["d1"]}\n', Kind.QRELS),
+    ("JSON: one object with an object for each query", '{"q1": {"d1": "2"}}\n', Kind.RUN),
     ("JSON of other keys", '{"a": 1}\n', Kind.RUN),
     (
         "JSON: one object with a record for each passage id",

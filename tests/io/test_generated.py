@@ -75,7 +75,8 @@ def test_topics_qrels_and_examples_have_the_same_ids(folder):
         ("my-queries.jsonl", Kind.QUERIES, None),
         ("queries.jsonl", Kind.QUERIES, "beir"),
         ("qrels.txt", Kind.QRELS, "trec"),
-        ("qrels/train.tsv", Kind.TRAINING, "tevatron"),
+        ("qrels/train.tsv", Kind.TRAINING, None),
+        ("qrels/train-1.jsonl.gz", Kind.TRAINING, "tevatron"),
         ("train-qrels.tsv", None, None),
         ("train.jsonl", Kind.TRAINING, "tevatron"),
         ("train.json", Kind.TRAINING, "dpr"),
@@ -139,10 +140,24 @@ def test_a_target_kind_is_of_generated_queries_alone(toy):
         convert(str(toy / "corpus.jsonl"), "corpus.tsv", settings)
 
 
-def test_generated_queries_are_no_training_data_yet(folder):
+@pytest.mark.parametrize(
+    ("read", "target"),
+    [
+        (read_training, "train.jsonl --corpus CORPUS"),
+        (read_queries, "generated-queries.tsv"),
+        (read_qrels, "generated-qrels.txt"),
+    ],
+)
+def test_generated_queries_are_converted_first(read, target, folder):
     with pytest.raises(InputError, match="queries of `denserk generate`") as caught:
-        list(read_training("generated.jsonl"))
-    assert "denserk convert generated.jsonl train.jsonl --corpus" in str(caught.value.hint)
+        list(read("generated.jsonl"))
+    assert caught.value.hint == f"convert them: denserk convert generated.jsonl {target}"
+
+
+@pytest.mark.parametrize("target", ["train.tsv", "triples.csv", "train.txt"])
+def test_training_data_under_a_name_of_columns_needs_a_format(target, folder):
+    with pytest.raises(UsageError, match="could be any of several formats of training"):
+        turn(target, target_kind=Kind.TRAINING, corpus="corpus.jsonl")
 
 
 def test_titles_within_contents(folder):

@@ -12,9 +12,9 @@ from denserk.io.corpus import read_passages
 from denserk.io.detection import detect_kind, detect_run_or_qrels
 from denserk.io.files import ScratchRecords
 from denserk.io.runs import RunLookup, read_run, read_run_scores, read_run_tag
-from denserk.io.topics import read_qrels_map, read_queries
+from denserk.io.topics import read_qrels, read_qrels_map, read_queries
 from denserk.io.training import read_training
-from denserk.records import Candidate, Passage, Query, TrainingExample
+from denserk.records import Candidate, Passage, Qrel, Query, TrainingExample
 
 RUN = {"q2": {"d9": 0.25, "d1": 7.5}, "q1": {"d1": 3, "d2": -1.0}}
 GRADES = {"q2": {"d9": 1, "d1": 0}, "q1": {"d3": 2}}
@@ -79,7 +79,6 @@ BROKEN = [
     ('{"q1": {"d1": 1, "d2": 1, "d1": 2}}', "found a key twice under q1, d1"),
     ('{"q1": {"d1": 1}, "q2": {}, "q1": {"d2": 2}}', "found a key twice under q1"),
     ('{"q1": {"d1": 1}, "q2": ["d1"]}', "found a list for query q2"),
-    ('{"q2": ["d1"]}', "found a list for query q2"),
     ('{"q1": {"d1": "1.5"}}', "found '1.5' for query q1, passage d1"),
     ('{"q1": {"d1": true}}', "found true or false for query q1, passage d1"),
     ('{"q1": {"d1": null}}', "found null for query q1, passage d1"),
@@ -96,6 +95,14 @@ def test_broken_runs_and_qrels_name_the_query(text, message, read, tmp_path):
     (tmp_path / "file").write_text(text)
     with pytest.raises(InputError, match=message):
         read(str(tmp_path / "file"))
+
+
+def test_lists_of_relevant_passages_are_qrels(tmp_path):
+    path = write(tmp_path / "relevant", {"q1": ["d2", "d1", "d2"], "q2": [], "q3": [7]})
+    assert list(read_qrels(path)) == [Qrel("q1", "d2", 1), Qrel("q1", "d1", 1), Qrel("q3", "7", 1)]
+    assert detect_run_or_qrels(path) is Kind.QRELS
+    with pytest.raises(InputError, match="found a list for query q1"):
+        list(read_run(path))
 
 
 def test_scores_are_no_grades(tmp_path):
