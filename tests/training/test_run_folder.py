@@ -196,6 +196,17 @@ def test_the_work_lies_where_a_link_leads(tiny, train_file, tmp_path):
     assert names_in(disk) == {"m", "m.training"}
 
 
+def test_the_model_may_be_the_working_folder(tiny, train_file, out, monkeypatch):
+    out.mkdir(parents=True)
+    monkeypatch.chdir(out)
+    tune(Path(), tiny("bert"), train_file, **MEAN)
+    tune(Path(), tiny("bert"), train_file, **MEAN, overwrite=True)
+    assert Path.cwd() == out
+    assert (out / "config.json").exists()
+    assert names_in(out.parent) == {"m", "m.training"}
+    assert tune(Path(), tiny("bert"), train_file, **MEAN, resume=True).first_step == 4
+
+
 def test_the_record_names_the_data_from_both_folders(tiny, train_file, out):
     tune(out, tiny("bert"), train_file, **MEAN)
     for folder in (out, training_folder(out)):
@@ -205,7 +216,9 @@ def test_the_record_names_the_data_from_both_folders(tiny, train_file, out):
     assert "log" in json.loads((out / "training.json").read_text())
 
 
-def test_an_interrupted_command_names_its_output(tiny, train_file, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_command_names_the_folder_of_its_work(
+    tiny, train_file, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
 
     def interrupt(self, batches):
@@ -218,7 +231,7 @@ def test_an_interrupted_command_names_its_output(tiny, train_file, tmp_path, mon
     line = ["finetune", "--model", str(tiny("bert")), "--train-data", train_file, "--output", "m"]
     line += ["--batch-size", "4", "--group-size", "3", "--max-steps", "4", "--device", "cpu"]
     assert run([*line, "--set", "save-steps=2"]) != 0
-    assert "finished work is kept in m\n" in capsys.readouterr().err
+    assert "finished work is kept in m.training\n" in capsys.readouterr().err
     assert not Path("m").exists()
 
 
