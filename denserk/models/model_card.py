@@ -205,10 +205,14 @@ def described_sources(datasets: Sequence[str], local_files: int) -> str:
 
 
 def extend_card(path: Path, template: str, fields: Mapping[str, Any], **values: Any) -> None:
-    """Add a template, filled with `values`, to the end of a card, and `fields` to its metadata."""
+    """Add a template, filled with `values`, to the end of a card, and `fields` to its metadata.
+
+    Empty fields are left out.
+    """
     card = ModelCard.load(path)
     for name, value in fields.items():
-        setattr(card.data, name, value)
+        if value:
+            setattr(card.data, name, value)
     card.text += card_template(template).render(**values)
     with whole_text(path) as out:
         out.write(str(card))
