@@ -12,6 +12,7 @@ from denserk.commands.app import run
 from denserk.config.training import DevMetric
 from denserk.errors import Interrupted, UsageError
 from denserk.io.outputs import foreign_items, training_folder
+from denserk.io.versions import Version
 from denserk.training import run_folder
 from denserk.training.trainer import Trainer
 from tests.support.faults import Stopped, contents, stopped_at
@@ -233,6 +234,17 @@ def test_an_interrupted_command_names_the_folder_of_its_work(
     assert run([*line, "--set", "save-steps=2"]) != 0
     assert "finished work is kept in m.training\n" in capsys.readouterr().err
     assert not Path("m").exists()
+
+
+def test_a_model_stays_the_same_while_the_work_inside_its_folder_goes_on(tmp_path):
+    """As older versions kept it."""
+    (tmp_path / "config.json").write_text("{}")
+    for name in run_folder.WORK_FOLDERS:
+        (tmp_path / name).mkdir()
+    version = Version.of(tmp_path)
+    for name in run_folder.WORK_FOLDERS:
+        (tmp_path / name / "file").write_text("new")
+    version.require_unchanged()
 
 
 def test_all_work_folders_are_known(tmp_path):
