@@ -97,7 +97,7 @@ class Interrupted(BaseException):
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
-        self.kept = ""  # outputs that --resume can continue
+        self.kept = ""  # files and folders from which --resume can continue
 
 
 def lack_of_memory(error: BaseException) -> str:

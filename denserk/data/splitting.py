@@ -4,6 +4,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+from denserk.data.judged_documents import document_of
 from denserk.errors import InputError
 from denserk.records import Passage
 
@@ -77,7 +78,7 @@ class DocumentSplitter:
     def _passage_id(self, docid: str, part: int) -> str:
         """Return the id of a passage; reject one from which the document's id does not follow."""
         passage_id = f"{docid}{self._delimiter}{part}"
-        document_id, _, _ = passage_id.partition(self._delimiter)
+        document_id = document_of(passage_id, self._delimiter)
         if document_id != docid:
             raise InputError(
                 self._source,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import Prf, RankingSettings, SearchSettings, Ties
+from denserk.data.judged_documents import document_of
 from denserk.errors import InputError, NotFiniteError, UsageError
 from denserk.records import best_first
 
@@ -188,7 +189,7 @@ class Ranking:
         best: dict[str, float] = {}
         for name, score in zip(docids, scores, strict=True):
             if self._settings.max_passage:
-                name = name.partition(self._settings.max_passage_delimiter)[0]
+                name = document_of(name, self._settings.max_passage_delimiter)
             if name not in best or score > best[name]:
                 best[name] = score
         if self._settings.remove_query:
@@ -337,7 +338,7 @@ class Searcher:
         for docid, score in zip(docids, scores, strict=True):
             document = docid
             if self.settings.max_passage:
-                document = docid.partition(self.settings.max_passage_delimiter)[0]
+                document = document_of(docid, self.settings.max_passage_delimiter)
             if excluded.isdisjoint((docid, document)):
                 remaining.append((docid, score))
         if self._engine_order:

@@ -231,8 +231,11 @@ def prepare_folder(
 
 
 def _put_aside(target: Path) -> None:
-    """Rename an old folder and put an empty one in its place; empty one that cannot be renamed."""
+    """Rename an old folder and put an empty one in its place; empty one that stays in its place."""
     discard_replaced(target)
+    if _holds_working_folder(target):
+        _empty_in_place(target)
+        return
     try:
         old = replaced_folder(target)
         old.mkdir()
@@ -242,8 +245,13 @@ def _put_aside(target: Path) -> None:
         if error.errno not in NOT_RENAMED:
             raise
         discard_replaced(target)
-        _mark_unfinished(target, _json(target / MANIFEST))
-        _empty(target)
+        _empty_in_place(target)
+
+
+def _empty_in_place(target: Path) -> None:
+    """Remove what an old folder holds; its readers learn first that it is unfinished."""
+    _mark_unfinished(target, _json(target / MANIFEST))
+    _empty(target)
 
 
 def replaced_folder(target: str | Path) -> Path:
@@ -310,8 +318,8 @@ def _list_export(folder: Path) -> None:
 
 
 def _building_folder(target: Path) -> Path:
-    """Return where a folder is built: beside its target, or inside one that cannot be renamed."""
-    if target.is_dir() and _is_fixed(target):
+    """Return where a folder is built: beside its target, or inside one that stays in its place."""
+    if target.is_dir() and (_is_fixed(target) or _holds_working_folder(target)):
         return files.temporary_beside(target / target.name)
     return files.temporary_beside(target)
 
@@ -320,6 +328,18 @@ def _is_fixed(folder: Path) -> bool:
     """Return whether a folder cannot be renamed: a mount point, or one in a closed folder."""
     parent_is_closed = not os.access(real_path(folder).parent, os.W_OK)
     return os.path.ismount(folder) or parent_is_closed
+
+
+def _holds_working_folder(target: Path) -> bool:
+    """Return whether the working folder is the target of a command, or below it.
+
+    Another folder in its place would leave the shell in a folder that is no longer there.
+    """
+    try:
+        working_folder = Path.cwd()
+    except FileNotFoundError:  # it has been removed
+        return False
+    return working_folder.is_relative_to(real_path(target))
 
 
 def _replace_folder(target: Path, new: Path) -> None:
@@ -368,7 +388,7 @@ def _exchanged_at_once(one: Path, other: Path) -> bool:
 
 
 def _refill(target: Path, new: Path) -> None:
-    """Move the files of a new folder into one that cannot be renamed, such as a mount point.
+    """Move the files of a new folder into one that stays in its place, such as a mount point.
 
     Readers reject it meanwhile: its manifest says that it is unfinished, and is replaced last; so
     is the config.json of a model.
@@ -520,7 +540,7 @@ def _clean_up(
 ) -> None:
     """Put old folders back after an error, and remove new ones without finished work.
 
-    The error of an interrupted command gets the names of outputs that --resume continues.
+    The error of an interrupted command gets the names of what --resume continues.
     """
     stop = error if isinstance(error, Interrupted) else Interrupted.received
     is_interrupted = stop is not None or not isinstance(error, Exception)
@@ -530,7 +550,8 @@ def _clean_up(
     for folder in free_folders:
         _remove_started(folder.path, interrupted=is_interrupted, existed=folder.existed)
     if stop is not None:
-        stop.kept = ", ".join(str(target) for target in targets if _is_resumable(target))
+        kept = filter(None, map(_resumable_work, targets))
+        stop.kept = ", ".join(map(str, kept))
 
 
 def _refuse_existing_file(target: Path) -> None:
@@ -591,13 +612,15 @@ def _remove_started(folder: Path, *, interrupted: bool, existed: bool = False) -
             folder.rmdir()
 
 
-def _is_resumable(target: Path) -> bool:
-    """Return whether --resume continues what a command has left."""
+def _resumable_work(target: Path) -> Path | None:
+    """Return where the work is that --resume continues, None if there is none."""
     if unfinished_folder(target).is_dir():
-        return True
-    if _json(target / MANIFEST).get("complete") is False:
-        return True
-    return _holds_checkpoints(target) or _holds_checkpoints(training_folder(target))
+        return target
+    if _json(target / MANIFEST).get("complete") is False or _holds_checkpoints(target):
+        return target
+    if _holds_checkpoints(training_folder(target)):
+        return training_folder(target)
+    return None
 
 
 def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False) -> None:

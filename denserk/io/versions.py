@@ -26,7 +26,10 @@ MANIFEST = "manifest.json"
 FILES_BESIDE_MANIFEST = ("index", "docid", "blocks.jsonl")
 # sub-folders of a training run, which change while its model stays the same: older versions, and
 # a run that can have no folder beside its model, keep them inside
-TRAINING_FOLDERS = ("checkpoints", "best", "steps", "start", "logs", "training-data", "dev-data")
+TRAINING_FOLDERS = (
+    *("checkpoints", "best", "steps", "start", "logs"),
+    *("training-data", "dev-data", "guide-data"),
+)
 # files of a training run that change while its model stays the same
 TRAINING_FILES = ("training.json", "training.png", "config.yaml", "README.md")
 ATTEMPTS = 5  # readings of what is replaced each time

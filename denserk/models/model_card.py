@@ -4,7 +4,6 @@ A card names models and data sets of the hub, and no folder or file of this mach
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,27 +16,14 @@ from huggingface_hub import ModelCard, ModelCardData
 from denserk.errors import DenserkError
 from denserk.io.files import whole_text
 from denserk.io.manifest import training_record
-from denserk.io.model_files import (
-    CONFIG,
-    can_be_on_hub,
-    full_name,
-    read_optional_json,
-    without_revision,
-)
+from denserk.io.model_files import can_be_on_hub, full_name, without_revision
 from denserk.io.packaged_models import name_of_packaged
 from denserk.version import __version__
 
 CARD_FILE = "README.md"
-# folder of a model in the hub's cache
-IN_CACHE = re.compile(r"models--(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)|models--(?P<only>[\w.-]+)")
-# config.json names what a model was loaded from by these: of a path, it is no name on the hub
-ORIGIN = "_name_or_path"
-NAME_WITH_OWNER = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-# first folders of relative paths that look like OWNER/NAME
-FOLDERS = {
-    *("model", "models", "run", "runs", "out", "output", "outputs", "checkpoint", "checkpoints"),
-    *("data", "tmp", "results", "saved", "demo", "exp", "experiments", "work", "cache"),
-}
+# in the hub's cache, the folder models--OWNER--NAME/snapshots/COMMIT has the files of OWNER/NAME
+IN_CACHE = "models--"
+SNAPSHOTS = "snapshots"
 
 
 @dataclass(frozen=True)
@@ -58,8 +44,8 @@ NO_ORIGIN = Origin()
 def origin_of(model: str, folder: Path) -> Origin:
     """Return what is known of a model, by the name that `find_model` returned and its folder.
 
-    A folder without a name on the hub is described by what it was made of: by its card, by the
-    record of its training, or by its config.json.
+    A folder without a name on the hub is described by what it was made of: by its card, or by the
+    record of its training.
     """
     return _follow(model, folder, frozenset())
 
@@ -77,8 +63,6 @@ def _follow(model: str, folder: Path, seen: frozenset[Path]) -> Origin:
     parent = NO_ORIGIN
     if not stated.name:
         parent = _parent_in_record(folder, seen)
-    if not stated.name and not parent.name:
-        parent = replace(parent, name=_name_in_config(folder))
     return Origin(
         stated.name or parent.name,
         stated.license or parent.license,
@@ -93,12 +77,10 @@ def _hub_name(model: str, folder: Path) -> str:
     packaged = name_of_packaged(folder)
     if packaged:
         return packaged
-    if folder.parent.name != "snapshots":
+    repository = folder.parent.parent.name
+    if folder.parent.name != SNAPSHOTS or not repository.startswith(IN_CACHE):
         return ""
-    cached = IN_CACHE.fullmatch(folder.parent.parent.name)
-    if cached is None:
-        return ""
-    return cached["only"] or f"{cached['owner']}/{cached['name']}"
+    return repository.removeprefix(IN_CACHE).replace("--", "/", 1)
 
 
 def _stated_in_card(folder: Path) -> Origin:
@@ -144,18 +126,6 @@ def _parent_in_record(folder: Path, seen: frozenset[Path]) -> Origin:
         if isinstance(model, str) and can_be_on_hub(model):
             return Origin(without_revision(full_name(model)))
     return NO_ORIGIN
-
-
-def _name_in_config(folder: Path) -> str:
-    """Return the name that transformers loaded a model by, if it is one on the hub."""
-    try:
-        name = read_optional_json(folder / CONFIG).get(ORIGIN)
-    except DenserkError:
-        return ""
-    if not isinstance(name, str) or not _is_name(name) or NAME_WITH_OWNER.fullmatch(name) is None:
-        return ""
-    owner, _, _ = name.partition("/")
-    return "" if owner.lower() in FOLDERS else name
 
 
 def _is_name(text: str) -> bool:
@@ -235,10 +205,14 @@ def described_sources(datasets: Sequence[str], local_files: int) -> str:
 
 
 def extend_card(path: Path, template: str, fields: Mapping[str, Any], **values: Any) -> None:
-    """Add a template, filled with `values`, to the end of a card, and `fields` to its metadata."""
+    """Add a template, filled with `values`, to the end of a card, and `fields` to its metadata.
+
+    Empty fields are left out.
+    """
     card = ModelCard.load(path)
     for name, value in fields.items():
-        setattr(card.data, name, value)
+        if value:
+            setattr(card.data, name, value)
     card.text += card_template(template).render(**values)
     with whole_text(path) as out:
         out.write(str(card))

@@ -53,6 +53,7 @@ NO_WORDS = "  "  # what `_padded_words` returns of a text without a word
 SCORED_TOGETHER = 64  # queries whose pairs are sorted by length into batches
 Drops = Counter[str]  # hits that were dropped, by reason
 Examples = Iterator[TrainingExample]
+Ranking = list[tuple[str, float]]  # the hits of a query in a run, with scores, the best first
 Guard = Callable[[Any], str | None]  # of a score or a text
 # of query i with passage i: (P,)
 Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
@@ -396,6 +397,14 @@ def load_teacher(
     return PairScorer(settings.teacher, text, None, compute).score
 
 
+def _ids_of_hits(rankings: Iterable[Ranking]) -> dict[str, None]:
+    """Return the ids of the hits of some rankings, each once, in their order."""
+    ids: dict[str, None] = {}
+    for ranking in rankings:
+        ids.update(dict.fromkeys(docid for docid, _ in ranking))
+    return ids
+
+
 class Mining:
     """The steps: read all inputs, then process the queries one by one.
 
@@ -509,6 +518,8 @@ class Mining:
         self.result.left_out["queries without hits"] += len(absent)
         if self._judges_documents:
             self._leave_out_documents_without_hits()
+        elif self._paths.train is None:
+            self._refuse_passages_of_judged_documents()
         if self._inputs.passages is not None:
             self._read_texts(self._inputs.passages)
 
@@ -541,6 +552,25 @@ class Mining:
                 "--set max-passage-delimiter names another delimiter",
             )
         self._shard = shard
+
+    def _refuse_passages_of_judged_documents(self) -> None:
+        """Raise a MismatchError if no hit is judged relevant, but passages of such documents are.
+
+        They would become negatives.
+        """
+        passages: list[str] = []
+        for qid in self._shard:
+            hits = _ids_of_hits(self._rankings(qid))
+            relevant = self._relevant.get(qid, ())
+            if any(docid in hits for docid in relevant):
+                return
+            delimiter = self._settings.max_passage_delimiter
+            passages += passages_of_documents(relevant, hits, delimiter)[:1]
+        if passages:
+            raise MismatchError(
+                f"hits are passages such as {passages[0]!r}, judgments are of documents",
+                "add --max-passage: the best passage of a relevant document is its positive",
+            )
 
     def _example_of_shard(self, qid: str) -> TrainingExample:
         """Return a query with its positives, which are passages."""
@@ -575,7 +605,7 @@ class Mining:
         positives.update(self._relevant_hits(example.qid, rankings))
         return guard_hits(rankings, positives, self._settings, drops)
 
-    def _rankings(self, qid: str) -> list[list[tuple[str, float]]]:
+    def _rankings(self, qid: str) -> list[Ranking]:
         """Return a query's hits in each run, the best first."""
         return [best_first(zip(*run.hits(qid), strict=True)) for run in self._runs]
 
@@ -587,12 +617,10 @@ class Mining:
         relevant_hits = self._relevant_hits(example.qid, self._rankings(example.qid))
         return [docid for docid in relevant_hits if docid not in positives]
 
-    def _relevant_hits(
-        self, qid: str, rankings: Sequence[Sequence[tuple[str, float]]]
-    ) -> list[str]:
+    def _relevant_hits(self, qid: str, rankings: Sequence[Ranking]) -> list[str]:
         """Return the hits of a query that the qrels judge relevant, themselves or by document."""
         relevant = self._relevant.get(qid, ())
-        hits = {docid: None for ranking in rankings for docid, _ in ranking}
+        hits = _ids_of_hits(rankings)
         if self._settings.max_passage:
             return passages_of_documents(relevant, hits, self._settings.max_passage_delimiter)
         return [docid for docid in relevant if docid in hits]

@@ -441,50 +441,66 @@ def extend_card(
     """
     card = folder / CARD_FILE
     if isinstance(run, PretrainRun):
-        fields, sources = _sources(run.pretrain.corpus)
+        corpora = run.pretrain.corpus
+        fields = {"datasets": _hub_datasets(corpora)}
+        sources = _in_words(corpora)
         model_card.extend_card(card, "pretraining_card.md", fields, sources=sources, **record)
         return
-    fields, sources = _sources(run.finetune.train_data)
-    dev_sources = [run.validation.dev_corpus or run.validation.dev_data or ""]
-    dev_datasets = _hub_datasets(dev_sources)
-    results = {}
-    for name, value in measured.items():
-        if name.startswith(EVAL):
-            results[name.removeprefix(EVAL)] = value
-    if results:
-        # a file here has no name that says anything elsewhere
-        dev_name = dev_datasets[0] if dev_datasets else HELD_OUT
-        fields["model_name"] = output.resolve().name
-        fields["eval_results"] = [
-            EvalResult(
-                task_type="text-ranking" if _is_cross_encoder(record) else "text-retrieval",
-                dataset_type=dev_datasets[0] if dev_datasets else "custom",
-                dataset_name=dev_name,
-                metric_type=name,
-                metric_value=round(value, 4),
-            )
-            for name, value in results.items()
-        ]
+    train_data = run.finetune.train_data
+    dev_datasets = _hub_datasets([run.validation.dev_corpus or run.validation.dev_data or ""])
+    measures = _measures(measured)
     model_card.extend_card(
         card,
         "training_card.md",
-        fields,
+        {
+            "datasets": _hub_datasets(train_data),
+            "model_name": output.resolve().name if measures else "",
+            "eval_results": _eval_results(measures, dev_datasets, record),
+        },
         **record,
-        sources=sources,
-        results=results,
+        sources=_in_words(train_data),
+        results=measures,
         dev=model_card.described_sources(dev_datasets, 0) or HELD_OUT,
         step=measured.get("step"),
     )
 
 
-def _sources(sources: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return the field of a card's metadata that names the hub's data sets, and all in words."""
-    datasets = _hub_datasets(sources)
+def _measures(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Return the measures of an entry of the log, by their names.
+
+    >>> _measures({"step": 10, "eval_RR@10": 0.25})
+    {'RR@10': 0.25}
+    """
+    measures = {}
+    for name, value in entry.items():
+        if name.startswith(EVAL):
+            measures[name.removeprefix(EVAL)] = value
+    return measures
+
+
+def _eval_results(
+    measures: Mapping[str, float], dev_datasets: Sequence[str], record: Mapping[str, Any]
+) -> list[EvalResult]:
+    """Return measures for the metadata of a card.
+
+    A file has no name that says anything elsewhere: the data is called held out.
+    """
+    return [
+        EvalResult(
+            task_type="text-ranking" if _is_cross_encoder(record) else "text-retrieval",
+            dataset_type=dev_datasets[0] if dev_datasets else "custom",
+            dataset_name=dev_datasets[0] if dev_datasets else HELD_OUT,
+            metric_type=name,
+            metric_value=round(value, 4),
+        )
+        for name, value in measures.items()
+    ]
+
+
+def _in_words(sources: Sequence[str]) -> str:
+    """Return the sources of training data in words, without names of files."""
     local_files = [source for source in sources if not _is_on_hub(source)]
-    fields: dict[str, Any] = {}
-    if datasets:
-        fields["datasets"] = datasets
-    return fields, model_card.described_sources(datasets, len(local_files))
+    return model_card.described_sources(_hub_datasets(sources), len(local_files))
 
 
 def _is_cross_encoder(record: Mapping[str, Any]) -> bool:

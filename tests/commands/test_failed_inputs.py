@@ -212,6 +212,24 @@ def test_outputs_that_are_mount_points_are_filled_in_place(at, monkeypatch):
     assert run([*search, "--quiet"]) == 0
 
 
+def test_the_working_folder_is_filled_in_place(at, monkeypatch):
+    """With --output ., the shell stays in a folder that is there."""
+    output = at / "out"
+    output.mkdir()
+    inode = output.stat().st_ino
+    monkeypatch.chdir(output)
+    index = ["index", "--input", "../good.jsonl", "--output", ".", "--quiet"]
+    assert run(index) == 0
+    assert run([*index, "--type", "hnsw", "--overwrite"]) == 0
+    assert json.loads(Path("manifest.json").read_text())["settings"]["type"] == "hnsw"
+    assert output.stat().st_ino == inode
+    encode = ["encode", "--model", "../model", "--device", "cpu", "--output", ".", "--quiet"]
+    for _ in range(2):
+        assert run([*encode, "--corpus", "../corpus.jsonl", "--overwrite"]) == 0
+        assert output.stat().st_ino == inode
+    assert not list(output.glob(".*.part"))
+
+
 def test_a_real_mount_point(at):
     """The same with a volume, where the system lets the test mount one."""
     output = at / "out"

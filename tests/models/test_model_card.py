@@ -36,12 +36,9 @@ def train_file(tmp_path):
 def published(tiny, tmp_path):
     """`published(base="a/b")`: a copy of a tiny model with a card."""
 
-    def write(name="published", base="owner/base-model", config=None):
+    def write(name="published", base="owner/base-model"):
         folder = shutil.copytree(tiny("bert"), tmp_path / name)
         (folder / "README.md").write_text(CARD.format(base=base))
-        if config is not None:
-            values = json.loads((folder / "config.json").read_text())
-            (folder / "config.json").write_text(json.dumps(values | config))
         return folder
 
     return write
@@ -116,23 +113,6 @@ def test_records_that_lead_in_a_circle(tmp_path):
         record = {"paths": "relative", "finetune": {"model": f"../{start}"}}
         (tmp_path / name / "training.json").write_text(json.dumps(record))
     assert origin_of(str(tmp_path / "one"), tmp_path / "one") == NO_ORIGIN
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("nreimers/MiniLM-L6-H384-uncased", "nreimers/MiniLM-L6-H384-uncased"),
-        ("runs/agg", ""),
-        ("models/bert", ""),
-        ("/home/me/bert", ""),
-        ("./bert", ""),
-        ("model", ""),
-        (7, ""),
-    ],
-)
-def test_what_config_json_says_where_nothing_else_does(tmp_path, name, expected):
-    (tmp_path / "config.json").write_text(json.dumps({"_name_or_path": name}))
-    assert origin_of(str(tmp_path), tmp_path).name == expected
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,15 @@ def test_judged_documents_are_excluded_beside_training_data(mine, passages, toy)
     assert negatives(examples) == {"q1": ["d1#0"]}  # d3 is judged relevant
 
 
+def test_passages_of_judged_documents_need_the_option(mine, passages):
+    """Without it, the passages that answer a query would become its negatives."""
+    without_texts = {**passages, "corpus": None, "output_format": TrainingFormat.TEVATRON_IDS}
+    for options in (passages, without_texts):
+        with pytest.raises(MismatchError, match="judgments are of documents") as error:
+            mine(MiningSettings(num_negatives=10), **options)
+        assert "--max-passage" in str(error.value.hint)
+
+
 def test_another_delimiter_than_that_of_the_passages_is_one_error(mine, passages):
     settings = MiningSettings(max_passage=True, max_passage_delimiter="::")
     with pytest.raises(MismatchError, match="no hit is a passage of a relevant document") as error:

@@ -12,6 +12,7 @@ from denserk.commands.app import run
 from denserk.config.training import DevMetric
 from denserk.errors import Interrupted, UsageError
 from denserk.io.outputs import foreign_items, training_folder
+from denserk.io.versions import Version
 from denserk.training import run_folder
 from denserk.training.trainer import Trainer
 from tests.support.faults import Stopped, contents, stopped_at
@@ -196,6 +197,17 @@ def test_the_work_lies_where_a_link_leads(tiny, train_file, tmp_path):
     assert names_in(disk) == {"m", "m.training"}
 
 
+def test_the_model_may_be_the_working_folder(tiny, train_file, out, monkeypatch):
+    out.mkdir(parents=True)
+    monkeypatch.chdir(out)
+    tune(Path(), tiny("bert"), train_file, **MEAN)
+    tune(Path(), tiny("bert"), train_file, **MEAN, overwrite=True)
+    assert Path.cwd() == out
+    assert (out / "config.json").exists()
+    assert names_in(out.parent) == {"m", "m.training"}
+    assert tune(Path(), tiny("bert"), train_file, **MEAN, resume=True).first_step == 4
+
+
 def test_the_record_names_the_data_from_both_folders(tiny, train_file, out):
     tune(out, tiny("bert"), train_file, **MEAN)
     for folder in (out, training_folder(out)):
@@ -205,7 +217,9 @@ def test_the_record_names_the_data_from_both_folders(tiny, train_file, out):
     assert "log" in json.loads((out / "training.json").read_text())
 
 
-def test_an_interrupted_command_names_its_output(tiny, train_file, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_command_names_the_folder_of_its_work(
+    tiny, train_file, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
 
     def interrupt(self, batches):
@@ -218,8 +232,19 @@ def test_an_interrupted_command_names_its_output(tiny, train_file, tmp_path, mon
     line = ["finetune", "--model", str(tiny("bert")), "--train-data", train_file, "--output", "m"]
     line += ["--batch-size", "4", "--group-size", "3", "--max-steps", "4", "--device", "cpu"]
     assert run([*line, "--set", "save-steps=2"]) != 0
-    assert "finished work is kept in m\n" in capsys.readouterr().err
+    assert "finished work is kept in m.training\n" in capsys.readouterr().err
     assert not Path("m").exists()
+
+
+def test_a_model_stays_the_same_while_the_work_inside_its_folder_goes_on(tmp_path):
+    """As older versions kept it."""
+    (tmp_path / "config.json").write_text("{}")
+    for name in run_folder.WORK_FOLDERS:
+        (tmp_path / name).mkdir()
+    version = Version.of(tmp_path)
+    for name in run_folder.WORK_FOLDERS:
+        (tmp_path / name / "file").write_text("new")
+    version.require_unchanged()
 
 
 def test_all_work_folders_are_known(tmp_path):
