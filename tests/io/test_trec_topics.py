@@ -185,13 +185,9 @@ def test_topics_in_latin_1(text, tmp_path):
     with pytest.raises(InputError, match=r"found a byte that is not UTF-8 \(0xe8\)") as error:
         read(source)
     assert error.value.line == 1 + data[: data.index(b"\xe8")].count(b"\n")
-<<<<<<< HEAD
     command = str(error.value.hint).partition(": ")[2]
     subprocess.run(["bash", "-c", command], check=True)
     assert [text for _, text in read(source) if "crème" in text] == ["crème"]
-=======
-    assert f"iconv -f ISO-8859-1 -t UTF-8 '{source}' > " in str(error.value.hint)
->>>>>>> read2
 
 
 def test_xml_may_declare_its_encoding(tmp_path):
