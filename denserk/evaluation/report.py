@@ -252,20 +252,12 @@ def write_report(
     grades = None if sources.qrels is None else read_qrels_map(sources.qrels)
     relevant_counts = None if grades is None else _relevant_counts(grades, level)
     rows = query_rows(result, str(measure), reference, relevant_counts)
-    groups: list[Group] = []
-    profiles: list[Profile] = []
-    details: dict[str, QueryDetails] = {}
+    judged = _Judged([], [], {})
     if grades is not None:
-        groups = groups_in_detail(rows, settings.report_ids, settings.report_queries, str(measure))
-        shown_rows = [row for group in groups for row in group.rows]
-        profiles = list(_profiles(paths, grades, level, shown_rows, settings))
-        for row in shown_rows:
-            details[row.qid] = _query_details(
-                row, profiles, grades[row.qid], level, measure, settings
-            )
+        judged = _judged_queries(paths, grades, level, measure, rows, settings)
     with style():
-        recall = [_draw_recall(profiles, level)] if profiles else []
-        scores = [_draw_scores(profile) for profile in profiles]
+        recall = [_draw_recall(judged.profiles, level)] if judged.profiles else []
+        scores = [_draw_scores(profile) for profile in judged.profiles]
         costs = list(_draw_costs(result, str(measure), _recorded_costs(manifests)))
     content = {
         "title": sources.title,
@@ -278,18 +270,44 @@ def write_report(
         "figures": [*recall, *costs],
         "costs": costs,
         "scores": scores,
-        "profiles": profiles,
+        "profiles": judged.profiles,
         "queries": _query_texts(sources, result.queries),
-        "passages": _passages(sources, details.values()),
-        "groups": groups,
-        "details": details,
-        "anchors": {qid: f"query-{number}" for number, qid in enumerate(details, start=1)},
+        "passages": _passages(sources, judged.details.values()),
+        "groups": judged.groups,
+        "details": judged.details,
+        "anchors": {qid: f"query-{number}" for number, qid in enumerate(judged.details, start=1)},
         "failing_count": sum(row.fails for row in rows),
         "has_counts": grades is not None,
         "rows": rows[:MOST_ROWS],
         "notes": _notes(result, rows, complete=settings.complete),
     }
     return _write(settings, result, content)
+
+
+class _Judged(NamedTuple):
+    """What a page shows of runs where the judgments are there; empty without them."""
+
+    groups: list[Group]  # of queries in detail
+    profiles: list[Profile]  # of runs
+    details: dict[str, QueryDetails]  # by query id, in the order of the groups
+
+
+def _judged_queries(
+    paths: Mapping[str, str],
+    grades: Grades,
+    level: int,
+    measure: Measure,
+    rows: Sequence[QueryRow],
+    settings: EvalSettings,
+) -> _Judged:
+    """Choose the queries that are shown in detail, and read the runs, whose `paths` are by name."""
+    groups = groups_in_detail(rows, settings.report_ids, settings.report_queries, str(measure))
+    shown_rows = [row for group in groups for row in group.rows]
+    profiles = list(_profiles(paths, grades, level, shown_rows, settings))
+    details = {}
+    for row in shown_rows:
+        details[row.qid] = _query_details(row, profiles, grades[row.qid], level, measure, settings)
+    return _Judged(groups, profiles, details)
 
 
 def _relevant_counts(grades: Grades, level: int) -> dict[str, int]:
