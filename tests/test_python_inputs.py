@@ -133,7 +133,7 @@ def test_the_rest_is_rejected_everywhere(model, name, tmp_path, tiny):
         {"q1": {"d1": float("nan")}},
         {"q1": {"d1": "high"}},
         {"q1": {"d1": None}},
-        {"q1": ["d1"]},
+        {"q1": "d1"},
         {"q 1": {"d1": 1.0}},
         [{"qid": "q1", "docid": "d1"}],
         pd.DataFrame({"qid": ["q1"], "score": [1.0]}),
@@ -157,6 +157,13 @@ def test_wrong_runs_and_qrels_are_rejected(wrong):
     with pytest.raises(DenserkError, match="whole number"):
         denserk.evaluate(run, {"q1": {"d1": 0.5}})
     assert denserk.evaluate(run, {"q1": {"d1": 1.0}}, "RR@10") == {"RR@10": 1.0}
+
+
+@pytest.mark.parametrize("relevant", [["d1", "d3"], {"d1", "d3"}, ("d3", "d1", "d1")])
+def test_qrels_may_list_the_relevant_passages_of_a_query(relevant):
+    run = {"q1": {"d2": 3.0, "d1": 2.0}, "q2": {"d1": 1.0}}
+    qrels = {"q1": relevant, "q2": {"d1": 1}}
+    assert denserk.evaluate(run, qrels, "RR@10 R@10") == {"RR@10": 0.75, "R@10": 0.75}
 
 
 def test_runs_to_fuse_are_a_list():

@@ -170,15 +170,26 @@ def read_run_of(run: Any, what: str) -> dict[str, dict[str, float]]:
 
 
 def read_grades(qrels: Any, what: str) -> dict[str, dict[str, int]]:
-    """Return qrels, a path or an object, as query -> passage -> grade."""
+    """Return qrels, a path or an object, as query -> passage -> grade.
+
+    A query with a list of passages in place of grades has these passages with grade 1.
+    """
     if is_path(qrels):
         return read_qrels_map(str(qrels))
+    if isinstance(qrels, Mapping):
+        qrels = {qid: _grades_of_list(judged) for qid, judged in qrels.items()}
     grades: dict[str, dict[str, int]] = {}
     for qid, scores in read_scores(qrels, what).items():
         grades[qid] = {docid: grade(score, qid) for docid, score in scores.items()}
     if not any(grades.values()):
         raise UsageError(f"{what}: found no judgment; expected at least one")
     return grades
+
+
+def _grades_of_list(judged: Any) -> Any:
+    """Return the passages of a list with grade 1; anything else as it is."""
+    is_list = isinstance(judged, list | tuple | set | frozenset)
+    return dict.fromkeys(judged, 1) if is_list else judged
 
 
 def read_qrels_of(qrels: Any, what: str) -> list[Qrel]:

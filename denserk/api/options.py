@@ -834,7 +834,7 @@ class GenerateOptions(ShardOptions, ResumeOptions, CorpusOptions, ComputeOptions
     """Sequence-to-sequence model (T5, mT5, BART) that generates queries (doc2query). [default:
     None]"""
     queries_from: Sequence[Literal["title", "heading", "span", "cloze"]]
-    """Queries copied from the passage, without a model: of title, heading, span, cloze.
+    """Copy queries from the passage, without a model: from title, heading, span, cloze.
     [default: []]"""
     num_queries: int
     """Queries per passage, by the model (duplicates included) and of each of queries_from.
@@ -874,7 +874,7 @@ class GenerateOptions(ShardOptions, ResumeOptions, CorpusOptions, ComputeOptions
     allow_pickle: bool
     """Also load weights from pytorch_model.bin; no code in it is executed. [default: False]"""
     seed: int
-    """Random seed; each block of passages uses the seed and its block number. [default: 42]"""
+    """Random seed; a model draws by it and the number of the block of passages. [default: 42]"""
     block_size: int
     """Passages per block; resume repeats an unfinished block. [default: 1024]"""
 
