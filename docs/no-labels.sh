@@ -66,7 +66,7 @@ make() {  # SYSTEM [ARGUMENT...]: its run, unless it is there
 use() {  # COLLECTION
   collection=$1 at=$runs/$1 corpus=$(echo "$data/$1"/corpus*) topics=$(echo "$data/$1"/queries*) qrels=$data/$1/qrels/test.tsv
   ways="title span cloze" all=title,span,cloze
-  [ "$collection" != fairytaleqa ] || ways=cloze all=span,cloze  # its titles are those of whole stories
+  [ "$collection" != fairytaleqa ] || ways="span cloze" all=span,cloze  # its titles are those of whole stories
   mkdir -p "$at"
 }
 
