@@ -211,6 +211,7 @@ for line, language, code in BLOCKS:
     for name in [each for each in made if re.search(rf"--output {each}/?(\\s|$)", code)]:
         made.remove(name)
         shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink()
+        shutil.rmtree(f"{name}.training", ignore_errors=True)
     sys.stdout.flush()
     if status := subprocess.run(["bash", "-xeuo", "pipefail", "-c", code]).returncode:
         sys.exit(f"{PAGE}: exit status {status} in the block at line {line}")
