@@ -95,3 +95,13 @@ def best_first(hits: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
     [('d1', 2.0), ('d9', 1.0), ('d10', 1.0)]
     """
     return sorted(hits, key=lambda hit: (hit[1], hit[0]), reverse=True)
+
+
+def document_of(passage_id: str, delimiter: str) -> str:
+    """Return the id of a passage's document.
+
+    >>> document_of("d1#0", "#"), document_of("d2", "#")
+    ('d1', 'd2')
+    """
+    document, _, _ = passage_id.partition(delimiter)
+    return document

@@ -51,8 +51,8 @@ def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: Comput
     from denserk.tasks.generate import generate as task
 
     result = task(settings, corpus, compute)
-    made = f"{result.queries:,} queries, {result.continuations:,} continuations"
-    done = f"{result.generated:,} processed in this run ({made}; {result.empty:,} without text)"
+    texts = f"{result.queries:,} queries, {result.continuations:,} continuations"
+    work = f"{result.generated:,} processed in this run ({texts}; {result.empty:,} without text)"
     speed = f"{result.generated / (result.seconds or 1):,.1f} per second"
-    logger.info(f"{settings.output}: {result.count:,} passages; {done}, {speed}")
+    logger.info(f"{settings.output}: {result.count:,} passages; {work}, {speed}")
     return result

@@ -222,7 +222,10 @@ def _excerpt(text: str, terms: set[str], spans_of: SpansOf) -> str:
     'the moon rises'
     """
     parts = wrap(text, EXCERPT) or [""]
-    counts = [len(terms.intersection(span.form for span in spans_of(part))) for part in parts]
+    counts = []
+    for part in parts:
+        forms = {span.form for span in spans_of(part)}
+        counts.append(len(terms & forms))
     best = counts.index(max(counts))
     before = "… " if best > 0 else ""
     after = " …" if best < len(parts) - 1 else ""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from denserk.config.formats import QuerySource
 from denserk.data.sentences import sentence_spans
 from denserk.data.splitting import Span, word_spans
+from denserk.io.files import with_single_spaces
 from denserk.records import GeneratedQuery, Passage
 
 # Contriever, "Unsupervised Dense Information Retrieval with Contrastive Learning" (2022): lengths
@@ -75,7 +76,7 @@ def title_queries(passage: Passage) -> list[GeneratedQuery]:
     >>> [(query.text, query.positive) for query in title_queries(passage)]
     [('The moon', 'It rises at night.')]
     """
-    title = one_line(passage.title)
+    title = with_single_spaces(passage.title)
     first, rest = _first_sentence(passage.text)
     if not title or not first:
         return []
@@ -136,7 +137,7 @@ def _headings(text: str) -> Iterator[tuple[int, str, Span]]:
         elif marks is not None and marks["marks"].startswith(fence):
             fence = ""
         elif heading is not None and not fence:
-            yield len(heading["marks"]), one_line(heading["text"]), (start, end)
+            yield len(heading["marks"]), with_single_spaces(heading["text"]), (start, end)
         start = end
 
 
@@ -150,7 +151,7 @@ def span_queries(passage: Passage, count: int, random: Random) -> list[Generated
         return []
     queries = []
     for _ in range(count):
-        query = one_line(_crop(passage.text, words, random))
+        query = with_single_spaces(_crop(passage.text, words, random))
         positive = _crop(passage.text, words, random)
         queries.append(GeneratedQuery(query, QuerySource.SPAN, positive))
     return queries
@@ -191,14 +192,14 @@ def cloze_queries(
 def _cloze_query(passage: Passage, sentence_span: Span) -> GeneratedQuery | None:
     """Return a sentence as a query for the rest of its passage; None if it is not fit for it."""
     start, end = sentence_span
-    sentence = one_line(passage.text[start:end])
-    title = one_line(passage.title)
+    sentence = with_single_spaces(passage.text[start:end])
+    title = with_single_spaces(passage.title)
     if len(sentence) < CLOZE_CHARACTERS or are_near_equal(title, sentence):
         return None
     before = passage.text[:start].rstrip()
     after = passage.text[end:].lstrip()
     rest = f"{before} {after}".strip()
-    if not rest or sentence in one_line(rest) or sentence in title:
+    if not rest or sentence in with_single_spaces(rest) or sentence in title:
         return None
     return GeneratedQuery(sentence, QuerySource.CLOZE, rest)
 
@@ -215,8 +216,3 @@ def are_near_equal(first: str, second: str) -> bool:
         return first.strip() == second.strip()
     matcher = SequenceMatcher(None, first_words, second_words, autojunk=False)
     return matcher.ratio() >= NEAR_EQUAL
-
-
-def one_line(text: str) -> str:
-    """Return a text with a space for each stretch of white space, so that columns can hold it."""
-    return " ".join(text.split())

@@ -2,15 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-
-def document_of(passage_id: str, delimiter: str) -> str:
-    """Return the id of a passage's document.
-
-    >>> document_of("d1#0", "#"), document_of("d2", "#")
-    ('d1', 'd2')
-    """
-    document, _, _ = passage_id.partition(delimiter)
-    return document
+from denserk.records import document_of
 
 
 def passages_of_documents(

@@ -4,9 +4,8 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from denserk.data.judged_documents import document_of
 from denserk.errors import InputError
-from denserk.records import Passage
+from denserk.records import Passage, document_of
 
 WORD = re.compile(r"\S+")
 

@@ -34,7 +34,7 @@ from denserk.evaluation.results import EvaluationResult, Grades, Run, RunResult
 from denserk.io.files import STREAM, some
 from denserk.io.runs import RankedList, read_run, read_run_scores
 from denserk.io.topics import grades_by_query, read_qrels, read_qrels_map
-from denserk.records import Qrel
+from denserk.records import Qrel, document_of
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
             f"in the run: {some(run.missing)}; {effect}",
         )
     if run.passage is not None:
-        document = run.passage.partition("#")[0]
+        document = document_of(run.passage, "#")
         yield (
             logging.WARNING,
             f"{run.name}: no hit is judged: hits are passages such as {run.passage!r}, judgments "
@@ -284,7 +284,7 @@ class Evaluator:
             for docid in hits:
                 if docid in judged:
                     return None
-                if passage is None and docid.partition("#")[0] in judged:
+                if passage is None and document_of(docid, "#") in judged:
                     passage = docid
         return passage
 

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import Prf, RankingSettings, SearchSettings, Ties
-from denserk.data.judged_documents import document_of
 from denserk.errors import InputError, NotFiniteError, UsageError
-from denserk.records import best_first
+from denserk.records import best_first, document_of
 
 logger = logging.getLogger(__name__)
 

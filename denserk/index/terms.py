@@ -113,17 +113,24 @@ class EnglishAnalyzer:
 
     def __call__(self, text: str) -> list[str]:
         """Return the terms of a text, in order."""
-        terms, found = self._terms, []
         lowered = text.lower()
-        for word in (ASCII_TERM if lowered.isascii() else TERM).findall(lowered):
-            term = terms.get(word)
+        pattern = ASCII_TERM if lowered.isascii() else TERM
+        term_by_word = self._terms
+        terms = []
+        for word in pattern.findall(lowered):
+            term = term_by_word.get(word)
             if term is None:
-                bare = POSSESSIVE.sub("", word)
-                is_stop = bare in self._stop or not bare.strip("_")
-                term = terms[word] = "" if is_stop else self._stem(bare)
+                term = self._term(word)
+                term_by_word[word] = term
             if term:
-                found.append(term)
-        return found
+                terms.append(term)
+        return terms
+
+    def _term(self, word: str) -> str:
+        """Return the term of a word; "" for a stop word."""
+        bare = POSSESSIVE.sub("", word)
+        is_stop_word = bare in self._stop or not bare.strip("_")
+        return "" if is_stop_word else self._stem(bare)
 
 
 class WordAnalyzer:
@@ -141,15 +148,15 @@ class WordAnalyzer:
         """Return the terms of a text, in order."""
         lowered = self._lower(normalized(text))
         pattern = ASCII_TERM if lowered.isascii() else TERM
-        found = []
+        terms = []
         for word in pattern.findall(lowered):
             term = self._terms.get(word)
             if term is None:
                 term = self._term(word)
                 self._terms[word] = term
             if term:
-                found.append(term)
-        return found
+                terms.append(term)
+        return terms
 
     def _term(self, word: str) -> str:
         """Return the term of a word; "" for a stop word."""
@@ -174,13 +181,13 @@ class BigramAnalyzer:
         lowered = normalized(text).lower()
         if lowered.isascii():
             return [word for word in ASCII_TERM.findall(lowered) if self._is_term(word)]
-        found: list[str] = []
+        terms: list[str] = []
         for run, word in RUN_OR_WORD.findall(lowered):
             if run:
-                found += bigrams(run)
+                terms += bigrams(run)
             elif self._is_term(word):
-                found.append(word)
-        return found
+                terms.append(word)
+        return terms
 
     def _is_term(self, word: str) -> bool:
         """Return whether a word is no stop word, and not of underscores alone."""

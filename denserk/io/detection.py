@@ -279,11 +279,17 @@ def has_texts_by_id(head: FileHead) -> bool:
     start = OBJECT_OF_TEXTS.match(head.data)
     if start is None or not is_one_object(head):
         return False
-    keys = head.keys or {start[1].decode("utf-8", "replace")}
-    if not all(isinstance(value, str | dict) for value in (head.record or {}).values()):
+    values = (head.record or {}).values()
+    if not all(isinstance(value, str | dict) for value in values):
         return False
-    has_digit = any(any(map(str.isdigit, key)) for key in keys)
-    return has_digit and not any(map(_is_field, keys))
+    first_key = start[1].decode("utf-8", "replace")
+    keys = head.keys or {first_key}
+    return any(map(_has_digit, keys)) and not any(map(_is_field, keys))
+
+
+def _has_digit(name: str) -> bool:
+    """Return whether a key has a digit, as ids have."""
+    return any(map(str.isdigit, name))
 
 
 def _is_field(name: str) -> bool:

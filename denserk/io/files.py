@@ -387,6 +387,11 @@ def one_line(text: str) -> str:
     return re.sub(r"\r\n|[\t\n\r]", " ", text)
 
 
+def with_single_spaces(text: str) -> str:
+    """Return a text with one space for each stretch of white space, and none around it."""
+    return " ".join(text.split())
+
+
 def quote(field: str) -> str:
     """Quote a column that would otherwise be read as a quoted one."""
     return '"' + field.replace('"', '""') + '"' if field.startswith('"') else field

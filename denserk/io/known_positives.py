@@ -7,6 +7,7 @@ copies. Texts are equal if only their white space differs; case and punctuation 
 import logging
 from collections.abc import Iterable, Iterator
 
+from denserk.io.files import with_single_spaces
 from denserk.records import Candidate, TrainingExample
 
 logger = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ def text_key(*fields: str) -> tuple[str, ...] | None:
     >>> text_key("Moon", "it  rises\tat night ") == text_key("Moon", "it rises at night")
     True
     """
-    key = tuple(" ".join(field.split()) for field in fields)
+    key = tuple(map(with_single_spaces, fields))
     return key if any(key) else None
 
 

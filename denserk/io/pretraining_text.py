@@ -52,34 +52,65 @@ def read_documents(
     are read. JSON lines may also have spans, {"spans": ["...", ...]}, or token ids: {"text": [ids],
     "queries": [[ids]], "next": [[ids]]} or {"spans": [[ids], ...]}.
     """
-    folder, files = Path(source), [source]
-    if (folder / TOKENS).is_file():
-        files = [str(folder / TOKENS)]
-    elif folder.is_dir() and not is_table(folder, "corpus"):
-        present = table_files(folder, (*ENDINGS, TEXT_ENDING))
-        files = [str(file) for file in present] or [source]
-    for file in files:
+    for file in _files_of(source):
         is_file = Path(file).is_file()
-        is_text = is_file and file.removesuffix(".gz").endswith(TEXT_ENDING)
-        if is_text or (file == STREAM and raw_text is not None):
-            ends, lines = raw_text, (line for _, line in read_text_lines(file))
-            if ends is None:  # without empty lines, each line is a document
-                with open_ahead(file) as (head, _):
-                    head = head.strip().replace(b"\r\n", b"\n")
-                ends = RawText.PARAGRAPHS if b"\n\n" in head else RawText.LINES
-                logger.info(f"{display_name(file)}: plain text, documents are {ends}")
-            texts = (text for text in lines if text.strip())
-            if ends is RawText.PARAGRAPHS:
-                groups = groupby(lines, key=lambda line: bool(line.strip()))
-                texts = ("\n".join(group) for text, group in groups if text)
-            for number, text in enumerate(texts):
-                yield Document(str(number), "", (text,))
-        elif is_file and (key := _listed_key(file)):
-            yield from _read_records(file, key)
+        is_text_file = is_file and file.removesuffix(".gz").endswith(TEXT_ENDING)
+        is_text_stream = file == STREAM and raw_text is not None
+        if is_text_file or is_text_stream:
+            yield from _text_documents(file, raw_text)
+            continue
+        list_key = _listed_key(file) if is_file else None
+        if list_key is not None:
+            yield from _read_records(file, list_key)
         else:
             for passage in read_passages(file, corpus_settings, fields):
-                parts = tuple(part for name in fields if (part := passage.field(name).strip()))
-                yield Document(passage.docid, passage.title.strip(), parts)
+                yield _document_of_passage(passage, fields)
+
+
+def _files_of(source: str) -> list[str]:
+    """Return the files of a folder that are read one by one, or else the source itself."""
+    folder = Path(source)
+    if (folder / TOKENS).is_file():
+        return [str(folder / TOKENS)]
+    if folder.is_dir() and not is_table(folder, "corpus"):
+        paths = table_files(folder, (*ENDINGS, TEXT_ENDING))
+        return [str(path) for path in paths] or [source]
+    return [source]
+
+
+def _text_documents(file: str, raw_text: RawText | None) -> Iterator[Document]:
+    """Yield the documents of plain text, whose ids are numbers from 0."""
+    end_of_document = raw_text or _detected_end(file)
+    lines = (line for _, line in read_text_lines(file))
+    if end_of_document is RawText.PARAGRAPHS:
+        texts = _paragraphs(lines)
+    else:
+        texts = (line for line in lines if line.strip())
+    for number, text in enumerate(texts):
+        yield Document(str(number), "", (text,))
+
+
+def _detected_end(file: str) -> RawText:
+    """Return where a document of plain text ends: without empty lines, each line is one."""
+    with open_ahead(file) as (head, _):
+        text = head.strip().replace(b"\r\n", b"\n")
+    end_of_document = RawText.PARAGRAPHS if b"\n\n" in text else RawText.LINES
+    logger.info(f"{display_name(file)}: plain text, documents are {end_of_document}")
+    return end_of_document
+
+
+def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the texts between empty lines."""
+    for has_text, group in groupby(lines, key=lambda line: bool(line.strip())):
+        if has_text:
+            yield "\n".join(group)
+
+
+def _document_of_passage(passage: Passage, fields: Sequence[str]) -> Document:
+    """Return a passage as a document of its fields, without those that are empty."""
+    texts = (passage.field(name).strip() for name in fields)
+    parts = tuple(filter(None, texts))
+    return Document(passage.docid, passage.title.strip(), parts)
 
 
 def _listed_key(file: str) -> str | None:

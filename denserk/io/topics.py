@@ -229,15 +229,17 @@ class _TopicsFile(NamedTuple):
         """Return the records of the file, of whichever format it is."""
         if self.format is None and detection.has_generated_queries(self.head):
             raise unread_files.generated_queries_error(self.path, Table.QUERIES)
-        if self.format is None and detection.is_trec_topics(self.head):
+        if self._is(TopicsFormat.TREC, detection.is_trec_topics):
             return self._topics()
-        if self.format is TopicsFormat.TREC:
-            return self._topics()
-        if self.format is TopicsFormat.CLICKS or (
-            self.format is None and detection.has_clicks_header(self.head)
-        ):
+        if self._is(TopicsFormat.CLICKS, detection.has_clicks_header):
             return self._clicked_queries()
         return self.columns() if self.has_columns else self.json_records()
+
+    def _is(self, topics_format: TopicsFormat, looks_so: Callable[[FileHead], bool]) -> bool:
+        """Return whether the file is of a format: that is given, or else it looks so."""
+        if self.format is None:
+            return looks_so(self.head)
+        return self.format is topics_format
 
     def _clicked_queries(self) -> _Rows:
         """Return the records of the queries of a click log."""

@@ -101,5 +101,5 @@ def plain_text(markup: str) -> str:
     'The moon\nrises'
     """
     text = html.unescape(TAG.sub(" ", markup))
-    lines = [" ".join(line.split()) for line in text.splitlines()]
+    lines = [files.with_single_spaces(line) for line in text.splitlines()]
     return "\n".join(filter(None, lines))

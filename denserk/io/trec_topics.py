@@ -5,7 +5,7 @@ query, question, summary, ... The query is the title by default, else the query 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 from xml.sax.saxutils import unescape
@@ -66,18 +66,31 @@ def _record(
     fields: Mapping[str, str], path: str | Path, line: int | None, needs_query: bool
 ) -> dict[str, str]:
     """Return the record of a topic, whose query is one of its fields."""
-    number = next((fields[name] for name in NUMBER_FIELDS if fields.get(name)), None)
     texts = {name: text for name, text in fields.items() if name not in NUMBER_FIELDS}
     names = ", ".join(texts) or "nothing"
-    if number is None:
+    number_field = _first_filled(fields, NUMBER_FIELDS)
+    if number_field is None:
         raise InputError(path, line, f"a topic without a number ({names})", EXPECTED)
-    query_field = next((name for name in QUERY_FIELDS if texts.get(name)), None)
-    if query_field is None and needs_query:
+    number = fields[number_field]
+    query_field = _first_filled(texts, QUERY_FIELDS)
+    query = ""
+    if query_field is not None:
+        query = texts.pop(query_field)
+    elif needs_query:
         found = f"topic {number} with {names}, and without title, query and question"
-        hint = f"name fields of it: --set topics-field={','.join(texts)}" if texts else None
+        hint = None
+        if texts:
+            hint = f"name fields of it: --set topics-field={','.join(texts)}"
         raise InputError(path, line, found, EXPECTED, hint)
-    query = texts.pop(query_field) if query_field is not None else ""
     return {**texts, "id": number, "text": query}
+
+
+def _first_filled(fields: Mapping[str, str], names: Iterable[str]) -> str | None:
+    """Return the first of some fields that has a text."""
+    for name in names:
+        if fields.get(name):
+            return name
+    return None
 
 
 def _decoded(data: bytes, path: str | Path) -> str:
@@ -141,7 +154,7 @@ def _tagged_topics(text: str, path: str | Path) -> Iterator[Topic]:
 
 def _add_text(fields: dict[str, str], name: str, text: str) -> None:
     """Add a text to a field, on one line and without the label that old topics repeat."""
-    one_line = " ".join(text.split())
+    one_line = files.with_single_spaces(text)
     label = LABELS.get(name)
     if label is not None and name not in fields:
         one_line = re.sub(rf"^(?:{label})\s*:\s*", "", one_line, flags=re.IGNORECASE)

@@ -11,9 +11,9 @@ from denserk.data.copied_queries import (
     copied_queries,
     heading_queries,
     markdown_sections,
-    one_line,
     title_queries,
 )
+from denserk.io.files import with_single_spaces
 from denserk.records import GeneratedQuery, Passage
 
 ALL = tuple(QuerySource)
@@ -180,12 +180,12 @@ TEXTS = st.lists(
 @given(TEXTS, TEXTS, st.integers(1, 4), st.integers(0, 9))
 def test_what_was_copied_is_not_in_the_positive(title, text, count, seed):
     for query in copied_queries(Passage("d1", text, title), ALL, count, seed, 0.0):
-        assert query.text == one_line(query.text) != ""
+        assert query.text == with_single_spaces(query.text) != ""
         if query.source == QuerySource.CLOZE:
             assert query.positive is not None
-            assert query.text not in one_line(f"{title} {query.positive}")
+            assert query.text not in with_single_spaces(f"{title} {query.positive}")
             assert len(query.text) >= CLOZE_CHARACTERS
         elif query.positive is not None:
             assert query.positive.strip()
             words = re.findall(r"\S+", query.positive)
-            assert " ".join(words) in one_line(text)
+            assert " ".join(words) in with_single_spaces(text)
