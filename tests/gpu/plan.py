@@ -10,6 +10,7 @@ from tests.gpu.correct_resuming import resume
 from tests.gpu.correct_search import exact_search
 from tests.gpu.environment import environment
 from tests.gpu.gpu_tests import gpu_tests
+from tests.gpu.heads import heads
 from tests.gpu.real_training import real_training
 from tests.gpu.sections import Section
 from tests.gpu.speed_encoding import encode_command, encode_speed
@@ -32,4 +33,5 @@ SECTIONS = (
     Section("gpu-tests", gpu_tests, 120),
     Section("extras", extras, 80),
     Section("processes", processes, 150),
+    Section("heads", heads, 330),
 )
