@@ -156,7 +156,7 @@ def fine_tuned_rows(
         "max_steps": setup.choose(300, 2),
         "lr": 5e-5,
         "temperature": 1.0,
-        "normalize": False,
+        "l2_norm": False,
         "seed": seed,
         "mask_false_negatives": True,
         "passage_max_length": passage_length(setup),
