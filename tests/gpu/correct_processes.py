@@ -108,7 +108,8 @@ def training_commands(setup: Setup) -> dict[str, list[str]]:
     corpus = write_corpus(setup, "shared-text", training_collection(setup).passages[:60])
     pretrain = ["pretrain", "--objective", "cocondenser", "--corpus", corpus, *common]
     pretrain += ["--max-length", "32"]
-    cached = ["--representation", "mlr", "--grad-cache", "--q-chunk", "2", "--p-chunk", "2"]
+    cached = ["--representation", "mlr", "--grad-cache"]
+    cached += ["--set", "q-chunk=2", "--set", "p-chunk=2"]
     commands = {
         "finetune agg": [*finetune, "--representation", "agg"],
         "finetune mlr, gradient cache": [*finetune, *cached],
