@@ -99,6 +99,15 @@ class Interrupted(BaseException):
         self.signum = signum
         self.kept = ""  # files and folders from which --resume can continue
 
+    @classmethod
+    def raise_received(cls) -> None:
+        """Raise the signal that was received, if any.
+
+        For those who catch a library's error and go on: it may be the signal in disguise.
+        """
+        if cls.received is not None:
+            raise cls.received
+
 
 def lack_of_memory(error: BaseException) -> str:
     """Return torch's message if it reports that a GPU or the machine has no memory, else "".

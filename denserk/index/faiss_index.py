@@ -29,6 +29,7 @@ from denserk.config.retrieval import IndexSettings, IndexType, Metric, SearchSet
 from denserk.errors import (
     DenserkError,
     InputError,
+    Interrupted,
     MismatchError,
     NotFiniteError,
     OutputError,
@@ -127,6 +128,7 @@ def on_gpu(index: Any, device: str, *, cpu_option: str) -> Any:
     try:
         return faiss.index_cpu_to_gpu(_gpu_resources(), number, index)
     except RuntimeError:
+        Interrupted.raise_received()
         logger.info("faiss has no GPU version of this index: it stays on the CPU")
         return None
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from denserk.config.encoding import ComputeSettings, Dtype, DtypeChoice
-from denserk.errors import DenserkError, ModelError, UsageError, lack_of_memory
+from denserk.errors import DenserkError, Interrupted, ModelError, UsageError, lack_of_memory
 from denserk.extras import require
 from denserk.io.durability import flush_names, flush_tree
 from denserk.io.files import temporary_beside
@@ -469,6 +469,7 @@ def compile_module(module: nn.Module, example: tuple[Tensor, ...], dtype: torch.
             compiled = Compiled(model, dtype)
             found = compiled(*example)
         except (RuntimeError, TypeError, ValueError) as error:
+            Interrupted.raise_received()  # conversion calls Python, where signals are raised
             reason = str(error).strip().partition("\n")[0] or repr(error)
             raise ModelError(f"OpenVINO cannot convert this model: {reason}", hint) from error
     pairs = zip(found, expected, strict=True)

@@ -1,4 +1,5 @@
 import itertools
+import signal
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from denserk.config.encoding import Backend, ComputeSettings, DtypeChoice
-from denserk.errors import MissingExtraError, ModelError, UsageError
+from denserk.errors import Interrupted, MissingExtraError, ModelError, UsageError
 from denserk.models.devices import certify, compile_module
 from denserk.models.text_encoder import TextEncoder
 from tests.models.test_text_encoder import PASSAGES
@@ -104,3 +105,24 @@ signal.raise_signal(signal.SIGTERM)
 def test_a_signal_is_handled_after_models_are_gone():
     done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
+
+
+class _Interrupted(nn.Module):
+    """A module whose conversion is interrupted by a signal, as any code may be."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, values):
+        self.calls += 1
+        if self.calls > 1:  # the first call computes what is expected
+            Interrupted.received = Interrupted(signal.SIGTERM)
+            raise Interrupted.received
+        return (values * 2.0,)
+
+
+def test_a_signal_during_conversion_ends_the_command(monkeypatch):
+    monkeypatch.setattr(Interrupted, "received", None)
+    with pytest.raises(Interrupted):
+        compile_module(_Interrupted(), (torch.ones(2, 3),), torch.float32)
