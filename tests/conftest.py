@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from denserk.config.encoding import Dtype
 from denserk.reporting import set_display
 from tests.support.environment import set_up_variables
 from tests.support.toy import VOCABULARY, write_toy
@@ -39,6 +40,19 @@ def _messages(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
     set_display(None)
+
+
+@pytest.fixture(autouse=True)
+def _same_precision_on_all_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encode in float32 by default, whatever the CPU multiplies; see `cpu_with_bfloat16`."""
+    monkeypatch.setattr("denserk.config.encoding.TRIED_ON_CPU", Dtype.FLOAT32)
+
+
+@pytest.fixture
+def cpu_with_bfloat16(monkeypatch: pytest.MonkeyPatch, _same_precision_on_all_cpus: None) -> None:
+    """A CPU that multiplies bfloat16, as `--dtype auto` takes it for; torch may emulate it."""
+    monkeypatch.setattr("denserk.config.encoding.TRIED_ON_CPU", Dtype.BFLOAT16)
+    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: True)
 
 
 @pytest.fixture

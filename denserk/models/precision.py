@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from denserk.config.encoding import DtypeChoice
+from denserk.config import encoding
+from denserk.config.encoding import Dtype, DtypeChoice
 from denserk.models import devices
 from denserk.models.backbone import STATIC
 
@@ -57,7 +58,7 @@ def is_bfloat16_tried(choice: DtypeChoice, device: torch.device, backbone: str) 
     """
     if choice is not DtypeChoice.AUTO or device.type != "cpu" or backbone == STATIC:
         return False
-    return devices.has_bfloat16()
+    return encoding.TRIED_ON_CPU is Dtype.BFLOAT16 and devices.has_bfloat16()
 
 
 @cache
