@@ -175,22 +175,13 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 
 @cache
-def _processor_flags() -> frozenset[str]:
-    """Return the words of Linux's description of the processor; none on other systems."""
-    try:
-        return frozenset(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        return frozenset()
-
-
 def has_bfloat16() -> bool:
     """Return True if the CPU has instructions for bfloat16 products."""
-    return not _processor_flags().isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})
-
-
-def has_amx() -> bool:
-    """Return True if the CPU multiplies tiles of matrices in bfloat16 (AMX)."""
-    return "amx_bf16" in _processor_flags()
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)
 
 
 @contextmanager

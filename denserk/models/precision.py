@@ -10,6 +10,7 @@ is an input then decide alike, and standard input is not read ahead.
 
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +60,15 @@ def is_bfloat16_tried(choice: DtypeChoice, device: torch.device, backbone: str) 
     if choice is not DtypeChoice.AUTO or device.type != "cpu" or backbone == STATIC:
         return False
     return encoding.TRIED_ON_CPU is Dtype.BFLOAT16 and devices.has_bfloat16()
+
+
+@cache
+def has_amx() -> bool:
+    """Return True if the CPU multiplies tiles of matrices in bfloat16 (AMX)."""
+    try:
+        return "amx_bf16" in Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
 
 
 @cache

@@ -392,10 +392,10 @@ def test_attention_is_read_in_float32_on_a_cpu(folder, once):
 
 
 def test_int8_is_of_a_model_in_float32(cpu_with_bfloat16, monkeypatch, caplog):
-    monkeypatch.setattr("denserk.models.devices.has_amx", lambda: False)
+    monkeypatch.setattr("denserk.models.precision.has_amx", lambda: False)
     assert in_float32_for_int8(ComputeSettings()).dtype is DtypeChoice.FLOAT32
     assert caplog.messages == []
-    monkeypatch.setattr("denserk.models.devices.has_amx", lambda: True)
+    monkeypatch.setattr("denserk.models.precision.has_amx", lambda: True)
     in_bfloat16 = ComputeSettings(dtype=DtypeChoice.BFLOAT16)
     assert in_float32_for_int8(in_bfloat16) == in_bfloat16
     assert caplog.messages == [
