@@ -53,7 +53,7 @@ trained() {  # SYSTEM OPTION...: fine-tunes MiniLM for 48 steps, encodes, search
   [ -e "$at/$name.model/model.safetensors" ] ||
     denserk finetune --model "$minilm" --train-data "$at/train.jsonl" --batch-size 32 --group-size 2 --max-steps 48 --bf16 \
       --query-max-length 32 --passage-max-length 96 "$@" --output "$at/$name.model"
-  denserk encode --model "$at/$name.model" --corpus "$corpus" --passage-max-length 256 --output "$at/$name"
+  denserk encode --model "$at/$name.model" --corpus "$corpus" --passage-max-length 256 --dtype float32 --output "$at/$name"
   find_hits "$at/$name" "$at/$name.trec"
 }
 
@@ -63,7 +63,7 @@ bm25() {
 }
 
 minilm() {
-  denserk encode --model "$minilm" --corpus "$corpus" --output "$at/minilm"
+  denserk encode --model "$minilm" --corpus "$corpus" --dtype float32 --output "$at/minilm"
   find_hits "$at/minilm" "$at/minilm.trec"
 }
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from denserk.config import encoding
+from denserk.config.encoding import Dtype
 from denserk.reporting import set_display
 from tests.support.environment import set_up_variables
 from tests.support.toy import VOCABULARY, write_toy
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 set_up_variables()
 # Compiling a tiny model takes longer than the test: only `openvino` and subprocesses do.
 sys.modules["openvino"] = None  # type: ignore[assignment]
+# `--dtype auto` encodes in float32 on every CPU, but for `cpu_with_bfloat16` and in subprocesses.
+encoding.TRIED_ON_CPU = Dtype.FLOAT32
 
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 settings.load_profile("house")
@@ -39,6 +43,13 @@ def _messages(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
     set_display(None)
+
+
+@pytest.fixture
+def cpu_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU that multiplies bfloat16, as `--dtype auto` sees it; torch may emulate it."""
+    monkeypatch.setattr(encoding, "TRIED_ON_CPU", Dtype.BFLOAT16)
+    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: True)
 
 
 @pytest.fixture

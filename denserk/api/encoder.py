@@ -11,7 +11,7 @@ import numpy as np
 from denserk.api.inputs import Texts, TextsLike, Vectors, is_path, path_text, stored_inputs
 from denserk.api.options import EncodeOptions, EncoderOptions, EncodeToOptions, PathName
 from denserk.api.signatures import ENCODE, ENCODE_TO, ENCODER, documented, model_options
-from denserk.config.encoding import EncodeSettings
+from denserk.config.encoding import DtypeChoice, EncodeSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import NOTHING, build
 from denserk.config.retrieval import Metric
@@ -83,8 +83,11 @@ class Encoder:
         return f"<Encoder {self.name}: {self.dimension:,} dimensions, {self.metric}, {state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (type(self), self._source, dict(self._options), self.text_encoder.fingerprint)
-        return _load_again, state
+        encoder = self.text_encoder
+        options = dict(self._options)
+        if encoder.certificate is not None:  # another processor might choose another precision
+            options["dtype"] = DtypeChoice(encoder.dtype)
+        return _load_again, (type(self), self._source, options, encoder.fingerprint)
 
     def __enter__(self) -> Self:
         self._refuse_closed()

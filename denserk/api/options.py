@@ -117,8 +117,9 @@ class ComputeOptions(DeviceOptions, PrecisionOptions, total=False):
     """How a model computes."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
-    """Precision of the computation; auto is bfloat16 on a GPU that has it, and float32 elsewhere.
-    Search follows the index. float16 needs a GPU. [default: 'auto']"""
+    """Precision of the computation; auto is bfloat16 on a GPU that has it, for embeddings also on a
+    CPU that has it, and float32 elsewhere. Search follows the index. float16 needs a GPU. [default:
+    'auto']"""
     batch_tokens: int | None
     """Tokens per batch, padding included. [default: GPU: 32768, in float32 8192, as measured on an
     NVIDIA H100; CPU: 2048, to generate 8192]"""

@@ -22,6 +22,8 @@ from denserk.config.encoding import (
     PACKAGED,
     PUBLISHED,
     ComputeSettings,
+    Dtype,
+    DtypeChoice,
     ModelOptions,
     PackagedModel,
     default_batch_tokens,
@@ -321,12 +323,17 @@ def _machine(fixes: list[str]) -> Facts:
 def _encoding_defaults(device: "torch.device") -> str:
     """Return how `denserk encode` computes on a device without options."""
     from denserk.models import devices
+    from denserk.models.precision import is_bfloat16_tried
 
     dtype = devices.automatic_dtype(device)
     batch_tokens = default_batch_tokens(device.type, dtype)
     workers = devices.default_workers(device)
     threads = f"{workers} threads tokenise" if workers > 1 else "1 thread tokenises"
-    return f"{dtype} on {device}, batches of {batch_tokens:,} tokens, {threads}"
+    if is_bfloat16_tried(DtypeChoice.AUTO, device, backbone=""):
+        precision = f"{Dtype.BFLOAT16} (or {dtype}, where vectors would differ)"
+    else:
+        precision = dtype.value
+    return f"{precision} on {device}, batches of {batch_tokens:,} tokens, {threads}"
 
 
 def _cpu_info() -> dict[str, str]:

@@ -102,6 +102,8 @@ SMALLER_AGG = "train with a smaller --agg-dim and --cls-dim"
 Dtype = StrEnum("Dtype", "FLOAT32 BFLOAT16 FLOAT16")
 # Values of --dtype where nothing is trained; auto is chosen by the device, or follows earlier work.
 DtypeChoice = StrEnum("DtypeChoice", "AUTO FLOAT32 BFLOAT16 FLOAT16")
+# What auto tries on a CPU that multiplies it in hardware (denserk/models/precision.py).
+TRIED_ON_CPU = Dtype.BFLOAT16
 Backend = StrEnum("Backend", "AUTO TORCH OPENVINO")
 VectorDtype = StrEnum("VectorDtype", "FLOAT32 FLOAT16")
 
@@ -253,8 +255,8 @@ class ComputeSettings(DeviceSettings, PrecisionSettings):
     """Computation."""
 
     dtype: DtypeChoice = option(DtypeChoice.AUTO, "--precision")
-    """Precision of the computation; auto is bfloat16 on a GPU that has it, and float32 elsewhere.
-    Search follows the index. float16 needs a GPU."""
+    """Precision of the computation; auto is bfloat16 on a GPU that has it, for embeddings also on a
+    CPU that has it, and float32 elsewhere. Search follows the index. float16 needs a GPU."""
     batch_tokens: int | None = option(None, at_least=1)
     """Tokens per batch, padding included. [default: GPU: 32768, in float32 8192, as measured on an
     NVIDIA H100; CPU: 2048, to generate 8192]"""

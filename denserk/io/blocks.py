@@ -156,7 +156,7 @@ def refuse_other_run(
     """
     phrases = differences(started.settings, current.settings)
     for key in inputs:
-        old, new = _input_without_name(started, key), _input_without_name(current, key)
+        old, new = _description_of_input(started, key), _description_of_input(current, key)
         phrases += differences(old, new, f"{key}.")
     if phrases:
         message = f"{output} was started with other settings: {'; '.join(phrases)}"
@@ -168,9 +168,12 @@ def refuse_other_run(
         )
 
 
-def _input_without_name(manifest: Manifest, key: str) -> dict[str, Any]:
-    """Return the description of an input without its name: a folder may have moved."""
-    return {**(manifest.made_from.get(key) or {}), "name": None}
+def _description_of_input(manifest: Manifest, key: str) -> dict[str, Any]:
+    """Return the description of an input without what does not change its vectors.
+
+    A folder may have moved, and a precision is the same one whether it was certified or asked for.
+    """
+    return {**(manifest.made_from.get(key) or {}), "name": None, "certificate": None}
 
 
 @dataclass(frozen=True)

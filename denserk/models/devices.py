@@ -114,7 +114,8 @@ def prepare_device(compute: ComputeSettings) -> torch.device:
 def choose_precision(choice: DtypeChoice, device: torch.device) -> Dtype:
     """Return the precision that is chosen; `auto` is bfloat16 on a GPU that has it, else float32.
 
-    What `auto` takes is logged.
+    What `auto` takes is logged. Encoders of texts may take bfloat16 on a CPU, too: see
+    `denserk.models.precision`.
     """
     if choice is not DtypeChoice.AUTO:
         return Dtype(choice)

@@ -1,7 +1,7 @@
 """Text encoder: tokenizer and model together, passages and queries to vectors."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -32,7 +32,12 @@ from denserk.models.devices import (
     on_threads,
     prepare_device,
 )
-from denserk.models.model_folder import fit_lengths, override, read_model_folder
+from denserk.models.model_folder import StoredModel, fit_lengths, override, read_model_folder
+from denserk.models.precision import (
+    certificate_of,
+    certificate_texts,
+    is_bfloat16_tried,
+)
 from denserk.models.representation import Encoder
 from denserk.models.token_budget import TokenBudget
 from denserk.records import Passage, Query
@@ -68,6 +73,8 @@ class TextEncoder:
         name: the folder, or the name on the hub.
         sides: encoder and tokenizer of each side, "passage" and "query".
         dtype, head_dtype: precisions of the computation, and of agg's projection.
+        certificate: by which `--dtype auto` took `dtype` on a CPU that multiplies bfloat16, as the
+            manifest records it; None where nothing was certified.
         batch_tokens: tokens of a batch.
         dimension: D.
         vectors_per_passage: S, rows that `encode_passages` returns for each passage.
@@ -111,18 +118,19 @@ class TextEncoder:
         recorded = override(stored.text, PUBLISHED_TEXT.get(without_revision(self.name), NOTHING))
         self.text = fit_lengths(recorded, text, stored.passage.max_length)
         self.compute, self.device = compute, prepare_device(compute)
-        self.dtype = choose_precision(compute.dtype, self.device)
-        self.head_dtype = compute.head_dtype or self.dtype
-        if self.device.type != "cpu" and self.head_dtype is not self.dtype:
-            raise UsageError(f"--head-dtype {self.head_dtype} is for the CPU")
+        self.backbone = stored.passage.architecture.model_type
+        self.certificate: Mapping[str, Any] | None = None
+        tries_bfloat16 = is_bfloat16_tried(compute.dtype, self.device, self.backbone)
+        if tries_bfloat16:
+            self._set_precision(Dtype.BFLOAT16)
+        else:
+            self._set_precision(choose_precision(compute.dtype, self.device))
         self.batch_tokens = compute.tokens_on(self.device.type, self.dtype)
         work = f"encoding {{texts}} texts of {{tokens}} tokens on {self.device}"
         self._budget = TokenBudget(self.batch_tokens, work, shorten=SHORTEN)
-        self.backbone = stored.passage.architecture.model_type
         self.int8: dict[str, Any] | None = None
         query, passage = stored.build(self.representation)
         self.dimension, self.vectors_per_passage = passage.dimension, passage.vectors_per_passage
-        self.backend = self._prepare(dict.fromkeys((passage, query)))
         self.sides = {
             side: Side(encoder, TextTokenizer(stored.load_tokenizer(folder), self.text))
             for side, encoder, folder in (
@@ -130,9 +138,53 @@ class TextEncoder:
                 (QUERY, query, stored.query.folder),
             )
         }
+        self.backend = self._prepare_certified(stored) if tries_bfloat16 else self._prepare()
 
-    def _prepare(self, encoders: Iterable[Encoder]) -> Backend:
-        """Prepare encoders for inference, and return the backend that computes them."""
+    def _set_precision(self, dtype: Dtype) -> None:
+        self.dtype = dtype
+        self.head_dtype = self.compute.head_dtype or dtype
+        if self.device.type != "cpu" and self.head_dtype is not dtype:
+            raise UsageError(f"--head-dtype {self.head_dtype} is for the CPU")
+
+    def _prepare_certified(self, stored: StoredModel) -> Backend:
+        """Prepare the encoders in bfloat16 if their vectors stay close to float32, else in float32.
+
+        Return the backend that computes them.
+        """
+        exact = self._certificate_vectors()  # the weights are float32 until they are prepared
+        try:
+            backend = self._prepare(takes_other_backend=False)
+        except ModelError as error:
+            logger.info(f"computing in float32 on the CPU: in bfloat16, {error}")
+        else:
+            certificate = certificate_of(self._certificate_vectors(), exact)
+            self.certificate = certificate._asdict()
+            logger.info(certificate.message)
+            if certificate.holds:
+                return backend
+        self._set_precision(Dtype.FLOAT32)
+        query, passage = stored.build(self.representation)
+        self.sides[QUERY] = self.sides[QUERY]._replace(encoder=query)
+        self.sides[PASSAGE] = self.sides[PASSAGE]._replace(encoder=passage)
+        return self._prepare()
+
+    def _certificate_vectors(self) -> NDArray[np.float32]:
+        """Return the vectors of the certificate's texts by each encoder: (N, D) float32."""
+        texts = certificate_texts()
+        passage, query = self.sides[PASSAGE], self.sides[QUERY]
+        vectors = self.encode_tokens(PASSAGE, passage.tokenizer.sentences(texts))
+        if query.encoder is passage.encoder:
+            return vectors
+        queries = [Query(str(number), text) for number, text in enumerate(texts)]
+        return np.concatenate([vectors, self.encode_queries(queries)])
+
+    def _prepare(self, *, takes_other_backend: bool = True) -> Backend:
+        """Prepare the encoders for inference, and return the backend that computes them.
+
+        Where OpenVINO is the default and cannot compute the model, torch does, or it is a
+        ModelError if that must not be.
+        """
+        encoders = dict.fromkeys(side.encoder for side in self.sides.values())
         for each in encoders:
             each.to(self.device)
         asked, on_cpu = self.compute.backend, self.device.type == "cpu"
@@ -148,7 +200,7 @@ class TextEncoder:
                     each.prepare_inference(dtype, head_dtype, compiled=True)
                 return Backend.OPENVINO
             except ModelError as error:
-                if asked is Backend.OPENVINO:
+                if asked is Backend.OPENVINO or not takes_other_backend:
                     raise
                 logger.warning(f"computing by torch, which is slower: {error}")
         for each in encoders:
@@ -168,6 +220,7 @@ class TextEncoder:
             **({"int8": self.int8} if self.int8 else {}),
             "dtype": self.dtype.value,
             "head_dtype": self.head_dtype.value,
+            **({"certificate": self.certificate} if self.certificate else {}),
             "representation": as_json(self.representation),
             "text": as_json(self.text),
         }

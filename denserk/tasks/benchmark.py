@@ -37,6 +37,8 @@ from denserk.io.model_files import find_model, without_revision
 from denserk.io.outputs import refuse_occupied
 from denserk.models import devices
 from denserk.models.model_folder import read_model_folder
+from denserk.models.precision import is_bfloat16_tried
+from denserk.models.text_encoder import TextEncoder
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
 from denserk.tasks.evaluate import evaluate
@@ -76,6 +78,7 @@ class RunMaker:
         self._corpus = corpus
         self._model, folder = find_model(paths.model or "")
         self._stored = read_model_folder(folder)
+        self._certificate: Mapping[str, Any] | None = None
         self._search = retrieval.SearchSettings(
             hits=settings.hits, index_device=settings.index_device
         )
@@ -165,31 +168,42 @@ class RunMaker:
         started = None
         if exists and self._settings.resume:
             started = read_manifest(self._output, Kind.RUNS, unfinished=True)
+        if not exists or not (self._settings.resume or self._settings.overwrite):
+            refuse_occupied(self._output, overwrite=False)
         self._choose_precision(started)
         manifest = self._unfinished_manifest()
         if started is not None:
             refuse_other_run(self._output, started, manifest, ["model"])
-        elif exists and self._settings.overwrite:
+        elif exists:
             self._remove_runs()
-        else:
-            refuse_occupied(self._output, overwrite=False)
         with write_errors(self._output):
             self._output.mkdir(parents=True, exist_ok=True)
         write_manifest(self._output, manifest)
         return manifest
 
     def _choose_precision(self, started: Manifest | None) -> None:
-        """Decide `--dtype auto` for all corpora and queries: as before, or by the device."""
-        compute = self._options.compute
-        if compute.dtype is not encoding.DtypeChoice.AUTO:
+        """Decide `--dtype auto` for all corpora and queries: as before, or by device and model."""
+        if started is not None:
+            self._certificate = started.made_from["model"].get("certificate")
+        if self._options.compute.dtype is not encoding.DtypeChoice.AUTO:
             return
-        if started is None:
-            device = devices.use_device(compute.device)
-            dtype = devices.choose_precision(compute.dtype, device)
-        else:
+        if started is not None:
             dtype = manifests.recorded_dtype(started)
-        compute = replace(compute, dtype=encoding.DtypeChoice(dtype))
+        else:
+            dtype = self._automatic_precision()
+        compute = replace(self._options.compute, dtype=encoding.DtypeChoice(dtype))
         self._options = self._options._replace(compute=compute)
+
+    def _automatic_precision(self) -> encoding.Dtype:
+        """Return the precision that the device is fast in, and that the model is certified for."""
+        compute = self._options.compute
+        device = devices.use_device(compute.device)
+        backbone = self._stored.passage.architecture.model_type
+        if not is_bfloat16_tried(compute.dtype, device, backbone):
+            return devices.choose_precision(compute.dtype, device)
+        encoder = TextEncoder(self._model, *self._options)
+        self._certificate = encoder.certificate
+        return encoder.dtype
 
     def _unfinished_manifest(self) -> Manifest:
         """Return the manifest of the model and the settings that all runs share."""
@@ -201,7 +215,9 @@ class RunMaker:
             "dtype": self._options.compute.dtype.value,
             **as_json(self._corpus),
         }
-        model = {"name": self._model, "fingerprint": self._stored.fingerprint()}
+        model: dict[str, Any] = {"name": self._model, "fingerprint": self._stored.fingerprint()}
+        if self._certificate is not None:
+            model["certificate"] = self._certificate
         return Manifest(Kind.RUNS, False, settings, {"model": model})
 
     def _remove_runs(self) -> None:

@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, is_single_file, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
 from denserk.io.writer_thread import WriterThread
-from denserk.models import devices
+from denserk.models import devices, precision
 from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import track
@@ -158,7 +158,11 @@ def _encode(
         initial.count, block_size, settings.shard_id, settings.shard_num
     )
     compute = as_in_earlier_work(options.compute, earlier.manifest)
-    encoder = load_encoder(settings, options._replace(compute=compute))
+    if settings.int8:
+        compute = in_float32_for_int8(compute)
+    encoder = load_encoder_of_all(settings, options._replace(compute=compute))
+    if earlier.manifest is not None:
+        encoder.certificate = earlier.manifest.made_from["model"].get("certificate")
     if settings.int8:
         quantize(settings, encoder, texts, initial.resumed)
     manifest = describe(settings, corpus, compute, encoder, block_size)
@@ -292,11 +296,14 @@ def as_in_earlier_work(compute: ComputeSettings, earlier: Manifest | None) -> Co
         compute = replace(compute, batch_tokens=earlier.settings.get("batch_tokens"))
     if compute.dtype is DtypeChoice.AUTO:
         dtype = Dtype(earlier_model.get("dtype") or Dtype.FLOAT32)
-        on_cpu = devices.use_device(compute.device).type == "cpu"
+        device = devices.use_device(compute.device)
         # a CPU computes no float16: that the device is another one is an error later
-        if not (on_cpu and dtype is Dtype.FLOAT16):
+        if device.type != "cpu" or dtype is not Dtype.FLOAT16:
             compute = replace(compute, dtype=DtypeChoice(dtype))
-            logger.info(f"computing in {dtype}, as before")
+            message = f"computing in {dtype}, as before"
+            if not devices.computes_in(dtype, device):
+                message += "; to start over in float32: --overwrite --dtype float32"
+            logger.info(message)
     return compute
 
 
@@ -317,6 +324,43 @@ def load_encoder(settings: EncodeSettings, options: ModelOptions) -> TextEncoder
         hint = f"encode the corpus with --model {encoder.queries_of['name']}"
         raise UsageError(f"{encoder.name} is an encoder of queries alone", hint)
     return encoder
+
+
+def load_encoder_of_all(settings: EncodeSettings, options: ModelOptions) -> TextEncoder:
+    """Load the model in every process; where bfloat16 is tried, as the main process decides.
+
+    Processors of several machines may differ.
+    """
+    rank, size = devices.world()
+    if size == 1 or options.compute.dtype is not DtypeChoice.AUTO:
+        return load_encoder(settings, options)
+    if devices.use_device(options.compute.device).type != "cpu":
+        return load_encoder(settings, options)
+    encoders: list[TextEncoder] = []
+
+    def load_first() -> tuple[Dtype, Mapping[str, Any] | None]:
+        encoder = load_encoder(settings, options)
+        encoders.append(encoder)
+        return encoder.dtype, encoder.certificate
+
+    dtype, certificate = devices.from_main_process(load_first)
+    if rank != 0:
+        compute = replace(options.compute, dtype=DtypeChoice(dtype))
+        encoders.append(load_encoder(settings, options._replace(compute=compute)))
+        encoders[0].certificate = certificate
+    return encoders[0]
+
+
+def in_float32_for_int8(compute: ComputeSettings) -> ComputeSettings:
+    """Return the settings of a model that is quantised, which computes the rest in float32."""
+    if precision.has_amx():
+        logger.info(
+            "--int8: this CPU multiplies bfloat16 as fast (AMX); --dtype bfloat16 is closer to "
+            "float32"
+        )
+    if compute.dtype is DtypeChoice.AUTO:
+        return replace(compute, dtype=DtypeChoice.FLOAT32)
+    return compute
 
 
 def quantize(

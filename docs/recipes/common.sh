@@ -77,7 +77,7 @@ small_scale() {
   train_topics=$work/data/train.tsv train_qrels=$work/data/train.qrels.tsv
   test_topics=$work/data/test.tsv test_qrels=$work/data/test.qrels.tsv
   measures='RR@10 R@20 nDCG@10'
-  precision=() mining=(--depth 50 --num-negatives 4)
+  precision=(--dtype float32) mining=(--depth 50 --num-negatives 4)
   pretraining=(--max-steps 32 --lr 5e-5) training=(--passage-max-length 48 --batch-size 16 --max-steps 32)
   if [[ -z $model ]]; then
     model=minilm

@@ -48,6 +48,15 @@ def test_a_pickled_encoder_loads_its_model_again(model):
     assert len(pickle.dumps(model)) < 2000
 
 
+def test_a_pickled_encoder_keeps_the_precision_that_was_certified(
+    tiny, cpu_with_bfloat16, monkeypatch
+):
+    encoder = denserk.Encoder.load(tiny(), representation="mean", device="cpu")
+    pickled = pickle.dumps(encoder)
+    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: False)
+    assert pickle.loads(pickled).text_encoder.dtype == "bfloat16"
+
+
 def test_a_pickled_encoder_whose_model_changed_is_rejected(tiny, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tiny(), folder)

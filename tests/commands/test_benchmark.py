@@ -32,6 +32,23 @@ def test_benchmarks_are_searched_and_evaluated(cache, tiny):
     assert read_manifest("runs", Kind.RUNS).contents == {"runs": ["beir/arguana", "beir/scifact"]}
 
 
+def test_benchmarks_have_the_precision_that_the_model_is_certified_for(
+    cache, tiny, cpu_with_bfloat16, monkeypatch
+):
+    for name in ("scifact", "arguana"):
+        write_beir(cache, name)
+    cosines = iter([0.9995])
+    monkeypatch.setattr("denserk.models.precision.least_cosine", lambda *_: next(cosines))
+    search(tiny, "beir/scifact")
+    search(tiny, "beir/arguana", resume=True)
+    manifest = read_manifest("runs", Kind.RUNS)
+    assert manifest.settings["dtype"] == "bfloat16"
+    assert manifest.made_from["model"]["certificate"] == {"texts": 32, "least_cosine": 0.9995}
+    for name in ("scifact", "arguana"):
+        vectors = read_manifest(f"runs/corpora/beir-{name}/vectors", Kind.VECTORS)
+        assert vectors.made_from["model"]["dtype"] == "bfloat16"
+
+
 def test_a_corpus_is_encoded_once_and_with_its_own_lengths(cache, tiny):
     write_marco(cache)
     search(tiny, "msmarco-dev", "dl19", "msmarco-titled-dev")

@@ -6,9 +6,16 @@ import pytest
 import torch
 
 from denserk.commands.app import run
-from denserk.config.encoding import Backend, ComputeSettings, DtypeChoice
+from denserk.config.encoding import (
+    Backend,
+    ComputeSettings,
+    Dtype,
+    DtypeChoice,
+    EncodeSettings,
+    ModelOptions,
+)
 from denserk.io.manifest import Kind, read_any_manifest, read_manifest
-from denserk.tasks.encode import as_in_earlier_work
+from denserk.tasks.encode import as_in_earlier_work, in_float32_for_int8, load_encoder_of_all
 from tests.support.console import warnings_of
 from tests.support.faults import contents
 
@@ -235,3 +242,162 @@ def test_the_log_names_the_precision_of_the_queries_head(
         caplog.clear()
         assert search_agg("v", *options, device=device) == ("float32", "float32")
         assert other in caplog.messages
+
+
+CERTIFIED = "computing in bfloat16 on the CPU: cosines to float32 are at least"
+
+
+@pytest.fixture
+def once(monkeypatch, cpu_with_bfloat16):
+    """Count the certificates that are made; a CPU that multiplies bfloat16."""
+    cosines = []
+
+    def least_cosine(reduced, exact):
+        cosines.append(0.9995)
+        return cosines[-1]
+
+    monkeypatch.setattr("denserk.models.precision.least_cosine", least_cosine)
+    return cosines
+
+
+def interrupt(folder):
+    """Leave the first block of a folder of vectors, as a killed command would."""
+    journal = folder / "blocks.jsonl"
+    journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
+    manifest = json.loads((folder / "manifest.json").read_text())
+    unfinished = {**manifest, "complete": False, "contents": {}}
+    (folder / "manifest.json").write_text(json.dumps(unfinished))
+
+
+def certificate(output):
+    return read_any_manifest(f"{output}/manifest.json").made_from["model"].get("certificate")
+
+
+def test_a_cpu_with_bfloat16_records_its_certificate(folder, cpu_with_bfloat16, caplog):
+    assert encode("v", device="cpu") == 0
+    assert recorded("v") == "bfloat16"
+    assert certificate("v")["texts"] == 32
+    assert certificate("v")["least_cosine"] >= 0.999
+    assert any(message.startswith(CERTIFIED) for message in caplog.messages)
+    assert encode("exact", "--dtype", "float32", device="cpu") == 0
+    assert (recorded("exact"), certificate("exact")) == ("float32", None)
+
+
+def test_resuming_and_updating_keep_the_precision_of_a_cpu(folder, once, monkeypatch, caplog):
+    for name in ("whole", "part"):
+        assert encode(name, device="cpu") == 0
+    assert len(once) == 2
+    interrupt(folder / "part")
+    caplog.clear()
+    assert encode("part", "--resume", device="cpu") == 0
+    assert "computing in bfloat16, as before" in caplog.messages
+    assert contents(folder / "part") == contents(folder / "whole")
+    interrupt(folder / "part")
+    assert encode("part", "--resume", "--bf16", device="cpu") == 0
+    assert contents(folder / "part") == contents(folder / "whole")
+    assert encode("later", "--update", "whole", device="cpu") == 0
+    assert (recorded("later"), certificate("later")) == ("bfloat16", certificate("whole"))
+    assert encode("other", "--update", "whole", "--dtype", "float32", device="cpu") == 1
+    assert len(once) == 2
+
+
+def test_a_cpu_without_bfloat16_resumes_in_it_and_says_so(folder, once, monkeypatch, caplog):
+    assert encode("whole", device="cpu") == 0
+    assert encode("part", device="cpu") == 0
+    interrupt(folder / "part")
+    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: False)
+    caplog.clear()
+    assert encode("part", "--resume", device="cpu") == 0
+    assert (
+        "computing in bfloat16, as before; to start over in float32: --overwrite --dtype float32"
+        in caplog.messages
+    )
+    assert any("no bfloat16 instructions" in text for text in warnings_of(caplog))
+    assert contents(folder / "part") == contents(folder / "whole")
+
+
+def test_float32_that_a_certificate_chose_is_resumed(folder, once, monkeypatch, caplog):
+    monkeypatch.setattr("denserk.models.precision.least_cosine", lambda *_: 0.79)
+    for name in ("whole", "part"):
+        assert encode(name, device="cpu") == 0
+    assert (recorded("part"), certificate("part")["least_cosine"]) == ("float32", 0.79)
+    interrupt(folder / "part")
+    caplog.clear()
+    assert encode("part", "--resume", device="cpu") == 0
+    assert contents(folder / "part") == contents(folder / "whole")
+    assert "computing in float32, as before" in caplog.messages
+    assert once == []
+
+
+def test_a_folder_of_a_version_without_certificates_stays_in_float32(folder, once):
+    assert encode("v", "--dtype", "float32", device="cpu") == 0
+    interrupt(folder / "v")
+    assert encode("v", "--resume", device="cpu") == 0
+    assert recorded("v") == "float32"
+    assert search("v", device="cpu") == "float32"
+    assert once == []
+
+
+def test_shards_of_a_cpu_have_one_precision(folder, once):
+    for number in range(2):
+        shard = ("--shard-num", "2", "--shard-id", str(number))
+        assert encode(f"s{number}", *shard, device="cpu") == 0
+        assert recorded(f"s{number}") == "bfloat16"
+    assert run(["index", "--input", "s0", "--input", "s1", "--output", "index"]) == 0
+    assert search("index", device="cpu") == "bfloat16"
+    assert len(once) == 2
+
+
+def test_shards_of_cpus_with_and_without_bfloat16_are_rejected(folder, once, monkeypatch, capsys):
+    assert encode("s0", "--shard-num", "2", "--shard-id", "0", device="cpu") == 0
+    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: False)
+    assert encode("s1", "--shard-num", "2", "--shard-id", "1", device="cpu") == 0
+    capsys.readouterr()
+    assert run(["index", "--input", "s0", "--input", "s1", "--output", "index"]) == 1
+    assert "denserk encode --dtype" in capsys.readouterr().err
+
+
+def test_queries_follow_the_index_without_a_certificate(folder, once, monkeypatch, caplog):
+    assert encode("v", device="cpu") == 0
+    assert search("v", device="cpu") == "bfloat16"
+    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: False)
+    caplog.clear()
+    assert search("v", device="cpu") == "float32"
+    assert (
+        "queries are encoded in float32: v was encoded in bfloat16, for which the CPU has no "
+        "instructions" in caplog.messages
+    )
+    assert len(once) == 1
+
+
+def test_other_processes_follow_the_main_one(folder, once, monkeypatch):
+    settings = EncodeSettings(model="model", corpus="corpus.jsonl", output="v")
+    chosen = {"texts": 32, "least_cosine": 0.79}
+    monkeypatch.setattr("denserk.models.devices.world", lambda: (1, 2))
+    monkeypatch.setattr(
+        "denserk.models.devices.from_main_process", lambda _: (Dtype.FLOAT32, chosen)
+    )
+    encoder = load_encoder_of_all(settings, ModelOptions())
+    assert (encoder.dtype, encoder.certificate) == (Dtype.FLOAT32, chosen)
+    monkeypatch.setattr("denserk.models.devices.world", lambda: (0, 2))
+    monkeypatch.setattr("denserk.models.devices.from_main_process", lambda work: work())
+    assert load_encoder_of_all(settings, ModelOptions()).dtype is Dtype.BFLOAT16
+    assert len(once) == 1
+
+
+def test_attention_is_read_in_float32_on_a_cpu(folder, once):
+    command = "analyze attention-entropy --model model --corpus corpus.jsonl --max-length 32"
+    assert run([*command.split(), "--device", "cpu", "--output", "e.csv"]) == 0
+    assert once == []
+
+
+def test_int8_is_of_a_model_in_float32(cpu_with_bfloat16, monkeypatch, caplog):
+    monkeypatch.setattr("denserk.models.precision.has_amx", lambda: False)
+    assert in_float32_for_int8(ComputeSettings()).dtype is DtypeChoice.FLOAT32
+    assert caplog.messages == []
+    monkeypatch.setattr("denserk.models.precision.has_amx", lambda: True)
+    in_bfloat16 = ComputeSettings(dtype=DtypeChoice.BFLOAT16)
+    assert in_float32_for_int8(in_bfloat16) == in_bfloat16
+    assert caplog.messages == [
+        "--int8: this CPU multiplies bfloat16 as fast (AMX); --dtype bfloat16 is closer to float32"
+    ]

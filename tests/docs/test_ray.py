@@ -28,6 +28,7 @@ from tests.support.toy import WORDS
 PAGE = ROOT / "docs" / "howto" / "several-gpus.md"
 PASSAGES = 300
 SMALLER = {"batch_size=4096": "batch_size=50", "size=8": "size=2"}
+SMALLER |= {'device="auto"': 'device="auto", dtype="float32"'}
 START = """
 import ray
 
@@ -102,7 +103,8 @@ def test_the_recipe_for_ray_writes_the_vectors_of_encode(toy, tmp_path):
         finished = faults.denserk(*words, **options)
         assert finished.returncode == 0, finished.stderr
 
-    run("encode", "--model", "minilm", "--corpus", "corpus.jsonl", "--output", "vectors")
+    encode = ("encode", "--model", "minilm", "--corpus", "corpus.jsonl", "--dtype", "float32")
+    run(*encode, "--output", "vectors")
     expected: dict[str, Any] = {}
     for block in open_vectors(toy / "vectors").blocks():
         expected |= zip(block.ids, block.vectors, strict=True)

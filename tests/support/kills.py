@@ -40,6 +40,7 @@ class Case(NamedTuple):
 
 
 ENCODE = ["encode", "--model", "model", "--corpus", "passages.jsonl", "--block-size", "8"]
+ENCODE += ["--dtype", "float32"]
 TRAINING = ["--device", "cpu", "--batch-size", "4", "--save-steps", "2", "--max-steps", "12"]
 FINETUNE = ["finetune", "--model", "model", "--train-data", "train.jsonl", *TRAINING]
 PRETRAIN = ["pretrain", "--objective", "mlm", "--model", "model", "--corpus", "text.jsonl"]

@@ -256,7 +256,11 @@ def read_run() -> Any:
 
 
 def encoded_by(folder: str) -> Callable[[], Any]:
-    return lambda: Encoder.load(folder, device="cpu").encode_queries(TEXTS).tolist()
+    def vectors() -> Any:
+        encoder = Encoder.load(folder, device="cpu", dtype="float32")
+        return encoder.encode_queries(TEXTS).tolist()
+
+    return vectors
 
 
 VECTORS, TERMS, MODEL = (
@@ -265,7 +269,8 @@ VECTORS, TERMS, MODEL = (
     {"model": encoded_by(OUTPUT)},
 )
 ON_TORCH = ["--set", "backend=torch"]  # which needs no time to compile a model
-ENCODE_PASSAGES = ["encode", "--model", "model", "--block-size", "2", *ON_TORCH, "--corpus"]
+ENCODE_PASSAGES = ["encode", "--model", "model", "--block-size", "2", *ON_TORCH]
+ENCODE_PASSAGES += ["--dtype", "float32", "--corpus"]
 ENCODE = [*ENCODE_PASSAGES, "corpus.jsonl"]
 ENCODE_MEAN = [*ENCODE_PASSAGES, "others.jsonl", "--representation", "mean"]
 INDEX = ["index", "--input", "vectors"]

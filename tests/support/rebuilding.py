@@ -93,7 +93,7 @@ def loaded() -> Any:
     """Return vectors of the model that is rebuilt, which is loaded in Python."""
     import denserk as package
 
-    encoder = package.Encoder.load("../folder", device="cpu", backend="torch")
+    encoder = package.Encoder.load("../folder", device="cpu", backend="torch", dtype="float32")
     return encoder.encode_queries(["the old river", "a boat"]).tobytes()
 
 
@@ -101,7 +101,8 @@ def index_of(kind: str, state: str) -> list[str]:
     return ["index", "--input", f"../{state}.jsonl", "--type", kind, "--threads", "1"]
 
 
-ON_TORCH = ("--device", "cpu", "--backend", "torch")  # the same last bits each time
+# the same last bits each time
+ON_TORCH = ("--device", "cpu", "--backend", "torch", "--dtype", "float32")
 BY_VECTORS = ("--encoded-queries", "../queries.jsonl", "--hits", "20", "--device", "cpu")
 KINDS = {
     "flat": Kind(

@@ -33,9 +33,10 @@ class Writers(NamedTuple):
 
 
 TRAINING = ["--train-data", "train.jsonl", "--device", "cpu", "--batch-size", "4"]
+ENCODE = ["encode", "--model", "model", "--corpus", "passages.jsonl", "--dtype", "float32"]
 COMMANDS = {
     "encode": Writers(
-        ["encode", "--model", "model", "--corpus", "passages.jsonl", "--block-size", "16"],
+        [*ENCODE, "--block-size", "16"],
         (["--representation", "cls"], ["--representation", "mean"]),
     ),
     "index": Writers(

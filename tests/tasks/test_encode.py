@@ -355,7 +355,7 @@ def test_what_only_one_process_can_do(monkeypatch, settings):
         encode(settings, CorpusSettings(), ModelOptions(compute=ComputeSettings()))
 
 
-OPTIONS = ("--corpus", "corpus.jsonl", "--block-size", "3", "--threads", "1")
+OPTIONS = ("--corpus", "corpus.jsonl", "--block-size", "3", "--threads", "1", "--dtype", "float32")
 TORCHRUN = (
     *(str(Path(sys.executable).with_name("torchrun")), "--standalone"),
     *("--nproc-per-node", "2"),

@@ -23,6 +23,7 @@ from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError, ModelError
 from denserk.evaluation.sentences import Floats
 from denserk.io.corpus import read_passages
+from denserk.models import devices
 from denserk.models.backbone import Backbone
 from denserk.models.text_encoder import TextEncoder, load_models
 from denserk.plots import draw_lines, new_axes
@@ -83,7 +84,11 @@ def _model_options(
     if settings.join is not None:
         text["join"] = settings.join
     pooling = {"representation": encoding.Representation.MEAN}  # any: no embeddings are made
-    with_attention = replace(compute, backend=encoding.Backend.TORCH)
+    # on a CPU it is float32: what is certified for bfloat16 there are vectors, and not attention
+    dtype = devices.choose_precision(compute.dtype, devices.use_device(compute.device))
+    with_attention = replace(
+        compute, backend=encoding.Backend.TORCH, dtype=encoding.DtypeChoice(dtype)
+    )
     return encoding.ModelOptions(pooling, text, with_attention)
 
 
