@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.finetune --collection FOLDER [--rounds 3]
 
-FOLDER is a collection of questions and passages in BEIR layout, gzipped, such as SQuAD's. all-MiniLM
-learns from 32 pairs a step, by MultipleNegativesRankingLoss there: first both with their default
-precision (float32), then both with --bf16; with passages cut to 96 tokens, so that nearly all are
-equally long, and with their real lengths up to 256 tokens.
+FOLDER is a collection of questions and passages in BEIR layout, gzipped, such as SQuAD's. The model
+all-MiniLM learns from 32 pairs a step, by MultipleNegativesRankingLoss there: first both with their
+default precision (float32), then both with --bf16; with passages cut to 96 tokens, so that nearly
+all are equally long, and with their real lengths up to 256 tokens.
 """
 
 import argparse

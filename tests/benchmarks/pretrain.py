@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.pretrain --collection FOLDER [--rounds 3]
 
-FOLDER is a collection of passages in BEIR layout, gzipped. A random BERT of all-MiniLM's size learns
-from 32 texts of at most 128 tokens a step, whole words masked; transformers' collator wants texts
-padded to one length for that. First both with their default precision (float32), then with --bf16.
+FOLDER is a collection of passages in BEIR layout, gzipped. A random BERT of all-MiniLM's size
+learns from 32 texts of at most 128 tokens a step, whole words masked; transformers' collator wants
+texts padded to one length for that. First both with their default precision (float32), then with
+--bf16.
 """
 
 import argparse
