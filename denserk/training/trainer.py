@@ -12,6 +12,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -31,6 +32,7 @@ from denserk.errors import DenserkError, UsageError
 from denserk.io.outputs import remove_folder, whole_folder
 from denserk.models import devices
 from denserk.reporting import Progress, track
+from denserk.training.cpu_dropout import cpu_bfloat16_autocast
 from denserk.training.steps import Step, Terms, Update, total
 
 logger = logging.getLogger(__name__)
@@ -167,7 +169,12 @@ class Trainer:
         self._widened = dtype is Dtype.BFLOAT16 and cpu_has_no_bfloat16
         is_mixed = dtype is not Dtype.FLOAT32 and not self._widened
         autocast_dtype = devices.DTYPES[dtype] if is_mixed else None
+        self._autocast: Callable[[], AbstractContextManager[Any]]
         self._autocast = partial(torch.autocast, device.type, autocast_dtype, is_mixed)
+        is_cpu_bfloat16 = is_mixed and dtype is Dtype.BFLOAT16 and device.type == "cpu"
+        # with gradient checkpointing, passes are run again outside of the region
+        if is_cpu_bfloat16 and not optimizer.gradient_checkpointing:
+            self._autocast = cpu_bfloat16_autocast
         self._scaler = torch.amp.GradScaler(device.type, enabled=dtype is Dtype.FLOAT16)
         self._first_norm = self._norm()
 
