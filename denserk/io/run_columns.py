@@ -6,6 +6,7 @@ judged passages.
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -179,6 +180,32 @@ def join_hits(parts: Sequence[RankedList | HitColumns]) -> RankedList | HitColum
         list(chain.from_iterable(hits.scores for hits in lists)),
         list(chain.from_iterable(hits.lines for hits in lists)),
     )
+
+
+@dataclass(frozen=True)
+class RankedWords:
+    """The K hits of a query, best first: the words of their ids, (W, K), and their scores, (K,)."""
+
+    words: Words
+    scores: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def as_list(self) -> list[tuple[str, float]]:
+        """Return passages with their scores."""
+        docids = self.docids_at(slice(None))
+        return list(zip(docids, self.scores.tolist(), strict=True))
+
+    def docids_at(self, rows: slice | list[int]) -> list[str]:
+        """Return the passages of some rows."""
+        encoded = np.ascontiguousarray(self.id_bytes()[rows])
+        docids: list[str] = encoded.view(f"S{encoded.shape[1]}").ravel().astype(str).tolist()
+        return docids
+
+    def id_bytes(self) -> NDArray[np.uint8]:
+        """Return the bytes of the ids, filled up with zeros: (K, 8 W)."""
+        return np.ascontiguousarray(self.words.T.astype(">u8")).view(np.uint8)
 
 
 class HitBlock(NamedTuple):

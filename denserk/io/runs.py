@@ -16,15 +16,22 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
-from denserk.io import column_names, detection, files, json_objects, unread_files
+from denserk.io import column_names, detection, files, json_objects, run_text, unread_files
 from denserk.io.column_names import Column, Table
 from denserk.io.file_head import FileHead, is_comment
 from denserk.io.json_records import identifier, list_keys, parse_objects
-from denserk.io.run_columns import HitColumns, RankedList, join_hits, read_block
+from denserk.io.run_columns import (
+    HitColumns,
+    RankedList,
+    RankedWords,
+    join_hits,
+    read_block,
+)
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -60,7 +67,9 @@ QRELS_COLUMNS_HINT = (
 )
 SCORE_HINT = "--set order=score reads the scores"
 TEVATRON_HINT = "if the third column is a score, name the format: tevatron"
-Results = Iterable[tuple[str, Sequence[tuple[str, float]]]]  # qid, [(docid, score), ...]
+RankedHits = Sequence[tuple[str, float]]  # (docid, score), best first
+Lists = Iterable[tuple[str, RankedHits]]  # by query
+Results = Iterable[tuple[str, RankedHits | RankedWords]]
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
 RawLines = Iterable[tuple[int, bytes]]  # numbered from 1
 
@@ -500,15 +509,19 @@ def write_run(
     tag: str = "denserk",
     score_format: str = ".9g",
 ) -> int:
-    """Write a run from (qid, [(docid, score), ...]), best first; return the number of hits.
+    """Write a run from the hits of each query, best first; return the number of hits.
 
     MS MARCO's format takes at most 1000 hits per query. `tag` is the last column of TREC's format,
     and mteb's name of the model. Raises an OutputError if a score is not finite.
     """
     queries = _CheckedHits(results, DEPTHS.get(format))
+    if format is RunFormat.TREC:
+        blocks = _write_trec(queries, tag, score_format)
+    else:
+        blocks = WRITERS[format](queries.as_lists(), tag, score_format)
     with files.whole_binary(path) as out:
-        for text in WRITERS[format](queries, tag, score_format):
-            out.write(text.encode())
+        for text in blocks:
+            out.write(text if isinstance(text, bytes) else text.encode())
     if queries.left_out:
         message = f"left out: {queries.left_out:,} hits below rank 1000, the last one of {format}"
         logger.warning(message)
@@ -529,39 +542,61 @@ class _CheckedHits:
         self.count = 0
         self.left_out = 0
 
-    def __iter__(self) -> Iterator[tuple[str, Sequence[tuple[str, float]]]]:
+    def __iter__(self) -> Iterator[tuple[str, RankedHits | RankedWords]]:
         for qid, all_hits in self._results:
-            hits = all_hits[: self._depth]
-            for docid, score in hits:
-                if not isfinite(score):
-                    raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
+            hits = all_hits
+            if self._depth is not None and len(all_hits) > self._depth:
+                hits = _as_list(all_hits)[: self._depth]
+            _check_scores(qid, hits)
             self.count += len(hits)
             self.left_out += len(all_hits) - len(hits)
             yield qid, hits
 
+    def as_lists(self) -> Iterator[tuple[str, RankedHits]]:
+        """Yield the hits of each query as pairs."""
+        for qid, hits in self:
+            yield qid, _as_list(hits)
 
-def _write_trec(results: Results, tag: str, score_format: str) -> Iterator[str]:
+
+def _as_list(hits: RankedHits | RankedWords) -> RankedHits:
+    return hits.as_list() if isinstance(hits, RankedWords) else hits
+
+
+def _check_scores(qid: str, hits: RankedHits | RankedWords) -> None:
+    """Raise an OutputError for a score that is not finite."""
+    if isinstance(hits, RankedWords) and np.isfinite(hits.scores).all():
+        return
+    for docid, score in _as_list(hits):
+        if not isfinite(score):
+            raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
+
+
+def _write_trec(results: Results, tag: str, score_format: str) -> Iterator[str | bytes]:
     for qid, hits in results:
+        columns = run_text.as_words(hits) if score_format == run_text.SCORES else None
+        if columns is not None:
+            yield run_text.trec_lines(qid, columns, tag)
+            continue
         lines = [
             f"{qid} Q0 {docid} {rank} {score:{score_format}} {tag}\n"
-            for rank, (docid, score) in enumerate(hits, start=1)
+            for rank, (docid, score) in enumerate(_as_list(hits), start=1)
         ]
         yield "".join(lines)
 
 
-def _write_msmarco(results: Results, tag: str, score_format: str) -> Iterator[str]:
+def _write_msmarco(results: Lists, tag: str, score_format: str) -> Iterator[str]:
     for qid, hits in results:
         lines = [f"{qid}\t{docid}\t{rank}\n" for rank, (docid, _) in enumerate(hits, start=1)]
         yield "".join(lines)
 
 
-def _write_tevatron(results: Results, tag: str, score_format: str) -> Iterator[str]:
+def _write_tevatron(results: Lists, tag: str, score_format: str) -> Iterator[str]:
     for qid, hits in results:
         lines = [f"{qid}\t{docid}\t{score:{score_format}}\n" for docid, score in hits]
         yield "".join(lines)
 
 
-def _write_json_lines(results: Results, tag: str, score_format: str) -> Iterator[str]:
+def _write_json_lines(results: Lists, tag: str, score_format: str) -> Iterator[str]:
     for qid, hits in results:
         query = f'"qid":{_json(qid)}'
         lines = [
@@ -571,13 +606,13 @@ def _write_json_lines(results: Results, tag: str, score_format: str) -> Iterator
         yield "".join(lines)
 
 
-def _write_object(results: Results, tag: str, score_format: str) -> Iterator[str]:
+def _write_object(results: Lists, tag: str, score_format: str) -> Iterator[str]:
     yield "{"
     yield from _members(results)
     yield "}\n"
 
 
-def _write_predictions(results: Results, tag: str, score_format: str) -> Iterator[str]:
+def _write_predictions(results: Lists, tag: str, score_format: str) -> Iterator[str]:
     """Yield one JSON object of mteb."""
     model = _json({"model_name": tag, "revision": None})
     yield f'{{"mteb_model_meta":{model},"default":{{"test":{{'
@@ -585,7 +620,7 @@ def _write_predictions(results: Results, tag: str, score_format: str) -> Iterato
     yield "}}}\n"
 
 
-def _members(results: Results) -> Iterator[str]:
+def _members(results: Lists) -> Iterator[str]:
     """Yield queries as members of an object, whose scores have a point: pytrec_eval needs floats.
 
     Readers would also take whole numbers for grades.
@@ -601,9 +636,9 @@ def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-# For each format a function of results, the tag and the format of scores, which yields the text.
-WRITERS: Mapping[RunFormat, Callable[[Results, str, str], Iterator[str]]] = {
-    RunFormat.TREC: _write_trec,
+# For each format but TREC's a function of results, the tag and the format of scores, which yields
+# the text.
+WRITERS: Mapping[RunFormat, Callable[[Lists, str, str], Iterator[str]]] = {
     RunFormat.MSMARCO: _write_msmarco,
     RunFormat.TEVATRON: _write_tevatron,
     RunFormat.JSONL: _write_json_lines,
