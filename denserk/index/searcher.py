@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from denserk.config.retrieval import Prf, RankingSettings, SearchSettings, Ties
 from denserk.errors import InputError, NotFiniteError, UsageError
+from denserk.io.run_columns import RankedWords
 from denserk.records import best_first, document_of
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ PassageNames = Callable[[Rows], Sequence[str]]  # ids of (K,) passages, by their
 Hits = list[tuple[str, float]]  # (passage id, score), best first
 
 SCORES = ".9g"  # all digits of a float32
+LOW_31_BITS, SIGN_BIT = 0x7FFFFFFF, 0x80000000
 LUCENE_PLACES = 6  # decimals of a score in Pyserini's and Anserini's runs
 LUCENE_SCORES = f".{LUCENE_PLACES}f"
 TAIL = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
@@ -165,11 +167,15 @@ def strictly_decreasing(scores: Scores) -> Scores:
     """Lower tied scores, (K,) float32 in descending order, to the next lower float32."""
     if (scores[1:] < scores[:-1]).all():
         return scores
-    lowered = scores.copy()
-    for i in range(1, len(lowered)):
-        if lowered[i] >= lowered[i - 1]:
-            lowered[i] = np.nextafter(lowered[i - 1], np.float32(-np.inf))
-    return lowered
+    # Numbers of float32 in their order: the next lower one has the next lower number. A lowered
+    # score is the lesser of its own number and that of the score above less 1, and so of all
+    # numbers above less their distance.
+    bits = scores.view(np.int32).astype(np.int64)
+    numbers = np.where(bits < 0, -(bits & LOW_31_BITS), bits)
+    distances = np.arange(len(scores))
+    lowest = np.minimum.accumulate(numbers + distances) - distances
+    lowered_bits = np.where(lowest < 0, -lowest - SIGN_BIT, lowest).astype(np.int32)
+    return np.where(lowest == numbers, scores, lowered_bits.view(np.float32))
 
 
 class Ranking:
@@ -199,13 +205,25 @@ class Ranking:
         """Return the hits of a query that its run lists, with tied scores lowered."""
         hits = hits[: self._settings.kept]
         scores = np.array([score for _, score in hits])
-        tied = int(np.count_nonzero(scores[1:] == scores[:-1]))
-        self.tied_hits += tied
-        self.tied_queries += tied > 0
+        self._count_ties(scores)
         if self.ties is Ties.KEEP:
             return hits
         lowered = strictly_decreasing(scores.astype(np.float32)).tolist()
         return [(name, score) for (name, _), score in zip(hits, lowered, strict=True)]
+
+    def final_columns(self, hits: RankedWords) -> RankedWords:
+        """Return the hits of `final` for hits that are columns."""
+        words = hits.words[:, : self._settings.kept]
+        scores = hits.scores[: self._settings.kept]
+        self._count_ties(scores)
+        if self.ties is Ties.BREAK:
+            scores = strictly_decreasing(scores.astype(np.float32)).astype(np.float64)
+        return RankedWords(words, scores)
+
+    def _count_ties(self, scores: NDArray[np.float64]) -> None:
+        tied = int(np.count_nonzero(scores[1:] == scores[:-1]))
+        self.tied_hits += tied
+        self.tied_queries += tied > 0
 
     def report(self) -> None:
         """Log in which order hits of equal scores stand, if there are any."""

@@ -184,7 +184,7 @@ def join_hits(parts: Sequence[RankedList | HitColumns]) -> RankedList | HitColum
 
 @dataclass(frozen=True)
 class RankedWords:
-    """The K hits of a query, best first: the words of their ids, (W, K), and their scores, (K,)."""
+    """The K hits of a query: the words of their ids, (W, K), and their scores, (K,)."""
 
     words: Words
     scores: NDArray[np.float64]
@@ -203,9 +203,24 @@ class RankedWords:
         docids: list[str] = encoded.view(f"S{encoded.shape[1]}").ravel().astype(str).tolist()
         return docids
 
+    def packed(self) -> bytes:
+        """Return the hits as bytes, which `unpacked` reads."""
+        return b"".join([len(self).to_bytes(WORD), self.scores.tobytes(), self.words.tobytes()])
+
+    @classmethod
+    def unpacked(cls, record: bytes) -> "RankedWords":
+        """Return the hits of a record."""
+        count = int.from_bytes(record[:WORD])
+        scores = np.frombuffer(record, np.float64, count, offset=WORD)
+        words = np.frombuffer(record, np.uint64, offset=WORD * (1 + count))
+        return cls(words.reshape(-1, count), scores)
+
     def id_bytes(self) -> NDArray[np.uint8]:
         """Return the bytes of the ids, filled up with zeros: (K, 8 W)."""
         return np.ascontiguousarray(self.words.T.astype(">u8")).view(np.uint8)
+
+
+NO_HITS = RankedWords(np.empty((1, 0), np.uint64), np.empty(0))
 
 
 class HitBlock(NamedTuple):

@@ -115,7 +115,7 @@ def score_groups(scores: NDArray[np.float64]) -> Groups:
     b'120'
     b'1e-07'
     """
-    magnitudes = np.abs(scores)
+    magnitudes = np.minimum(np.abs(scores), 10.0**DIGITS)  # larger ones do not fit anyway
     with np.errstate(divide="ignore"):
         powers = np.floor(np.log10(magnitudes))
     powers = np.minimum(np.maximum(powers, LOWEST_POWER), HIGHEST_POWER).astype(np.int64)

@@ -26,6 +26,7 @@ from denserk.io.column_names import Column, Table
 from denserk.io.file_head import FileHead, is_comment
 from denserk.io.json_records import identifier, list_keys, parse_objects
 from denserk.io.run_columns import (
+    NO_HITS,
     HitColumns,
     RankedList,
     RankedWords,
@@ -192,14 +193,19 @@ class RunLookup:
         self.path = path
         self._copy = copy
         self._numbers: dict[str, int] = {}  # query -> number of its record
+        self._packed: set[str] = set()  # queries whose records are columns
         run = _RunFile(path, format)
         with (
             files.write_errors(copy.path),
             track(f"reading {files.display_name(path)}", None, "queries") as progress,
         ):
-            for query_hits in run.grouped():
-                hits = query_hits.as_lists()
-                self._numbers[hits.qid] = copy.append(orjson.dumps((hits.docids, hits.scores)))
+            for hits in run.grouped():
+                if isinstance(hits, HitColumns):
+                    record = RankedWords(hits.words, hits.scores).packed()
+                    self._packed.add(hits.qid)
+                else:
+                    record = orjson.dumps((hits.docids, hits.scores))
+                self._numbers[hits.qid] = copy.append(record)
                 progress.advance()
         self.queries = list(self._numbers)
         self.format = run.format if self.queries else None
@@ -209,8 +215,21 @@ class RunLookup:
         number = self._numbers.get(qid)
         if number is None:
             return [], []
+        columns = self.columns(qid)
+        if columns is not None:
+            return columns.docids_at(slice(None)), columns.scores.tolist()
         docids, scores = orjson.loads(self._copy[number])
         return docids, scores
+
+    def columns(self, qid: str) -> RankedWords | None:
+        """Return the hits of a query, in the order of the file, as columns, if it has them.
+
+        Those of a query that the run lacks are empty.
+        """
+        number = self._numbers.get(qid)
+        if number is None:
+            return NO_HITS
+        return RankedWords.unpacked(self._copy[number]) if qid in self._packed else None
 
 
 @dataclass
