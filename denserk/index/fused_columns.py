@@ -29,9 +29,11 @@ def fuse_columns(
         passages_of_run = passages[first : first + len(hits)]
         first += len(hits)
         parts = _parts_of(hits, fusion)
+        with np.errstate(over="ignore"):
+            weighted_parts = weights[run] * parts
         if absent_is_lowest(fusion):
-            terms[run] = weights[run] * parts.min()
-        terms[run, passages_of_run] = weights[run] * parts
+            terms[run] = weighted_parts[parts.argmin()]
+        terms[run, passages_of_run] = weighted_parts
     scores = exact_sums(terms)
     if not np.isfinite(scores).all():
         return None

@@ -14,6 +14,7 @@ from denserk.records import best_first
 
 IDS = st.one_of(st.integers(0, 20).map(str), st.sampled_from(["passage-1", "passage-10", "b" * 30]))
 SCORES = st.one_of(st.integers(0, 4).map(float), st.floats(-90, 90), st.sampled_from([-0.0, 1e308]))
+DEPTHS = st.sampled_from([None, 1, 5])
 RUNS = st.lists(st.dictionaries(IDS, SCORES, max_size=12), min_size=2, max_size=4)
 
 
@@ -24,12 +25,22 @@ def columns_of(hits):
 
 @given(
     runs=RUNS.filter(any),
-    fusion=st.builds(
-        FusionSettings,
-        method=st.sampled_from(FusionMethod),
-        normalization=st.sampled_from(Normalization),
-        missing=st.sampled_from([None, *Missing]),
-        depth=st.sampled_from([None, 1, 5]),
+    fusion=st.one_of(
+        st.builds(FusionSettings, rrf_k=st.sampled_from([0, 60]), depth=DEPTHS),
+        st.builds(
+            FusionSettings,
+            method=st.just(FusionMethod.LINEAR),
+            normalization=st.sampled_from([*Normalization]),
+            missing=st.sampled_from([None, Missing.ZERO]),
+            depth=DEPTHS,
+        ),
+        st.builds(
+            FusionSettings,
+            method=st.just(FusionMethod.LINEAR),
+            normalization=st.sampled_from([Normalization.NONE, Normalization.ZMUV]),
+            missing=st.just(Missing.LOWEST),
+            depth=DEPTHS,
+        ),
     ),
     weights=st.lists(st.sampled_from([1.0, 0.3, 0.0, 1e300]), min_size=4, max_size=4),
 )
