@@ -19,7 +19,7 @@ def fuse_columns(
 
     A run without a hit for the query adds nothing. Equal scores are ordered by descending id.
     """
-    ranked = [best_first(hits, fusion.depth) for hits in runs]
+    ranked = [hits.best_first().first(fusion.depth) for hits in runs]
     words, passages = distinct_ids([hits.words for hits in ranked])
     terms = np.zeros((len(runs), words.shape[1]))
     first = 0
@@ -40,14 +40,6 @@ def fuse_columns(
     # ids are in ascending order, and a stable sort leaves those of equal scores so
     order = np.argsort(scores, kind="stable")[::-1]
     return RankedWords(words[:, order], scores[order])
-
-
-def best_first(hits: RankedWords, depth: int | None) -> RankedWords:
-    """Return the first hits in the order of `records.best_first`."""
-    if (hits.scores[1:] < hits.scores[:-1]).all():
-        return RankedWords(hits.words[:, :depth], hits.scores[:depth])
-    order = np.lexsort((*hits.words[::-1], hits.scores))[::-1][:depth]
-    return RankedWords(hits.words[:, order], hits.scores[order])
 
 
 def distinct_ids(words_of_runs: Sequence[Words]) -> tuple[Words, NDArray[np.int64]]:

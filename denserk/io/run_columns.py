@@ -203,6 +203,17 @@ class RankedWords:
         docids: list[str] = encoded.view(f"S{encoded.shape[1]}").ravel().astype(str).tolist()
         return docids
 
+    def first(self, count: int | None) -> "RankedWords":
+        """Return the first hits."""
+        return RankedWords(self.words[:, :count], self.scores[:count])
+
+    def best_first(self) -> "RankedWords":
+        """Return the hits in the order of `records.best_first`."""
+        if (self.scores[1:] < self.scores[:-1]).all():
+            return self
+        order = np.lexsort((*self.words[::-1], self.scores))[::-1]
+        return RankedWords(self.words[:, order], self.scores[order])
+
     def packed(self) -> bytes:
         """Return the hits as bytes, which `unpacked` reads."""
         return b"".join([len(self).to_bytes(WORD), self.scores.tobytes(), self.words.tobytes()])
