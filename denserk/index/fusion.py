@@ -80,7 +80,8 @@ def normalized(scores: Sequence[float], normalization: Normalization) -> list[fl
     """Normalise the scores of one query in one run."""
     if normalization is Normalization.NONE:
         return list(scores)
-    return normalized_array(np.array(scores, np.float64), normalization).tolist()
+    values: list[float] = normalized_array(np.array(scores, np.float64), normalization).tolist()
+    return values
 
 
 def normalized_array(
@@ -92,6 +93,7 @@ def normalized_array(
         return values
     if low == high:
         return np.full(len(values), float(normalization is Normalization.MIN_MAX))
-    if normalization is Normalization.MIN_MAX:
-        return (values - low) / (high - low)
-    return (values - values.mean()) / values.std()
+    is_min_max = normalization is Normalization.MIN_MAX
+    centre, width = (low, high - low) if is_min_max else (values.mean(), values.std())
+    normalised: NDArray[np.float64] = (values - centre) / width
+    return normalised

@@ -125,8 +125,8 @@ def words_of(docids: Collection[str], count: int) -> Words:
     ['0x6431000000000000', '0x0', '0x706173736167652d', '0x3700000000000000']
     """
     encoded = np.array([docid.encode() for docid in docids], f"S{count * WORD}")
-    words = encoded.view(">u8").reshape(len(docids), count)
-    return words.T.astype(np.uint64)
+    words: Words = encoded.view(">u8").reshape(len(docids), count).T.astype(np.uint64)
+    return words
 
 
 def words_between(codes: NDArray[np.uint8], starts: NDArray[np.int32]) -> Words:
