@@ -112,7 +112,7 @@ class HitColumns(NamedTuple):
 
 def keys_of(words: Words) -> Words:
     """Return a number for each id, equal for equal ids and seldom for others."""
-    keys = words[0]
+    keys: Words = words[0]
     for more in words[1:]:
         keys = keys * np.uint64(0x9E3779B97F4A7C15) ^ more
     return keys
