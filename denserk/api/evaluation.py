@@ -344,12 +344,14 @@ def _read_runs(
     keep = needed_hits(judgments.grades, settings)
     for name, source in runs.items():
         if is_path(source):
-            yield NamedRun(name, read_hits(str(source), settings, keep))
+            selected = read_hits(str(source), settings, keep)
+            yield NamedRun(name, selected.run, ties=selected.ties)
             continue
         hits = read_run_of(source, name)
         if settings.order is RunOrder.RANK:
             hits = {qid: _negative_ranks(hits[qid]) for qid in hits}
-        yield NamedRun(name, select_hits(hits, settings, keep))
+        selected = select_hits(hits, settings, keep)
+        yield NamedRun(name, selected.run, ties=selected.ties)
 
 
 def _negative_ranks(hits: Mapping[str, float]) -> dict[str, float]:

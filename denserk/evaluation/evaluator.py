@@ -15,6 +15,7 @@ from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,16 +33,37 @@ from denserk.evaluation.measures import (
 from denserk.evaluation.providers import Judgments, measure_groups
 from denserk.evaluation.results import EvaluationResult, Grades, Run, RunResult
 from denserk.io.files import STREAM, some
-from denserk.io.runs import RankedList, read_run, read_run_scores
+from denserk.io.run_columns import HitColumns, RankedList
+from denserk.io.runs import read_run_hits, read_run_scores
 from denserk.io.topics import grades_by_query, read_qrels, read_qrels_map
 from denserk.records import Qrel, document_of
 
 logger = logging.getLogger(__name__)
 
-Keep = Callable[[RankedList], dict[str, float]]  # chooses among the hits of a query
+
+class NeededHits(NamedTuple):
+    """The hits of a query that measures need, and how many of those above the last one tie."""
+
+    scores: dict[str, float]  # by passage
+    ties: int = 0
+
+
+class SelectedHits(NamedTuple):
+    """The hits of a run that are evaluated, and how many hits of each query tie with another.
+
+    Without `ties` the run has all hits, and they are counted there.
+    """
+
+    run: Run
+    ties: Mapping[str, int] | None = None
+
+
+Keep = Callable[[RankedList | HitColumns], NeededHits]  # chooses among the hits of a query
 
 # measures of pytrec_eval and msmarco that depend on the ranks of judged hits alone
 RANKED = {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"}
+# those of trec_eval's that only depend on which hits are above their cut-off, not on their order
+UNORDERED = {"P", "R", "Success"}
 SEED = re.compile(r"[-_.](seed)?[-_.]?\d+$")  # at the end of a run's name
 ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl?))+$")  # of runs
 
@@ -60,8 +82,8 @@ def read_judgments(
     return grades_by_query(qrels), qrels
 
 
-def read_hits(path: str, settings: EvaluationSettings, keep: Keep | None = None) -> Run:
-    """Read the hits of a run that are evaluated: query id -> passage id -> score.
+def read_hits(path: str, settings: EvaluationSettings, keep: Keep | None = None) -> SelectedHits:
+    """Read the hits of a run that are evaluated.
 
     `keep` returns the hits of a query that are needed. Where the lines of each query are together,
     others are never in memory; standard input and pipes are read whole, as they are read only once.
@@ -70,14 +92,14 @@ def read_hits(path: str, settings: EvaluationSettings, keep: Keep | None = None)
     changed = by_rank or settings.remove_query or settings.max_hits is not None
     if keep is not None and not changed and Path(path).is_file():
         with suppress(InputError):  # lines of a query apart, or an error that is raised below
-            return {hits.qid: keep(hits) for hits in read_run(path)}
+            return _needed_hits(read_run_hits(path), keep)
     return select_hits(read_run_scores(path, by_rank=by_rank), settings, keep)
 
 
-def select_hits(run: Run, settings: EvaluationSettings, keep: Keep | None = None) -> Run:
+def select_hits(run: Run, settings: EvaluationSettings, keep: Keep | None = None) -> SelectedHits:
     """Return the hits of a run that are evaluated: see `read_hits`.
 
-    >>> select_hits({"q1": {"q1": 3.0, "d1": 2.0}}, EvaluationSettings(remove_query=True))
+    >>> select_hits({"q1": {"q1": 3.0, "d1": 2.0}}, EvaluationSettings(remove_query=True)).run
     {'q1': {'d1': 2.0}}
     """
     if settings.remove_query:
@@ -85,12 +107,23 @@ def select_hits(run: Run, settings: EvaluationSettings, keep: Keep | None = None
     if settings.max_hits is not None:
         run = {qid: first_hits(hits, settings.max_hits) for qid, hits in run.items()}
     if keep is None:
-        return run
-    kept = {}
-    for qid, hits in run.items():
-        if hits:
-            kept[qid] = keep(RankedList(qid, list(hits), list(hits.values()), ()))
-    return kept
+        return SelectedHits(run)
+    ranked_lists = (
+        RankedList(qid, list(hits), list(hits.values()), ()) for qid, hits in run.items() if hits
+    )
+    return _needed_hits(ranked_lists, keep)
+
+
+def _needed_hits(queries: Iterable[RankedList | HitColumns], keep: Keep) -> SelectedHits:
+    """Return the hits that `keep` chooses of each query."""
+    run = {}
+    ties = {}
+    for hits in queries:
+        needed = keep(hits)
+        run[hits.qid] = needed.scores
+        if needed.ties:
+            ties[hits.qid] = needed.ties
+    return SelectedHits(run, ties)
 
 
 def _without_query(qid: str, hits: Mapping[str, float]) -> dict[str, float]:
@@ -116,27 +149,66 @@ def needed_depth(measures: Iterable[Measure]) -> float | None:
     return depth
 
 
+def ordered_depth(measures: Sequence[Measure], depth: float) -> float:
+    """Return how deep the order of hits counts, where measures look `depth` hits deep.
+
+    Below, only which hits are above `depth` counts: R@1000 does not depend on the ranks of hits
+    above 1000, but nDCG@10 on those above 10, and R@100 on which hits are above 100.
+
+    >>> from denserk.evaluation.measures import parse_measures
+    >>> measures = parse_measures(["nDCG@10 R@100 R@1000"]).measures
+    >>> ordered_depth(measures, needed_depth(measures))
+    100
+    """
+    ordered: float = 0
+    for measure in map(underlying, measures):
+        params = measure.params
+        cutoff = inf if params.get("judged_only") else params.get("cutoff", inf)
+        if cutoff < depth or measure.NAME not in UNORDERED:
+            ordered = max(ordered, cutoff)
+    return ordered
+
+
 def prune_hits(
-    hits: RankedList, depth: float, judged: Collection[str] | None = None
-) -> dict[str, float]:
+    hits: RankedList | HitColumns,
+    depth: float,
+    judged: Collection[str] | None = None,
+    ordered: float = inf,
+) -> NeededHits:
     """Return the scores of the first hits of a query, at most `depth` and those that tie with them.
 
     With `judged` none below the lowest judged hit, but at least one: measures of ranks depend only
-    on how many hits are above each judged one. Scores are compared as float32, as trec_eval does.
+    on how many hits are above each judged one; and below the first `ordered` hits, and those that
+    tie with them, the judged ones alone. Scores are compared as float32, as trec_eval does.
     """
     with np.errstate(over="ignore"):
-        scores = np.array(hits.scores, np.float32)
-    lowest = np.sort(scores)[-int(min(depth, len(scores)) or 1)]
+        scores = hits.scores_array().astype(np.float32)
+    ascending = np.sort(scores)
+    at_depth = ascending[-int(min(depth, len(scores)) or 1)]
+    lowest = at_depth
+    judged_rows = [] if judged is None else hits.rows_of(judged)
     if judged is not None:
-        rows = list(map(hits.docids.index, set(judged).intersection(hits.docids)))
-        lowest = max(lowest, scores[rows].min() if rows else scores.max())
-    kept = np.flatnonzero(scores >= lowest).tolist()
-    return {hits.docids[row]: hits.scores[row] for row in kept}
+        lowest = max(lowest, scores[judged_rows].min() if judged_rows else ascending[-1])
+    counted_scores = ascending[np.searchsorted(ascending, lowest) :]
+    ties = int(np.count_nonzero(counted_scores[1:] == counted_scores[:-1]))
+    # where a judged hit ties at the last rank, the ids of the others decide whether it is above
+    is_at_edge = len(scores) > depth and (scores[judged_rows] == at_depth).any()
+    is_needed = scores >= lowest
+    if judged is not None and ordered < depth and not is_at_edge:
+        lowest_ordered = ascending[-int(min(ordered, len(scores)) or 1)]
+        is_judged = np.zeros(len(scores), bool)
+        is_judged[judged_rows] = True
+        is_needed &= (scores >= lowest_ordered) | is_judged
+    rows = np.flatnonzero(is_needed)
+    needed_scores = hits.scores_array()[rows].tolist()
+    return NeededHits(dict(zip(hits.docids_at(rows.tolist()), needed_scores, strict=True)), ties)
 
 
-def prune_by_judgments(hits: RankedList, depth: float, judgments: Grades) -> dict[str, float]:
-    """Return the scores of the hits of a query that measures to some depth need: `prune_hits`."""
-    return prune_hits(hits, depth, judgments.get(hits.qid, ()))
+def prune_by_judgments(
+    hits: RankedList | HitColumns, depth: float, judgments: Grades, ordered: float = inf
+) -> NeededHits:
+    """Return the hits of a query that measures to some depth need: `prune_hits`."""
+    return prune_hits(hits, depth, judgments.get(hits.qid, ()), ordered)
 
 
 def minimums(settings: EvaluationSettings) -> list[tuple[Measure, float]]:
@@ -241,8 +313,11 @@ class Evaluator:
             earlier = self.providers.get(group.provider.NAME, ())
             self.providers[group.provider.NAME] = (*earlier, *map(str, group.measures))
 
-    def evaluate(self, name: str, run: Run) -> RunResult:
-        """Measure one run; a MismatchError says that none of its queries is judged."""
+    def evaluate(self, name: str, run: Run, ties: Mapping[str, int] | None = None) -> RunResult:
+        """Measure one run; a MismatchError says that none of its queries is judged.
+
+        `ties` are the hits of each query that tie with another; by default they are counted.
+        """
         run = {qid: hits for qid, hits in run.items() if hits}
         missing = tuple(qid for qid in self.queries if qid not in run)
         if len(missing) == len(self.queries):
@@ -265,11 +340,8 @@ class Evaluator:
         summary = {str(m): summarize(m, per_query[str(m)].values()) for m in self.measures}
         judged_queries = set(self.queries)
         unjudged = tuple(qid for qid in run if qid not in judged_queries)
-        ties = {}
-        for qid, hits in run.items():
-            tied_hits = len(hits) - len(set(array("f", hits.values())))
-            if tied_hits:
-                ties[qid] = tied_hits
+        if ties is None:
+            ties = _count_ties(run)
         passage = self._passage_of_judged_document(run)
         return RunResult(name, summary, per_query, missing, unjudged, ties, passage)
 
@@ -295,6 +367,16 @@ class Evaluator:
             for severity, sentence in remarks(run, result, self.complete):
                 logger.log(severity, sentence)
         return result
+
+
+def _count_ties(run: Run) -> dict[str, int]:
+    """Return how many hits of queries have the score of an earlier one, as float32."""
+    ties = {}
+    for qid, hits in run.items():
+        tied_hits = len(hits) - len(set(array("f", hits.values())))
+        if tied_hits:
+            ties[qid] = tied_hits
+    return ties
 
 
 def over_seeds(result: EvaluationResult) -> EvaluationResult:

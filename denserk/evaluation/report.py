@@ -493,7 +493,7 @@ def _profiles(
 ) -> Iterator[Profile]:
     """Yield the profile of each run, with the lists of some queries."""
     for name, path in runs.items():
-        run = read_hits(path, settings)
+        run = read_hits(path, settings).run
         ranked = {}
         for qid, hits in run.items():
             if qid in grades_by_query:

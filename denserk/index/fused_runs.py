@@ -7,9 +7,11 @@ from denserk.config.formats import RunFormat
 from denserk.config.options import as_json, given_fields, spelled
 from denserk.config.retrieval import FusionMethod, FusionSettings, RankingSettings
 from denserk.errors import InputError, MismatchError
+from denserk.index.fused_columns import fuse_columns
 from denserk.index.fusion import Weights, score_parts, weighted
 from denserk.index.searcher import Hits, Ranking
 from denserk.io.files import some
+from denserk.io.run_columns import RankedWords
 from denserk.io.run_lookup import RunByQuery
 from denserk.records import best_first
 from denserk.reporting import track
@@ -53,11 +55,35 @@ class FusedRuns:
 
     def results(self) -> Iterator[tuple[str, Hits]]:
         """Yield the hits of each query, best first."""
+        for qid, hits in self.ranked_hits():
+            yield qid, hits.as_list() if isinstance(hits, RankedWords) else hits
+
+    def ranked_hits(self) -> Iterator[tuple[str, Hits | RankedWords]]:
+        """Yield the hits of each query, best first: column by column where the runs have columns.
+
+        These are the same hits in fewer steps.
+        """
         with track("fusing", len(self.queries), "queries") as progress:
             for qid in self.queries:
                 progress.advance()
+                columns = self._fused_columns(qid)
+                if columns is not None:
+                    yield qid, self.ranking.final_columns(columns)
+                    continue
                 scores = weighted(self.parts_of(qid), self.weights)
                 yield qid, self.ranking.final(best_first(scores.items()))
+
+    def _fused_columns(self, qid: str) -> RankedWords | None:
+        """Return the fused hits of a query; None where they are to be fused one by one."""
+        if self.settings.max_passage or self.settings.remove_query:
+            return None
+        columns = []
+        for run in self.runs:
+            hits = run.columns(qid)
+            if hits is None:
+                return None
+            columns.append(hits)
+        return fuse_columns(columns, self.fusion, self.weights)
 
 
 def _refuse_unfit_runs(runs: Sequence[RunByQuery], fusion: FusionSettings) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from operator import mul
 
 import numpy as np
+from numpy.typing import NDArray
 
 from denserk.config.retrieval import FusionMethod, FusionSettings, Missing, Normalization
 from denserk.index.searcher import Hits
@@ -30,9 +31,7 @@ def score_parts(runs: Sequence[Hits], fusion: FusionSettings) -> dict[str, list[
 
     A run without a hit for the query adds nothing, whatever `missing` is.
     """
-    zmuv = fusion.normalization is Normalization.ZMUV
-    missing = fusion.missing or (Missing.LOWEST if zmuv else Missing.ZERO)
-    lowest = missing is Missing.LOWEST and fusion.normalization is not Normalization.MIN_MAX
+    lowest = absent_is_lowest(fusion)
     columns: list[tuple[dict[str, float], float]] = []
     for hits in runs:
         own = {docid: 1 / (fusion.rrf_k + rank) for rank, (docid, _) in enumerate(hits, start=1)}
@@ -44,6 +43,15 @@ def score_parts(runs: Sequence[Hits], fusion: FusionSettings) -> dict[str, list[
         columns.append((own, absent))
     every = dict.fromkeys(docid for hits in runs for docid, _ in hits)
     return {docid: [of.get(docid, absent) for of, absent in columns] for docid in every}
+
+
+def absent_is_lowest(fusion: FusionSettings) -> bool:
+    """Return whether a passage that a run lacks has the lowest score there, and not 0."""
+    if fusion.chosen is not FusionMethod.LINEAR or fusion.normalization is Normalization.MIN_MAX:
+        return False
+    zmuv = fusion.normalization is Normalization.ZMUV
+    missing = fusion.missing or (Missing.LOWEST if zmuv else Missing.ZERO)
+    return missing is Missing.LOWEST
 
 
 def weighted(parts: Mapping[str, Sequence[float]], weights: Sequence[float]) -> dict[str, float]:
@@ -70,12 +78,22 @@ def weighted_sum(parts: Sequence[float], weights: Sequence[float]) -> float:
 
 def normalized(scores: Sequence[float], normalization: Normalization) -> list[float]:
     """Normalise the scores of one query in one run."""
-    values = np.array(scores, np.float64)
-    low, high = values.min(), values.max()
     if normalization is Normalization.NONE:
         return list(scores)
+    values: list[float] = normalized_array(np.array(scores, np.float64), normalization).tolist()
+    return values
+
+
+def normalized_array(
+    values: NDArray[np.float64], normalization: Normalization
+) -> NDArray[np.float64]:
+    """Normalise the (K,) scores of one query in one run."""
+    low, high = values.min(), values.max()
+    if normalization is Normalization.NONE:
+        return values
     if low == high:
-        return [float(normalization is Normalization.MIN_MAX)] * len(scores)
-    if normalization is Normalization.MIN_MAX:
-        return list(((values - low) / (high - low)).tolist())
-    return list(((values - values.mean()) / values.std()).tolist())
+        return np.full(len(values), float(normalization is Normalization.MIN_MAX))
+    is_min_max = normalization is Normalization.MIN_MAX
+    centre, width = (low, high - low) if is_min_max else (values.mean(), values.std())
+    normalised: NDArray[np.float64] = (values - centre) / width
+    return normalised

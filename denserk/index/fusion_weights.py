@@ -18,7 +18,7 @@ from denserk.index.fused_runs import FusedRuns
 from denserk.index.fusion import Weights
 from denserk.index.searcher import Ranking
 from denserk.io.files import some
-from denserk.io.runs import RankedList
+from denserk.io.run_columns import RankedList
 from denserk.records import best_first
 from denserk.reporting import track
 
@@ -135,7 +135,7 @@ def _run_with_weights(
     for query in queries:
         sums = (query.scores * weights).sum(1, np.longdouble).astype(float).tolist()
         kept = prune_hits(RankedList(query.qid, query.docids, sums, ()), depth)
-        run[query.qid] = dict(ranking.final(best_first(kept.items())))
+        run[query.qid] = dict(ranking.final(best_first(kept.scores.items())))
     return run
 
 

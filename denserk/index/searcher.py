@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from denserk.config.retrieval import Prf, RankingSettings, SearchSettings, Ties
 from denserk.errors import InputError, NotFiniteError, UsageError
+from denserk.io.run_columns import MANY_HITS, RankedWords, Words
+from denserk.io.run_text import id_words
 from denserk.records import best_first, document_of
 
 logger = logging.getLogger(__name__)
@@ -26,6 +29,7 @@ PassageNames = Callable[[Rows], Sequence[str]]  # ids of (K,) passages, by their
 Hits = list[tuple[str, float]]  # (passage id, score), best first
 
 SCORES = ".9g"  # all digits of a float32
+LOW_31_BITS, SIGN_BIT = 0x7FFFFFFF, 0x80000000
 LUCENE_PLACES = 6  # decimals of a score in Pyserini's and Anserini's runs
 LUCENE_SCORES = f".{LUCENE_PLACES}f"
 TAIL = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
@@ -165,11 +169,15 @@ def strictly_decreasing(scores: Scores) -> Scores:
     """Lower tied scores, (K,) float32 in descending order, to the next lower float32."""
     if (scores[1:] < scores[:-1]).all():
         return scores
-    lowered = scores.copy()
-    for i in range(1, len(lowered)):
-        if lowered[i] >= lowered[i - 1]:
-            lowered[i] = np.nextafter(lowered[i - 1], np.float32(-np.inf))
-    return lowered
+    # Numbers of float32 in their order: the next lower one has the next lower number. A lowered
+    # score is the lesser of its own number and that of the score above less 1, and so of all
+    # numbers above less their distance.
+    bits = scores.view(np.int32).astype(np.int64)
+    numbers = np.where(bits < 0, -(bits & LOW_31_BITS), bits)
+    distances = np.arange(len(scores))
+    lowest = np.minimum.accumulate(numbers + distances) - distances
+    lowered_bits = np.where(lowest < 0, -lowest - SIGN_BIT, lowest).astype(np.int32)
+    return np.where(lowest == numbers, scores, lowered_bits.view(np.float32))
 
 
 class Ranking:
@@ -199,13 +207,25 @@ class Ranking:
         """Return the hits of a query that its run lists, with tied scores lowered."""
         hits = hits[: self._settings.kept]
         scores = np.array([score for _, score in hits])
-        tied = int(np.count_nonzero(scores[1:] == scores[:-1]))
-        self.tied_hits += tied
-        self.tied_queries += tied > 0
+        self._count_ties(scores)
         if self.ties is Ties.KEEP:
             return hits
         lowered = strictly_decreasing(scores.astype(np.float32)).tolist()
         return [(name, score) for (name, _), score in zip(hits, lowered, strict=True)]
+
+    def final_columns(self, hits: RankedWords) -> RankedWords:
+        """Return the hits of `final` for hits that are columns."""
+        kept = hits.first(self._settings.kept)
+        self._count_ties(kept.scores)
+        if self.ties is Ties.KEEP:
+            return kept
+        lowered = strictly_decreasing(kept.scores.astype(np.float32))
+        return RankedWords(kept.words, lowered.astype(np.float64))
+
+    def _count_ties(self, scores: NDArray[np.float64]) -> None:
+        tied = int(np.count_nonzero(scores[1:] == scores[:-1]))
+        self.tied_hits += tied
+        self.tied_queries += tied > 0
 
     def report(self) -> None:
         """Log in which order hits of equal scores stand, if there are any."""
@@ -269,12 +289,22 @@ class Searcher:
 
     def search(self, qids: Sequence[str], queries: NDArray[Any]) -> Iterator[tuple[str, Hits]]:
         """Yield (query id, hits) for (B, D) vectors, or an array of B texts for BM25."""
+        for qid, hits in self.ranked_hits(qids, queries):
+            yield qid, hits.as_list() if isinstance(hits, RankedWords) else hits
+
+    def ranked_hits(
+        self, qids: Sequence[str], queries: NDArray[Any]
+    ) -> Iterator[tuple[str, Hits | RankedWords]]:
+        """Yield what `search` yields, column by column where that takes fewer steps."""
         _refuse_queries_not_finite(qids, queries)
         for first in range(0, len(qids), self.settings.query_batch):
             batch = slice(first, first + self.settings.query_batch)
             answers = self._batch(qids[batch], queries[batch])
             for qid, hits in zip(qids[batch], answers, strict=True):
-                yield qid, self.ranking.final(hits)
+                if isinstance(hits, RankedWords):
+                    yield qid, self.ranking.final_columns(hits)
+                else:
+                    yield qid, self.ranking.final(hits)
 
     def report(self) -> None:
         """Log how equal scores are ordered, and warn of short lists."""
@@ -291,14 +321,14 @@ class Searcher:
                 f"raise {option}"
             )
 
-    def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits]:
+    def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits | RankedWords]:
         """Return the hits of a batch of queries."""
         total = max(len(self._index), 1)
         depth = (self.settings.hits + self._most_excluded(qids)) * self._size
         if not self._engine_order:
             depth += TAIL
         depth = min(depth, total)
-        results: list[Hits] = [[] for _ in qids]
+        results: list[Hits | RankedWords] = [[] for _ in qids]
         cut_short: set[int] = set()
         unfinished = list(range(len(qids)))
         while unfinished:
@@ -307,12 +337,8 @@ class Searcher:
             deeper = []
             for query, query_scores, query_rows in zip(unfinished, scores, rows, strict=True):
                 count = int(np.count_nonzero(query_rows >= 0))
-                docids = [names[row] for row in (query_rows[:count] // self._size).tolist()]
-                values = self._scores(query_scores[:count])
-                if self._excluded:
-                    docids, values = self._without_excluded(qids[query], docids, values)
-                hits = self.ranking.best(qids[query], docids, values)
-                results[query] = hits[: self.settings.kept]
+                hits = self._hits(qids[query], query_scores[:count], query_rows[:count], names)
+                results[query] = _first_hits(hits, self.settings.kept)
                 if count < depth:
                     cut_short.add(query)
                 elif depth < total and self._needs_more(hits, float(query_scores[-1])):
@@ -320,6 +346,30 @@ class Searcher:
             unfinished, depth = deeper, min(4 * depth, total)
         self._count_short(results, cut_short)
         return results
+
+    def _hits(self, qid: str, scores: Scores, rows: Rows, names: "_Names") -> Hits | RankedWords:
+        """Return the hits of a query's (K,) rows, the best first."""
+        columns = self._columns(scores, rows, names)
+        if columns is not None:
+            return columns
+        docids = [names.docids[row] for row in names.positions_of(rows // self._size)]
+        values = self._scores(scores)
+        if self._excluded:
+            docids, values = self._without_excluded(qid, docids, values)
+        return self.ranking.best(qid, docids, values)
+
+    def _columns(self, scores: Scores, rows: Rows, names: "_Names") -> RankedWords | None:
+        """Return (K,) rows as columns of hits; None where a hit may be other than its row."""
+        settings = self.settings
+        changes_hits = settings.max_passage or settings.remove_query or self._excluded
+        if changes_hits or self._engine_order or self._size > 1 or len(rows) < MANY_HITS:
+            return None
+        words = names.words
+        ascending_rows = np.sort(rows)
+        if words is None or (ascending_rows[1:] == ascending_rows[:-1]).any():
+            return None
+        positions = np.searchsorted(names.numbers, rows)
+        return RankedWords(words[:, positions], scores.astype(np.float64)).best_first()
 
     def _most_excluded(self, qids: Sequence[str]) -> int:
         """Return the largest number of passages that are excluded for one of some queries."""
@@ -363,10 +413,13 @@ class Searcher:
             raise InputError(folder, None, found, "finite vectors and scores", hint) from None
         return scores, rows
 
-    def _names_of(self, rows: Rows) -> dict[int, str]:
-        """Return the ids of the passages of (B, K) rows, by their numbers."""
-        numbers = np.unique(rows[rows >= 0] // self._size)
-        return dict(zip(numbers.tolist(), self._ids(numbers), strict=True))
+    def _names_of(self, rows: Rows) -> "_Names":
+        """Return the ids of the passages of (B, K) rows."""
+        numbers = np.sort(rows[rows >= 0] // self._size)  # quicker than the hashing of np.unique
+        is_new = np.ones(len(numbers), bool)
+        is_new[1:] = numbers[1:] != numbers[:-1]
+        distinct_numbers = numbers[is_new]
+        return _Names(distinct_numbers, self._ids(distinct_numbers))
 
     def _scores(self, scores: Scores) -> list[float]:
         """Return a query's (K,) scores; Lucene's have the digits that Pyserini writes."""
@@ -375,22 +428,48 @@ class Searcher:
             return [round(value, LUCENE_PLACES) for value in values]
         return values
 
-    def _needs_more(self, hits: Hits, last_score: float) -> bool:
+    def _needs_more(self, hits: Hits | RankedWords, last_score: float) -> bool:
         """Return whether passages beyond those fetched may belong to the hits of a query."""
         kept = self.settings.kept
         if self._engine_order and not self.settings.max_passage:
             return False
         if len(hits) < kept:
             return True
-        return self._index.is_exhaustive and hits[kept - 1][1] == last_score
+        if isinstance(hits, RankedWords):
+            last_kept_score = float(hits.scores[kept - 1])
+        else:
+            last_kept_score = hits[kept - 1][1]
+        return self._index.is_exhaustive and last_kept_score == last_score
 
-    def _count_short(self, results: Sequence[Hits], cut_short: set[int]) -> None:
+    def _count_short(self, results: Sequence[Hits | RankedWords], cut_short: set[int]) -> None:
         """Count queries with fewer hits than wanted, though an approximate index has more rows."""
         self.queries += len(results)
         if self._index.is_exhaustive:
             return
         kept = self.settings.kept
         self.short_queries += sum(len(results[query]) < kept for query in cut_short)
+
+
+class _Names:
+    """The ids of N passages, by their ascending numbers (N,)."""
+
+    def __init__(self, numbers: Rows, docids: Sequence[str]) -> None:
+        self.numbers = numbers
+        self.docids = docids
+
+    @cached_property
+    def words(self) -> Words | None:
+        """The words of the ids, if they have some: see `run_columns.HitColumns`."""
+        return id_words(self.docids)
+
+    def positions_of(self, numbers: Rows) -> list[int]:
+        """Return the positions of the ids of some passages."""
+        positions: list[int] = np.searchsorted(self.numbers, numbers).tolist()
+        return positions
+
+
+def _first_hits(hits: Hits | RankedWords, count: int) -> Hits | RankedWords:
+    return hits.first(count) if isinstance(hits, RankedWords) else hits[:count]
 
 
 def _refuse_queries_not_finite(qids: Sequence[str], queries: NDArray[Any]) -> None:

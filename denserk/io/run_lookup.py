@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from denserk.config.formats import RunFormat
+from denserk.io.run_columns import RankedWords
 
 
 class RunByQuery(Protocol):
@@ -28,6 +29,9 @@ class RunByQuery(Protocol):
     def hits(self, qid: str) -> tuple[list[str], list[float]]:
         """Return passages and scores of a query, in the order of the run."""
 
+    def columns(self, qid: str) -> RankedWords | None:
+        """Return the hits of a query, in the order of the run, as columns; None: read `hits`."""
+
 
 class RunInMemory:
     """A run in memory: query id -> passage id -> score.
@@ -47,3 +51,7 @@ class RunInMemory:
         """Return passages and scores of a query, in the order of the run."""
         hits = self._scores.get(qid, {})
         return list(hits), list(hits.values())
+
+    def columns(self, qid: str) -> RankedWords | None:
+        """Return no columns: hits in memory are objects."""
+        return None

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from math import isfinite, nan
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -21,10 +21,18 @@ import orjson
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
-from denserk.io import column_names, detection, files, json_objects, unread_files
+from denserk.io import column_names, detection, files, json_objects, run_text, unread_files
 from denserk.io.column_names import Column, Table
 from denserk.io.file_head import FileHead, is_comment
 from denserk.io.json_records import identifier, list_keys, parse_objects
+from denserk.io.run_columns import (
+    NO_HITS,
+    HitColumns,
+    RankedList,
+    RankedWords,
+    join_hits,
+    read_block,
+)
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -60,7 +68,9 @@ QRELS_COLUMNS_HINT = (
 )
 SCORE_HINT = "--set order=score reads the scores"
 TEVATRON_HINT = "if the third column is a score, name the format: tevatron"
-Results = Iterable[tuple[str, Sequence[tuple[str, float]]]]  # qid, [(docid, score), ...]
+RankedHits = Sequence[tuple[str, float]]  # (docid, score), best first
+Lists = Iterable[tuple[str, RankedHits]]  # by query
+Results = Iterable[tuple[str, RankedHits | RankedWords]]
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
 RawLines = Iterable[tuple[int, bytes]]  # numbered from 1
 
@@ -80,17 +90,16 @@ WRITTEN_KEYS = JsonKeys()
 NEEDED_KEYS = {WRITTEN_KEYS.qid, WRITTEN_KEYS.docid, WRITTEN_KEYS.score}
 
 
-class RankedList(NamedTuple):
-    """K hits of one query, in the order of the file; `lines` are their line numbers."""
-
-    qid: str
-    docids: list[str]
-    scores: list[float]
-    lines: Sequence[int]
-
-
 def read_run(path: str | Path, format: RunFormat | None = None) -> Iterator[RankedList]:
     """Yield the hits of a run query by query, in constant memory."""
+    for hits in read_run_hits(path, format):
+        yield hits.as_lists()
+
+
+def read_run_hits(
+    path: str | Path, format: RunFormat | None = None
+) -> Iterator[RankedList | HitColumns]:
+    """Yield the hits of a run query by query as `read_run`, clean lines column by column."""
     return _RunFile(path, format).grouped()
 
 
@@ -102,7 +111,8 @@ def read_run_scores(
     With `by_rank` a score is the negative rank.
     """
     run: dict[str, dict[str, float]] = {}
-    for hits in _RunFile(path, format, by_rank).queries():
+    for query_hits in _RunFile(path, format, by_rank).queries():
+        hits = query_hits.as_lists()
         scores = run.setdefault(hits.qid, {})
         for docid, score, line in zip(hits.docids, hits.scores, hits.lines, strict=True):
             if docid in scores:
@@ -125,8 +135,9 @@ def read_raw_hits(path: str | Path, qid: str) -> Iterator[RawHit]:
     scores: list[float] = []
     for part in _RunFile(path).parts():
         if part.qid == qid:
-            docids += part.docids
-            scores += part.scores
+            hits = part.as_lists()
+            docids += hits.docids
+            scores += hits.scores
     ranks: Sequence[int | None] = [None] * len(docids)
     with suppress(InputError):  # a format without ranks
         ranks = _ranks_of_query(path, qid)
@@ -139,7 +150,7 @@ def _ranks_of_query(path: str | Path, qid: str) -> list[int]:
     ranks: list[int] = []
     for part in _RunFile(path, by_rank=True).parts():
         if part.qid == qid:
-            ranks += [int(-score) for score in part.scores]
+            ranks += [int(-score) for score in part.as_lists().scores]
     return ranks
 
 
@@ -182,13 +193,19 @@ class RunLookup:
         self.path = path
         self._copy = copy
         self._numbers: dict[str, int] = {}  # query -> number of its record
+        self._packed: set[str] = set()  # queries whose records are columns
         run = _RunFile(path, format)
         with (
             files.write_errors(copy.path),
             track(f"reading {files.display_name(path)}", None, "queries") as progress,
         ):
             for hits in run.grouped():
-                self._numbers[hits.qid] = copy.append(orjson.dumps((hits.docids, hits.scores)))
+                if isinstance(hits, HitColumns):
+                    record = RankedWords(hits.words, hits.scores).packed()
+                    self._packed.add(hits.qid)
+                else:
+                    record = orjson.dumps((hits.docids, hits.scores))
+                self._numbers[hits.qid] = copy.append(record)
                 progress.advance()
         self.queries = list(self._numbers)
         self.format = run.format if self.queries else None
@@ -198,8 +215,21 @@ class RunLookup:
         number = self._numbers.get(qid)
         if number is None:
             return [], []
+        columns = self.columns(qid)
+        if columns is not None:
+            return columns.docids_at(slice(None)), columns.scores.tolist()
         docids, scores = orjson.loads(self._copy[number])
         return docids, scores
+
+    def columns(self, qid: str) -> RankedWords | None:
+        """Return the hits of a query, in the order of the file, as columns, if it has them.
+
+        Those of a query that the run lacks are empty.
+        """
+        number = self._numbers.get(qid)
+        if number is None:
+            return NO_HITS
+        return RankedWords.unpacked(self._copy[number]) if qid in self._packed else None
 
 
 @dataclass
@@ -212,7 +242,7 @@ class _RunFile:
     order: tuple[Column, ...] = ()  # of the columns; empty in JSON
     is_quoted: bool = False  # as the header is: write.table of R quotes every string
 
-    def grouped(self) -> Iterator[RankedList]:
+    def grouped(self) -> Iterator[RankedList | HitColumns]:
         """Yield the hits of each query, whose lines must be consecutive."""
         seen: dict[str, None] = {}
         for hits in self.queries():
@@ -224,20 +254,21 @@ class _RunFile:
             seen[hits.qid] = None
             yield hits
 
-    def queries(self) -> Iterator[RankedList]:
+    def queries(self) -> Iterator[RankedList | HitColumns]:
         """Yield consecutive lines of one query, each passage once."""
         for _, group in groupby(self.parts(), attrgetter("qid")):
-            hits = _joined(list(group))
-            if len(set(hits.docids)) < len(hits.docids):
-                row = _first_repeated_row(hits.docids)
-                raise _twice(hits.qid, hits.docids[row], self.path, hits.lines[row])
+            hits = join_hits(list(group))
+            row = hits.repeated_row()
+            if row is not None:
+                (docid,) = hits.docids_at([row])
+                raise _twice(hits.qid, docid, self.path, hits.lines[row])
             if self.by_rank and len(set(hits.scores)) < len(hits.scores):
                 found = f"a rank of query {hits.qid} twice"
                 expected = "each rank once a query"
                 raise InputError(self.path, hits.lines[0], found, expected, SCORE_HINT)
             yield hits
 
-    def parts(self) -> Iterator[RankedList]:
+    def parts(self) -> Iterator[RankedList | HitColumns]:
         """Yield consecutive lines of one query; one that crosses blocks comes in several parts."""
         number = 1  # of the first line of a block
         is_first_block = True
@@ -327,53 +358,13 @@ class _RunFile:
         logger.info(f"{name}: {run_format} run ({COLUMNS[run_format]})")
         return run_format
 
-    def _split(self, block: bytes, number: int) -> Iterator[RankedList] | None:
-        """Split a large block by pyarrow if its lines are clean; else return None."""
+    def _split(self, block: bytes, number: int) -> Iterator[RankedList | HitColumns] | None:
+        """Read a large block column by column if its lines are clean; else return None."""
         has_columns = self.format in ORDERS
         if len(block) <= SMALL_BLOCK or self.by_rank or not has_columns:
             return None
-        text = block.replace(b"\t", b" ")
-        if not _has_clean_lines(text):
-            return None
-        hits = self._read_columns(text)
-        return None if hits is None else hits.ranked_lists(number)
-
-    def _read_columns(self, text: bytes) -> "_BlockHits | None":
-        """Read clean lines by pyarrow; None if one is a comment, or no hit."""
-        import pyarrow as pa
-        from pyarrow import compute, csv
-
-        has_ranks = self.format is RunFormat.MSMARCO
-        value_column = Column.RANK if has_ranks else Column.SCORE
-        types = {
-            str(Column.QUERY_ID): pa.string(),
-            str(Column.PASSAGE_ID): pa.string(),
-            str(value_column): pa.int64() if has_ranks else pa.float64(),
-        }
-        names = [str(column) for column in self.order]
-        in_one_block = csv.ReadOptions(
-            use_threads=False, block_size=len(text) + 1, column_names=names
-        )
-        unquoted = csv.ParseOptions(delimiter=" ", quote_char=False)
-        needed_columns = csv.ConvertOptions(
-            check_utf8=False, column_types=types, null_values=[], include_columns=list(types)
-        )
-        try:
-            table = csv.read_csv(pa.BufferReader(text), in_one_block, unquoted, needed_columns)
-        except pa.ArrowInvalid:  # another number of columns, or a score that may be none
-            return None
-        values = np.from_dlpack(table[value_column].chunk(0))  # to_numpy would import pandas
-        scores = -values.astype(float) if has_ranks else values
-        queries = compute.run_end_encode(table[Column.QUERY_ID].chunk(0))
-        qids = queries.values.to_pylist()
-        if any(qid.startswith("#") for qid in qids) or not np.isfinite(scores).all():
-            return None
-        return _BlockHits(
-            qids=qids,
-            ends=queries.run_ends.to_pylist(),
-            docids=table[Column.PASSAGE_ID].to_pylist(),
-            scores=scores.tolist(),
-        )
+        hits = read_block(block, self.order, has_ranks=self.format is RunFormat.MSMARCO)
+        return None if hits is None else hits.hits(number)
 
     def _parse(self, block: bytes, number: int) -> Iterator[RankedList]:
         """Parse a block line by line, or the object that it is."""
@@ -508,39 +499,6 @@ class _RunFile:
         return InputError(self.path, line, files.columns(len(parts)), expected, hint)
 
 
-class _BlockHits(NamedTuple):
-    """The hits of a block of lines, column by column."""
-
-    qids: list[str]  # of consecutive lines
-    ends: list[int]  # for each of them, the row after its last hit
-    docids: list[str]
-    scores: list[float]
-
-    def ranked_lists(self, number: int) -> Iterator[RankedList]:
-        """Yield the hits query by query; `number` is that of the first line."""
-        starts = [0, *self.ends]
-        for qid, (start, end) in zip(self.qids, pairwise(starts), strict=True):
-            lines = range(number + start, number + end)
-            yield RankedList(qid, self.docids[start:end], self.scores[start:end], lines)
-
-
-def _has_clean_lines(text: bytes) -> bool:
-    r"""Return whether all lines are printable ASCII, with one blank between columns.
-
-    >>> _has_clean_lines(b"q Q0 d 1 2.0 tag\n"), _has_clean_lines(b"q  Q0 d 1 2.0 tag\n")
-    (True, False)
-    """
-    codes = np.frombuffer(text, np.uint8)
-    is_blank = codes <= ord(" ")
-    if is_blank[0] or codes[-1] != ord("\n"):
-        return False
-    has_empty_column = (is_blank[1:] & is_blank[:-1]).any()
-    if has_empty_column or not text.isascii():
-        return False
-    control_characters = np.count_nonzero(codes < ord(" "))
-    return bool(control_characters <= text.count(b"\n"))
-
-
 def _queries_of_predictions(predictions: Any) -> list[tuple[str, Iterable[tuple[str, Any]]]]:
     """Return (qid, hits) of all subsets and splits; another error of Python if they have none."""
     predictions.pop("mteb_model_meta", None)
@@ -550,25 +508,6 @@ def _queries_of_predictions(predictions: Any) -> list[tuple[str, Iterable[tuple[
             for qid, hits in split.items():
                 queries.append((qid, hits.items()))
     return queries
-
-
-def _joined(parts: Sequence[RankedList]) -> RankedList:
-    """Return the hits of a query that crosses blocks as one list."""
-    if len(parts) == 1:
-        return parts[0]
-    docids: list[str] = []
-    scores: list[float] = []
-    lines: list[int] = []
-    for part in parts:
-        docids += part.docids
-        scores += part.scores
-        lines += part.lines
-    return RankedList(parts[0].qid, docids, scores, lines)
-
-
-def _first_repeated_row(docids: Sequence[str]) -> int:
-    """Return the row of the first passage that stands above, too."""
-    return next(row for row, docid in enumerate(docids) if docid in docids[:row])
 
 
 def _without_lines(block: bytes, count: int) -> bytes:
@@ -589,15 +528,19 @@ def write_run(
     tag: str = "denserk",
     score_format: str = ".9g",
 ) -> int:
-    """Write a run from (qid, [(docid, score), ...]), best first; return the number of hits.
+    """Write a run from the hits of each query, best first; return the number of hits.
 
     MS MARCO's format takes at most 1000 hits per query. `tag` is the last column of TREC's format,
     and mteb's name of the model. Raises an OutputError if a score is not finite.
     """
     queries = _CheckedHits(results, DEPTHS.get(format))
+    if format is RunFormat.TREC:
+        blocks = _write_trec(queries, tag, score_format)
+    else:
+        blocks = WRITERS[format](queries.as_lists(), tag, score_format)
     with files.whole_binary(path) as out:
-        for text in WRITERS[format](queries, tag, score_format):
-            out.write(text.encode())
+        for text in blocks:
+            out.write(text if isinstance(text, bytes) else text.encode())
     if queries.left_out:
         message = f"left out: {queries.left_out:,} hits below rank 1000, the last one of {format}"
         logger.warning(message)
@@ -618,39 +561,61 @@ class _CheckedHits:
         self.count = 0
         self.left_out = 0
 
-    def __iter__(self) -> Iterator[tuple[str, Sequence[tuple[str, float]]]]:
+    def __iter__(self) -> Iterator[tuple[str, RankedHits | RankedWords]]:
         for qid, all_hits in self._results:
-            hits = all_hits[: self._depth]
-            for docid, score in hits:
-                if not isfinite(score):
-                    raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
+            hits = all_hits
+            if self._depth is not None and len(all_hits) > self._depth:
+                hits = _as_list(all_hits)[: self._depth]
+            _check_scores(qid, hits)
             self.count += len(hits)
             self.left_out += len(all_hits) - len(hits)
             yield qid, hits
 
+    def as_lists(self) -> Iterator[tuple[str, RankedHits]]:
+        """Yield the hits of each query as pairs."""
+        for qid, hits in self:
+            yield qid, _as_list(hits)
 
-def _write_trec(results: Results, tag: str, score_format: str) -> Iterator[str]:
+
+def _as_list(hits: RankedHits | RankedWords) -> RankedHits:
+    return hits.as_list() if isinstance(hits, RankedWords) else hits
+
+
+def _check_scores(qid: str, hits: RankedHits | RankedWords) -> None:
+    """Raise an OutputError for a score that is not finite."""
+    if isinstance(hits, RankedWords) and np.isfinite(hits.scores).all():
+        return
+    for docid, score in _as_list(hits):
+        if not isfinite(score):
+            raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
+
+
+def _write_trec(results: Results, tag: str, score_format: str) -> Iterator[str | bytes]:
     for qid, hits in results:
+        columns = run_text.as_words(hits) if score_format == run_text.SCORES else None
+        if columns is not None:
+            yield run_text.trec_lines(qid, columns, tag)
+            continue
         lines = [
             f"{qid} Q0 {docid} {rank} {score:{score_format}} {tag}\n"
-            for rank, (docid, score) in enumerate(hits, start=1)
+            for rank, (docid, score) in enumerate(_as_list(hits), start=1)
         ]
         yield "".join(lines)
 
 
-def _write_msmarco(results: Results, tag: str, score_format: str) -> Iterator[str]:
+def _write_msmarco(results: Lists, tag: str, score_format: str) -> Iterator[str]:
     for qid, hits in results:
         lines = [f"{qid}\t{docid}\t{rank}\n" for rank, (docid, _) in enumerate(hits, start=1)]
         yield "".join(lines)
 
 
-def _write_tevatron(results: Results, tag: str, score_format: str) -> Iterator[str]:
+def _write_tevatron(results: Lists, tag: str, score_format: str) -> Iterator[str]:
     for qid, hits in results:
         lines = [f"{qid}\t{docid}\t{score:{score_format}}\n" for docid, score in hits]
         yield "".join(lines)
 
 
-def _write_json_lines(results: Results, tag: str, score_format: str) -> Iterator[str]:
+def _write_json_lines(results: Lists, tag: str, score_format: str) -> Iterator[str]:
     for qid, hits in results:
         query = f'"qid":{_json(qid)}'
         lines = [
@@ -660,13 +625,13 @@ def _write_json_lines(results: Results, tag: str, score_format: str) -> Iterator
         yield "".join(lines)
 
 
-def _write_object(results: Results, tag: str, score_format: str) -> Iterator[str]:
+def _write_object(results: Lists, tag: str, score_format: str) -> Iterator[str]:
     yield "{"
     yield from _members(results)
     yield "}\n"
 
 
-def _write_predictions(results: Results, tag: str, score_format: str) -> Iterator[str]:
+def _write_predictions(results: Lists, tag: str, score_format: str) -> Iterator[str]:
     """Yield one JSON object of mteb."""
     model = _json({"model_name": tag, "revision": None})
     yield f'{{"mteb_model_meta":{model},"default":{{"test":{{'
@@ -674,7 +639,7 @@ def _write_predictions(results: Results, tag: str, score_format: str) -> Iterato
     yield "}}}\n"
 
 
-def _members(results: Results) -> Iterator[str]:
+def _members(results: Lists) -> Iterator[str]:
     """Yield queries as members of an object, whose scores have a point: pytrec_eval needs floats.
 
     Readers would also take whole numbers for grades.
@@ -690,9 +655,9 @@ def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-# For each format a function of results, the tag and the format of scores, which yields the text.
-WRITERS: Mapping[RunFormat, Callable[[Results, str, str], Iterator[str]]] = {
-    RunFormat.TREC: _write_trec,
+# For each format but TREC's a function of results, the tag and the format of scores, which yields
+# the text.
+WRITERS: Mapping[RunFormat, Callable[[Lists, str, str], Iterator[str]]] = {
     RunFormat.MSMARCO: _write_msmarco,
     RunFormat.TEVATRON: _write_tevatron,
     RunFormat.JSONL: _write_json_lines,

@@ -1,6 +1,6 @@
 """`denserk eval`: measures of runs by qrels or answers."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -10,6 +10,7 @@ from denserk.evaluation.evaluator import (
     Keep,
     minimums,
     needed_depth,
+    ordered_depth,
     prune_by_judgments,
     read_hits,
     read_judgments,
@@ -28,6 +29,7 @@ class NamedRun:
     name: str
     hits: Run
     tag: str | None = None  # the last column of TREC's format, for the measure runid
+    ties: Mapping[str, int] | None = None  # hits that tie with another; None: counted in `hits`
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,18 @@ def _read_runs(
     reads_tags = _parsed_measures(settings).run_id
     for name, path in zip(names, paths, strict=True):
         tag = read_run_tag(path) if reads_tags else None
-        yield NamedRun(name, read_hits(path, settings, keep), tag)
+        selected = read_hits(path, settings, keep)
+        yield NamedRun(name, selected.run, tag, selected.ties)
 
 
 def needed_hits(grades: Grades, settings: EvaluationSettings) -> Keep | None:
     """Return what chooses the hits of a query that the measures need; None: they need all."""
-    depth = needed_depth(_computed_measures(settings))
+    measures = _computed_measures(settings)
+    depth = needed_depth(measures)
     if depth is None:
         return None
-    return partial(prune_by_judgments, depth=depth, judgments=grades)
+    ordered = ordered_depth(measures, depth)
+    return partial(prune_by_judgments, depth=depth, judgments=grades, ordered=ordered)
 
 
 def evaluate_runs(
@@ -105,7 +110,7 @@ def evaluate_runs(
     reports_tags = _parsed_measures(settings).run_id
     results = []
     for run in runs:
-        result = evaluator.evaluate(run.name, run.hits)
+        result = evaluator.evaluate(run.name, run.hits, run.ties)
         run_id = (run.tag or run.name) if reports_tags else None
         results.append(replace(result, run_id=run_id))
     return evaluator.result(results, settings.relevance_level)

@@ -47,7 +47,8 @@ def evaluate_answers(
     depth = max(int(measure["cutoff"]) for measure in measures)
     questions = _read_questions(answers, settings)
     keep = partial(evaluator.prune_hits, depth=depth)
-    hits_of_runs = [evaluator.read_hits(run, settings, keep) for run in runs]
+    selected_hits = [evaluator.read_hits(run, settings, keep) for run in runs]
+    hits_of_runs = [selected.run for selected in selected_hits]
     retrieved = _hits_of_questions(runs, hits_of_runs, questions)
     judgments = _judge(questions, retrieved, corpus, format, settings, depth)
     run_evaluator = evaluator.Evaluator(measures, judgments, complete=settings.complete)
@@ -57,8 +58,8 @@ def evaluate_answers(
         if "relation" in question.extra
     }
     results = []
-    for name, hits in zip(evaluator.short_names(runs), hits_of_runs, strict=True):
-        result = run_evaluator.evaluate(name, hits)
+    for name, selected in zip(evaluator.short_names(runs), selected_hits, strict=True):
+        result = run_evaluator.evaluate(name, selected.run, selected.ties)
         means = _means_over_relations(result.per_query, relations)
         results.append(replace(result, over_relations=means))
     return run_evaluator.result(results)

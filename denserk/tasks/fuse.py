@@ -60,7 +60,7 @@ def fuse(
         result = FusionResult(len(fused.queries), 0, fused.weights, fused.options)
         if not output:
             return result
-        result.hits = write_run(output, fused.results(), settings.output_format, settings.tag)
+        result.hits = write_run(output, fused.ranked_hits(), settings.output_format, settings.tag)
         fused.ranking.report()
         _describe(output, fused, digests, settings, result)
     return result

@@ -24,6 +24,7 @@ from denserk.io.blocks import texts_sha256
 from denserk.io.exclusions import Exclusions, chosen_exclusions, read_exclusions
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import Description, forget_file, model_of
+from denserk.io.run_columns import RankedWords
 from denserk.io.runs import write_run
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock
@@ -243,7 +244,7 @@ def _write_run(paths: SearchPaths, session: SearchSession) -> SearchResult:
 
 def _rankings(
     session: SearchSession, result: SearchResult, progress: Progress
-) -> Iterator[tuple[str, Hits]]:
+) -> Iterator[tuple[str, Hits | RankedWords]]:
     """Yield the hits of each query, and count them in `result`."""
     queries = session.prepared.queries
     query_batch = session.searcher.settings.query_batch
@@ -254,7 +255,7 @@ def _rankings(
         encoded = session.prepared.encode(batch)
         result.encoding_seconds += time.perf_counter() - started
         qids = [query.qid for query in batch]
-        for qid, hits in session.searcher.search(qids, encoded):
+        for qid, hits in session.searcher.ranked_hits(qids, encoded):
             yield qid, hits
             result.queries += 1
             if not hits:

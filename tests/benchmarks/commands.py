@@ -1,42 +1,34 @@
-"""Whole commands beside other tools, bounds of time and memory: goals P5, P7, P8 and P11.
+"""Whole commands beside other tools, bounds of time and memory: goals P7, P8 and P11.
 
-    python -m tests.benchmarks.commands [eval startup index jobs] [--collection FOLDER] [--rounds 3]
+    python -m tests.benchmarks.commands [startup index jobs] [--collection FOLDER] [--rounds 3]
 
-eval: `denserk eval` of a run with ties of MS MARCO's size beside ir_measures' command and trec_eval
-in C (from Anserini's jar), CPU time; values must be equal to four decimals. startup: medians by the
-clock. index: CPU time of writing 100,000 vectors and of `denserk index`, and of Pyserini's writer
-and `pyserini.index.faiss`, which must give the same bytes; memory at 600,000 vectors (4 GB of
-disk). jobs: the time of two encoding or training jobs one after the other by that of the two at
-once, on the first 512 passages of a collection in BEIR layout, each with its default threads.
+startup: medians by the clock. index: CPU time of writing 100,000 vectors and of `denserk index`,
+and of Pyserini's writer and `pyserini.index.faiss`, which must give the same bytes; memory at
+600,000 vectors (4 GB of disk). jobs: the time of two encoding or training jobs one after the other
+by that of the two at once, on the first 512 passages of a collection in BEIR layout, each with its
+default threads.
 """
 
 import argparse
 import json
 import os
-import subprocess
 import tempfile
-import zipfile
-from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from random import Random
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from denserk.index.bm25 import anserini_jar
 from denserk.io.blocks import Block
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind, Manifest
 from denserk.io.vectors import VectorFolderWriter
+from tests.benchmarks.eval import write_run
 from tests.benchmarks.timing import DENSERK, Goals, cpu_seconds, watch
 from tests.support.peers import run_pyserini
 
-MEASURES = ("nDCG@10", "RR@10", "R@1000")
-TREC_NAMES = {"nDCG@10": "ndcg_cut_10", "R@1000": "recall_1000"}  # RR has no cutoff there
-PROGRAM = "trec_eval/trec_eval-linux-amd64"
 D, BLOCK, COUNT, LARGE = 768, 16_384, 100_000, 600_000
 PYSERINI = """
 import runpy, sys, time
@@ -57,53 +49,6 @@ sys.argv = ["faiss", "--input", lines, "--output", index, "--threads", "1"]
 runpy.run_module("pyserini.index.faiss", run_name="__main__")
 print("seconds", time.process_time() - start)
 """
-
-
-def write_run(folder: Path, queries: int, hits: int) -> tuple[str, str]:
-    """Write a run with scores of three decimals, and its qrels: one or two passages a query."""
-    draw = Random(1)
-    run, qrels = folder / "run.trec", folder / "qrels.txt"
-    with run.open("w") as lines, qrels.open("w") as judged:
-        for query in range(1_000_000, 1_000_000 + queries):
-            docids = draw.sample(range(8_841_823), hits)
-            scores = sorted((round(60 + 30 * draw.random(), 3) for _ in docids), reverse=True)
-            ranked = zip(docids, range(1, hits + 1), scores, strict=True)
-            lines.writelines(f"{query} Q0 {d} {rank} {score} run\n" for d, rank, score in ranked)
-            places = {int(draw.paretovariate(0.35)) for _ in range(1 + (draw.random() < 0.07))}
-            found = (docids[place] if place < hits else -place for place in places)
-            judged.writelines(f"{query} 0 {docid} 1\n" for docid in found)
-    return str(run), str(qrels)
-
-
-def values(command: Sequence[str]) -> dict[str, str]:
-    """Measure -> value, as a command prints them: the first and the last column."""
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    return {line.split()[0]: line.split()[-1] for line in lines}
-
-
-def evaluation(goals: Goals, folder: Path, rounds: int) -> None:
-    """Goal P5."""
-    run, qrels = write_run(folder, 6980, 1000)
-    with zipfile.ZipFile(anserini_jar()) as jar:
-        program = Path(jar.extract(PROGRAM, folder))
-    program.chmod(0o755)
-    asked = ["-m", "ndcg_cut.10", "-m", "recall.1000", "-m", "recip_rank"]
-    commands = {
-        "denserk": [DENSERK, "eval", run, qrels, "-m", " ".join(MEASURES), "--quiet"],
-        "ir_measures": [str(Path(DENSERK).with_name("ir_measures")), qrels, run, *MEASURES],
-        "trec_eval": [str(program), *asked, qrels, run],
-    }
-    ours, irm, trec = (values(command) for command in commands.values())
-    same = all(ours[name] == irm[name] for name in MEASURES)
-    if not same or any(ours[name] != trec[other] for name, other in TREC_NAMES.items()):
-        raise SystemExit(f"values differ: {ours}, {irm}, {trec}")
-    found = {name: [watch(each) for _ in range(rounds)] for name, each in commands.items()}
-    cpu = {name: median(child.cpu_seconds for child in each) for name, each in found.items()}
-    print(", ".join(f"{name} {seconds:.2f} s" for name, seconds in cpu.items()))
-    goals.at_least("P5", "eval, x ir_measures' command", cpu["ir_measures"] / cpu["denserk"], 6)
-    goals.at_least("P5", "eval, x trec_eval in C", cpu["trec_eval"] / cpu["denserk"], 1.5)
-    peak = median(child.peak_mib for child in found["denserk"])
-    goals.at_most("P5", "eval, peak memory in MiB", peak, 300)
 
 
 def startup(goals: Goals, folder: Path, rounds: int) -> None:
@@ -192,7 +137,7 @@ def jobs(goals: Goals, folder: Path, rounds: int, collection: str) -> None:
 def main() -> None:
     """Measure, and fail if a goal is missed."""
     parser = argparse.ArgumentParser()
-    known: dict[str, Any] = {"eval": evaluation, "startup": startup}
+    known: dict[str, Any] = {"startup": startup}
     known |= {"index": indexing, "jobs": jobs}
     parser.add_argument("names", nargs="*", default=list(known), choices=known)
     parser.add_argument("--collection")

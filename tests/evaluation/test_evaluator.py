@@ -3,6 +3,7 @@ import struct
 from dataclasses import replace
 from math import log2
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from denserk.config.evaluation import EvaluationSettings
 from denserk.errors import MismatchError
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
+from denserk.io import run_columns, runs
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_qrels_map
 from denserk.tasks.evaluate import evaluate
@@ -150,14 +152,16 @@ def both(run, qrels, measures, level=1):
     measures=st.lists(st.sampled_from([*RANKED, *COUNTING]), min_size=1, max_size=3),
     level=st.sampled_from([1, 2]),
     in_order=st.booleans(),
+    small_block=st.sampled_from([0, runs.SMALL_BLOCK]),  # by column, and line by line
 )
 def test_pruned_and_whole_runs_have_the_same_measures(
-    tmp_path_factory, run, judged, measures, level, in_order
+    tmp_path_factory, run, judged, measures, level, in_order, small_block
 ):
     if in_order:
         run = {q: dict(sorted(hits.items(), key=lambda hit: -hit[1])) for q, hits in run.items()}
     files = write(tmp_path_factory.mktemp("eval"), run, judged)
-    pruned, whole = both(*files, tuple(measures), level)
+    with patch.object(runs, "SMALL_BLOCK", small_block), patch.object(run_columns, "MANY_HITS", 1):
+        pruned, whole = both(*files, tuple(measures), level)
     assert pruned == whole
 
 

@@ -1,0 +1,105 @@
+"""Fusion of the hits of a query column by column: the scores of `fusion.score_parts`, by NumPy."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.config.retrieval import FusionMethod, FusionSettings
+from denserk.index.fusion import absent_is_lowest, normalized_array, weighted_sum
+from denserk.io.run_columns import RankedWords, Words
+
+Scores = NDArray[np.float64]
+
+
+def fuse_columns(
+    runs: Sequence[RankedWords], fusion: FusionSettings, weights: Sequence[float]
+) -> RankedWords | None:
+    """Return the fused hits of R runs for one query, best first; None if a score is not finite.
+
+    A run without a hit for the query adds nothing. Equal scores are ordered by descending id.
+    """
+    ranked = [hits.best_first().first(fusion.depth) for hits in runs]
+    words, passages = distinct_ids([hits.words for hits in ranked])
+    terms = np.zeros((len(runs), words.shape[1]))
+    first = 0
+    for run, hits in enumerate(ranked):
+        if not len(hits):
+            continue
+        passages_of_run = passages[first : first + len(hits)]
+        first += len(hits)
+        parts = _parts_of(hits, fusion)
+        with np.errstate(over="ignore"):
+            weighted_parts = weights[run] * parts
+        if absent_is_lowest(fusion):
+            terms[run] = weighted_parts[parts.argmin()]
+        terms[run, passages_of_run] = weighted_parts
+    scores = exact_sums(terms)
+    if not np.isfinite(scores).all():
+        return None
+    # ids are in ascending order, and a stable sort leaves those of equal scores so
+    order = np.argsort(scores, kind="stable")[::-1]
+    return RankedWords(words[:, order], scores[order])
+
+
+def distinct_ids(words_of_runs: Sequence[Words]) -> tuple[Words, NDArray[np.int64]]:
+    """Return the words of distinct ids in ascending order, and the number of the id of each hit."""
+    count = max(len(words) for words in words_of_runs)
+    padded = [np.pad(words, ((0, count - len(words)), (0, 0))) for words in words_of_runs]
+    words = np.concatenate(padded, axis=1)
+    order = np.argsort(words[0]) if count == 1 else np.lexsort(words[::-1])
+    ascending = words[:, order]
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = (ascending[:, 1:] != ascending[:, :-1]).any(axis=0)
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(is_new) - 1
+    return ascending[:, is_new], numbers
+
+
+def _parts_of(hits: RankedWords, fusion: FusionSettings) -> Scores:
+    """Return what a run adds to the scores of its (K,) hits, with weight 1."""
+    if fusion.chosen is FusionMethod.LINEAR:
+        return normalized_array(hits.scores, fusion.normalization)
+    ranks = np.arange(1, len(hits) + 1)
+    return np.reciprocal((fusion.rrf_k + ranks).astype(np.float64))
+
+
+def exact_sums(terms: Scores) -> Scores:
+    """Return the sums of (R, P) terms over R, each rounded once, as `math.fsum` rounds them.
+
+    What an addition rounds away is a double, too, which is added up beside the sum. Where these
+    additions were rounded themselves, so that another sum may be the nearest, and where numbers
+    overflow, `weighted_sum` computes the sum.
+
+    >>> exact_sums(np.array([[1e16], [1.0], [1e-16]])), sum([1e16, 1.0, 1e-16])
+    (array([1.e+16]), 1e+16)
+    >>> exact_sums(np.array([[0.1], [0.2], [0.3]])), 0.1 + 0.2 + 0.3
+    (array([0.6]), 0.6000000000000001)
+    """
+    totals = terms[0].copy()
+    errors = np.zeros_like(totals)
+    error_sizes = np.zeros_like(totals)
+    is_exact = np.ones(len(totals), bool)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for term in terms[1:]:
+            totals, error = _sum_and_error(totals, term)
+            errors, second_error = _sum_and_error(errors, error)
+            error_sizes += np.abs(error)
+            is_exact &= second_error == 0
+        sums: Scores = totals + errors
+        slack = len(terms) * np.finfo(float).eps * error_sizes
+        is_certain = totals + (errors - slack) == totals + (errors + slack)
+        is_certain |= is_exact
+        is_certain &= np.isfinite(sums)
+    weights = [1.0] * len(terms)
+    for column in np.flatnonzero(~is_certain).tolist():
+        sums[column] = weighted_sum(terms[:, column].tolist(), weights)
+    return sums
+
+
+def _sum_and_error(left: Scores, right: Scores) -> tuple[Scores, Scores]:
+    """Return the rounded sum, and what is missing to the exact one (Knuth's TwoSum)."""
+    total = left + right
+    added = total - left
+    error = (left - (total - added)) + (right - added)
+    return total, error

@@ -1,0 +1,214 @@
+"""Runs that are read and written column by column, beside the same line by line."""
+
+import gzip
+from contextlib import closing
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from denserk.config.formats import RunFormat
+from denserk.errors import InputError, OutputError
+from denserk.io import run_columns, run_text, runs
+from denserk.io.files import ScratchRecords
+from denserk.io.run_columns import HitColumns, RankedWords
+from denserk.io.run_text import SCORES, as_words, id_words, score_groups
+from denserk.io.runs import RunLookup, read_run, read_run_hits, read_run_scores, write_run
+
+NEVER = 1 << 60
+QUERIES = st.sampled_from(["q1", "q2", "10", "#3", "é"])
+IDS = st.one_of(
+    st.integers(0, 30).map(str),
+    st.sampled_from(["d", "passage-1", "passage-10", "é", "語", "#", "0x1", "a" * 70, '"d"']),
+)
+NUMBERS = st.sampled_from(
+    [
+        "1",
+        "2.5",
+        "-0.0",
+        "1e-5",
+        "+1",
+        "1_0",
+        "inf",
+        "nan",
+        "1e400",
+        "x",
+        "0x1",
+        "-3",
+        "123456789012",
+    ]
+)
+MANGLES = st.sampled_from(
+    ["{}", "{}\r", "{} more text", " {}", "{}\n", "{}\n# comment", "{}\t", "{}\x0b", "{}\x00"]
+)
+SETTINGS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@st.composite
+def files_of_runs(draw):
+    """Draw the bytes of a run: clean lines for the most part, and now and then others."""
+    separator = draw(st.sampled_from([" ", "\t", "  "]))
+    has_six_columns = draw(st.booleans())
+    lines = []
+    for qid in draw(st.lists(QUERIES, min_size=1, max_size=4)):
+        for rank, docid in enumerate(
+            draw(st.lists(IDS, max_size=6, unique=draw(st.booleans()))), 1
+        ):
+            is_odd = draw(st.integers(0, 30)) == 0
+            score = draw(NUMBERS) if is_odd else str(draw(st.integers(0, 8)) / 4)
+            columns = (
+                [qid, "Q0", docid, str(rank), score, "t"]
+                if has_six_columns
+                else [qid, docid, score]
+            )
+            line = separator.join(columns)
+            lines.append(draw(MANGLES).format(line) if is_odd else line)
+    text = "\n".join(lines) + draw(st.sampled_from(["", "\n"]))
+    if draw(st.booleans()):
+        text = text.replace("\n", "\r\n")
+    return draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + text.encode()
+
+
+def outcome(read, *arguments):
+    """Return what a function returns, or the message of its error."""
+    try:
+        return read(*arguments)
+    except InputError as error:
+        return str(error)
+
+
+def listed(path, run_format):
+    return [
+        (hits.qid, hits.docids, hits.scores, list(hits.lines))
+        for hits in read_run(path, run_format)
+    ]
+
+
+@SETTINGS
+@given(
+    data=files_of_runs(),
+    run_format=st.sampled_from([None, RunFormat.MSMARCO]),
+    block=st.sampled_from([1, 60, 1 << 20]),
+    many=st.sampled_from([1, 3]),
+    is_packed=st.booleans(),
+)
+def test_columns_are_read_as_lines_are(tmp_path, data, run_format, block, many, is_packed):
+    path = tmp_path / ("run.gz" if is_packed else "run")
+    path.write_bytes(gzip.compress(data) if is_packed else data)
+    for read in (listed, read_run_scores):
+        with patch.multiple(runs, BLOCK=block, SMALL_BLOCK=NEVER):
+            by_line = outcome(read, path, run_format)
+        with (
+            patch.multiple(runs, BLOCK=block, SMALL_BLOCK=0),
+            patch.object(run_columns, "MANY_HITS", many),
+        ):
+            by_column = outcome(read, path, run_format)
+        assert repr(by_column) == repr(by_line)  # -0.0 is not 0.0
+
+
+def test_hits_across_blocks_are_columns(tmp_path):
+    path = tmp_path / "run"
+    docids = [f"passage-{number}" for number in range(300)]
+    path.write_text("".join(f"q Q0 {docid} 1 {-n} t\n" for n, docid in enumerate(docids)))
+    with (
+        patch.multiple(runs, BLOCK=1000, SMALL_BLOCK=0),
+        patch.object(run_columns, "MANY_HITS", 1),
+    ):
+        (hits,) = read_run_hits(path)
+    assert isinstance(hits, HitColumns)
+    assert hits.as_lists() == ("q", docids, [-n for n in range(300)], range(1, 301))
+    assert hits.docids_at([299, 9]) == ["passage-299", "passage-9"]
+    wanted = ["passage-12", "passage-1234567", "p", "é", "passage-299", "passage-300"]
+    assert sorted(hits.rows_of(wanted)) == [12, 299]
+    assert hits.rows_of([]) == []
+
+
+def test_lookup_of_columns(tmp_path):
+    path = tmp_path / "run"
+    path.write_text("".join(f"q{n // 100} Q0 passage-{n} 1 {n / 8} t\n" for n in range(200)))
+    with (
+        patch.object(runs, "SMALL_BLOCK", 0),
+        closing(ScratchRecords(tmp_path / "hits")) as copy,
+    ):
+        run = RunLookup(path, copy)
+        assert run.hits("q1") == (
+            [f"passage-{n}" for n in range(100, 200)],
+            [n / 8 for n in range(100, 200)],
+        )
+        columns = run.columns("q1")
+        assert columns is not None
+        assert columns.as_list()[1] == ("passage-101", 101 / 8)
+        assert run.hits("q2") == ([], [])
+
+
+def texts_of(scores):
+    return [groups.tobytes().replace(b"\0", b"").decode() for groups in score_groups(scores)]
+
+
+@given(
+    hnp.arrays(
+        np.float64,
+        st.integers(1, 20),
+        elements=st.one_of(
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.floats(-1000, 1000, width=32),
+            st.integers(-99999, 99999).map(lambda number: number / 1000),
+            st.integers(0, 10**11).map(lambda number: number / 2**10),
+            st.sampled_from([0.0, -0.0, 0.1, 9.9999999995, 99.99999995, 0.000099999999951, 1e-4]),
+        ),
+    )
+)
+def test_scores_are_formatted_as_by_python(scores):
+    assert texts_of(scores) == [format(score, SCORES) for score in scores.tolist()]
+
+
+def test_many_scores_are_formatted_as_by_python():
+    draw = np.random.default_rng(1)
+    for power in range(-6, 6):
+        scores = draw.standard_normal(5000) * 10.0**power
+        halves = np.round(scores, 8) + 5e-9  # near the middle of two numbers
+        for values in (scores, halves, scores.astype(np.float32).astype(np.float64)):
+            assert texts_of(values) == [format(score, SCORES) for score in values.tolist()]
+
+
+TEXTS = st.text(st.sampled_from("ab1#é\0-"), min_size=1, max_size=20)
+
+
+@SETTINGS
+@given(
+    hits=st.lists(st.tuples(TEXTS, st.floats(-2000, 2000, width=32)), min_size=1, max_size=12),
+    qid=st.sampled_from(["q", "é", "query-1"]),
+)
+@example(hits=[("d" * 80, 1.0)], qid="q")
+def test_columns_are_written_as_lines_are(tmp_path, hits, qid):
+    path = tmp_path / "run"
+    assert write_run(path, [(qid, hits)], tag="tag") == len(hits)
+    by_line = path.read_bytes()
+    with patch.object(run_text, "MANY_HITS", 1):
+        write_run(path, [(qid, hits)], tag="tag")
+    assert path.read_bytes() == by_line
+
+
+def test_columns_are_written_in_every_format(tmp_path):
+    hits = [(f"passage-{number}", 10 - number / 7) for number in range(100)]
+    columns = as_words(hits)
+    assert columns is not None
+    assert columns.as_list() == hits
+    for form in RunFormat:
+        written = []
+        for results in (hits, columns):
+            write_run(tmp_path / "run", [("q1", results)], form)
+            written.append((tmp_path / "run").read_bytes())
+        assert written[0] == written[1]
+
+
+def test_a_column_that_is_not_finite_is_not_written(tmp_path):
+    words = id_words(["a", "b"])
+    assert words is not None
+    columns = RankedWords(words, np.array([1, np.inf]))
+    with pytest.raises(OutputError, match="query q: the score of passage b is inf"):
+        write_run(tmp_path / "run", [("q", columns)])
+    assert not (tmp_path / "run").exists()
