@@ -114,24 +114,21 @@ class Measuring(NamedTuple):
         return timing.cpu if self.threads == 1 else timing.clock
 
 
-def write_subjects(folder: Path, passages: Sequence[Passage], peers: Path) -> list[Subject]:
-    """Write the models and the texts that are encoded."""
+def write_subject(folder: Path, name: str, passages: Sequence[Passage], peers: Path) -> Subject:
+    """Write a model, its ONNX file for fastembed, and the texts that are encoded."""
     texts = [f"{passage.title} {passage.text}".strip() for passage in passages]
-    bert_base = folder / "bert-base"
-    write_random_bert(bert_base)
-    subjects = []
-    for name, model, some in (
-        ("MiniLM", MINILM, texts),
-        ("BERT-base", bert_base, texts[::16]),
-    ):
-        subject = Subject(name, model, folder / f"{name}-onnx", folder / f"{name}.json")
-        subject.texts.write_text(json.dumps(some))
-        try:
-            export_for_fastembed(model, subject.onnx, peers)
-        except Failed as reason:
-            print(f"{name}: no ONNX file for fastembed: {reason}", flush=True)
-        subjects.append(subject)
-    return subjects
+    model = MINILM
+    if name == "BERT-base":
+        model = folder / "bert-base"
+        write_random_bert(model)
+        texts = texts[::16]
+    subject = Subject(name, model, folder / f"{name}-onnx", folder / f"{name}.json")
+    subject.texts.write_text(json.dumps(texts))
+    try:
+        export_for_fastembed(model, subject.onnx, peers)
+    except Failed as reason:
+        print(f"{name}: no ONNX file for fastembed: {reason}", flush=True)
+    return subject
 
 
 def write_random_bert(folder: Path) -> None:
@@ -432,9 +429,10 @@ def main() -> None:
             "peak": share_of_peak,
         }
         if not set(compared).isdisjoint(given.names):
-            for subject in write_subjects(folder, passages, given.peers):
+            for model in given.models:
+                subject = write_subject(folder, model, passages, given.peers)
                 for part, measure in compared.items():
-                    if part in given.names and subject.name in given.models:
+                    if part in given.names:
                         measure(goals, subject, measuring)
         if "aggretriever" in given.names:
             aggretriever(goals, folder, passages[::16], given.rounds)

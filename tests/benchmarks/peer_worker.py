@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -111,7 +112,7 @@ def sentence_transformers_onnx(precision: str, model: str, texts: list[str]) -> 
     return as_float32(SentenceTransformer(folder, device="cpu", backend="onnx", model_kwargs=file))
 
 
-def as_float32(encoder: object) -> Encode:
+def as_float32(encoder: Any) -> Encode:
     """Return the `encode` of a SentenceTransformer, its vectors as float32."""
     return lambda texts: np.asarray(encoder.encode(texts, show_progress_bar=False), np.float32)
 

@@ -76,6 +76,8 @@ class Worker:
         cores = sorted(os.sched_getaffinity(0))[-threads:]
         command = ["taskset", "--cpu-list", ",".join(map(str, cores))]
         command += [python_of(way.tool, peers), str(WORKER), *way, str(model), str(texts)]
+        settings = {"OMP_NUM_THREADS": str(threads), "TMPDIR": self._files.name}
+        settings["HF_HUB_OFFLINE"] = "1"  # all files are there
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
                 [*command, str(self._vectors)],
@@ -83,7 +85,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "OMP_NUM_THREADS": str(threads), "TMPDIR": self._files.name},
+                env={**os.environ, **settings},
             )
         self.version = str(self._answer()["version"])
 
