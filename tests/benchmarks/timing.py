@@ -74,6 +74,23 @@ def medians(
     return {name: statistics.median(times[1:]) for name, times in found.items()}
 
 
+MATRIX_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+
+
+def processor_flags() -> set[str]:
+    """Return the flags of this processor, as Linux names them."""
+    found = re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return set(found[1].split()) if found else set()
+
+
+def processor() -> str:
+    """Return this processor's name, family and model, and its flags that matter to products."""
+    info = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M))
+    flags = [flag for flag in MATRIX_FLAGS if flag in processor_flags()]
+    name, family, model = (info.get(key, "?") for key in ("model name", "cpu family", "model"))
+    return f"{name}, family {family}, model {model}: {' '.join(flags)}"
+
+
 def zen5() -> bool:
     """Return whether this processor is an AMD Zen 5, on which the bounds of P2 and P4 were set."""
     info = Path("/proc/cpuinfo").read_text()
@@ -81,10 +98,11 @@ def zen5() -> bool:
 
 
 class Goals:
-    """Prints one line for each goal, and exits with 1 if one is missed."""
+    """Prints the processor, one line for each goal, and exits with 1 if one is missed."""
 
     def __init__(self) -> None:
         self.missed: list[str] = []
+        print(f"processor: {processor()}", flush=True)
 
     def at_least(self, goal: str, what: str, value: float, bound: float) -> None:
         """Print a ratio that should be large."""
