@@ -84,7 +84,6 @@ def test_real_numbers(kind, bfloat16):
 @pytest.mark.parametrize("size", [1, 4])
 def test_ties_passages_and_distances(monkeypatch, bfloat16, metric, size):
     monkeypatch.setattr(exact, "BLOCK", 130)
-    monkeypatch.setattr(exact, "WIDE_BLOCK", 300)
     vectors, queries = whole_numbers(1, 2000), whole_numbers(2, 40)
     index = ExactIndex(vectors, metric, size, bfloat16=bfloat16)
     right = reference(vectors, queries, 30, metric, size)
