@@ -35,7 +35,7 @@ from denserk.models.devices import on_threads
 
 logger = logging.getLogger(__name__)
 
-BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
+BLOCK = 4096  # rows of a block: with their bfloat16 copy they stay in the caches of a core
 TILE = 256  # queries multiplied with a block at once
 FEW = 8  # up to so many queries, making bfloat16 copies takes longer than it saves
 SAMPLE = 16_384  # passages of the sample at most; a quarter of them for products in float32
@@ -81,6 +81,18 @@ class QueryTile(NamedTuple):
     def slice(self) -> slice:
         """The numbers of the queries."""
         return slice(self.start, self.start + len(self.queries))
+
+
+class Space(NamedTuple):
+    """Memory for the products of a block and a tile, because new memory costs page faults."""
+
+    products: Tensor  # bfloat16
+    reaching: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, size: int) -> "Space":
+        """Return memory for so many products."""
+        return cls(torch.empty(size, dtype=torch.bfloat16), np.empty(size, np.bool_))
 
 
 class Pairs(NamedTuple):
@@ -165,8 +177,7 @@ class ExactIndex:
         best = BestHits(floors, depth)
         in_bfloat16 = self._bfloat16 and (len(queries) > FEW or self._keeps_low_blocks)
         tiles = self._tiles(queries) if in_bfloat16 else _tiles_of_float32(queries)
-        # one piece of memory for all products: a new one at each step costs page faults
-        space = torch.empty(self._block_rows * min(TILE, len(queries)), dtype=torch.bfloat16)
+        space = Space.of(self._block_rows * min(TILE, len(queries)))
         for first in range(0, len(self), self._block_rows):
             block = torch.from_numpy(self._vectors[first : first + self._block_rows]).float()
             low_block = self._low_block(first, block) if in_bfloat16 else None
@@ -185,7 +196,7 @@ class ExactIndex:
         """Return (B, D) queries in tiles, each with the terms of its error bound."""
         mean = self._sample.mean.double()
         tiles = []
-        for number, tile in enumerate(queries.split(TILE)):
+        for number, tile in enumerate(torch.split(queries, TILE)):
             low = tile.bfloat16()
             precise = tile.double()
             lengths = precise.norm(dim=1)
@@ -242,11 +253,11 @@ class ExactIndex:
         return (block.longest + mean_length) * tile.longest < LARGEST
 
     def _pairs_by_bfloat16(
-        self, block: LowBlock, tile: QueryTile, floors: NDArray[np.float32], space: Tensor
+        self, block: LowBlock, tile: QueryTile, floors: NDArray[np.float32], space: Space
     ) -> Pairs:
         """Return all pairs whose float32 score may reach the floor of the query."""
         shape = len(block.vectors), len(tile.queries)
-        products = space[: math.prod(shape)].view(shape)
+        products = space.products[: math.prod(shape)].view(shape)
         torch.mm(block.vectors, tile.low_queries, out=products)
         if self._size > 1:
             products = products.view(-1, self._size, len(tile.queries)).amax(1)
@@ -255,7 +266,9 @@ class ExactIndex:
         limits -= limits.abs() * UNIT * 2  # one lower: products are rounded too
         if bool((limits > 0).all()):
             # positive bfloat16 numbers order as their bits, which NumPy compares 8 times faster
-            reaching = products.view(torch.int16).numpy() >= limits.view(torch.int16).numpy()
+            bits = products.view(torch.int16).numpy()
+            reaching = space.reaching[: bits.size].reshape(bits.shape)
+            np.greater_equal(bits, limits.view(torch.int16).numpy(), out=reaching)
         else:
             reaching = (products >= limits).numpy()
         return _pairs(reaching)
@@ -323,20 +336,20 @@ class ExactIndex:
         vectors, mean = self._sample
         sampled = len(vectors) // self._size
         expected = depth * sampled / self._passages
-        place = sampled - math.ceil(expected + SURE * math.sqrt(expected)) - 2
-        if place < 0:
+        rank = math.ceil(expected + SURE * math.sqrt(expected)) + 2
+        if rank > sampled:
             return floors
-        for number, tile in enumerate(queries.split(TILE)):
+        for number, tile in enumerate(torch.split(queries, TILE)):
             if self._bfloat16:
-                scores = (tile.bfloat16() @ vectors.T).float()
+                scores = tile.bfloat16() @ vectors.T
             else:
                 scores = self._products(vectors, tile).T
             if self._size > 1:
                 scores = scores.reshape(len(tile), -1, self._size).amax(2)
-            partitioned = np.partition(scores.numpy(), place, axis=1)
-            centre = (tile.double() @ mean.double()).numpy()
+            score_of_rank = scores.topk(rank, dim=1).values[:, -1].float()
+            centres = tile.double() @ mean.double()
             start = number * TILE
-            floors[start : start + len(tile)] = partitioned[:, place] + centre
+            floors[start : start + len(tile)] = (score_of_rank + centres).numpy()
         return floors
 
 
@@ -346,7 +359,7 @@ def _tiles_of_float32(queries: Tensor) -> list[QueryTile]:
     bounds = np.empty(0)
     return [
         QueryTile(number * TILE, tile, nothing, math.inf, bounds, bounds)
-        for number, tile in enumerate(queries.split(TILE))
+        for number, tile in enumerate(torch.split(queries, TILE))
     ]
 
 
