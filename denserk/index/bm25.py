@@ -18,7 +18,6 @@ import logging
 import os
 import re
 import shutil
-from array import array
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -30,15 +29,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.filesize import decimal
 
 from denserk.config.languages import AUTO, ENGLISH, LANGUAGES, Language, find_language
 from denserk.config.options import from_json
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, MissingExtraError, NotFiniteError, OutputError, UsageError
 from denserk.extras import installed, package_folder, require
+from denserk.index.bm25_scores import NO_TERM, TermCounts
 from denserk.index.searcher import Rows, Scores, in_order, padding
-from denserk.index.terms import analyzer_of
+from denserk.index.terms import Analyzer, analyzer_of
 from denserk.io.files import whole_text, write_errors
 from denserk.io.manifest import Manifest, bm25_language
 from denserk.io.outputs import scratch_folder
@@ -58,8 +57,6 @@ FILE_PASSAGES = 1 << 16  # passages in a file; each thread of Lucene reads one f
 BUFFER_MB = 512  # MB of an index that are collected before they are written
 PROCESS_HITS = 1 << 20  # hits that are searched for in one process
 
-# terms of a corpus, of which the memory is logged, and again at twice as many
-MANY_TERMS, TERM_BYTES = 50_000_000, 4
 Passages = Iterable[tuple[str, str]]  # their ids and texts
 
 
@@ -75,26 +72,48 @@ def build_bm25(folder: Path, passages: Passages, settings: Bm25Settings) -> dict
     """Index (id, text) pairs; return the counts of passages and of distinct terms."""
     model = require("bm25s", PURPOSE).BM25(k1=settings.k1, b=settings.b, method="lucene")
     analyze = analyzer_of(settings)
-    numbers: dict[str, int] = {}
-    terms_of: list[array[int]] = []
-    count, next_note = 0, MANY_TERMS
+    number_by_word = TermNumbers(analyze)
+    counts = TermCounts()
     with whole_text(folder / DOCID) as ids:
         for docid, text in passages:
-            terms = analyze(text)
-            terms_of.append(array("i", [numbers.setdefault(t, len(numbers)) for t in terms]))
+            counts.add(map(number_by_word.__getitem__, analyze.words(text)))
             ids.write(f"{docid}\n")
-            count += len(terms)
-            if count >= next_note:
-                held = decimal(TERM_BYTES * count)
-                logger.info(f"{count:,} terms so far are held in memory: {held}")
-                next_note *= 2
-    if not numbers:
+    vocabulary = number_by_word.vocabulary
+    if not vocabulary:
         raise InputError(folder, None, "no term in any passage", "text", "see --fields")
     logger.info("scoring terms")
-    model.index((terms_of, numbers), create_empty_token=False, show_progress=False)
+    matrix = counts.scores(len(vocabulary), settings.k1, settings.b)
+    model.scores = {
+        "data": matrix.scores,
+        "indices": matrix.passages,
+        "indptr": matrix.starts,
+        "num_docs": counts.passages,
+    }
+    model.vocab_dict = vocabulary
+    model.nonoccurrence_array = None  # of other variants of BM25
     with write_errors(folder):
         model.save(folder, show_progress=False)
-    return {"count": len(terms_of), "terms": len(numbers)}
+    return {"count": counts.passages, "terms": len(vocabulary)}
+
+
+class TermNumbers(dict[str, int]):
+    """The number of the term of each word; a word that is met first gets one when it is looked up.
+
+    Stop words have the number NO_TERM. `vocabulary` has the numbers of the terms.
+    """
+
+    def __init__(self, analyzer: Analyzer) -> None:
+        super().__init__()
+        self.vocabulary: dict[str, int] = {}
+        self._analyzer = analyzer
+
+    def __missing__(self, word: str) -> int:
+        term = self._analyzer.term(word)
+        number = NO_TERM
+        if term:
+            number = self.vocabulary.setdefault(term, len(self.vocabulary))
+        self[word] = number
+        return number
 
 
 class Bm25Index:

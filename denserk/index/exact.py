@@ -11,34 +11,95 @@ rounding to bfloat16, with unit roundoff u = 2^-8. By Cauchy-Schwarz
 
     |q.y - b(q).b(y)| <= |q - b(q)| |b(y)| + |q| |y - b(y)| <= (|q - b(q)| (1 + u) + |q| u) |y|,
 
-plus the rounding of sums in float32.
+plus the rounding of sums in float32. The vectors b(y) are kept for the next batch of queries, where
+the memory allows it.
 """
 
+import logging
 import math
 import warnings
-from typing import Any
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.filesize import decimal
 from torch import Tensor
 
 from denserk.config.retrieval import Metric
 from denserk.errors import NotFiniteError
+from denserk.index.faiss_index import available_bytes
 from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
 from denserk.models.devices import on_threads
 
-BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
-WIDE_BLOCK = 16_384  # for a few queries
+logger = logging.getLogger(__name__)
+
+BLOCK = 4096  # rows of a block: with their bfloat16 copy they stay in the caches of a core
 TILE = 256  # queries multiplied with a block at once
-FEW = 32  # up to so many queries the CPU waits for memory, and bfloat16 does not help
-SAMPLE = 16_384  # rows of the sample at most; a quarter of them for products in float32
+FEW = 8  # up to so many queries, making bfloat16 copies takes longer than it saves
+SAMPLE = 16_384  # passages of the sample at most; a quarter of them for products in float32
+SAMPLED = 16  # passages of which one is in the sample
 SURE = 4.0  # standard deviations by which the floor lies below the sample's estimate
 PADDING = 64  # products are made of a multiple of so many rows
 UNIT = 2.0**-8  # unit roundoff of bfloat16
 SUMS = 2.0**-22  # four times the unit roundoff of float32: the error of each term of a sum
 LARGEST = 1e38  # products that may be larger are computed in float32, and checked
 CAPACITY, SPARE = 4, 4096  # hits that BestHits keeps for each hit that is wanted, and beside them
+SHARE = 0.5  # of the available memory: up to this size of the vectors, a bfloat16 copy is kept
+
+
+class Sample(NamedTuple):
+    """Vectors of passages at equal distances, less their mean where products are in bfloat16."""
+
+    vectors: Tensor  # (S, D) bfloat16 or float32
+    mean: Tensor  # (D,) float32; zero for products in float32
+
+
+class LowBlock(NamedTuple):
+    """A block's vectors less the mean of the sample, in bfloat16."""
+
+    vectors: Tensor  # (n, D) bfloat16
+    longest: float  # no vector was longer before it was rounded; may be infinite or NaN
+
+
+class QueryTile(NamedTuple):
+    """Queries that are multiplied with a block at once.
+
+    Where a float32 score reaches the floor, the bfloat16 product with a row less the mean reaches
+    floor - offset - slope * (length of the row less the mean).
+    """
+
+    start: int  # number of the first query
+    queries: Tensor  # (B, D) float32
+    low_queries: Tensor  # (D, B) bfloat16
+    longest: float  # length of the longest query
+    offsets: NDArray[np.float64]  # (B,)
+    slopes: NDArray[np.float64]  # (B,)
+
+    @property
+    def slice(self) -> slice:
+        """The numbers of the queries."""
+        return slice(self.start, self.start + len(self.queries))
+
+
+class Space(NamedTuple):
+    """Memory for the products of a block and a tile, because new memory costs page faults."""
+
+    products: Tensor  # bfloat16
+    reaching: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, size: int) -> "Space":
+        """Return memory for so many products."""
+        return cls(torch.empty(size, dtype=torch.bfloat16), np.empty(size, np.bool_))
+
+
+class Pairs(NamedTuple):
+    """Pairs of a passage of a block and a query: (P,) numbers of each, passages ascending."""
+
+    passages: Rows
+    queries: Rows
 
 
 class ExactIndex:
@@ -67,11 +128,14 @@ class ExactIndex:
         *,
         bfloat16: bool = False,
     ) -> None:
-        self._vectors, self._metric, self._size = vectors, metric, vectors_per_passage
+        self._vectors = vectors
+        self._metric = metric
+        self._size = vectors_per_passage
         self._bfloat16 = bfloat16 and metric is Metric.INNER
-        self._sample: Tensor | None = None
+        self._passages = len(vectors) // vectors_per_passage
+        self._block_rows = max(BLOCK // vectors_per_passage, 1) * vectors_per_passage
+        self._low_blocks: dict[int, LowBlock] = {}  # by their first row
         self.dimension = int(vectors.shape[1])
-        self._mean = torch.zeros(self.dimension)
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -79,33 +143,27 @@ class ExactIndex:
     @torch.inference_mode()
     def search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best passages for each of (B, D) queries, each as its best row."""
-        asked = torch.from_numpy(np.array(queries, np.float32))
-        passages = len(self) // self._size
-        kept = min(depth, passages)
-        scores, rows = padding(len(asked), depth)
-        if not len(asked) or not kept:
+        scores, rows = padding(len(queries), depth)
+        kept = min(depth, self._passages)
+        if not len(queries) or not kept:
             return scores, rows
-        few = len(asked) <= FEW
-        in_bfloat16 = self._bfloat16 and not few
-        floors = np.full(len(asked), -np.inf, np.float32)
-        if not few and passages >= max(BLOCK, 8 * depth):
-            floors = self._floors(asked, kept)
+        vectors = torch.from_numpy(np.array(queries, np.float32))
         # one query takes one thread: it waits for memory, and other work may need the cores
-        with on_threads(1 if len(asked) == 1 else torch.get_num_threads()):
-            scores[:, :kept], rows[:, :kept] = self._scan(asked, floors, kept, in_bfloat16)
-        short = np.flatnonzero((rows[:, kept - 1] < 0) | (scores[:, kept - 1] < floors))
-        if len(short):
-            again = asked[torch.from_numpy(short)]
-            floors = np.full(len(short), -np.inf, np.float32)
-            scores[short, :kept], rows[short, :kept] = self._scan(again, floors, kept, in_bfloat16)
+        with on_threads(1 if len(queries) == 1 else torch.get_num_threads()):
+            floors = self._floors(vectors, kept)
+            scores[:, :kept], rows[:, :kept] = self._scan(vectors, floors.copy(), kept)
+            too_few = np.flatnonzero((rows[:, kept - 1] < 0) | (scores[:, kept - 1] < floors))
+            if len(too_few):
+                remaining = vectors[torch.from_numpy(too_few)]
+                found = self._scan(remaining, no_floors(len(too_few)), kept)
+                scores[too_few, :kept], rows[too_few, :kept] = found
         self._refuse_missing(rows[:, :kept])
         return scores, rows
 
     def _refuse_missing(self, rows: Rows) -> None:
         """Raise a NotFiniteError if a query has fewer hits than (B, K): a passage has no score."""
         for hits in rows[rows[:, -1] < 0]:
-            passages = np.arange(len(self) // self._size)
-            missing = np.setdiff1d(passages, hits // self._size)
+            missing = np.setdiff1d(np.arange(self._passages), hits // self._size)
             raise NotFiniteError(int(missing[0]) * self._size)
 
     def reconstruct(self, rows: Rows) -> Vectors:
@@ -113,68 +171,139 @@ class ExactIndex:
         return self._vectors[rows].astype(np.float32)
 
     def _scan(
-        self, queries: Tensor, floors: NDArray[np.float32], depth: int, in_bfloat16: bool
+        self, queries: Tensor, floors: NDArray[np.float32], depth: int
     ) -> tuple[Scores, Rows]:
-        """(B, depth) scores and rows of the best passages; floors rise meanwhile."""
+        """Return the (B, depth) scores and rows of the best passages; the floors rise meanwhile."""
         best = BestHits(floors, depth)
-        low_queries, offsets, slopes = self._bounds(queries)
-        longest_query = float(queries.double().norm(dim=1).max())
-        mean_length = float(self._mean.double().norm())
-        rows = BLOCK if len(queries) > FEW else WIDE_BLOCK
-        rows = max(rows // self._size, 1) * self._size
-        for first in range(0, len(self), rows):
-            block = torch.from_numpy(self._vectors[first : first + rows]).float()
-            centred, longest = None, 0.0
-            if in_bfloat16:
-                centred = block - self._mean
-                longest = float(torch.linalg.vector_norm(centred, dim=1).max())
-                longest *= 1 + SUMS * self.dimension
-                # NaN is no less than anything: such a block is multiplied in float32, and checked
-                fits = (longest + mean_length) * longest_query < LARGEST
-                centred = centred.bfloat16() if fits else None
-            for start in range(0, len(queries), TILE):
-                tile = slice(start, start + TILE)
-                limits = torch.from_numpy(floors[tile])
-                if centred is None:
-                    products = self._scores(block, queries[tile])
-                    _refuse_non_finite(products, first)
+        in_bfloat16 = self._bfloat16 and (len(queries) > FEW or self._keeps_low_blocks)
+        tiles = self._tiles(queries) if in_bfloat16 else _tiles_of_float32(queries)
+        space = Space.of(self._block_rows * min(TILE, len(queries)))
+        for first in range(0, len(self), self._block_rows):
+            block = torch.from_numpy(self._vectors[first : first + self._block_rows]).float()
+            low_block = self._low_block(first, block) if in_bfloat16 else None
+            for tile in tiles:
+                if low_block is not None and self._fits(low_block, tile):
+                    pairs = self._pairs_by_bfloat16(low_block, tile, floors, space)
+                    scores, rows = self._scores_of_pairs(block, tile.queries, pairs)
                 else:
-                    products = centred @ low_queries[tile].T
-                    limits = limits - torch.from_numpy(offsets[tile] + slopes[tile] * longest)
-                    limits = limits.bfloat16()
-                    limits -= limits.abs() * UNIT * 2  # one lower: products are rounded too
-                found = self._reaching(block, queries[tile], products, limits)
-                numbers, columns, scores = (part.numpy() for part in found)
-                best.add(columns + start, numbers + first, scores)
+                    products = self._products(block, tile.queries)
+                    _refuse_non_finite(products, first)
+                    pairs, scores, rows = self._best_of_products(products, floors[tile.slice])
+                best.add(pairs.queries + tile.start, rows + first, scores)
         return best.table()
 
-    def _reaching(
-        self, block: Tensor, queries: Tensor, products: Tensor, limits: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(P,) rows, queries and float32 scores of the passages that reach the (B,) limits.
+    def _tiles(self, queries: Tensor) -> list[QueryTile]:
+        """Return (B, D) queries in tiles, each with the terms of its error bound."""
+        mean = self._sample.mean.double()
+        tiles = []
+        for number, tile in enumerate(torch.split(queries, TILE)):
+            low = tile.bfloat16()
+            precise = tile.double()
+            lengths = precise.norm(dim=1)
+            sums = lengths * (SUMS * self.dimension)
+            offsets = precise @ mean + sums * mean.norm()
+            slopes = (precise - low.double()).norm(dim=1) * (1 + UNIT) + lengths * UNIT + sums
+            tiles.append(
+                QueryTile(
+                    start=number * TILE,
+                    queries=tile,
+                    low_queries=low.T.contiguous(),
+                    longest=float(lengths.max()),
+                    offsets=offsets.numpy(),
+                    slopes=slopes.numpy(),
+                )
+            )
+        return tiles
 
-        `products` are (n, B) float32 scores, or bfloat16 products, which are scored again.
+    @cached_property
+    def _keeps_low_blocks(self) -> bool:
+        """Whether the memory allows a bfloat16 copy of all vectors, which is half their size.
+
+        Vectors that are mapped from files need memory too, if they are not to be read again and
+        again.
         """
-        parts = products.reshape(-1, self._size, len(queries))
-        most = products if self._size == 1 else parts.amax(1)
-        in_bfloat16 = products.dtype is torch.bfloat16
-        if in_bfloat16 and bool((limits > 0).all()):
-            # positive bfloat16 numbers order as their bits, which NumPy compares 8 times faster
-            bits, lowest = (part.view(torch.int16).numpy() for part in (most, limits))
-            reaching = torch.from_numpy(bits >= lowest)
-        else:
-            reaching = most >= limits
-        passages, columns = reaching.nonzero(as_tuple=True)
-        if in_bfloat16:
-            each = (block[part :: self._size] for part in range(self._size))
-            found = [pair_products(rows, queries, passages, columns) for rows in each]
-            scores = torch.stack(found, 1)
-        else:
-            scores = parts[passages, :, columns]
-        best, part = scores.max(1)
-        return passages * self._size + part, columns, best
+        if not self._bfloat16:
+            return False
+        available = available_bytes()
+        size = 4 * len(self) * self.dimension
+        if available is None or size > SHARE * available:
+            logger.debug(f"exact search: no room for a bfloat16 copy of {decimal(size)} of vectors")
+            return False
+        logger.debug(f"exact search: a bfloat16 copy of {decimal(size // 2)} stays in memory")
+        return True
 
-    def _scores(self, block: Tensor, queries: Tensor) -> Tensor:
+    def _low_block(self, first: int, block: Tensor) -> LowBlock:
+        """Return the bfloat16 copy of a block, which begins with the row `first`."""
+        low_block = self._low_blocks.get(first)
+        if low_block is not None:
+            return low_block
+        centred = block - self._sample.mean
+        longest = float(torch.linalg.vector_norm(centred, dim=1).max())
+        low_block = LowBlock(centred.bfloat16(), longest * (1 + SUMS * self.dimension))
+        if self._keeps_low_blocks:
+            self._low_blocks[first] = low_block
+        return low_block
+
+    def _fits(self, block: LowBlock, tile: QueryTile) -> bool:
+        """Return whether all products can be computed in bfloat16.
+
+        NaN is no less than anything: such a block is multiplied in float32, and checked.
+        """
+        mean_length = float(self._sample.mean.double().norm())
+        return (block.longest + mean_length) * tile.longest < LARGEST
+
+    def _pairs_by_bfloat16(
+        self, block: LowBlock, tile: QueryTile, floors: NDArray[np.float32], space: Space
+    ) -> Pairs:
+        """Return all pairs whose float32 score may reach the floor of the query."""
+        shape = len(block.vectors), len(tile.queries)
+        products = space.products[: math.prod(shape)].view(shape)
+        torch.mm(block.vectors, tile.low_queries, out=products)
+        if self._size > 1:
+            products = products.view(-1, self._size, len(tile.queries)).amax(1)
+        errors = tile.offsets + tile.slopes * block.longest
+        limits = (torch.from_numpy(floors[tile.slice]) - torch.from_numpy(errors)).bfloat16()
+        limits -= limits.abs() * UNIT * 2  # one lower: products are rounded too
+        if bool((limits > 0).all()):
+            # positive bfloat16 numbers order as their bits, which NumPy compares 8 times faster
+            bits = products.view(torch.int16).numpy()
+            reaching = space.reaching[: bits.size].reshape(bits.shape)
+            np.greater_equal(bits, limits.view(torch.int16).numpy(), out=reaching)
+        else:
+            reaching = (products >= limits).numpy()
+        return _pairs(reaching)
+
+    def _scores_of_pairs(self, block: Tensor, queries: Tensor, pairs: Pairs) -> tuple[Scores, Rows]:
+        """Return the (P,) float32 scores of pairs, and the rows of their best vectors."""
+        if self._size == 1:
+            return pair_products(block, queries, pairs), pairs.passages
+        parts = range(self._size)
+        scores = np.stack(
+            [pair_products(block[part :: self._size], queries, pairs) for part in parts], axis=1
+        )
+        return self._best_vectors(scores, pairs.passages)
+
+    def _best_of_products(
+        self, products: Tensor, floors: NDArray[np.float32]
+    ) -> tuple[Pairs, Scores, Rows]:
+        """Return the pairs of (n, B) float32 products that reach their floor.
+
+        Scores and rows are those of the passages' best vectors: (P,) each.
+        """
+        parts = products.numpy().reshape(-1, self._size, len(floors))
+        pairs = _pairs(parts.max(axis=1) >= floors)
+        scores = parts[pairs.passages, :, pairs.queries]
+        return pairs, *self._best_vectors(scores, pairs.passages)
+
+    def _best_vectors(
+        self, scores: NDArray[np.float32], passages: Rows
+    ) -> tuple[NDArray[np.float32], Rows]:
+        """Return the best score of (P, vectors per passage), and the row of that vector."""
+        best = scores.argmax(axis=1)
+        best_scores = np.take_along_axis(scores, best[:, None], axis=1)[:, 0]
+        return best_scores, passages * self._size + best
+
+    def _products(self, block: Tensor, queries: Tensor) -> Tensor:
         """(n, D), (B, D) -> (n, B) float32 scores, higher is closer."""
         # BLAS computes the last rows of a matrix with another kernel, whose sums end in other
         # digits. With zero rows behind them, equal vectors have equal scores wherever they are.
@@ -186,48 +315,57 @@ class ExactIndex:
         lengths = block.square().sum(1)[:, None] + queries.square().sum(1)
         return (2 * products - lengths).clamp(max=0.0)
 
+    @cached_property
+    def _sample(self) -> Sample:
+        """The sample of the passages."""
+        most = SAMPLE if self._bfloat16 else SAMPLE // 4
+        wanted = min(most // self._size, -(-self._passages // SAMPLED))
+        firsts = np.arange(wanted) * self._passages // wanted * self._size
+        rows = (firsts[:, None] + np.arange(self._size)).ravel()
+        vectors = torch.from_numpy(self._vectors[rows].astype(np.float32))
+        if not self._bfloat16:
+            return Sample(vectors, torch.zeros(self.dimension))
+        mean = _mean(vectors, rows)
+        return Sample((vectors - mean).bfloat16(), mean)
+
     def _floors(self, queries: Tensor, depth: int) -> NDArray[np.float32]:
-        """(B,) scores that more than `depth` passages reach, estimated from the sample."""
-        if self._sample is None:
-            # passages at equal distances; less their mean, in bfloat16, where products are
-            passages = len(self) // self._size
-            wanted = min(SAMPLE // (1 if self._bfloat16 else 4) // self._size, passages)
-            firsts = np.arange(wanted) * passages // wanted * self._size
-            rows = (firsts[:, None] + np.arange(self._size)).ravel()
-            drawn = torch.from_numpy(self._vectors[rows].astype(np.float32))
+        """Return (B,) scores that more than `depth` passages reach, estimated from the sample."""
+        floors = no_floors(len(queries))
+        if self._passages < max(BLOCK, 8 * depth):
+            return floors
+        vectors, mean = self._sample
+        sampled = len(vectors) // self._size
+        expected = depth * sampled / self._passages
+        rank = math.ceil(expected + SURE * math.sqrt(expected)) + 2
+        if rank > sampled:
+            return floors
+        for number, tile in enumerate(torch.split(queries, TILE)):
             if self._bfloat16:
-                self._mean = _mean(drawn, rows)
-                drawn = (drawn - self._mean).bfloat16()
-            self._sample = drawn
-        sampled = len(self._sample) // self._size
-        expected = depth * sampled / (len(self) // self._size)
-        place = sampled - math.ceil(expected + SURE * math.sqrt(expected)) - 2
-        floors = np.full(len(queries), -np.inf, np.float32)
-        for start in range(0, len(queries) if place >= 0 else 0, TILE):
-            tile = queries[start : start + TILE]
-            if self._bfloat16:
-                scores = tile.bfloat16() @ self._sample.T
+                scores = tile.bfloat16() @ vectors.T
             else:
-                scores = self._scores(self._sample, tile).T
+                scores = self._products(vectors, tile).T
             if self._size > 1:
                 scores = scores.reshape(len(tile), -1, self._size).amax(2)
-            partitioned = np.partition(scores.float().numpy(), place, axis=1)
-            centre = (tile.double() @ self._mean.double()).numpy()
-            floors[start : start + TILE] = partitioned[:, place] + centre
+            score_of_rank = scores.topk(rank, dim=1).values[:, -1].float()
+            centres = tile.double() @ mean.double()
+            start = number * TILE
+            floors[start : start + len(tile)] = (score_of_rank + centres).numpy()
         return floors
 
-    def _bounds(self, queries: Tensor) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
-        """(B, D) bfloat16 queries, (B,) offsets and (B,) slopes.
 
-        Where a float32 score reaches the floor, the bfloat16 product with a row less the mean
-        reaches floor - offset - slope * (length of the row less the mean).
-        """
-        low, precise, mean = queries.bfloat16(), queries.double(), self._mean.double()
-        lengths = precise.norm(dim=1)
-        sums = lengths * (SUMS * self.dimension)
-        offsets = precise @ mean + sums * mean.norm()
-        slopes = (precise - low.double()).norm(dim=1) * (1 + UNIT) + lengths * UNIT + sums
-        return low, offsets.numpy(), slopes.numpy()
+def _tiles_of_float32(queries: Tensor) -> list[QueryTile]:
+    """Return (B, D) queries in tiles, without what is needed for products in bfloat16."""
+    nothing = torch.empty(0)
+    bounds = np.empty(0)
+    return [
+        QueryTile(number * TILE, tile, nothing, math.inf, bounds, bounds)
+        for number, tile in enumerate(torch.split(queries, TILE))
+    ]
+
+
+def no_floors(queries: int) -> NDArray[np.float32]:
+    """Return the (B,) floors of queries that every score reaches."""
+    return np.full(queries, -np.inf, np.float32)
 
 
 def _mean(vectors: Tensor, rows: Rows) -> Tensor:
@@ -257,15 +395,58 @@ def _first_not_finite(values: Tensor) -> int | None:
     return int(rows[0]) if len(rows) else None
 
 
-def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """(P,) float32 products of rows of (n, D), ascending, and columns of (B, D) queries."""
-    begins = torch.searchsorted(rows, torch.arange(len(block) + 1))
-    shape, values = (len(block), len(queries)), torch.zeros(len(rows))
+def _pairs(reaching: NDArray[np.bool_]) -> Pairs:
+    """Return which passages and queries of (n, B) are true."""
+    # NumPy finds them several times faster than torch
+    places = np.flatnonzero(reaching)
+    passages = places // reaching.shape[1]
+    return Pairs(passages, places - passages * reaching.shape[1])
+
+
+def pair_products(block: Tensor, queries: Tensor, pairs: Pairs) -> NDArray[np.float32]:
+    """Return the (P,) float32 products of rows of (n, D) and queries (B, D)."""
+    sizes = np.bincount(pairs.passages, minlength=len(block))
+    begins = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))
+    columns = torch.from_numpy(pairs.queries)
+    shape = len(block), len(queries)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that its sparse tensors are in beta
-        pairs = torch.sparse_csr_tensor(begins, columns, values, shape, check_invariants=False)
-        found: Tensor = torch.sparse.sampled_addmm(pairs, block, queries.T, beta=0.0).values()
-    return found
+        positions = torch.sparse_csr_tensor(
+            begins, columns, torch.zeros(len(columns)), shape, check_invariants=False
+        )
+        products = torch.sparse.sampled_addmm(positions, block, queries.T, beta=0.0).values()
+    values: NDArray[np.float32] = products.numpy()
+    return values
+
+
+# Hits are sorted by one number: the score, from high to low, in the upper 32 bits, and the row in
+# the lower ones. NumPy sorts such numbers many times faster than scores with their positions.
+Keys = NDArray[np.uint64]
+NO_HIT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+ROW_BITS = np.uint64(32)
+SIGN = np.uint32(0x8000_0000)
+MAGNITUDE = np.uint32(0x7FFF_FFFF)
+
+
+def sort_keys(scores: NDArray[np.float32], rows: Rows) -> Keys:
+    """Return keys that order hits by score descending, then row; rows are less than 2^32 - 1.
+
+    >>> np.argsort(sort_keys(np.float32([1, -2, 3, 3, -1]), np.array([0, 1, 7, 3, 4]))).tolist()
+    [3, 2, 0, 4, 1]
+    """
+    bits = (scores + np.float32(0)).view(np.uint32)  # a sum, because -0.0 equals 0.0
+    # numbers grow with their bits from 0 up to the sign bit, and fall beyond
+    falling = np.where(bits < SIGN, bits ^ MAGNITUDE, bits)
+    return (falling.astype(np.uint64) << ROW_BITS) | rows.astype(np.uint64)
+
+
+def hits_of_keys(keys: Keys) -> tuple[Scores, Rows]:
+    """Return the scores and the rows of keys; -inf and -1 where there is no hit."""
+    falling = (keys >> ROW_BITS).astype(np.uint32)
+    scores = np.where(falling < SIGN, falling ^ MAGNITUDE, falling).view(np.float32)
+    rows = (keys & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+    is_hit = keys != NO_HIT
+    return np.where(is_hit, scores, np.float32(-np.inf)), np.where(is_hit, rows, -1)
 
 
 class BestHits:
@@ -276,32 +457,44 @@ class BestHits:
     """
 
     def __init__(self, floors: NDArray[np.float32], depth: int) -> None:
-        self.floors, self._depth = floors, depth
+        self.floors = floors
+        self._depth = depth
         self._type = np.min_scalar_type(len(floors))  # narrow integers are sorted by radix
-        self._hits: list[tuple[NDArray[Any], Rows, Scores]] = []
-        self._count, self._room = 0, CAPACITY * depth * len(floors) + SPARE
+        self._queries: list[NDArray[np.unsignedinteger]] = []  # (P,) numbers of the hits' queries
+        self._keys: list[Keys] = []  # (P,)
+        self._count = 0
+        self._room = CAPACITY * depth * len(floors) + SPARE
 
-    def add(self, queries: Rows, rows: Rows, scores: Scores) -> None:
-        """Take (P,) hits, rows ascending; those below their query's floor are dropped."""
+    def add(self, queries: Rows, rows: Rows, scores: NDArray[np.float32]) -> None:
+        """Take (P,) hits; those below their query's floor are dropped."""
         good = np.flatnonzero(scores >= self.floors[queries])
-        self._hits.append((queries[good].astype(self._type), rows[good], scores[good]))
+        self._queries.append(queries[good].astype(self._type))
+        self._keys.append(sort_keys(scores[good], rows[good]))
         self._count += len(good)
         if self._count > self._room:
-            best_scores, best_rows = self.table()
-            np.maximum(self.floors, best_scores[:, -1], out=self.floors)
-            filled = best_rows >= 0
-            numbers = np.nonzero(filled)[0].astype(self._type)
-            self._hits = [(numbers, best_rows[filled], best_scores[filled])]
-            self._count = len(numbers)
+            self._drop_worse()
+
+    def _drop_worse(self) -> None:
+        """Keep the best hits alone, and raise the floors to the last of them."""
+        keys = self._best_keys()
+        scores, _ = hits_of_keys(keys[:, -1])
+        np.maximum(self.floors, scores, out=self.floors)
+        queries, places = np.nonzero(keys != NO_HIT)
+        self._queries = [queries.astype(self._type)]
+        self._keys = [keys[queries, places]]
+        self._count = len(queries)
+
+    def _best_keys(self) -> Keys:
+        """Return the (B, depth) keys of the best hits, in order."""
+        queries = np.concatenate(self._queries)
+        sizes = np.bincount(queries, minlength=len(self.floors))
+        width = max(int(sizes.max()), self._depth)
+        table = np.full((len(self.floors), width), NO_HIT)
+        is_filled = np.arange(width) < sizes[:, None]
+        table[is_filled] = np.concatenate(self._keys)[np.argsort(queries, kind="stable")]
+        table.sort(axis=1)
+        return table[:, : self._depth]
 
     def table(self) -> tuple[Scores, Rows]:
-        """(B, depth) scores and rows, padded where a query has fewer hits."""
-        queries, rows, scores = map(np.concatenate, zip(*self._hits, strict=True))
-        order = np.argsort(queries, kind="stable")
-        sizes = np.bincount(queries, minlength=len(self.floors))
-        found, numbers = padding(len(self.floors), max(int(sizes.max()), self._depth))
-        filled = np.arange(found.shape[1]) < sizes[:, None]
-        found[filled], numbers[filled] = scores[order], rows[order]
-        # equal scores stay in the order in which they came: by row
-        best = np.argsort(-found, axis=1, kind="stable")[:, : self._depth]
-        return np.take_along_axis(found, best, 1), np.take_along_axis(numbers, best, 1)
+        """Return (B, depth) scores and rows, padded where a query has fewer hits."""
+        return hits_of_keys(self._best_keys())

@@ -6,6 +6,7 @@ Where no spaces part words, terms are pairs of neighbouring characters, as those
 CJKAnalyzer; words in other scripts stay words.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from operator import add
 from typing import NamedTuple, Protocol
@@ -41,10 +42,8 @@ def _word(apart: str) -> str:
 
 
 TERM = regex.compile(f"{_IDEOGRAPH}|{_PICTOGRAPH}|{_word(_IDEOGRAPH)}")
-# the same for lower-case ASCII, which is most text: a few times faster
-ASCII_TERM = regex.compile(
-    r"\w+(?:(?:(?<=[a-z])['.:](?=[a-z])|(?<=\d)[.,;'](?=\d))\w+)*", regex.ASCII
-)
+# the same for lower-case ASCII, which is most text: a few times faster, and most of all by `re`
+ASCII_TERM = re.compile(r"\w+(?:(?:(?<=[a-z])['.:](?=[a-z])|(?<=\d)[.,;'](?=\d))\w+)*", re.ASCII)
 POSSESSIVE = regex.compile("['’＇]s$")
 # what makes the measure of a stem, as Porter defines it, more than 0
 VOWEL_CONSONANT = regex.compile("(?:[aeiou]|(?<=[^aeiou])y)(?:[^aeiouy]|(?<=[aeiou])y)")
@@ -67,10 +66,16 @@ _INVISIBLE = regex.compile(r"[\uFE00-\uFE0F\U000E0100-\U000E01EF\u00AD\u2060\uFE
 
 
 class Analyzer(Protocol):
-    """Splits a text into its terms, in order."""
+    """Splits a text into its terms, in order: into words, most of which have a term."""
 
     def __call__(self, text: str) -> list[str]:
         """Return the terms of a text, in order."""
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of a text, in order."""
+
+    def term(self, word: str) -> str:
+        """Return the term of a word; "" for a stop word."""
 
 
 def analyzer_of(settings: Bm25Settings) -> Analyzer:
@@ -109,24 +114,20 @@ class EnglishAnalyzer:
     def __init__(self, stemmer: str, stop_words: StopWords) -> None:
         self._stop = STOP_WORDS if stop_words is StopWords.LUCENE else frozenset()
         self._stem = _stemmer(stemmer)
-        self._terms: dict[str, str] = {}
 
     def __call__(self, text: str) -> list[str]:
         """Return the terms of a text, in order."""
+        terms = map(self.term, self.words(text))
+        return [term for term in terms if term]
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of a text, in order."""
         lowered = text.lower()
         pattern = ASCII_TERM if lowered.isascii() else TERM
-        term_by_word = self._terms
-        terms = []
-        for word in pattern.findall(lowered):
-            term = term_by_word.get(word)
-            if term is None:
-                term = self._term(word)
-                term_by_word[word] = term
-            if term:
-                terms.append(term)
-        return terms
+        words: list[str] = pattern.findall(lowered)
+        return words
 
-    def _term(self, word: str) -> str:
+    def term(self, word: str) -> str:
         """Return the term of a word; "" for a stop word."""
         bare = POSSESSIVE.sub("", word)
         is_stop_word = bare in self._stop or not bare.strip("_")
@@ -142,23 +143,20 @@ class WordAnalyzer:
             self._lower = lower_turkish
         self._stop_words = stop_words
         self._stem: Callable[[str], str] = _stemmer_of(language)
-        self._terms: dict[str, str] = {}  # of the words that were met; "" if there is none
 
     def __call__(self, text: str) -> list[str]:
         """Return the terms of a text, in order."""
+        terms = map(self.term, self.words(text))
+        return [term for term in terms if term]
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of a text, in order."""
         lowered = self._lower(normalized(text))
         pattern = ASCII_TERM if lowered.isascii() else TERM
-        terms = []
-        for word in pattern.findall(lowered):
-            term = self._terms.get(word)
-            if term is None:
-                term = self._term(word)
-                self._terms[word] = term
-            if term:
-                terms.append(term)
-        return terms
+        words: list[str] = pattern.findall(lowered)
+        return words
 
-    def _term(self, word: str) -> str:
+    def term(self, word: str) -> str:
         """Return the term of a word; "" for a stop word."""
         # stemmers know elisions (l'eau) by this apostrophe; Hebrew acronyms have either mark
         bare = word.replace("’", "'").replace("״", '"')
@@ -188,6 +186,14 @@ class BigramAnalyzer:
             elif self._is_term(word):
                 terms.append(word)
         return terms
+
+    def words(self, text: str) -> list[str]:
+        """Return the terms of a text, which are its words here."""
+        return self(text)
+
+    def term(self, word: str) -> str:
+        """Return the word, which is a term."""
+        return word
 
     def _is_term(self, word: str) -> bool:
         """Return whether a word is no stop word, and not of underscores alone."""

@@ -8,7 +8,7 @@ from denserk.index import exact
 from denserk.index.exact import ExactIndex
 from tests.support.index_folders import whole_numbers
 
-MANY = 2600  # rows: more than a block, and no whole number of them
+MANY = 4500  # rows: more than a block, and no whole number of them
 
 
 def reference(vectors, queries, depth, metric=Metric.INNER, size=1):
@@ -84,7 +84,6 @@ def test_real_numbers(kind, bfloat16):
 @pytest.mark.parametrize("size", [1, 4])
 def test_ties_passages_and_distances(monkeypatch, bfloat16, metric, size):
     monkeypatch.setattr(exact, "BLOCK", 130)
-    monkeypatch.setattr(exact, "WIDE_BLOCK", 300)
     vectors, queries = whole_numbers(1, 2000), whole_numbers(2, 40)
     index = ExactIndex(vectors, metric, size, bfloat16=bfloat16)
     right = reference(vectors, queries, 30, metric, size)
@@ -97,7 +96,7 @@ def test_ties_passages_and_distances(monkeypatch, bfloat16, metric, size):
 def test_equal_vectors_score_alike_wherever_they_are():
     """Their scores tie, so that they are ordered by row, whatever the block that they end."""
     vectors, queries = collection("random", 5000, 768)
-    same = np.array([3, 700, 2047, 2048, 4990, 4999])
+    same = np.array([3, 700, 4095, 4096, 4990, 4999])
     vectors[same] = vectors[3]
     for count in (1, 2, 7, 40):
         for bfloat16 in (True, False):
@@ -105,3 +104,26 @@ def test_equal_vectors_score_alike_wherever_they_are():
             for line in rows:
                 first = int(np.flatnonzero(line == 3)[0])
                 assert (line[first : first + 6] == same).all()
+
+
+@pytest.mark.parametrize("available", [None, 1 << 40, 1])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_copies_are_kept_where_memory_allows_it_and_change_no_hit(monkeypatch, available, dtype):
+    monkeypatch.setattr(exact, "available_bytes", lambda: available)
+    vectors, queries = collection("far")
+    index = ExactIndex(vectors.astype(dtype), bfloat16=True)
+    right = reference(vectors.astype(dtype), queries, 20)[1]
+    for depth in (4000, 20, 20):  # the first one without floors
+        _, rows = index.search(queries, depth)
+    assert (rows == right).all()
+    assert bool(index._low_blocks) == (available == 1 << 40)
+
+
+def test_keys_order_hits_by_score_and_row():
+    scores = np.array([np.finfo(np.float32).max, 1, 0, -0.0, -1e-30, -5, -np.inf], np.float32)
+    rows = np.array([9, 8, 6, 7, 5, 4, 3])
+    draw = np.random.default_rng(0).permutation(len(scores))
+    keys = np.sort(exact.sort_keys(scores[draw], rows[draw]))
+    sorted_scores, sorted_rows = exact.hits_of_keys(np.append(keys, exact.NO_HIT))
+    assert sorted_scores.tolist() == [*scores.tolist(), -np.inf]
+    assert sorted_rows.tolist() == [*rows.tolist(), -1]

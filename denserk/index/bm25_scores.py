@@ -1,0 +1,119 @@
+"""Counts of terms in passages, and the scores of BM25 of them, by NumPy.
+
+The passages are counted in parts, so that memory holds the counts, not all terms.
+"""
+
+import math
+from array import array
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+PART_TERMS = 1 << 22  # terms that are counted at once
+NO_TERM = -1  # the number of a stop word
+
+Numbers = NDArray[np.int32]
+
+
+class PartCounts(NamedTuple):
+    """How often terms occur in some passages, by term and then passage."""
+
+    terms: Numbers  # (T,) numbers of the terms in these passages, ascending
+    sizes: NDArray[np.int64]  # (T,) passages of each term
+    passages: Numbers  # (P,) the passages, all those of the first term first
+    counts: NDArray[np.unsignedinteger]  # (P,)
+
+
+class ScoreMatrix(NamedTuple):
+    """The score of every term in every passage, as the sparse matrix of bm25s."""
+
+    scores: NDArray[np.float32]  # (P,) by term, and then passage
+    passages: Numbers  # (P,)
+    starts: NDArray[np.int64]  # (terms + 1,): where the scores of each term begin
+
+
+class TermCounts:
+    """Counts the terms of passages, which are added in order, with numbers for terms.
+
+    >>> counts = TermCounts()
+    >>> counts.add([0, 1, 0])
+    >>> counts.add([NO_TERM, 1])
+    >>> matrix = counts.scores(terms=2, k1=0.9, b=0.4)
+    >>> matrix.starts.tolist(), matrix.passages.tolist()
+    ([0, 1, 3], [0, 0, 1])
+    """
+
+    def __init__(self) -> None:
+        self.passages = 0
+        self._numbers = array("i")
+        self._ends = array("q")  # where each passage of the part ends
+        self._lengths: list[NDArray[np.int64]] = []
+        self._parts: list[PartCounts] = []
+
+    def add(self, numbers: Iterable[int]) -> None:
+        """Add a passage: the numbers of its terms, and NO_TERM where there is none."""
+        self._numbers.extend(numbers)
+        self._ends.append(len(self._numbers))
+        self.passages += 1
+        if len(self._numbers) >= PART_TERMS:
+            self._count()
+
+    def _count(self) -> None:
+        """Count the terms of the part, and forget them."""
+        ends = np.array(self._ends, np.int64)
+        sizes = np.diff(ends, prepend=0)
+        first = self.passages - len(ends)
+        passages = np.repeat(np.arange(first, self.passages), sizes)
+        terms = np.array(self._numbers, np.int64)
+        is_term = terms != NO_TERM
+        passages = passages[is_term]
+        self._lengths.append(np.bincount(passages - first, minlength=len(ends)))
+        # one number for term and passage, because NumPy sorts numbers many times faster than pairs
+        pairs, counts = np.unique((terms[is_term] << 32) | passages, return_counts=True)
+        present, sizes_of_terms = np.unique(pairs >> 32, return_counts=True)
+        self._parts.append(
+            PartCounts(
+                terms=present.astype(np.int32),
+                sizes=sizes_of_terms,
+                passages=(pairs & 0xFFFF_FFFF).astype(np.int32),
+                counts=counts.astype(np.min_scalar_type(int(counts.max(initial=0)))),
+            )
+        )
+        self._numbers = array("i")
+        self._ends = array("q")
+
+    def scores(self, terms: int, k1: float, b: float) -> ScoreMatrix:
+        """Return the scores of all terms, of which there are so many, and forget the counts.
+
+        Scores are computed in float64, and rounded to float32.
+        """
+        self._count()
+        lengths = np.concatenate(self._lengths)
+        frequencies = np.zeros(terms, np.int64)
+        for part in self._parts:
+            frequencies[part.terms] += part.sizes
+        weights = np.array([_idf(size, self.passages) for size in frequencies.tolist()], np.float32)
+        norms = k1 * ((1 - b) + b * lengths / lengths.mean())
+        starts = np.concatenate([[0], np.cumsum(frequencies)])
+        scores = np.empty(starts[-1], np.float32)
+        passages = np.empty(starts[-1], np.int32)
+        next_places = starts[:-1].copy()  # of each term
+        self._parts.reverse()
+        while self._parts:
+            part = self._parts.pop()
+            firsts_in_part = np.cumsum(part.sizes) - part.sizes
+            shifts = next_places[part.terms] - firsts_in_part
+            places = np.arange(len(part.passages)) + np.repeat(shifts, part.sizes)
+            counts = part.counts.astype(np.float64)
+            shares = counts / (norms[part.passages] + counts)
+            scores[places] = np.repeat(weights[part.terms], part.sizes) * shares
+            passages[places] = part.passages
+            next_places[part.terms] += part.sizes
+        return ScoreMatrix(scores, passages, starts)
+
+
+def _idf(frequency: int, passages: int) -> float:
+    """Return the inverse document frequency of a term that so many of the passages have."""
+    return math.log(1 + (passages - frequency + 0.5) / (frequency + 0.5))
