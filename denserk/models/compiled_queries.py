@@ -270,8 +270,9 @@ def _is_model_of(entry: Entry, folder: Path) -> bool:
     if _file_names(folder) != entry.content["folder_files"]:
         return False
     paths = [folder / name for name in entry.content["fingerprint_files"]]
+    fingerprint: str = entry.content["key"]["fingerprint"]
     try:
-        return fingerprint_of(folder, paths) == entry.content["key"]["fingerprint"]
+        return fingerprint_of(folder, paths) == fingerprint
     except DenserkError:
         return False
 
@@ -340,7 +341,8 @@ def _can_be_kept(encoder: "TextEncoder") -> bool:
     if query.backbone.has_local_attention:
         return False  # such a model is computed in other batches
     # the text encoder warns of vectors that lack a norm
-    return query.settings.l2_norm or not encoder.is_for_cosine
+    has_norm = query.settings.l2_norm or not encoder.is_for_cosine
+    return bool(has_norm)
 
 
 def _has_equal_vectors(entry: Entry, encoder: "TextEncoder") -> bool:

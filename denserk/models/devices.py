@@ -35,7 +35,7 @@ from denserk.models.openvino_runtime import (
     import_openvino,
     limit_kept_kernels,
 )
-from denserk.models.processor import has_bfloat16
+from denserk.models.processor import has_bfloat16 as has_bfloat16
 from denserk.reporting import set_display
 
 logger = logging.getLogger(__name__)

@@ -18,13 +18,16 @@ Mask = NDArray[np.bool_]
 
 LEVELS = 4  # of partial sums
 LEAST_POWER = 4  # a partial sum has at least 2 ** 4 terms
+WIDTH = 32  # dimensions that are added at once
+STRIDE = 4  # sums of the tokens of the other dimensions
 LANES = 8  # partial sums of a norm
-LEAST_NORM = np.float32(1e-12)
+LEAST_NORM = 1e-12
 
 
 def pool_cls(hidden: Array, mask: Mask) -> Array:
     """Return the state of position 0: (B, T, H) -> (B, H)."""
-    return hidden[:, 0]
+    first: Array = hidden[:, 0]
+    return first
 
 
 def pool_mean(hidden: Array, mask: Mask) -> Array:
@@ -45,7 +48,8 @@ def pool_max(hidden: Array, mask: Mask) -> Array:
 def pool_last(hidden: Array, mask: Mask) -> Array:
     """Return the state of the last real token: (B, T, H) -> (B, H)."""
     last = (mask * np.arange(mask.shape[1])).argmax(axis=1)
-    return hidden[np.arange(len(hidden)), last]
+    states: Array = hidden[np.arange(len(hidden)), last]
+    return states
 
 
 POOLINGS: dict[str, Callable[[Array, Mask], Array]] = {
@@ -59,13 +63,35 @@ POOLINGS: dict[str, Callable[[Array, Mask], Array]] = {
 def sum_of_tokens(hidden: Array) -> Array:
     """Add up the tokens' states in torch's order: (B, T, H) -> (B, H).
 
-    Each 2 ** power tokens are a partial sum of the first level, so many of these one of the second.
+    The last dimensions, which do not fill torch's registers, are added in another order: four sums
+    of every fourth token, and then the tokens that are left.
 
     >>> sum_of_tokens(np.ones((1, 40, 2), np.float32)).tolist()
     [[40.0, 40.0]]
     """
     count, tokens, size = hidden.shape
-    power = max(LEAST_POWER, (tokens - 1).bit_length() // LEVELS)
+    wide = size - size % WIDTH
+    total = np.empty((count, size), np.float32)
+    total[:, :wide] = _sum_in_levels(hidden[:, :, :wide])
+    rest = hidden[:, :, wide:]
+    if rest.shape[2]:
+        whole = tokens - tokens % STRIDE
+        sums = [_sum_in_levels(rest[:, first:whole:STRIDE]) for first in range(STRIDE)]
+        for token in range(whole, tokens):
+            sums[0] += rest[:, token]
+        for others in sums[1:]:
+            sums[0] += others
+        total[:, wide:] = sums[0]
+    return total
+
+
+def _sum_in_levels(hidden: Array) -> Array:
+    """Add up the tokens' states: (B, T, H) -> (B, H).
+
+    Each 2 ** power tokens are a partial sum of the first level, so many of these one of the second.
+    """
+    count, tokens, size = hidden.shape
+    power = max(LEAST_POWER, max(tokens - 1, 0).bit_length() // LEVELS)
     step = 1 << power
     sums = np.zeros((LEVELS, count, size), np.float32)
     whole = tokens - tokens % step
@@ -77,7 +103,8 @@ def sum_of_tokens(hidden: Array) -> Array:
         sums[0] += hidden[:, token]
     for level in range(1, LEVELS):
         sums[0] += sums[level]
-    return sums[0]
+    total: Array = sums[0]
+    return total
 
 
 def _carry(sums: NDArray[Any], tokens: int, power: int) -> None:
@@ -91,8 +118,8 @@ def _carry(sums: NDArray[Any], tokens: int, power: int) -> None:
 
 def l2_normalised(vectors: Array) -> Array:
     """Return (B, D) vectors of length 1; zero stays zero."""
-    lengths = np.maximum(_norms(vectors), LEAST_NORM)
-    normalised: Array = vectors / lengths[:, None]
+    lengths = np.maximum(_norms(vectors), np.float32(LEAST_NORM))
+    normalised: Array = np.divide(vectors, lengths[:, None])
     return normalised
 
 
@@ -102,15 +129,16 @@ def _norms(vectors: Array) -> Array:
     >>> _norms(np.float32([[3, 4]])).tolist()
     [5.0]
     """
-    squares = vectors * vectors
+    squares: Array = vectors * vectors
     count, dimension = squares.shape
     whole = dimension - dimension % LANES
     lanes = np.zeros((count, LANES), np.float32)
     for first in range(0, whole, LANES):
         lanes += squares[:, first : first + LANES]
-    total = lanes[:, 0].copy()
+    total: Array = lanes[:, 0].copy()
     for lane in range(1, LANES):
         total += lanes[:, lane]
     for place in range(whole, dimension):
         total += squares[:, place]
-    return np.sqrt(total)
+    lengths: Array = np.sqrt(total)
+    return lengths
