@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from denserk.commands.retrieve import encode, index
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import ComputeSettings, DtypeChoice
 from denserk.config.retrieval import SearchSettings
 from denserk.index.opening import open_index
 from denserk.index.query_encoder import load_query_encoder
@@ -116,28 +116,22 @@ def test_other_settings_are_other_entries(toy, model, folder):
     assert isinstance(query_encoder(name, ({}, {"query_prefix": "query: "})), TextEncoder)
     assert isinstance(query_encoder(name, ({}, {"query_prefix": "query: "})), CompiledQueries)
     assert len(list(folder.iterdir())) == 2
-    # settings of passages change nothing
-    assert isinstance(query_encoder(name, ({}, {"passage_prefix": "passage: "})), CompiledQueries)
-    assert len(list(folder.iterdir())) == 2
 
 
 def test_a_changed_model_is_another_entry(toy, model, tiny):
-    name = index_of(toy, model)
-    shutil.copyfile(tiny("bert", seed=8) / "model.safetensors", model / "model.safetensors")
-    opened = open_index([name], SearchSettings(), CPU)
-    assert compiled_queries.find(str(model), opened.model, ({}, {}), CPU) is None
-    shutil.rmtree(toy / "v")
-    shutil.rmtree(toy / "index")
-    name = index_of(toy, model)
-    opened = open_index([name], SearchSettings(), CPU)
-    assert isinstance(query_encoder(name), CompiledQueries)
+    opened = open_index([index_of(toy, model)], SearchSettings(), CPU)
+    compute = ComputeSettings(device="cpu", dtype=DtypeChoice(opened.model["dtype"]))
+
+    def find():
+        return compiled_queries.find(str(model), opened.model, ({}, {}), compute)
+
+    assert find() is not None
     (model / "modules.json").write_text("[]")  # a file that makes it a folder of another layout
-    compute = ComputeSettings(device="cpu", dtype=query_dtype(opened))
-    assert compiled_queries.find(str(model), opened.model, ({}, {}), compute) is None
-
-
-def query_dtype(opened):
-    return opened.model["dtype"]
+    assert find() is None
+    (model / "modules.json").unlink()
+    assert find() is not None
+    shutil.copyfile(tiny("bert", seed=8) / "model.safetensors", model / "model.safetensors")
+    assert find() is None
 
 
 def test_a_damaged_entry_is_made_again(toy, model, folder):
