@@ -1,13 +1,13 @@
-"""Whole commands beside other tools, bounds of time and memory: goals P5, P7, P8 and P11.
+"""Whole commands beside other tools, bounds of time and memory: goals P5, P8 and P11.
 
-    python -m tests.benchmarks.commands [eval startup index jobs] [--collection FOLDER] [--rounds 3]
+    python -m tests.benchmarks.commands [eval index jobs] [--collection FOLDER] [--rounds 3]
 
 eval: `denserk eval` of a run with ties of MS MARCO's size beside ir_measures' command and trec_eval
-in C (from Anserini's jar), CPU time; values must be equal to four decimals. startup: medians by the
-clock. index: CPU time of writing 100,000 vectors and of `denserk index`, and of Pyserini's writer
-and `pyserini.index.faiss`, which must give the same bytes; memory at 600,000 vectors (4 GB of
-disk). jobs: the time of two encoding or training jobs one after the other by that of the two at
-once, on the first 512 passages of a collection in BEIR layout, each with its default threads.
+in C (from Anserini's jar), CPU time; values must be equal to four decimals. index: CPU time of
+writing 100,000 vectors and of `denserk index`, and of Pyserini's writer and `pyserini.index.faiss`,
+which must give the same bytes; memory at 600,000 vectors (4 GB of disk). jobs: the time of two
+encoding or training jobs one after the other by that of the two at once, on the first 512 passages
+of a collection in BEIR layout, each with its default threads.
 """
 
 import argparse
@@ -106,25 +106,6 @@ def evaluation(goals: Goals, folder: Path, rounds: int) -> None:
     goals.at_most("P5", "eval, peak memory in MiB", peak, 300)
 
 
-def startup(goals: Goals, folder: Path, rounds: int) -> None:
-    """Goal P7."""
-    run, qrels = write_run(folder, 10, 1000)
-    corpus, index, topics = (str(folder / name) for name in ("corpus.jsonl", "bm25", "topics.tsv"))
-    lines = (json.dumps({"_id": f"d{n}", "text": f"river {n} bank"}) + "\n" for n in range(1000))
-    Path(corpus).write_text("".join(lines))
-    Path(topics).write_text("q1\triver bank\n")
-    watch([DENSERK, "index", "--type", "bm25", "--corpus", corpus, "--output", index, "--quiet"])
-    search = [DENSERK, "search", "--index", index, "--topics", topics, "--overwrite"]
-    commands = {
-        "denserk --help": ([DENSERK, "--help"], 0.2),
-        "denserk eval, 10,000 lines": ([DENSERK, "eval", run, qrels], 0.5),
-        "BM25 search, one query": ([*search, "--output", str(folder / "found.trec")], 0.8),
-    }
-    for name, (command, bound) in commands.items():
-        seconds = median(watch(command).seconds for _ in range(rounds))
-        goals.at_most("P7", f"{name}, seconds", seconds, bound)
-
-
 def write_vectors(folder: Path, count: int) -> float:
     """Write vectors as `denserk encode` does; CPU seconds without drawing them."""
     folder.mkdir()
@@ -192,8 +173,7 @@ def jobs(goals: Goals, folder: Path, rounds: int, collection: str) -> None:
 def main() -> None:
     """Measure, and fail if a goal is missed."""
     parser = argparse.ArgumentParser()
-    known: dict[str, Any] = {"eval": evaluation, "startup": startup}
-    known |= {"index": indexing, "jobs": jobs}
+    known: dict[str, Any] = {"eval": evaluation, "index": indexing, "jobs": jobs}
     parser.add_argument("names", nargs="*", default=list(known), choices=known)
     parser.add_argument("--collection")
     parser.add_argument("--rounds", type=int, default=3)
