@@ -26,7 +26,7 @@ def denserk(precision: str, model: str) -> Ask:
     """Return `denserk.Encoder`."""
     from denserk import Encoder
 
-    options = {"device": "cpu"}
+    options: dict[str, Any] = {"device": "cpu"}
     if precision != "default":
         options["dtype"] = precision
     return Encoder.load(model, **options).encode_queries

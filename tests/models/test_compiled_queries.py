@@ -120,6 +120,7 @@ def test_other_settings_are_other_entries(toy, model, folder):
 
 def test_a_changed_model_is_another_entry(toy, model, tiny):
     opened = open_index([index_of(toy, model)], SearchSettings(), CPU)
+    assert opened.model is not None
     compute = ComputeSettings(device="cpu", dtype=DtypeChoice(opened.model["dtype"]))
 
     def find():
