@@ -138,8 +138,9 @@ def write(
             return None
         flush_tree(temporary)
         _take_place(temporary, target)
-    except OSError as error:
-        logger.debug(f"no compiled model is kept: {temporary.parent}: {error.strerror}")
+    except (OSError, RuntimeError, ValueError, DenserkError) as error:
+        # what could not be kept is no failure of the work that it would have served
+        logger.debug(f"no compiled model is kept: {temporary.parent}: {error}")
         return None
     finally:
         remove(temporary)

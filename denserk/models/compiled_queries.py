@@ -210,7 +210,11 @@ def find(
         return None
     if compute.device == "auto" and "torch" not in sys.modules:
         logger.info("no GPU is seen: computing on the CPU")
-    return CompiledQueries(name, entry, settings, compute)
+    try:
+        return CompiledQueries(name, entry, settings, compute)
+    except (OSError, RuntimeError, ValueError) as error:
+        logger.debug(f"compiled model {entry.folder} is not used: {error}")
+        return None
 
 
 def _is_computed_here(compute: ComputeSettings) -> bool:
