@@ -45,7 +45,7 @@ from denserk.reporting import track
 
 if TYPE_CHECKING:
     from denserk.index.opening import OpenedIndex
-    from denserk.models.text_encoder import TextEncoder
+    from denserk.index.query_encoder import QueryEncoder
 
 
 class Index:
@@ -68,7 +68,7 @@ class Index:
         self._opened: OpenedIndex | None = opened
         self._options = options
         self._scratch = scratch  # the temporary folder of the index
-        self._passage_model: TextEncoder | None = None  # loaded by the first search that needs it
+        self._passage_model: QueryEncoder | None = None  # loaded by the first search that needs it
 
     @classmethod
     @documented(INDEX)

@@ -44,11 +44,27 @@ SECTIONS = {
         "doctor": "Check the installation and this machine.",
     },
 }
+# Key of a context's `meta`: no option stands in front of the command.
+STARTS_WITH_COMMAND = "denserk.starts_with_command"
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
 
 class _Commands(TyperGroup):
     """Command group that lists commands without importing them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options in front of the command."""
+        ctx.meta[STARTS_WITH_COMMAND] = bool(args) and not args[0].startswith("-")
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options; none where the command line starts with a command.
+
+        Typer imports a library to check the value of an option, also of one that is not given.
+        """
+        if ctx.meta.get(STARTS_WITH_COMMAND):
+            return []
+        return super().get_params(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of the table."""

@@ -1,44 +1,54 @@
 """Words that a shell completes: names of presets, models, languages, measures and the like.
 
-Values of enumerations are completed by typer. No word needs an import of torch or numpy.
+Values of enumerations are completed by typer. No word needs an import of torch or numpy. What holds
+the words is imported when a shell asks for them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from denserk.config.encoding import PUBLISHED
-from denserk.config.evaluation import COMMON_MEASURES, PREVIOUS
-from denserk.config.languages import AUTO, LANGUAGES
-from denserk.config.yaml_files import paper_sections
-
 Completer = Callable[[str], list[str]]
 
 
 def _presets() -> Iterable[str]:
+    from denserk.config.yaml_files import paper_sections
+
     return paper_sections("presets")
 
 
 def _recipes() -> Iterable[str]:
+    from denserk.config.yaml_files import paper_sections
+
     return paper_sections("pretraining")
 
 
 def _mining() -> Iterable[str]:
+    from denserk.config.yaml_files import paper_sections
+
     return paper_sections("mining")
 
 
 def _models() -> Iterable[str]:
+    from denserk.config.encoding import PUBLISHED
+
     return PUBLISHED
 
 
 def _languages() -> Iterable[str]:
+    from denserk.config.languages import AUTO, LANGUAGES
+
     return [AUTO, *(language.name for language in LANGUAGES)]
 
 
 def _measures() -> Iterable[str]:
+    from denserk.config.evaluation import COMMON_MEASURES
+
     return COMMON_MEASURES
 
 
 def _baselines() -> Iterable[str]:
+    from denserk.config.evaluation import PREVIOUS
+
     return (PREVIOUS,)
 
 

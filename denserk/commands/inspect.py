@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from tempfile import gettempdir
@@ -196,14 +197,23 @@ def reproduce(
 
 
 @command("doctor")
-def doctor() -> None:
+def doctor(settings: analysis.DoctorSettings) -> None:
     """Check the installation and this machine.
 
     denserk doctor
     denserk doctor > environment.txt
     """
+    if settings.clear_compiled:
+        _clear_compiled()
+        return
     fixes: list[str] = []
-    sections = {"Packages": _packages, "Machine": _machine, "Storage": _storage, "Java": _java}
+    sections = {
+        "Packages": _packages,
+        "Machine": _machine,
+        "Storage": _storage,
+        "Compiled models": _compiled_models,
+        "Java": _java,
+    }
     for section, facts in sections.items():
         typer.echo(section)
         for name, value in facts(fixes):
@@ -399,6 +409,30 @@ def _written_folders() -> dict[str, Path]:
         "ir_datasets": Path(ir_datasets),
         "models": hub,
     }
+
+
+def _compiled_models(fixes: list[str]) -> Facts:
+    """Yield the folder of models that are kept in compiled form for queries, and each of them."""
+    from denserk.models import compiled_cache
+
+    listed = sorted(compiled_cache.entries(), key=lambda entry: entry.used, reverse=True)
+    total = sum(entry.size for entry in listed) / 1e9
+    most = compiled_cache.limit_bytes() / 1e9
+    models = "1 model" if len(listed) == 1 else f"{len(listed):,} models"
+    yield "folder", f"{compiled_cache.compiled_folder()} ({models}, {total:.2f} of {most:g} GB)"
+    for entry in listed:
+        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
+        yield f"{entry.size / 1e6:,.0f} MB", f"{entry.model}, used {used}"
+
+
+def _clear_compiled() -> None:
+    """Remove all compiled models, and print how many there were."""
+    from denserk.models import compiled_cache
+
+    count, removed_bytes = compiled_cache.clear()
+    models = "1 compiled model" if count == 1 else f"{count:,} compiled models"
+    folder = compiled_cache.compiled_folder()
+    typer.echo(f"removed {models} ({removed_bytes / 1e9:.2f} GB) from {folder}")
 
 
 def _java(fixes: list[str]) -> Facts:

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from pathlib import Path
 
-from denserk.config.options import REQUIRED, option, setting
+from denserk.config.options import REQUIRED, Settings, option, setting
 from denserk.config.shared import OverwriteSettings, ResumeSettings, check_plot
 from denserk.errors import UsageError
 
@@ -127,6 +127,13 @@ class Step(StrEnum):
     INDEX = "index"
     RUN = "run"
     NONE = "none"
+
+
+class DoctorSettings(Settings):
+    """What is done instead of a check."""
+
+    clear_compiled: bool = False
+    """Remove the compiled models that are kept for queries, and exit."""
 
 
 class ReproduceSettings(ResumeSettings, kw_only=True):

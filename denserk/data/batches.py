@@ -1,6 +1,6 @@
 """Batch types, padding, grouping of texts by length, and inputs of a cross-encoder."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple, TypeVar, cast
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.config.encoding import PairSettings, TextSettings
+from denserk.data.planning import Ids, by_length, padded
 from denserk.errors import UsageError
 
 T = TypeVar("T")
-Ids = Sequence[int] | NDArray[np.integer[Any]]
 
 
 def to_device(batch: T, device: "torch.device | str") -> T:
@@ -117,11 +117,7 @@ def pad(ids: Sequence[Ids], pad_id: int) -> TokenBatch:
             [8, 0, 0]]), attention_mask=tensor([[ True,  True,  True],
             [ True, False, False]]), has_padding=True)
     """
-    lengths = np.array([len(text) for text in ids])
-    filled = np.full((len(ids), int(lengths.max(initial=0))), pad_id, dtype=np.int64)
-    mask = np.arange(filled.shape[1]) < lengths[:, None]
-    if len(ids):
-        filled[mask] = np.concatenate(ids)
+    filled, mask = padded(ids, pad_id)
     return TokenBatch(torch.from_numpy(filled), torch.from_numpy(mask), not mask.all())
 
 
@@ -151,33 +147,6 @@ def without_padding(batch: TokenBatch) -> list[NDArray[np.int64]]:
     """
     pairs = zip(batch.input_ids.numpy(), batch.attention_mask.numpy(), strict=True)
     return [ids[mask] for ids, mask in pairs]
-
-
-def by_length(
-    lengths: Sequence[int], batch_tokens: int, batch_size: int | None = None, enough: float = inf
-) -> Iterator[list[int]]:
-    """Yield batches, as places of texts, of texts of similar length; the longest first.
-
-    A batch has at most `batch_tokens` tokens, padding included (a longer text is a batch of its
-    own), and `batch_size` texts. One of at least `enough` tokens ends before a shorter text, so
-    that most batches need no padding.
-
-    >>> list(by_length([2, 9, 3, 2], batch_tokens=9))
-    [[1], [2, 0, 3]]
-    >>> list(by_length([2, 9, 3, 2], batch_tokens=9, enough=3))
-    [[1], [2], [0, 3]]
-    """
-    batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        longest = lengths[batch[0]] if batch else 0
-        full = (len(batch) + 1) * longest > batch_tokens or len(batch) == batch_size
-        alone = lengths[index] < longest and len(batch) * longest >= enough
-        if batch and (full or alone):
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from threading import Lock
 from typing import Any
 
 import orjson
-from transformers import AutoTokenizer
 
 from denserk.config.encoding import TextSettings
 from denserk.errors import ModelError
@@ -61,6 +60,8 @@ def load_tokenizer(folder: Path) -> Any:
     if not files:
         hint = f"one of these is expected: {', '.join(VOCABULARY)}"
         raise ModelError(f"{folder} has no tokenizer", hint)
+    from transformers import AutoTokenizer  # slow to import
+
     config = read_optional_json(folder / CONFIG)
     for name in SMALL_JSON:
         read_optional_json(folder / name)  # a file that is no JSON is named by its error
@@ -108,9 +109,14 @@ class TextTokenizer:
         """Number of token ids, added tokens included."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
+    def to_json(self) -> str:
+        """Return the tokenizer's rules and vocabulary, as the library tokenizers reads them."""
+        text: str = self._backend.to_str()
+        return text
+
     def fingerprint(self) -> str:
         """Return the SHA-256 of the tokenizer's rules and vocabulary, without the settings."""
-        rules = orjson.loads(self._backend.to_str())
+        rules = orjson.loads(self.to_json())
         for name in ("truncation", "padding"):  # state of the last call
             rules.pop(name, None)
         return sha256(orjson.dumps(rules)).hexdigest()

@@ -19,6 +19,7 @@ from denserk.config.retrieval import BM25_ENGINES, Engine, Metric, SearchSetting
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index import folder
 from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex, recorded_bm25
+from denserk.index.exact_few import CpuExactIndex
 from denserk.index.faiss_index import FaissIndex, require_memory
 from denserk.index.language_hints import language_hint
 from denserk.index.milvus import MilvusIndex
@@ -45,6 +46,7 @@ from denserk.io.manifest import (
 )
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.versions import Version, read_whole
+from denserk.models.processor import is_surely_cpu
 
 logger = logging.getLogger(__name__)
 
@@ -377,22 +379,23 @@ def _open_exact(
     device: str,
     threads: int | None,
 ) -> SearchableIndex:
-    """Open the exact search in torch: on the device given, or on a GPU if there is one."""
+    """Open the exact search: on the device given, or on a GPU if there is one."""
+    stored = folder.ChainedVectors(parts)
+    if is_surely_cpu(device):
+        return CpuExactIndex(stored, metric, vectors_per_passage, threads)
     import torch
 
-    from denserk.index.exact import ExactIndex
     from denserk.index.exact_gpu import GpuExactIndex
-    from denserk.models.devices import choose_device, has_bfloat16
+    from denserk.models.devices import choose_device
 
     if threads:
         torch.set_num_threads(threads)
     if device == "auto" and not torch.cuda.is_available():
         device = "cpu"
     chosen_device = choose_device(device)
-    stored = folder.ChainedVectors(parts)
     if chosen_device.type == "cuda":
         return GpuExactIndex(stored, metric, str(chosen_device), vectors_per_passage)
-    return ExactIndex(stored, metric, vectors_per_passage, bfloat16=has_bfloat16())
+    return CpuExactIndex(stored, metric, vectors_per_passage, threads)
 
 
 def _open_bm25(

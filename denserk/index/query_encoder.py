@@ -1,11 +1,16 @@
 """The encoder of queries that fits an index."""
 
 import logging
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from denserk.config.encoding import Backend, ComputeSettings, Dtype, DtypeChoice
 from denserk.config.options import NOTHING
@@ -15,11 +20,28 @@ from denserk.index.opening import SAME_MODEL, OpenedIndex
 from denserk.io import vectors
 from denserk.io.manifest import Description, metric_of_model, precision_of, refuse_other_model
 from denserk.io.model_files import can_be_on_hub
+from denserk.models import compiled_queries
+from denserk.models.processor import cpu_computes_in, is_surely_cpu
+from denserk.records import Query
 
 if TYPE_CHECKING:
     from denserk.models.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
+
+
+class QueryEncoder(Protocol):
+    """What search needs of an encoder of queries: see `TextEncoder`."""
+
+    name: str
+    dimension: int
+    fingerprint: str
+
+    def description(self) -> dict[str, Any]:
+        """Return the model and its settings, as plain JSON for manifests."""
+
+    def encode_queries(self, queries: Sequence[Query]) -> NDArray[np.float32]:
+        """Encode queries: (B, D) float32, in their order."""
 
 
 def load_query_encoder(
@@ -29,8 +51,11 @@ def load_query_encoder(
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     *,
     force: bool = False,
-) -> "TextEncoder":
+) -> QueryEncoder:
     """Load a query encoder: by default the index's own model, with the index's settings.
+
+    It is a compiled model of the cache, if that has it, and else a text encoder, which is kept
+    there.
 
     `overrides` are fields of the representation and of the texts that replace those of the model.
     Unless `compute` names a precision, queries are encoded in that of the passages. Unless `force`,
@@ -49,9 +74,15 @@ def load_query_encoder(
         compute = in_precision_of_index(opened, compute)
     if name is None:
         logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
+    like = None if force else opened.model
+    compiled = compiled_queries.find(model, like, overrides, compute)
+    if compiled is not None:
+        description = compiled.description()
+        refuse_other_queries(opened, compiled.dimension, description, compiled.name)
+        return compiled
     from denserk.models.text_encoder import TextEncoder
 
-    encoder = TextEncoder(model, *overrides, compute, like=None if force else opened.model)
+    encoder = TextEncoder(model, *overrides, compute, like=like)
     if index_model and not force:
         int8 = index_model.get("int8")
         is_index_model = index_model["fingerprint"] == encoder.fingerprint
@@ -59,6 +90,7 @@ def load_query_encoder(
             _use_int8(opened, encoder, int8)
     description = encoder.description()
     refuse_other_queries(opened, encoder.dimension, description, encoder.name, force=force)
+    compiled_queries.keep(encoder)
     return encoder
 
 
@@ -68,10 +100,8 @@ def in_precision_of_index(opened: OpenedIndex, compute: ComputeSettings) -> Comp
     It is float32 where that precision would be emulated, and for an index that records none: other
     tools compute in float32.
     """
-    from denserk.models.devices import computes_in, use_device
-
-    device = use_device(compute.device)
-    on_cpu = device.type == "cpu"
+    processor = _processor_of(compute)
+    on_cpu = processor.is_cpu
     in_float32 = replace(compute, dtype=DtypeChoice.FLOAT32)
     index_model = opened.model or {}
     if index_model.get("dtype") is None:
@@ -83,11 +113,10 @@ def in_precision_of_index(opened: OpenedIndex, compute: ComputeSettings) -> Comp
     if on_cpu:  # a GPU computes the head in the same precision
         head_dtype = Dtype(index_model.get("head_dtype") or dtype)
     for precision in (dtype, head_dtype):
-        if not computes_in(precision, device):
-            processor = "the CPU" if on_cpu else device
+        if not processor.computes_in(precision):
             logger.info(
                 f"queries are encoded in float32: {opened.name} was encoded in {precision}, for "
-                f"which {processor} has no instructions"
+                f"which {processor.name} has no instructions"
             )
             return in_float32
     head_choice = compute.head_dtype or head_dtype
@@ -96,6 +125,27 @@ def in_precision_of_index(opened: OpenedIndex, compute: ComputeSettings) -> Comp
         logger.info(_precision_message(opened.name, precision_of(of_queries), index_model))
     own_head = None if head_choice is dtype else head_choice
     return replace(compute, dtype=DtypeChoice(dtype), head_dtype=own_head)
+
+
+class _Processor(NamedTuple):
+    """The CPU, or a GPU."""
+
+    name: str
+    is_cpu: bool
+    computes_in: Callable[[Dtype], bool]
+
+
+def _processor_of(compute: ComputeSettings) -> _Processor:
+    """Return what computes; torch is imported only where there may be a GPU."""
+    if "torch" not in sys.modules and is_surely_cpu(compute.device):
+        return _Processor("the CPU", True, cpu_computes_in)
+    from denserk.models.devices import computes_in, use_device
+
+    device = use_device(compute.device)
+    on_cpu = device.type == "cpu"
+    return _Processor(
+        "the CPU" if on_cpu else str(device), on_cpu, partial(computes_in, device=device)
+    )
 
 
 def _precision_message(index: str, of_queries: str | None, index_model: Description) -> str:

@@ -4,11 +4,12 @@ A model's folder is input, perhaps from somebody else: a file that a library rej
 the input, and no path in it leads out of the folder.
 """
 
+import hashlib
 import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from denserk.config.encoding import PACKAGED, PUBLISHED, WITHOUT_WEIGHTS
 from denserk.errors import DenserkError, InputError, ModelError, UsageError, lack_of_memory
 from denserk.io.files import read_file
-from denserk.io.manifest import Rule, check
+from denserk.io.manifest import Rule, check, file_sha256
 from denserk.io.packaged_models import find_packaged
 
 logger = logging.getLogger(__name__)
@@ -136,6 +137,15 @@ def require_model(folder: Path) -> None:
             f"{folder} is no model folder: it has no {CONFIG}",
             "it loads folders of transformers, sentence-transformers, Aggretriever and its own",
         )
+
+
+def fingerprint_of(root: Path, files: Iterable[Path]) -> str:
+    """Return the SHA-256 of files' names (below `root`) and contents; equal on any machine."""
+    digest = hashlib.sha256()
+    for path in sorted(set(files)):
+        name = path.relative_to(root).as_posix()
+        digest.update(f"{name}\0{file_sha256(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def read_json(path: Path, rule: Rule = dict) -> Any:

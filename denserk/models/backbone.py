@@ -175,6 +175,11 @@ class Backbone(nn.Module):
         return architecture_of(self.config)
 
     @property
+    def has_local_attention(self) -> bool:
+        """True if layers attend to a window of positions only."""
+        return LOCAL_ATTENTION in (getattr(self.config, "layer_types", None) or ())
+
+    @property
     def encoder(self) -> Any:
         """The transformer without its MLM head."""
         return self.model.base_model
@@ -222,8 +227,7 @@ class Backbone(nn.Module):
         without padding. States at padding are then zero.
         """
         ids, mask = batch.input_ids, batch.attention_mask.bool()
-        is_local = LOCAL_ATTENTION in (getattr(self.config, "layer_types", None) or ())
-        if not is_local or bool(mask.all()):
+        if not self.has_local_attention or bool(mask.all()):
             return compiled(ids, mask.long())
         lengths = mask.sum(1)
         states: list[Tensor] = []

@@ -1,10 +1,9 @@
 """Files of a saved model: its folder, config.json and tensors, and transformers' model of them."""
 
-import hashlib
 import io
 import pickle
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from transformers.utils import logging as transformers_logging
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import InputError, ModelError
 from denserk.io.files import whole_binary
-from denserk.io.manifest import file_sha256
 from denserk.io.model_files import (
     CONFIG,
     FETCH_AGAIN,
@@ -92,15 +90,6 @@ def encoder_files(folder: Path) -> list[Path]:
     """Return the files of a transformers folder that an encoder depends on."""
     names = [folder / CONFIG, *(folder / name for name in TOKENIZER_FILES)]
     return [*weight_files(folder), *(path for path in names if path.is_file())]
-
-
-def fingerprint(root: Path, files: Iterable[Path]) -> str:
-    """Return the SHA-256 of files' names (below `root`) and contents; equal on any machine."""
-    digest = hashlib.sha256()
-    for path in sorted(set(files)):
-        name = path.relative_to(root).as_posix()
-        digest.update(f"{name}\0{file_sha256(path)}\n".encode())
-    return digest.hexdigest()
 
 
 def read_config(folder: Path) -> PretrainedConfig:

@@ -26,7 +26,7 @@ from denserk.data.batches import Pair, PairBatch, PairJoiner, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, ModelError
 from denserk.io.locks import refuse_being_written
-from denserk.io.model_files import CONFIG, DENSERK_FILE, find_model, read_json
+from denserk.io.model_files import CONFIG, DENSERK_FILE, find_model, fingerprint_of, read_json
 from denserk.io.versions import read_whole, reading
 from denserk.models import checkpoints, model_folder, saving
 from denserk.models.backbone import (
@@ -242,7 +242,7 @@ class PairScorer:
         with reading([folder]):
             reranker = read_reranker(folder).fit(text, pair_max_length)
             files = [*folder.glob(DENSERK_FILE), *checkpoints.encoder_files(folder)]
-            self.fingerprint = checkpoints.fingerprint(folder, files)
+            self.fingerprint = fingerprint_of(folder, files)
         self.compute, self.text, self.pairs = compute, reranker.text, reranker.pairs
         self.backbone = reranker.model.config.model_type
         self.tokenizer, self.joiner = reranker.tokenizer(), reranker.joiner()

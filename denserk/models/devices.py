@@ -3,22 +3,17 @@
 In training every process computes the loss of the whole batch from the embeddings of all processes,
 with gradients through its own alone; the sum of the processes' gradients is then the gradient of
 one process that has the whole batch.
-
-OpenVINO and NNCF report their use over the network when they are imported; where the package
-`openvino_telemetry` is missing they use stubs of their own, so that package is hidden from them.
 """
 
 import io
 import logging
 import os
 import re
-import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,9 +26,16 @@ from torch import Tensor, nn
 
 from denserk.config.encoding import ComputeSettings, Dtype, DtypeChoice
 from denserk.errors import DenserkError, Interrupted, ModelError, UsageError, lack_of_memory
-from denserk.extras import require
 from denserk.io.durability import flush_names, flush_tree
 from denserk.io.files import temporary_beside
+from denserk.models.openvino_runtime import (
+    PRECISION_HINTS,
+    compile_for_cpu,
+    core,
+    import_openvino,
+    limit_kept_kernels,
+)
+from denserk.models.processor import has_bfloat16 as has_bfloat16
 from denserk.reporting import set_display
 
 logger = logging.getLogger(__name__)
@@ -42,7 +44,9 @@ T = TypeVar("T")
 
 DTYPES: dict[Dtype, torch.dtype] = {dtype: getattr(torch, dtype.value) for dtype in Dtype}
 # OpenVINO's names of precisions
-HINTS = {torch.float32: "f32", torch.bfloat16: "bf16"}
+HINTS = {DTYPES[dtype]: hint for dtype, hint in PRECISION_HINTS.items()}
+# CPU threads that torch takes by itself
+DEFAULT_THREADS = torch.get_num_threads()
 # Largest difference between compiled and plain results, relative to their size.
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
 # Least mean and least 5th percentile of the cosines between int8 and float32 vectors.
@@ -96,10 +100,7 @@ def use_device(name: str) -> torch.device:
 
 def prepare_device(compute: ComputeSettings) -> torch.device:
     """Set the number of CPU threads, if given, and of kept kernels, and return the device."""
-    # CPU kernels are kept for each batch size and length, by default 1,024 in oneDNN and in torch,
-    # so that memory would grow for hours; 16 are kept
-    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(name, "16")
+    limit_kept_kernels()
     if compute.threads is not None:
         torch.set_num_threads(compute.threads)
     device = use_device(compute.device)
@@ -172,16 +173,6 @@ def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
 def at_least_float32(tensor: Tensor) -> Tensor:
     """The same numbers, 16-bit ones widened to 32; float64 stays."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-@cache
-def has_bfloat16() -> bool:
-    """Return True if the CPU has instructions for bfloat16 products."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return False
-    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)
 
 
 @contextmanager
@@ -379,18 +370,6 @@ def buckets_of(tensors: Iterable[Tensor], most_bytes: int) -> Iterator[list[Tens
     yield from buckets.values()
 
 
-def _import(module: str, purpose: str = "the backend openvino") -> Any:
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    return require(module, purpose)
-
-
-@cache
-def _core() -> Any:
-    # One for the whole process, kept to its end: a Core that ends before a later one leaves the
-    # main thread a signal stack that is no longer mapped, and the next signal is a crash.
-    return _import("openvino").Core()
-
-
 class Compiled:
     """A module that OpenVINO computes on the CPU, products in `dtype`."""
 
@@ -402,13 +381,7 @@ class Compiled:
         """Return the module's outputs in float32, computed on as many threads as torch uses."""
         threads = torch.get_num_threads()
         if threads not in self._by_threads:
-            settings = {
-                "INFERENCE_PRECISION_HINT": HINTS[self.dtype],
-                "INFERENCE_NUM_THREADS": threads,
-                "PERFORMANCE_HINT": "LATENCY",
-                "ENABLE_CPU_PINNING": False,  # all processes would be pinned to the same cores
-            }
-            self._by_threads[threads] = _core().compile_model(self.model, "CPU", settings)
+            self._by_threads[threads] = compile_for_cpu(self.model, HINTS[self.dtype], threads)
         results = self._by_threads[threads]([each.numpy() for each in inputs])
         return [torch.from_numpy(results[place]) for place in range(len(results))]
 
@@ -416,7 +389,7 @@ class Compiled:
         """Return the module with int8 products, their scales calibrated on these inputs."""
         logger.info(f"calibrating int8 on {len(calibration)} texts")
         with redirect_stdout(io.StringIO()):  # NNCF's own log and progress
-            nncf = _import("nncf", "--int8")
+            nncf = import_openvino("nncf", "--int8")
             model = nncf.quantize(
                 self.model,
                 nncf.Dataset(calibration, lambda inputs: [each.numpy() for each in inputs]),
@@ -429,7 +402,7 @@ class Compiled:
         """Write `path` (.xml) and the .bin beside it, which is renamed last, from a temporary."""
         temporary = temporary_beside(path)
         temporary.mkdir()
-        _import("openvino").save_model(self.model, temporary / path.name, compress_to_fp16=False)
+        import_openvino().save_model(self.model, temporary / path.name, compress_to_fp16=False)
         flush_tree(temporary)
         for suffix in (".xml", ".bin"):
             (temporary / path.name).with_suffix(suffix).rename(path.with_suffix(suffix))
@@ -439,7 +412,7 @@ class Compiled:
     @classmethod
     def read(cls, path: Path) -> "Compiled":
         """Read what `save` wrote."""
-        return cls(_core().read_model(path), torch.float32)
+        return cls(core().read_model(path), torch.float32)
 
 
 class Traced(nn.Module):
@@ -466,7 +439,7 @@ def compile_module(module: nn.Module, example: tuple[Tensor, ...], dtype: torch.
     with torch.no_grad(), warnings.catch_warnings(action="ignore"), silent():
         expected = module(*example)
         try:
-            model = _import("openvino").convert_model(module, example_input=example)
+            model = import_openvino().convert_model(module, example_input=example)
             compiled = Compiled(model, dtype)
             found = compiled(*example)
         except (RuntimeError, TypeError, ValueError) as error:

@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, Generation
 
 from denserk.config.encoding import ComputeSettings, default_batch_tokens
 from denserk.config.formats import CONTINUATIONS, MODELS, GenerateSettings
-from denserk.data.batches import by_length
+from denserk.data.planning import by_length
 from denserk.data.tokenization import VOCABULARY, load_tokenizer
 from denserk.errors import ModelError, UsageError
-from denserk.io.model_files import CONFIG, find_model
+from denserk.io.model_files import CONFIG, find_model, fingerprint_of
 from denserk.io.versions import Version
 from denserk.models import checkpoints
 from denserk.models.devices import choose_dtype, choose_precision, prepare_device
@@ -60,7 +60,7 @@ class TextGenerator:
                 "add --allow-pickle to read its tensors; nothing in it is run",
             )
         files = [*weights, *config_and_vocabulary(folder)]
-        self.fingerprint = checkpoints.fingerprint(folder, files)
+        self.fingerprint = fingerprint_of(folder, files)
         auto_class: Any = AutoModelForCausalLM if self._is_causal else AutoModelForSeq2SeqLM
         config = checkpoints.read_config(folder)
         self._model = checkpoints.load_model(

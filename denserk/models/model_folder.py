@@ -22,7 +22,13 @@ from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, InputError, ModelError, UsageError
 from denserk.io.locks import refuse_being_written
 from denserk.io.manifest import check
-from denserk.io.model_files import DENSERK_FILE, TERM_WEIGHT_FILE, read_json, require_model
+from denserk.io.model_files import (
+    DENSERK_FILE,
+    TERM_WEIGHT_FILE,
+    fingerprint_of,
+    read_json,
+    require_model,
+)
 from denserk.io.versions import Version, read_whole
 from denserk.models import checkpoints
 from denserk.models.backbone import STATIC, Architecture, Backbone, architecture_of, longest_input
@@ -321,10 +327,13 @@ class StoredModel:
     def fingerprint(self) -> str:
         """Return the SHA-256 of weights, tokenizer and configuration."""
         with self._reading():
-            query_files = checkpoints.encoder_files(self.query.folder)
-            passage_files = checkpoints.encoder_files(self.passage.folder)
-            files = (*self.files, *query_files, *passage_files)
-            return checkpoints.fingerprint(self.root, files)
+            return fingerprint_of(self.root, self.fingerprint_files())
+
+    def fingerprint_files(self) -> list[Path]:
+        """Return the files that the fingerprint is of."""
+        query_files = checkpoints.encoder_files(self.query.folder)
+        passage_files = checkpoints.encoder_files(self.passage.folder)
+        return sorted({*self.files, *query_files, *passage_files})
 
     def load_tokenizer(self, folder: Path) -> Any:
         """Load the tokenizer of one side's folder, of the version that was read."""

@@ -16,6 +16,7 @@ from denserk.config.encoding import PUBLISHED_TEXT, Backend, ComputeSettings, Dt
 from denserk.config.options import NOTHING, as_json
 from denserk.config.retrieval import Metric
 from denserk.data.batches import PlannedTexts, TokenBatch, plan, to_device
+from denserk.data.planning import ENOUGH
 from denserk.data.tokenization import TextTokenizer, TokenIds
 from denserk.errors import ModelError, UsageError
 from denserk.extras import installed
@@ -45,9 +46,6 @@ from denserk.records import Passage, Query
 logger = logging.getLogger(__name__)
 
 PASSAGE, QUERY = "passage", "query"  # sides
-# Tokens from which a batch ends before shorter texts, by device type: so many keep it at its full
-# rate, and a batch of one length needs no padding
-ENOUGH = {"cpu": 512}
 CALIBRATION_TEXTS = 300
 CERTIFICATION_TEXTS = 500
 # The hint where there is no memory for a single text.
@@ -78,7 +76,11 @@ class TextEncoder:
         batch_tokens: tokens of a batch.
         dimension: D.
         vectors_per_passage: S, rows that `encode_passages` returns for each passage.
+        folder: where its files are.
         fingerprint: SHA-256 of weights, tokenizer and configuration; equal on any machine.
+        fingerprint_files: the files that it is of.
+        max_length: the most tokens that it has positions for; None: any number.
+        is_for_cosine: vectors are L2-normalised because the folder says cosine.
         queries_of: the model whose query vectors it learned, if it is for that model's index alone.
         metric: how its vectors are compared.
 
@@ -96,9 +98,12 @@ class TextEncoder:
         *,
         like: Mapping[str, Any] | None = None,
     ) -> None:
-        self.name, folder = find_model(model)
-        stored = read_model_folder(folder)
+        self.name, self.folder = find_model(model)
+        stored = read_model_folder(self.folder)
         self.fingerprint = stored.fingerprint()
+        self.fingerprint_files = stored.fingerprint_files()
+        self.max_length = stored.passage.max_length
+        self.is_for_cosine = stored.is_for_cosine
         self.queries_of = stored.queries_of
         self.metric = stored.metric
         norm_is_chosen = "l2_norm" in representation  # by the user, and not by `like`

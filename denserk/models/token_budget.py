@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from denserk.data.batches import by_length
+from denserk.data.planning import by_length
 from denserk.errors import lack_of_memory
 from denserk.models.devices import memory_errors
 

@@ -45,7 +45,7 @@ from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, is_single_file, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
 from denserk.io.writer_thread import WriterThread
-from denserk.models import devices, precision
+from denserk.models import compiled_cache, compiled_queries, devices, precision
 from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import track
@@ -146,6 +146,7 @@ def _encode(
     settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptions
 ) -> EncodeResult:
     """Encode the blocks of this process, and write them with the other processes."""
+    compiled_cache.limit_bytes()  # a wrong value is an error now, and not after hours
     if settings.topics is None:
         corpus = with_used_fields(settings.source, corpus)
     texts = open_texts(settings, corpus, options.text.get("fields"))
@@ -186,7 +187,10 @@ def _encode(
             write_file(encoded_blocks, settings, encoder.text.fields, complete_manifest)
             return block_encoder.result
         write_blocks(block_encoder, numbered_blocks, writer, progress.advance)
-        return finish_folder(settings, encoder, writer, block_encoder.result)
+        result = finish_folder(settings, encoder, writer, block_encoder.result)
+    if devices.world()[0] == 0:
+        compiled_queries.keep(encoder)
+    return result
 
 
 @contextmanager

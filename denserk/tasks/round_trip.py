@@ -6,7 +6,7 @@ that it was made of is vague, or wrong.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,8 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import SearchSettings
 from denserk.errors import UsageError
 from denserk.index.opening import open_index
-from denserk.index.query_encoder import load_query_encoder
+from denserk.index.query_encoder import QueryEncoder, load_query_encoder
 from denserk.records import Query
-
-if TYPE_CHECKING:
-    from denserk.models.text_encoder import TextEncoder
 
 
 class RoundTrip:
@@ -34,7 +31,7 @@ class RoundTrip:
         self._name = index
         self._opened = open_index([index], settings, compute)
         self._searcher = self._opened.searcher(settings)
-        self._encoder: TextEncoder | None = None
+        self._encoder: QueryEncoder | None = None
         if self._opened.bm25 is None:
             self._encoder = load_query_encoder(self._opened, compute=compute)
 

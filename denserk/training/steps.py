@@ -27,13 +27,14 @@ from denserk.config.pretraining import LossAverage, PretrainingObjective, Pretra
 from denserk.config.training import CacheSettings, Distillation, ObjectiveSettings
 from denserk.data import batches
 from denserk.data.batches import PretrainingBatch, TokenBatch
+from denserk.data.planning import ENOUGH, by_length
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.losses import retrieval
 from denserk.losses.pretraining import MaskedLanguageModel
 from denserk.models.cross_encoder import Reranker
 from denserk.models.devices import gather, widen, widest, world
 from denserk.models.representation import Encoder, PassageVectors, Retriever
-from denserk.models.text_encoder import ENOUGH, PASSAGE, QUERY, TextEncoder
+from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 
 # A loss by its weighted terms; their sum is the loss.
 Terms = dict[str, Tensor]
@@ -600,7 +601,7 @@ def groups_of(
     if split:
         enough_tokens = ENOUGH.get(device.type, 1 << 16)
     most_tokens = limits.tokens or sys.maxsize
-    for members in batches.by_length(lengths[0], most_tokens, limits.texts, enough_tokens):
+    for members in by_length(lengths[0], most_tokens, limits.texts, enough_tokens):
         rows = batches.to_device(torch.tensor(members), device)
         group_parts = []
         for part, part_lengths in zip(parts, lengths, strict=True):

@@ -11,6 +11,7 @@ INHERITED_NAMES = re.compile(
 )
 # Variables that have the same value in every test.
 TEST_VARIABLES = {
+    "DENSERK_COMPILED_GB": "0",  # no test leaves compiled models in the user's folder
     "HF_HUB_OFFLINE": "1",
     "LANG": "C.UTF-8",
     "OMP_NUM_THREADS": "1",  # two test processes share the cores

@@ -9,10 +9,10 @@ from denserk.config.pretraining import (
     PretrainOptimizerSettings,
 )
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
+from denserk.data.planning import ENOUGH
 from denserk.losses.pretraining import Condenser, DupMae, Master
 from denserk.losses.retrieval import span_contrast_loss
 from denserk.models.model_folder import read_model_folder
-from denserk.models.text_encoder import ENOUGH
 from denserk.training.steps import UNLIMITED, Limits, Update, cut, pretraining_step
 from tests.support.prepared_texts import run_of
 from tests.support.retrievers import assert_same

@@ -11,9 +11,9 @@ from torch.multiprocessing.spawn import spawn
 
 from denserk.config.training import CacheSettings
 from denserk.data.batches import TokenBatch, pad
+from denserk.data.planning import ENOUGH
 from denserk.errors import UsageError
 from denserk.models.devices import choose_device, process_group, sum_gradients
-from denserk.models.text_encoder import ENOUGH
 from denserk.training.steps import (
     Limits,
     Update,

@@ -1,0 +1,364 @@
+"""Queries encoded by a compiled model of the cache; nothing here imports torch or transformers.
+
+`keep` writes what a loaded text encoder compiled for queries, and `find` reads it. Its vectors are
+those of the text encoder, byte by byte: `keep` compares them on some queries before it keeps an
+entry.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from denserk.config.encoding import (
+    Backend,
+    ComputeSettings,
+    Dtype,
+    DtypeChoice,
+    Representation,
+    RepresentationSettings,
+    TextSettings,
+)
+from denserk.config.options import as_json, fields_of, from_json
+from denserk.config.retrieval import Metric
+from denserk.data.planning import ENOUGH, by_length, padded
+from denserk.data.tokenization import TextTokenizer
+from denserk.errors import DenserkError
+from denserk.extras import installed
+from denserk.io.model_files import find_model, fingerprint_of
+from denserk.io.versions import Version
+from denserk.models import compiled_cache
+from denserk.models.compiled_cache import MODEL, TOKENIZER, Entry
+from denserk.models.numpy_pooling import POOLINGS, l2_normalised
+from denserk.models.openvino_runtime import (
+    PRECISION_HINTS,
+    compile_for_cpu,
+    core,
+    limit_kept_kernels,
+)
+from denserk.models.processor import has_bfloat16, is_surely_cpu, processor
+from denserk.records import Query
+from denserk.version import __version__
+
+if TYPE_CHECKING:
+    from denserk.models.text_encoder import TextEncoder
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+# what an entry depends on besides the model
+PACKAGES = ("openvino", "tokenizers", "torch")
+# variables that change the number of threads
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+QUERY_TEXT_FIELDS = ("query_max_length", "query_prefix", "normalize_quotes")
+# Poolings of a query whose vectors NumPy computes, too
+REPRESENTATIONS = {
+    Representation.CLS: "cls",
+    Representation.MEAN: "mean",
+    Representation.MAX: "max",
+    Representation.LAST: "last",
+}
+# Lengths, in words, of the queries that are compared before an entry is kept
+COMPARED_WORDS = (1, 2, 3, 5, 5, 8, 13, 21, 40, 100, 400)
+WORDS = "how does the water of a river find its way to the sea when rain falls on high mountains"
+
+
+class StoredTokenizer(NamedTuple):
+    """What `TextTokenizer` needs of a tokenizer of transformers."""
+
+    backend_tokenizer: Tokenizer
+    pad_token_id: int
+    sep_token: str
+
+
+class CompiledQueries:
+    """An encoder of queries, read from the cache.
+
+    Attributes:
+        name: the model's folder, or its name on the hub.
+        dimension: D.
+        fingerprint: SHA-256 of weights, tokenizer and configuration.
+        backend: OpenVINO.
+    """
+
+    backend = Backend.OPENVINO
+
+    def __init__(
+        self,
+        name: str,
+        entry: Entry,
+        settings: tuple[RepresentationSettings, TextSettings],
+        compute: ComputeSettings,
+    ) -> None:
+        self.name = name
+        self.representation, self.text = settings
+        self._content = entry.content
+        self.fingerprint = str(entry.content["key"]["fingerprint"])
+        self.dimension = int(entry.content["dimension"])
+        self._dtype = Dtype(compute.dtype)
+        self._compute = compute
+        limit_kept_kernels()
+        tokenizer = StoredTokenizer(
+            Tokenizer.from_file(str(entry.folder / TOKENIZER)),
+            entry.content["pad_id"],
+            entry.content["separator"],
+        )
+        self._tokenizer = TextTokenizer(tokenizer, self.text)
+        self._pool = POOLINGS[REPRESENTATIONS[self.representation.representation]]
+        self._model = core().read_model(entry.folder / MODEL)
+        self._by_threads: dict[int, Any] = {}
+
+    def description(self) -> dict[str, Any]:
+        """Return what `TextEncoder.description` does."""
+        content = self._content
+        queries_of = content["queries_of"]
+        metric = Metric(content["metric"])
+        return {
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            **({"queries_of": queries_of} if queries_of else {}),
+            "backbone": content["backbone"],
+            "dimension": self.dimension,
+            **({"metric": metric.value} if metric is not Metric.INNER else {}),
+            "backend": self.backend.value,
+            "dtype": self._dtype.value,
+            "head_dtype": (self._compute.head_dtype or self._dtype).value,
+            "representation": as_json(self.representation),
+            "text": as_json(self.text),
+        }
+
+    def encode_queries(self, queries: Sequence[Query]) -> NDArray[np.float32]:
+        """Encode queries: (B, D) float32, in their order."""
+        pad_id = self._tokenizer.pad_id
+        # a text of no tokens is read as one token of padding
+        ids = [tokens or [pad_id] for tokens in self._tokenizer.queries(queries)]
+        lengths = [len(tokens) for tokens in ids]
+        batch_tokens = self._compute.tokens_on("cpu", self._dtype)
+        groups = by_length(lengths, batch_tokens, self._compute.batch_size, ENOUGH["cpu"])
+        vectors = np.empty((len(ids), self.dimension), np.float32)
+        compiled = self._compiled(self._threads_for(len(ids)))
+        for group in groups:
+            batch_ids, mask = padded([ids[place] for place in group], pad_id)
+            hidden = compiled([batch_ids, mask.astype(np.int64)])[0]
+            vectors[group] = self._vectors_of(hidden, mask)
+        return vectors
+
+    def _vectors_of(
+        self, hidden: NDArray[np.float32], mask: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        """Return the vectors of a batch: (B, T, H) -> (B, D)."""
+        vectors = self._pool(hidden, mask)[:, : self.representation.truncate_dim]
+        return l2_normalised(vectors) if self.representation.l2_norm else vectors
+
+    def _threads_for(self, texts: int) -> int:
+        """Return the number of CPU threads for so many texts, as `TextEncoder.threads_for`."""
+        if self._compute.threads is not None:
+            return self._compute.threads
+        if texts == 1:
+            return 1
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            return int(torch.get_num_threads())
+        return int(self._content["threads"])
+
+    def _compiled(self, threads: int) -> Any:
+        if threads not in self._by_threads:
+            hint = PRECISION_HINTS[self._dtype]
+            self._by_threads[threads] = compile_for_cpu(self._model, hint, threads)
+        return self._by_threads[threads]
+
+
+def find(
+    model: str,
+    like: Mapping[str, Any] | None,
+    overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
+    compute: ComputeSettings,
+) -> CompiledQueries | None:
+    """Return the encoder of queries that fits an index's model, if the cache has it.
+
+    Args:
+        model: a short name, a folder, or a name on the hub.
+        like: the description of the model that encoded the index.
+        overrides: fields of the representation and of the texts that replace those of `like`.
+        compute: with a precision.
+    """
+    if like is None or like.get("int8") or not _is_computed_here(compute):
+        return None
+    settings = _settings_like(like, overrides)
+    if settings is None:
+        return None
+    representation, text = settings
+    key = _key(str(like.get("fingerprint")), representation, text, Dtype(compute.dtype))
+    entry = compiled_cache.find(key)
+    if entry is None:
+        return None
+    limit = entry.content["max_length"]
+    if limit is not None and text.query_max_length > limit:
+        return None
+    name, folder = find_model(model)
+    if not _is_model_of(entry, folder):
+        logger.debug(f"compiled model {entry.folder} is not used: {folder} is another model now")
+        return None
+    if compute.device == "auto" and "torch" not in sys.modules:
+        logger.info("no GPU is seen: computing on the CPU")
+    try:
+        return CompiledQueries(name, entry, settings, compute)
+    except (OSError, RuntimeError, ValueError) as error:
+        logger.debug(f"compiled model {entry.folder} is not used: {error}")
+        return None
+
+
+def _is_computed_here(compute: ComputeSettings) -> bool:
+    """Return whether the cache may have what computes so."""
+    if compute.backend is Backend.TORCH or not installed("openvino"):
+        return False
+    if compute.dtype is DtypeChoice.BFLOAT16 and not has_bfloat16():
+        return False  # the text encoder warns of it
+    return compute.dtype.value in PRECISION_HINTS and is_surely_cpu(compute.device)
+
+
+def _settings_like(
+    like: Mapping[str, Any], overrides: tuple[Mapping[str, Any], Mapping[str, Any]]
+) -> tuple[RepresentationSettings, TextSettings] | None:
+    """Return the settings of an index's model with overrides; None if it does not record all."""
+    classes = (RepresentationSettings, TextSettings)
+    names = ("representation", "text")
+    settings: list[Any] = []
+    for cls, name, override in zip(classes, names, overrides, strict=True):
+        values = {**like.get(name, {}), **override}
+        if values.keys() != fields_of(cls).keys():
+            return None
+        settings.append(from_json(cls, values))
+    return settings[0], settings[1]
+
+
+def _key(
+    fingerprint: str, representation: RepresentationSettings, text: TextSettings, dtype: Dtype
+) -> dict[str, Any]:
+    """Return what an entry depends on."""
+    query_text = {name: value for name, value in as_json(text).items() if name in QUERY_TEXT_FIELDS}
+    threads = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    return {
+        "format": FORMAT,
+        "denserk": __version__,
+        "side": "query",
+        "fingerprint": fingerprint,
+        "representation": as_json(representation),
+        "text": query_text,
+        "dtype": dtype.value,
+        "packages": {package: _version(package) for package in PACKAGES},
+        "processor": processor(),
+        "threads": {**threads, "cores": len(os.sched_getaffinity(0))},
+    }
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _is_model_of(entry: Entry, folder: Path) -> bool:
+    """Return whether a folder holds the model of an entry, by the content of all its files."""
+    if _file_names(folder) != entry.content["folder_files"]:
+        return False
+    paths = [folder / name for name in entry.content["fingerprint_files"]]
+    fingerprint: str = entry.content["key"]["fingerprint"]
+    try:
+        return fingerprint_of(folder, paths) == fingerprint
+    except DenserkError:
+        return False
+
+
+def _file_names(folder: Path) -> list[str]:
+    """Return the files of a model's folder, by which its layout is known."""
+    paths = Version.of(folder).files
+    return sorted(Path(path).relative_to(folder).as_posix() for path in paths)
+
+
+def keep(encoder: "TextEncoder") -> None:
+    """Keep what an encoder compiled for its queries, unless the cache has it already.
+
+    What cannot be kept, or has other vectors when it is read again, is not kept, and logged at the
+    level of debugging.
+    """
+    if not compiled_cache.limit_bytes() or not _can_be_kept(encoder):
+        return
+    key = _key(encoder.fingerprint, encoder.representation, encoder.text, encoder.dtype)
+    if compiled_cache.find(key) is not None:
+        return
+    query = encoder.sides["query"]
+    compiled = query.encoder.backbone.compiled
+    assert compiled is not None
+    folder = encoder.folder
+    from denserk.models.devices import DEFAULT_THREADS as default_threads
+
+    content = {
+        "name": encoder.name,
+        "dimension": encoder.dimension,
+        "backbone": encoder.backbone,
+        "queries_of": encoder.queries_of,
+        "metric": encoder.metric.value,
+        "pad_id": query.tokenizer.pad_id,
+        "separator": query.tokenizer.separator,
+        "max_length": encoder.max_length,
+        "threads": default_threads,
+        "folder_files": _file_names(folder),
+        "fingerprint_files": [
+            path.relative_to(folder).as_posix() for path in encoder.fingerprint_files
+        ],
+    }
+
+    def write_files(target: Path) -> None:
+        compiled.save(target / MODEL)
+        (target / TOKENIZER).write_text(query.tokenizer.to_json(), "utf-8")
+
+    def has_equal_vectors(entry: Entry) -> bool:
+        return _has_equal_vectors(entry, encoder)
+
+    written = compiled_cache.write(key, content, write_files, has_equal_vectors)
+    if written is not None:
+        logger.info(
+            f"{encoder.name} is kept in compiled form for later queries in {written.parent} "
+            "(denserk doctor shows what is there)"
+        )
+
+
+def _can_be_kept(encoder: "TextEncoder") -> bool:
+    """Return whether NumPy computes the vectors of queries from what OpenVINO returns."""
+    query = encoder.sides["query"].encoder
+    if encoder.backend is not Backend.OPENVINO or encoder.int8 or encoder.device.type != "cpu":
+        return False
+    if query.settings.representation not in REPRESENTATIONS or query.settings.projection:
+        return False
+    if query.backbone.has_local_attention:
+        return False  # such a model is computed in other batches
+    # the text encoder warns of vectors that lack a norm
+    has_norm = query.settings.l2_norm or not encoder.is_for_cosine
+    return bool(has_norm)
+
+
+def _has_equal_vectors(entry: Entry, encoder: "TextEncoder") -> bool:
+    """Return whether an entry gives the vectors of an encoder, in one batch and one by one."""
+    settings = encoder.representation, encoder.text
+    compute = replace(encoder.compute, dtype=DtypeChoice(encoder.dtype))
+    compiled = CompiledQueries(encoder.name, entry, settings, compute)
+    words = WORDS.split()
+    texts = [" ".join(words[place % len(words)] for place in range(n)) for n in COMPARED_WORDS]
+    queries = [Query(str(number), text) for number, text in enumerate(texts)]
+    for compared in (queries, queries[4:5], queries[-1:]):
+        if not np.array_equal(compiled.encode_queries(compared), encoder.encode_queries(compared)):
+            logger.debug(f"{encoder.name} is not kept in compiled form: its vectors would differ")
+            return False
+    return True

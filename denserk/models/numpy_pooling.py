@@ -1,0 +1,144 @@
+"""Poolings and normalisation in NumPy: the vectors that `representation` computes in torch.
+
+torch is slow to import, and one query needs none of it. Sums are added in the order in which torch
+adds them, so that vectors are equal byte by byte. Whether they are depends on torch's build: what
+relies on it compares some vectors first (`compiled_queries.keep`).
+
+`hidden`: (B, T, H) float32. `mask`: (B, T) bool, True = a real token.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+LEVELS = 4  # of partial sums
+LEAST_POWER = 4  # a partial sum has at least 2 ** 4 terms
+WIDTH = 32  # dimensions that are added at once
+STRIDE = 4  # sums of the tokens of the other dimensions
+LANES = 8  # partial sums of a norm
+LEAST_NORM = 1e-12
+
+
+def pool_cls(hidden: Array, mask: Mask) -> Array:
+    """Return the state of position 0: (B, T, H) -> (B, H)."""
+    first: Array = hidden[:, 0]
+    return first
+
+
+def pool_mean(hidden: Array, mask: Mask) -> Array:
+    """Return the mean over real tokens: (B, T, H) -> (B, H)."""
+    kept = mask[:, :, None]
+    total = sum_of_tokens(np.where(kept, hidden, np.float32(0)))
+    count = np.maximum(kept.sum(axis=1), 1).astype(np.float32)
+    mean: Array = total / count
+    return mean
+
+
+def pool_max(hidden: Array, mask: Mask) -> Array:
+    """Return the maximum over real tokens, one dimension at a time: (B, T, H) -> (B, H)."""
+    largest: Array = np.where(mask[:, :, None], hidden, np.float32(-np.inf)).max(axis=1)
+    return largest
+
+
+def pool_last(hidden: Array, mask: Mask) -> Array:
+    """Return the state of the last real token: (B, T, H) -> (B, H)."""
+    last = (mask * np.arange(mask.shape[1])).argmax(axis=1)
+    states: Array = hidden[np.arange(len(hidden)), last]
+    return states
+
+
+POOLINGS: dict[str, Callable[[Array, Mask], Array]] = {
+    "cls": pool_cls,
+    "mean": pool_mean,
+    "max": pool_max,
+    "last": pool_last,
+}
+
+
+def sum_of_tokens(hidden: Array) -> Array:
+    """Add up the tokens' states in torch's order: (B, T, H) -> (B, H).
+
+    The last dimensions, which do not fill torch's registers, are added in another order: four sums
+    of every fourth token, and then the tokens that are left.
+
+    >>> sum_of_tokens(np.ones((1, 40, 2), np.float32)).tolist()
+    [[40.0, 40.0]]
+    """
+    count, tokens, size = hidden.shape
+    wide = size - size % WIDTH
+    total = np.empty((count, size), np.float32)
+    total[:, :wide] = _sum_in_levels(hidden[:, :, :wide])
+    rest = hidden[:, :, wide:]
+    if rest.shape[2]:
+        whole = tokens - tokens % STRIDE
+        sums = [_sum_in_levels(rest[:, first:whole:STRIDE]) for first in range(STRIDE)]
+        for token in range(whole, tokens):
+            sums[0] += rest[:, token]
+        for others in sums[1:]:
+            sums[0] += others
+        total[:, wide:] = sums[0]
+    return total
+
+
+def _sum_in_levels(hidden: Array) -> Array:
+    """Add up the tokens' states: (B, T, H) -> (B, H).
+
+    Each 2 ** power tokens are a partial sum of the first level, so many of these one of the second.
+    """
+    count, tokens, size = hidden.shape
+    power = max(LEAST_POWER, max(tokens - 1, 0).bit_length() // LEVELS)
+    step = 1 << power
+    sums = np.zeros((LEVELS, count, size), np.float32)
+    whole = tokens - tokens % step
+    for first in range(0, whole, step):
+        for token in range(first, first + step):
+            sums[0] += hidden[:, token]
+        _carry(sums, first + step, power)
+    for token in range(whole, tokens):
+        sums[0] += hidden[:, token]
+    for level in range(1, LEVELS):
+        sums[0] += sums[level]
+    total: Array = sums[0]
+    return total
+
+
+def _carry(sums: NDArray[Any], tokens: int, power: int) -> None:
+    """Add the sums of a level that is full to those of the next; so many tokens are added."""
+    for level in range(1, LEVELS):
+        sums[level] += sums[level - 1]
+        sums[level - 1] = 0
+        if tokens & (((1 << power) - 1) << (level * power)):
+            return
+
+
+def l2_normalised(vectors: Array) -> Array:
+    """Return (B, D) vectors of length 1; zero stays zero."""
+    lengths = np.maximum(_norms(vectors), np.float32(LEAST_NORM))
+    normalised: Array = np.divide(vectors, lengths[:, None])
+    return normalised
+
+
+def _norms(vectors: Array) -> Array:
+    """Return the (B,) lengths of (B, D) vectors, squares added in torch's order.
+
+    >>> _norms(np.float32([[3, 4]])).tolist()
+    [5.0]
+    """
+    squares: Array = vectors * vectors
+    count, dimension = squares.shape
+    whole = dimension - dimension % LANES
+    lanes = np.zeros((count, LANES), np.float32)
+    for first in range(0, whole, LANES):
+        lanes += squares[:, first : first + LANES]
+    total: Array = lanes[:, 0].copy()
+    for lane in range(1, LANES):
+        total += lanes[:, lane]
+    for place in range(whole, dimension):
+        total += squares[:, place]
+    lengths: Array = np.sqrt(total)
+    return lengths
