@@ -90,8 +90,8 @@ class CpuExactIndex:
             for first in range(0, len(self), step):
                 block = self._vectors[first : first + step].astype(np.float32, copy=False)
                 for query, scores_of_query in zip(queries, scores, strict=True):
-                    # no BLAS: it computes the last rows of a matrix in another order
-                    products = np.einsum("nd,d->n", block, query)
+                    # row by row: BLAS computes the last rows of a matrix in another order
+                    products = np.vecdot(block, query)
                     if self._metric is Metric.L2:
                         products = _negative_distances(products, block, query)
                     scores_of_query[first : first + step] = products

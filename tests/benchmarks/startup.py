@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from denserk.commands.app import COMMANDS
-from tests.benchmarks.commands import write_run
+from tests.benchmarks.eval import write_run
 from tests.benchmarks.timing import DENSERK, Goals, watch
 
 
