@@ -35,7 +35,7 @@ from denserk.config.options import from_json
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, MissingExtraError, NotFiniteError, OutputError, UsageError
 from denserk.extras import installed, package_folder, require
-from denserk.index.bm25_scores import NO_TERM, TermCounts
+from denserk.index.bm25_scores import NO_TERM, TermCounts, TermScores
 from denserk.index.searcher import Rows, Scores, in_order, padding
 from denserk.index.terms import Analyzer, analyzer_of
 from denserk.io.files import whole_text, write_errors
@@ -123,27 +123,26 @@ class Bm25Index:
     breadth: tuple[str, ...] = ()
 
     def __init__(self, folder: Path, settings: Bm25Settings, threads: int | None = None) -> None:
-        bm25s = require("bm25s", PURPOSE)
         try:
-            self._model = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+            self._term_scores = TermScores(folder)
         except (OSError, ValueError, KeyError, EOFError) as error:
-            broken = f"files that bm25s cannot read ({error})"
+            broken = f"files of bm25s that cannot be read ({error})"
             raise InputError(folder, None, broken, PURPOSE) from None
         self._analyze = analyzer_of(settings)
         self._threads = threads or os.cpu_count() or 1
 
     def __len__(self) -> int:
-        return int(self._model.scores["num_docs"])
+        return self._term_scores.passages
 
     def search(self, queries: NDArray[np.object_], depth: int) -> tuple[Scores, Rows]:
         """Return (B, K) scores and rows for B texts; passages without a query term are no hits."""
-        numbers = [self._model.get_tokens_ids(self._analyze(text)) for text in queries]
+        numbers = [self._term_scores.numbers_of(self._analyze(text)) for text in queries]
         scores, rows = padding(len(queries), depth)
 
         def best(query: int) -> None:
             if not numbers[query]:
                 return
-            of_passages = self._model.get_scores_from_ids(numbers[query])
+            of_passages = self._term_scores.of_passages(numbers[query])
             if not np.isfinite(of_passages.sum()):  # NaN would be no hit
                 raise NotFiniteError(int(np.argmin(np.isfinite(of_passages))))
             hits = np.flatnonzero(of_passages > 0)

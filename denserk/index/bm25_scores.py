@@ -1,14 +1,18 @@
-"""Counts of terms in passages, and the scores of BM25 of them, by NumPy.
+"""Counts of terms in passages, the scores of BM25 of them, and their sums for queries, by NumPy.
 
-The passages are counted in parts, so that memory holds the counts, not all terms.
+The passages are counted in parts, so that memory holds the counts, not all terms. The files of
+scores are those of bm25s. They are read here because importing bm25s, which imports scipy, takes
+longer than the search of a query.
 """
 
 import math
 from array import array
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 PART_TERMS = 1 << 22  # terms that are counted at once
@@ -117,3 +121,40 @@ class TermCounts:
 def _idf(frequency: int, passages: int) -> float:
     """Return the inverse document frequency of a term that so many of the passages have."""
     return math.log(1 + (passages - frequency + 0.5) / (frequency + 0.5))
+
+
+class TermScores:
+    """The scores of every term in every passage, memory-mapped, of an index of bm25s.
+
+    Raises an OSError, a ValueError or a KeyError if a file is missing or has another form.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        parameters = orjson.loads((folder / "params.index.json").read_bytes())
+        vocabulary = orjson.loads((folder / "vocab.index.json").read_bytes())
+        self._number_by_term: dict[str, int] = vocabulary
+        self.passages = int(parameters["num_docs"])
+        self._scores = _mapped(folder / "data.csc.index.npy")
+        self._passages = _mapped(folder / "indices.csc.index.npy")
+        self._starts = _mapped(folder / "indptr.csc.index.npy")
+
+    def numbers_of(self, terms: Iterable[str]) -> list[int]:
+        """Return the numbers of the terms that some passage has, in their order."""
+        known = self._number_by_term
+        return [known[term] for term in terms if term in known]
+
+    def of_passages(self, terms: Sequence[int]) -> NDArray[np.float32]:
+        """Return the score of every passage, (N,): the sum over terms, which may be repeated."""
+        scores = np.zeros(self.passages, np.float32)
+        for term in terms:
+            scores_of_term = slice(self._starts[term], self._starts[term + 1])
+            # a term has each passage once, so that none is lost where it is added to
+            scores[self._passages[scores_of_term]] += self._scores[scores_of_term]
+        return scores
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """Return an array of a file that is read where it is needed."""
+    # the plain array of a mapped file: each slice of NumPy's own class would take longer
+    array_of_file: NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
+    return array_of_file
