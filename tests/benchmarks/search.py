@@ -1,26 +1,23 @@
-"""Goals S6 and P6: exact search beside faiss and torch, and runs beside Pyserini's writer.
+"""Goal S6: exact search beside faiss and torch.
 
-    python -m tests.benchmarks.search [exact runs] [--counts 100000,600000] [--dimensions 384,768]
+    python -m tests.benchmarks.search [--counts 100000,600000] [--dimensions 384,768]
         [--batches 1,32,256,1000] [--depths 100,1000] [--base FOLDER] [--rounds 3] [--threads 1]
 
-exact: CPU time of a search in a flat index, opened as `denserk search` opens it, beside faiss' flat
+CPU time of a search in a flat index, opened as `denserk search` opens it, beside faiss' flat
 index and torch's product and topk. faiss-cpu computes in BLAS only from 128,000 numbers of queries
 (queries x dimensions), unless `faiss.cvar.distance_compute_blas_threshold` is lower: it is measured
 as installed, and with a threshold of 1, and the goal is against the best. Vectors are mixtures of
 two of a folder of `denserk encode`, with noise, and some of such vectors one after another for more
 dimensions; without a folder, random ones. Ids must be those of faiss except where float64 cannot
 tell two products apart. 600,000 vectors of 768 dimensions need 6 GB of memory and 2 GB of disk.
-
-runs: rows of 8,841,823 passages with scores are written from the rows, as `search` does.
 """
 
 import argparse
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import faiss  # before denserk loads it: as installed
 import numpy as np
@@ -29,17 +26,12 @@ from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings, VectorFormat
 from denserk.config.retrieval import SearchSettings
-from denserk.index.folder import Part, PassageIds
 from denserk.index.opening import open_index
-from denserk.io.runs import write_run
 from denserk.io.vector_formats import VectorBlock, write_vectors
 from denserk.io.vectors import read_vector_blocks
 from tests.benchmarks.timing import Goals, medians
-from tests.support.peers import peer_environment
 
-DEPTH, MARCO = 1000, 8_841_823
 NEAR = 1e-6  # difference of two inner products of unit vectors that float32 need not see
-ROUNDING = 6e-7  # half of Pyserini's sixth decimal, and a little
 NOISE = 0.03  # standard deviation of the noise of a number
 PART = 50_000  # vectors drawn at once
 BLAS_THRESHOLD = faiss.cvar.distance_compute_blas_threshold  # as installed
@@ -142,51 +134,6 @@ def _repeat(work: Callable[[], Any], times: int) -> None:
         work()
 
 
-class Result(NamedTuple):
-    """A hit as Pyserini's dense searcher returns it."""
-
-    docid: str
-    score: float
-
-
-def runs(goals: Goals, folder: Path, queries: int, rounds: int) -> None:
-    """Compare rows and scores to a run with Pyserini's objects and writer."""
-    os.environ.update(peer_environment())
-    from pyserini.output_writer import OutputFormat, get_output_writer
-
-    draw = np.random.default_rng(1)
-    qids = [str(1_000_000 + query) for query in range(queries)]
-    rows = (draw.integers(0, MARCO, (queries, 1)) + 7919 * np.arange(DEPTH)) % MARCO
-    scores = -np.sort(-draw.random((queries, DEPTH), dtype=np.float32) * 10 + 60, axis=1)
-    docids = list(map(str, range(MARCO)))
-    (folder / "docid").write_text("\n".join(docids) + "\n")
-    ids = PassageIds([Part("index", folder / "docid", MARCO)])
-
-    def pyserini() -> None:
-        path = str(folder / "pyserini")
-        options: dict[str, Any] = {"max_hits": DEPTH, "tag": "Faiss", "topics": None}
-        with get_output_writer(path, OutputFormat.TREC, "w", **options) as writer:
-            for qid, some, found in zip(qids, scores, rows, strict=True):
-                hits = [Result(docids[r], s) for s, r in zip(some, found, strict=True) if r != -1]
-                writer.write(qid, hits)
-
-    def ours() -> None:
-        results = (
-            (qid, list(zip(ids(found), some.tolist(), strict=True)))
-            for qid, some, found in zip(qids, scores, rows, strict=True)
-        )
-        write_run(folder / "ours", results, tag="Faiss")
-
-    seconds = medians({"pyserini": pyserini, "ours": ours}, rounds)
-    with (folder / "ours").open() as mine, (folder / "pyserini").open() as theirs:
-        for lines in zip(mine, theirs, strict=True):
-            one, other = (line.split() for line in lines)
-            if abs(float(one.pop(4)) - float(other.pop(4))) > ROUNDING or one != other:
-                raise SystemExit(f"the lines differ: {lines}")
-    ratio = seconds["pyserini"] / seconds["ours"]
-    goals.at_least("P6", f"{rows.size:,} lines of a run, x Pyserini's writer", ratio, 6)
-
-
 def numbers(text: str) -> list[int]:
     """Return whole numbers between commas."""
     return [int(part) for part in text.split(",")]
@@ -195,7 +142,6 @@ def numbers(text: str) -> list[int]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and fail if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=["exact", "runs"], choices=["exact", "runs"])
     parser.add_argument("--counts", type=numbers, default=[100_000, 600_000])
     parser.add_argument("--dimensions", type=numbers, default=[384, 768])
     parser.add_argument("--batches", type=numbers, default=[1, 32, 256, 1000])
@@ -203,20 +149,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--base", help="folder of encoded passages")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--queries", type=int, default=1000, help="of the runs")
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
     faiss.omp_set_num_threads(given.threads)
     goals = Goals()
-    if "exact" in given.names:
-        base = base_vectors(given.base)
-        for count in given.counts:
-            for dimension in given.dimensions:
-                with tempfile.TemporaryDirectory() as folder:
-                    exact(goals, Path(folder), base, (count, dimension), given)
-    if "runs" in given.names:
-        with tempfile.TemporaryDirectory() as folder:
-            runs(goals, Path(folder), given.queries, given.rounds)
+    base = base_vectors(given.base)
+    for count in given.counts:
+        for dimension in given.dimensions:
+            with tempfile.TemporaryDirectory() as folder:
+                exact(goals, Path(folder), base, (count, dimension), given)
     goals.finish()
 
 
