@@ -5,6 +5,7 @@ bytes of their ids as numbers of 64 bits (`HitColumns.words`), so that NumPy fin
 judged passages.
 """
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -17,7 +18,12 @@ from denserk.io.column_names import Column
 
 WORD = 8  # bytes of an id that one number holds
 LONGEST_ID = 8 * WORD  # bytes; blocks with longer ids are read line by line
-HIGHEST_RANK = 10**18
+RANK_DIGITS = 18  # at most, as where a run is read line by line; 10**18 also fits into an int64
+# A column that begins with a zero and has more digits. There is a pattern for each separator,
+# as a search for one that begins with fixed bytes is many times faster.
+PADDED_NUMBERS = [
+    re.compile(separator + b"0[0-9]{%d}" % RANK_DIGITS) for separator in (b" ", b"\n")
+]
 MANY_HITS = 64  # hits of a query from which columns are quicker than lists
 
 Words = NDArray[np.uint64]
@@ -320,9 +326,20 @@ def read_block(text: bytes, order: Sequence[Column], *, has_ranks: bool) -> HitB
 
 
 def _are_ranks(values: NDArray[np.int64], text: bytes) -> bool:
-    """Return whether whole numbers are ranks; pyarrow also reads -1 and 0x1."""
-    is_in_range = values.min() >= 0 and values.max() < HIGHEST_RANK
-    return bool(is_in_range) and b"0x" not in text and b"0X" not in text
+    """Return whether the whole numbers that pyarrow read are ranks: digits only, and not too many.
+
+    pyarrow also reads -1, -0, 0x1, and any number of zeros in front. The text is searched as a
+    whole: an id that looks like such a number only makes the block one that is read line by line.
+    """
+    lowest = values.min()
+    if lowest < 0 or values.max() >= 10**RANK_DIGITS:
+        return False
+    may_be_negative_zero = lowest == 0 and b"-0" in text
+    may_be_hexadecimal = b"0x" in text or b"0X" in text
+    if may_be_negative_zero or may_be_hexadecimal:
+        return False
+    lines = b"\n" + text  # each column has a separator before it
+    return not any(pattern.search(lines) for pattern in PADDED_NUMBERS)
 
 
 def has_clean_lines(text: bytes) -> bool:

@@ -592,7 +592,10 @@ def _check_scores(qid: str, hits: RankedHits | RankedWords) -> None:
 
 def _write_trec(results: Results, tag: str, score_format: str) -> Iterator[str | bytes]:
     for qid, hits in results:
-        columns = run_text.as_words(hits) if score_format == run_text.SCORES else None
+        # columns are put together by leaving out zero bytes: no text of a line may have one
+        has_zero_byte = "\0" in f"{qid}{tag}"
+        may_be_columns = score_format == run_text.SCORES and not has_zero_byte
+        columns = run_text.as_words(hits) if may_be_columns else None
         if columns is not None:
             yield run_text.trec_lines(qid, columns, tag)
             continue
