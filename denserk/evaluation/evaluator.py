@@ -18,6 +18,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from denserk.config.evaluation import EvaluationSettings, RunOrder, parse_bound
 from denserk.errors import GateError, InputError, MismatchError
@@ -42,16 +43,19 @@ logger = logging.getLogger(__name__)
 
 
 class NeededHits(NamedTuple):
-    """The hits of a query that measures need, and how many of those above the last one tie."""
+    """The hits of a query that measures need, and how many score as a hit above.
+
+    Ties are counted down to the last hit that is needed, among hits that are not needed, too.
+    """
 
     scores: dict[str, float]  # by passage
     ties: int = 0
 
 
 class SelectedHits(NamedTuple):
-    """The hits of a run that are evaluated, and how many hits of each query tie with another.
+    """The hits of a run that are evaluated, and how many hits of each query score as one above.
 
-    Without `ties` the run has all hits, and they are counted there.
+    `ties` is None where the run has all hits, of which `Evaluator.evaluate` counts them.
     """
 
     run: Run
@@ -62,7 +66,7 @@ Keep = Callable[[RankedList | HitColumns], NeededHits]  # chooses among the hits
 
 # measures of pytrec_eval and msmarco that depend on the ranks of judged hits alone
 RANKED = {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"}
-# those of trec_eval's that only depend on which hits are above their cut-off, not on their order
+# of these, the ones that depend only on which hits are above their cut-off, not on their order
 UNORDERED = {"P", "R", "Success"}
 SEED = re.compile(r"[-_.](seed)?[-_.]?\d+$")  # at the end of a run's name
 ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl?))+$")  # of runs
@@ -115,7 +119,7 @@ def select_hits(run: Run, settings: EvaluationSettings, keep: Keep | None = None
 
 
 def _needed_hits(queries: Iterable[RankedList | HitColumns], keep: Keep) -> SelectedHits:
-    """Return the hits that `keep` chooses of each query."""
+    """Return the hits that `keep` chooses of each query, and the ties of queries that have some."""
     run = {}
     ties = {}
     for hits in queries:
@@ -150,10 +154,10 @@ def needed_depth(measures: Iterable[Measure]) -> float | None:
 
 
 def ordered_depth(measures: Sequence[Measure], depth: float) -> float:
-    """Return how deep the order of hits counts, where measures look `depth` hits deep.
+    """Return how many first hits must keep their ranks, where measures look `depth` hits deep.
 
-    Below, only which hits are above `depth` counts: R@1000 does not depend on the ranks of hits
-    above 1000, but nDCG@10 on those above 10, and R@100 on which hits are above 100.
+    Of those below, only which are above `depth` counts: R@1000 does not depend on the order of the
+    first 1000 hits, but nDCG@10 on that of the first 10, and R@100 on which hits are the first 100.
 
     >>> from denserk.evaluation.measures import parse_measures
     >>> measures = parse_measures(["nDCG@10 R@100 R@1000"]).measures
@@ -179,29 +183,44 @@ def prune_hits(
 
     With `judged` none below the lowest judged hit, but at least one: measures of ranks depend only
     on how many hits are above each judged one; and below the first `ordered` hits, and those that
-    tie with them, the judged ones alone. Scores are compared as float32, as trec_eval does.
+    tie with them, the judged ones alone: see `ordered_depth`. Scores are compared as float32, as
+    trec_eval does.
     """
     with np.errstate(over="ignore"):
         scores = hits.scores_array().astype(np.float32)
     ascending = np.sort(scores)
-    at_depth = ascending[-int(min(depth, len(scores)) or 1)]
+    at_depth = _score_at(ascending, depth)
     lowest = at_depth
     judged_rows = [] if judged is None else hits.rows_of(judged)
     if judged is not None:
-        lowest = max(lowest, scores[judged_rows].min() if judged_rows else ascending[-1])
+        highest = ascending[-1]
+        lowest_judged = scores[judged_rows].min() if judged_rows else highest
+        lowest = max(lowest, lowest_judged)
     counted_scores = ascending[np.searchsorted(ascending, lowest) :]
     ties = int(np.count_nonzero(counted_scores[1:] == counted_scores[:-1]))
+    is_needed = scores >= lowest
     # where a judged hit ties at the last rank, the ids of the others decide whether it is above
     is_at_edge = len(scores) > depth and (scores[judged_rows] == at_depth).any()
-    is_needed = scores >= lowest
     if judged is not None and ordered < depth and not is_at_edge:
-        lowest_ordered = ascending[-int(min(ordered, len(scores)) or 1)]
         is_judged = np.zeros(len(scores), bool)
         is_judged[judged_rows] = True
-        is_needed &= (scores >= lowest_ordered) | is_judged
+        is_needed &= (scores >= _score_at(ascending, ordered)) | is_judged
     rows = np.flatnonzero(is_needed)
+    needed_docids = hits.docids_at(rows.tolist())
     needed_scores = hits.scores_array()[rows].tolist()
-    return NeededHits(dict(zip(hits.docids_at(rows.tolist()), needed_scores, strict=True)), ties)
+    return NeededHits(dict(zip(needed_docids, needed_scores, strict=True)), ties)
+
+
+def _score_at(ascending: NDArray[np.float32], rank: float) -> np.float32:
+    """Return the score at a rank, of (K,) scores; at the nearest rank where there is no such one.
+
+    >>> ascending = np.array([1, 2, 4], np.float32)
+    >>> [float(_score_at(ascending, rank)) for rank in (0, 1, 2, inf)]
+    [4.0, 4.0, 2.0, 1.0]
+    """
+    existing_rank = max(int(min(rank, len(ascending))), 1)
+    score: np.float32 = ascending[-existing_rank]
+    return score
 
 
 def prune_by_judgments(
@@ -316,7 +335,7 @@ class Evaluator:
     def evaluate(self, name: str, run: Run, ties: Mapping[str, int] | None = None) -> RunResult:
         """Measure one run; a MismatchError says that none of its queries is judged.
 
-        `ties` are the hits of each query that tie with another; by default they are counted.
+        `ties` are how many hits of each query score as one above; by default they are counted.
         """
         run = {qid: hits for qid, hits in run.items() if hits}
         missing = tuple(qid for qid in self.queries if qid not in run)

@@ -48,8 +48,8 @@ INDEX = "index"
 PART = "#"
 # files that stay open: enough for vectors that are scanned in order, and for the ids of as many
 # indexes; a folder of vectors has many small files, which are opened again for every batch
-LINES_AT_ONCE = 4096  # ids that are copied out of a file at once
 OPEN = 32
+LINES_AT_ONCE = 4096  # ids copied out of a file at once: bounds the memory of positions
 
 
 def passage_of(line: str, size: int) -> str:
@@ -139,9 +139,9 @@ class PassageIds:
         line_ends = ends[lines]
         ids: list[str] = []
         for first in range(0, len(lines), LINES_AT_ONCE):
-            some = slice(first, first + LINES_AT_ONCE)
-            texts = lines_between(mapped.text, line_starts[some], line_ends[some])
-            ids += map(str.rstrip, texts)
+            batch = slice(first, first + LINES_AT_ONCE)
+            batch_lines = lines_between(mapped.text, line_starts[batch], line_ends[batch])
+            ids += map(str.rstrip, batch_lines)
         return ids if size == 1 else [passage_of(line, size) for line in ids]
 
     def _repeat(self, docids: Sequence[str], passages: Rows) -> MismatchError:
@@ -170,13 +170,17 @@ def lines_between(text: mmap.mmap | bytes, starts: Rows, ends: Rows) -> list[str
     """
     if not len(starts):
         return []
-    sizes = ends - starts + 1  # with the line end, which the last line may lack
+    # all lines are copied at once, one behind the other, each with a line end
+    sizes = ends - starts + 1
     ends_of_copies = np.cumsum(sizes)
+    starts_of_copies = ends_of_copies - sizes
+    line_ends = ends_of_copies - 1
+    # of each byte of the copies, its position in the text
     positions = np.arange(ends_of_copies[-1])
-    positions += np.repeat(starts - (ends_of_copies - sizes), sizes)
-    positions[ends_of_copies - 1] = 0
+    positions += np.repeat(starts - starts_of_copies, sizes)
+    positions[line_ends] = 0  # any byte of the text: the last line may lack its line end
     copies = np.frombuffer(text, np.uint8)[positions]
-    copies[ends_of_copies - 1] = ord("\n")
+    copies[line_ends] = ord("\n")
     return copies.tobytes().decode().split("\n")[:-1]
 
 

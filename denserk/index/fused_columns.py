@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from denserk.config.retrieval import FusionMethod, FusionSettings
 from denserk.index.fusion import absent_is_lowest, normalized_array, weighted_sum
-from denserk.io.run_columns import RankedWords, Words
+from denserk.io.run_columns import RankedWords, Words, join_words
 
 Scores = NDArray[np.float64]
 
@@ -21,17 +21,17 @@ def fuse_columns(
     """
     ranked = [hits.best_first().first(fusion.depth) for hits in runs]
     words, passages = distinct_ids([hits.words for hits in ranked])
-    terms = np.zeros((len(runs), words.shape[1]))
-    first = 0
+    terms = np.zeros((len(runs), words.shape[1]))  # what each run adds to each passage's score
+    first_hit = 0
     for run, hits in enumerate(ranked):
         if not len(hits):
             continue
-        passages_of_run = passages[first : first + len(hits)]
-        first += len(hits)
+        passages_of_run = passages[first_hit : first_hit + len(hits)]
+        first_hit += len(hits)
         parts = _parts_of(hits, fusion)
         with np.errstate(over="ignore"):
             weighted_parts = weights[run] * parts
-        if absent_is_lowest(fusion):
+        if absent_is_lowest(fusion):  # for all passages; those of the run follow
             terms[run] = weighted_parts[parts.argmin()]
         terms[run, passages_of_run] = weighted_parts
     scores = exact_sums(terms)
@@ -43,11 +43,13 @@ def fuse_columns(
 
 
 def distinct_ids(words_of_runs: Sequence[Words]) -> tuple[Words, NDArray[np.int64]]:
-    """Return the words of distinct ids in ascending order, and the number of the id of each hit."""
-    count = max(len(words) for words in words_of_runs)
-    padded = [np.pad(words, ((0, count - len(words)), (0, 0))) for words in words_of_runs]
-    words = np.concatenate(padded, axis=1)
-    order = np.argsort(words[0]) if count == 1 else np.lexsort(words[::-1])
+    """Return the words of the P distinct ids in ascending order, and each hit's number among them.
+
+    Hits are those of all runs, one run behind the other.
+    """
+    words = join_words(words_of_runs)
+    # of several words the first one counts most, which lexsort takes as the last key
+    order = np.argsort(words[0]) if len(words) == 1 else np.lexsort(words[::-1])
     ascending = words[:, order]
     is_new = np.ones(len(order), bool)
     is_new[1:] = (ascending[:, 1:] != ascending[:, :-1]).any(axis=0)
@@ -87,6 +89,7 @@ def exact_sums(terms: Scores) -> Scores:
             error_sizes += np.abs(error)
             is_exact &= second_error == 0
         sums: Scores = totals + errors
+        # a bound of what the additions of errors have rounded away
         slack = len(terms) * np.finfo(float).eps * error_sizes
         is_certain = totals + (errors - slack) == totals + (errors + slack)
         is_certain |= is_exact

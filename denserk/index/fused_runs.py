@@ -59,10 +59,7 @@ class FusedRuns:
             yield qid, hits.as_list() if isinstance(hits, RankedWords) else hits
 
     def ranked_hits(self) -> Iterator[tuple[str, Hits | RankedWords]]:
-        """Yield the hits of each query, best first: column by column where the runs have columns.
-
-        These are the same hits in fewer steps.
-        """
+        """Yield what `results` yields, column by column where all runs have columns."""
         with track("fusing", len(self.queries), "queries") as progress:
             for qid in self.queries:
                 progress.advance()
@@ -74,7 +71,11 @@ class FusedRuns:
                 yield qid, self.ranking.final(best_first(scores.items()))
 
     def _fused_columns(self, qid: str) -> RankedWords | None:
-        """Return the fused hits of a query; None where they are to be fused one by one."""
+        """Return the fused hits of a query; None where they are to be fused one by one.
+
+        That is where a run has no columns for it, where options join or remove passages, and where
+        a score is not finite.
+        """
         if self.settings.max_passage or self.settings.remove_query:
             return None
         columns = []

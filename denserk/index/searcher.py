@@ -29,7 +29,7 @@ PassageNames = Callable[[Rows], Sequence[str]]  # ids of (K,) passages, by their
 Hits = list[tuple[str, float]]  # (passage id, score), best first
 
 SCORES = ".9g"  # all digits of a float32
-LOW_31_BITS, SIGN_BIT = 0x7FFFFFFF, 0x80000000
+LOW_31_BITS, SIGN_BIT = 0x7FFFFFFF, 0x80000000  # of a float32
 LUCENE_PLACES = 6  # decimals of a score in Pyserini's and Anserini's runs
 LUCENE_SCORES = f".{LUCENE_PLACES}f"
 TAIL = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
@@ -169,15 +169,17 @@ def strictly_decreasing(scores: Scores) -> Scores:
     """Lower tied scores, (K,) float32 in descending order, to the next lower float32."""
     if (scores[1:] < scores[:-1]).all():
         return scores
-    # Numbers of float32 in their order: the next lower one has the next lower number. A lowered
-    # score is the lesser of its own number and that of the score above less 1, and so of all
-    # numbers above less their distance.
+    # Every float32 has a whole number, by its bits: the next lower float32 has the next lower one.
+    # The number of a lowered score is the lesser of its own and of that of the score above, less
+    # 1: the least of its own and of those of all scores above, each less the distance in rows.
     bits = scores.view(np.int32).astype(np.int64)
     numbers = np.where(bits < 0, -(bits & LOW_31_BITS), bits)
-    distances = np.arange(len(scores))
-    lowest = np.minimum.accumulate(numbers + distances) - distances
-    lowered_bits = np.where(lowest < 0, -lowest - SIGN_BIT, lowest).astype(np.int32)
-    return np.where(lowest == numbers, scores, lowered_bits.view(np.float32))
+    rows = np.arange(len(scores))
+    lowered_numbers = np.minimum.accumulate(numbers + rows) - rows
+    is_negative = lowered_numbers < 0
+    lowered_bits = np.where(is_negative, -lowered_numbers - SIGN_BIT, lowered_numbers)
+    lowered = lowered_bits.astype(np.int32).view(np.float32)
+    return np.where(lowered_numbers == numbers, scores, lowered)
 
 
 class Ranking:
@@ -223,6 +225,7 @@ class Ranking:
         return RankedWords(kept.words, lowered.astype(np.float64))
 
     def _count_ties(self, scores: NDArray[np.float64]) -> None:
+        """Count the scores of a query's hits that are equal to the one above."""
         tied = int(np.count_nonzero(scores[1:] == scores[:-1]))
         self.tied_hits += tied
         self.tied_queries += tied > 0
@@ -359,17 +362,24 @@ class Searcher:
         return self.ranking.best(qid, docids, values)
 
     def _columns(self, scores: Scores, rows: Rows, names: "_Names") -> RankedWords | None:
-        """Return (K,) rows as columns of hits; None where a hit may be other than its row."""
+        """Return (K,) rows as columns of hits, the best first.
+
+        Returns None where the hits may be others than the rows or stand in another order, where
+        ids have no words, and for few hits, of which lists are as quick.
+        """
         settings = self.settings
-        changes_hits = settings.max_passage or settings.remove_query or self._excluded
-        if changes_hits or self._engine_order or self._size > 1 or len(rows) < MANY_HITS:
+        removes_hits = settings.remove_query or self._excluded
+        joins_rows = settings.max_passage or self._size > 1
+        if removes_hits or joins_rows or self._engine_order:
             return None
-        words = names.words
+        if len(rows) < MANY_HITS or names.words is None:
+            return None
         ascending_rows = np.sort(rows)
-        if words is None or (ascending_rows[1:] == ascending_rows[:-1]).any():
+        has_repeated_row = (ascending_rows[1:] == ascending_rows[:-1]).any()
+        if has_repeated_row:
             return None
         positions = np.searchsorted(names.numbers, rows)
-        return RankedWords(words[:, positions], scores.astype(np.float64)).best_first()
+        return RankedWords(names.words[:, positions], scores.astype(np.float64)).best_first()
 
     def _most_excluded(self, qids: Sequence[str]) -> int:
         """Return the largest number of passages that are excluded for one of some queries."""
@@ -459,11 +469,11 @@ class _Names:
 
     @cached_property
     def words(self) -> Words | None:
-        """The words of the ids, if they have some: see `run_columns.HitColumns`."""
+        """The words of the ids; None if these have none: see `run_text.id_words`."""
         return id_words(self.docids)
 
     def positions_of(self, numbers: Rows) -> list[int]:
-        """Return the positions of the ids of some passages."""
+        """Return where passages, by their numbers, stand among the ids."""
         positions: list[int] = np.searchsorted(self.numbers, numbers).tolist()
         return positions
 

@@ -2,13 +2,14 @@
 
 The ids of a block are one text with the positions where each begins. Passages are compared by the
 bytes of their ids as numbers of 64 bits (`HitColumns.words`), so that NumPy finds repeated and
-judged passages.
+judged passages. A word is such a number here, never a term of a text.
 """
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,19 @@ from numpy.typing import NDArray
 from denserk.io.column_names import Column
 
 WORD = 8  # bytes of an id that one number holds
-LONGEST_ID = 8 * WORD  # bytes; blocks with longer ids are read line by line
-HIGHEST_RANK = 10**18
+LONGEST_ID = 8 * WORD  # bytes; hits with longer ids are lists
+RANK_DIGITS = 18  # at most, as where a run is read line by line; 10**18 also fits into an int64
+# A column that begins with a zero and has more digits. There is a pattern for each separator,
+# as a search for one that begins with fixed bytes is many times faster.
+PADDED_NUMBERS = [
+    re.compile(separator + b"0[0-9]{%d}" % RANK_DIGITS) for separator in (b" ", b"\n")
+]
 MANY_HITS = 64  # hits of a query from which columns are quicker than lists
 
-Words = NDArray[np.uint64]
-# The bits that the first 0 to 8 bytes of a big-endian number fill.
+HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio, odd: it spreads all bits
+
+Words = NDArray[np.uint64]  # (W, K): column k is the id of hit k, in W numbers
+# Of a big-endian number, the bits of its first 0 to 8 bytes: what an id fills of its last word.
 FILLED_BITS = np.array([(1 << 64) - (1 << (64 - 8 * size)) for size in range(WORD + 1)], np.uint64)
 
 
@@ -50,7 +58,7 @@ class RankedList(NamedTuple):
         return list(map(self.docids.index, set(docids).intersection(self.docids)))
 
     def repeated_row(self) -> int | None:
-        """Return the row of the first passage that stands above, too; None if each stands once."""
+        """Return the first row whose passage an earlier row has, too; None without one."""
         if len(set(self.docids)) == len(self.docids):
             return None
         return next(row for row, docid in enumerate(self.docids) if docid in self.docids[:row])
@@ -97,29 +105,32 @@ class HitColumns(NamedTuple):
             return []
         keys = keys_of(words_of(docids, len(self.words)))
         rows = np.flatnonzero(np.isin(keys_of(self.words), keys)).tolist()
-        # equal keys may be those of different ids
-        wanted = set(docids)
+        # different ids may have equal keys
+        passages = set(docids)
         docids_of_rows = self.docids_at(rows)
-        return [row for row, docid in zip(rows, docids_of_rows, strict=True) if docid in wanted]
+        return [row for row, docid in zip(rows, docids_of_rows, strict=True) if docid in passages]
 
     def repeated_row(self) -> int | None:
-        """Return the row of the first passage that stands above, too; None if each stands once."""
-        keys = np.sort(keys_of(self.words))
-        if (keys[1:] != keys[:-1]).all():
+        """Return the first row whose passage an earlier row has, too; None without one."""
+        ascending_keys = np.sort(keys_of(self.words))
+        if (ascending_keys[1:] != ascending_keys[:-1]).all():
             return None
+        # different ids may have equal keys
         return self.as_lists().repeated_row()
 
 
 def keys_of(words: Words) -> Words:
-    """Return a number for each id, equal for equal ids and seldom for others."""
+    """Return a number for each id, equal for equal ids and seldom for others: (K,)."""
     keys: Words = words[0]
-    for more in words[1:]:
-        keys = keys * np.uint64(0x9E3779B97F4A7C15) ^ more
+    for next_words in words[1:]:
+        keys = (keys * HASH_FACTOR) ^ next_words
     return keys
 
 
 def words_of(docids: Collection[str], count: int) -> Words:
     """Return the first bytes of ids as `count` big-endian numbers each: (count, K).
+
+    A longer id is cut off, and so may have the words of another one.
 
     >>> [hex(word) for word in words_of(["d1", "passage-7"], 2).T.ravel().tolist()]
     ['0x6431000000000000', '0x0', '0x706173736167652d', '0x3700000000000000']
@@ -130,40 +141,54 @@ def words_of(docids: Collection[str], count: int) -> Words:
 
 
 def words_between(codes: NDArray[np.uint8], starts: NDArray[np.int32]) -> Words:
-    """Return the words of ids that stand one behind the other in bytes: see `HitColumns`."""
+    """Return the words of ids that stand one behind the other in bytes: see `HitColumns`.
+
+    No id may be longer than `LONGEST_ID`.
+    """
     lengths = np.diff(starts)
+    # the last id is read to the end of the words that the longest one has
     padded = np.concatenate([codes, np.zeros(LONGEST_ID, np.uint8)])
-    # the 8 bytes from each position on, as a number
+    # the 8 bytes from each position on, as a number: a view that copies nothing
     windows = np.ndarray(len(padded) - WORD + 1, ">u8", padded.data, strides=(1,))
-    count = -(-int(lengths.max()) // WORD)
+    count = -(-int(lengths.max()) // WORD)  # rounded up
     words = np.empty((count, len(lengths)), np.uint64)
     for number in range(count):
-        first = number * WORD
-        filled = np.clip(lengths - first, 0, WORD)
-        words[number] = windows[starts[:-1] + first]
-        words[number] &= FILLED_BITS[filled]
+        first_byte = number * WORD
+        bytes_of_id = np.clip(lengths - first_byte, 0, WORD)  # the others are those of the next id
+        words[number] = windows[starts[:-1] + first_byte]
+        words[number] &= FILLED_BITS[bytes_of_id]
     return words
 
 
 def join_columns(parts: Sequence[HitColumns]) -> HitColumns:
-    """Return consecutive hits of one query as one."""
+    """Return consecutive hits of one query, from blocks that follow each other, as one."""
     texts: list[str] = []
     lengths: list[NDArray[np.int32]] = []
     for part in parts:
         texts.append(part.text[part.starts[0] : part.starts[-1]])
         lengths.append(np.diff(part.starts))
-    count = max(len(part.words) for part in parts)
-    words = [np.pad(part.words, ((0, count - len(part.words)), (0, 0))) for part in parts]
     starts = np.zeros(sum(map(len, lengths)) + 1, np.int32)
     np.cumsum(np.concatenate(lengths), out=starts[1:])
     return HitColumns(
         parts[0].qid,
         "".join(texts),
         starts,
-        np.concatenate(words, axis=1),
+        join_words([part.words for part in parts]),
         np.concatenate([part.scores for part in parts]),
         range(parts[0].lines.start, parts[-1].lines.stop),
     )
+
+
+def join_words(parts: Sequence[Words]) -> Words:
+    """Return the words of all ids, which have as many as the longest id needs.
+
+    >>> join_words([np.array([[1, 2]], np.uint64), np.array([[3], [4]], np.uint64)])
+    array([[1, 2, 3],
+           [0, 0, 4]], dtype=uint64)
+    """
+    count = max(map(len, parts))
+    padded = [np.pad(words, ((0, count - len(words)), (0, 0))) for words in parts]
+    return np.concatenate(padded, axis=1)
 
 
 def join_hits(parts: Sequence[RankedList | HitColumns]) -> RankedList | HitColumns:
@@ -184,7 +209,10 @@ def join_hits(parts: Sequence[RankedList | HitColumns]) -> RankedList | HitColum
 
 @dataclass(frozen=True)
 class RankedWords:
-    """The K hits of a query: the words of their ids, (W, K), and their scores, (K,)."""
+    """The K hits of a query: the words of their ids, (W, K), and their scores, (K,).
+
+    Words are those of `HitColumns`: ids are ASCII without zero bytes, and not long.
+    """
 
     words: Words
     scores: NDArray[np.float64]
@@ -204,23 +232,26 @@ class RankedWords:
         return docids
 
     def first(self, count: int | None) -> "RankedWords":
-        """Return the first hits."""
+        """Return the first `count` hits; all without a number."""
         return RankedWords(self.words[:, :count], self.scores[:count])
 
     def best_first(self) -> "RankedWords":
         """Return the hits in the order of `records.best_first`."""
-        if (self.scores[1:] < self.scores[:-1]).all():
+        is_in_order = (self.scores[1:] < self.scores[:-1]).all()
+        if is_in_order:
             return self
-        order = np.lexsort((*self.words[::-1], self.scores))[::-1]
+        # by score, then by id: lexsort takes the key that counts most as the last one
+        ascending_order = np.lexsort((*self.words[::-1], self.scores))
+        order = ascending_order[::-1]
         return RankedWords(self.words[:, order], self.scores[order])
 
     def packed(self) -> bytes:
-        """Return the hits as bytes, which `unpacked` reads."""
+        """Return the hits as bytes, which `unpacked` reads: their number, scores and words."""
         return b"".join([len(self).to_bytes(WORD), self.scores.tobytes(), self.words.tobytes()])
 
     @classmethod
     def unpacked(cls, record: bytes) -> "RankedWords":
-        """Return the hits of a record."""
+        """Return the hits, at least one, that `packed` wrote into a record."""
         count = int.from_bytes(record[:WORD])
         scores = np.frombuffer(record, np.float64, count, offset=WORD)
         words = np.frombuffer(record, np.uint64, offset=WORD * (1 + count))
@@ -231,7 +262,7 @@ class RankedWords:
         return np.ascontiguousarray(self.words.T.astype(">u8")).view(np.uint8)
 
 
-NO_HITS = RankedWords(np.empty((1, 0), np.uint64), np.empty(0))
+NO_HITS = RankedWords(np.empty((1, 0), np.uint64), np.empty(0))  # W = 1: ids have a word at least
 
 
 class HitBlock(NamedTuple):
@@ -249,8 +280,9 @@ class HitBlock(NamedTuple):
         Queries with few hits come as lists, which need fewer steps a query.
         """
         text = self.docids.decode("ascii")
-        longest_id = np.diff(self.starts).max()
-        if len(self.scores) < MANY_HITS * len(self.qids) or longest_id > LONGEST_ID:
+        has_few_hits = len(self.scores) < MANY_HITS * len(self.qids)  # a query, on average
+        has_long_ids = np.diff(self.starts).max() > LONGEST_ID
+        if has_few_hits or has_long_ids:
             yield from self._lists(text, number)
             return
         words = words_between(np.frombuffer(self.docids, np.uint8), self.starts)
@@ -286,14 +318,41 @@ def read_block(text: bytes, order: Sequence[Column], *, has_ranks: bool) -> HitB
         text = text.replace(b"\t", b" ")
     if not has_clean_lines(text):
         return None
-    import pyarrow as pa
-    from pyarrow import compute, csv
-
     value_column = Column.RANK if has_ranks else Column.SCORE
+    table = _read_table(text, order, value_column)
+    if table is None:
+        return None
+    from pyarrow import compute
+
+    values = np.asarray(np.from_dlpack(table[value_column].chunk(0)))  # to_numpy imports pandas
+    if has_ranks and not _are_ranks(values, text):
+        return None
+    scores = -values.astype(np.float64) if has_ranks else values
+    queries = compute.run_end_encode(table[Column.QUERY_ID].chunk(0))
+    qids = queries.values.to_pylist()
+    has_comment = any(qid.startswith("#") for qid in qids)
+    if has_comment or not np.isfinite(scores).all():
+        return None
+    # pyarrow's array of strings: which are missing, where each begins, and their characters
+    _, positions, characters = table[Column.PASSAGE_ID].chunk(0).buffers()
+    starts = np.frombuffer(positions, np.int32, len(scores) + 1)
+    docids = bytes(memoryview(characters)[: starts[-1]])
+    return HitBlock(qids, queries.run_ends.to_pylist(), docids, starts, scores)
+
+
+def _read_table(text: bytes, order: Sequence[Column], value_column: Column) -> Any:
+    """Return queries, passages, and ranks or scores as a table of pyarrow with one chunk.
+
+    Returns None where a line has another number of columns, or a value may be no number.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    value_type = pa.int64() if value_column is Column.RANK else pa.float64()
     types = {
         str(Column.QUERY_ID): pa.string(),
         str(Column.PASSAGE_ID): pa.string(),
-        str(value_column): pa.int64() if has_ranks else pa.float64(),
+        str(value_column): value_type,
     }
     names = [str(column) for column in order]
     in_one_block = csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names)
@@ -302,27 +361,26 @@ def read_block(text: bytes, order: Sequence[Column], *, has_ranks: bool) -> HitB
         check_utf8=False, column_types=types, null_values=[], include_columns=list(types)
     )
     try:
-        table = csv.read_csv(pa.BufferReader(text), in_one_block, unquoted, needed_columns)
-    except pa.ArrowInvalid:  # another number of columns, or a score that may be none
+        return csv.read_csv(pa.BufferReader(text), in_one_block, unquoted, needed_columns)
+    except pa.ArrowInvalid:
         return None
-    values = np.asarray(np.from_dlpack(table[value_column].chunk(0)))  # to_numpy imports pandas
-    if has_ranks and not _are_ranks(values, text):
-        return None
-    scores = -values.astype(np.float64) if has_ranks else values
-    queries = compute.run_end_encode(table[Column.QUERY_ID].chunk(0))
-    qids = queries.values.to_pylist()
-    if any(qid.startswith("#") for qid in qids) or not np.isfinite(scores).all():
-        return None
-    _, positions, characters = table[Column.PASSAGE_ID].chunk(0).buffers()
-    starts = np.frombuffer(positions, np.int32, len(scores) + 1)
-    docids = bytes(memoryview(characters)[: starts[-1]])
-    return HitBlock(qids, queries.run_ends.to_pylist(), docids, starts, scores)
 
 
 def _are_ranks(values: NDArray[np.int64], text: bytes) -> bool:
-    """Return whether whole numbers are ranks; pyarrow also reads -1 and 0x1."""
-    is_in_range = values.min() >= 0 and values.max() < HIGHEST_RANK
-    return bool(is_in_range) and b"0x" not in text and b"0X" not in text
+    """Return whether the whole numbers that pyarrow read are ranks: digits only, and not too many.
+
+    pyarrow also reads -1, -0, 0x1, and any number of zeros in front. The text is searched as a
+    whole: an id that looks like such a number only makes the block one that is read line by line.
+    """
+    lowest = values.min()
+    if lowest < 0 or values.max() >= 10**RANK_DIGITS:
+        return False
+    may_be_negative_zero = lowest == 0 and b"-0" in text
+    may_be_hexadecimal = b"0x" in text or b"0X" in text
+    if may_be_negative_zero or may_be_hexadecimal:
+        return False
+    lines = b"\n" + text  # each column has a separator before it
+    return not any(pattern.search(lines) for pattern in PADDED_NUMBERS)
 
 
 def has_clean_lines(text: bytes) -> bool:
@@ -332,11 +390,11 @@ def has_clean_lines(text: bytes) -> bool:
     (True, False)
     """
     codes = np.frombuffer(text, np.uint8)
-    is_blank = codes <= ord(" ")
+    is_blank = codes <= ord(" ")  # line ends and other control characters among them
     if is_blank[0] or codes[-1] != ord("\n"):
         return False
     has_empty_column = (is_blank[1:] & is_blank[:-1]).any()
     if has_empty_column or not text.isascii():
         return False
     control_characters = np.count_nonzero(codes < ord(" "))
-    return bool(control_characters <= text.count(b"\n"))
+    return bool(control_characters == text.count(b"\n"))  # no others than line ends

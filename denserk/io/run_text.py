@@ -12,54 +12,69 @@ from numpy.typing import NDArray
 
 from denserk.io.run_columns import LONGEST_ID, MANY_HITS, RankedWords, Words, words_between
 
-Groups = NDArray[np.uint32]  # (K, G) groups of four bytes
+GROUP = 4  # bytes
+Groups = NDArray[np.uint32]  # (K, G): the bytes of K texts, in groups of four
 
 DIGITS = 9  # significant digits of the format ".9g"
 SCORES = f".{DIGITS}g"
 # The powers of ten of the first digit from which this format has no exponent, and up to which the
 # digits before the point and a sign fit into a group
 LOWEST_POWER, HIGHEST_POWER = -4, 2
-DECIMALS = DIGITS - 1 - LOWEST_POWER  # at most
-UNITS = 10.0 ** np.arange(DECIMALS, DIGITS - 2 - HIGHEST_POWER, -1)  # of the last digit, by power
-# A product of two doubles has 16 digits: half of a unit in the tenth place is told from less.
+DECIMALS = DIGITS - 1 - LOWEST_POWER  # at most: 12, which are three groups
+# What makes a score a whole number of 9 digits, by the power of its first digit from the lowest on
+SCALES = 10.0 ** (DIGITS - 1 - np.arange(LOWEST_POWER, HIGHEST_POWER + 1))
+# A product of up to 10**9 is rounded by less than 1e-7; so near to a half it may have been one.
 UNCERTAIN = 1e-5
-WHOLES = 1000  # numbers before the point
-FOUR_DIGITS = 10_000  # numbers of four decimals
+WHOLES = 10 ** (HIGHEST_POWER + 1)  # how many numbers may stand before the point
+FOUR_DIGITS = 10_000  # how many numbers four decimals may be
 
 
 def _grouped(texts: Iterable[str], groups: int = 1) -> Groups:
     """Return the groups of K texts of ASCII: (K, groups)."""
-    encoded = np.array([text.encode() for text in texts], f"S{4 * groups}")
+    encoded = np.array([text.encode() for text in texts], f"S{GROUP * groups}")
     return encoded.view(np.uint32).reshape(-1, groups)
 
 
+def _groups_for(size: int) -> int:
+    """Return how many groups some bytes need."""
+    return -(-size // GROUP)
+
+
+# by number: its digits, and behind those of all numbers, the same with a sign
 POSITIVE = _grouped(map(str, range(WHOLES)))
 NEGATIVE = _grouped(f"-{number}" for number in range(WHOLES))
 SIGNED = np.concatenate([POSITIVE, NEGATIVE])[:, 0]
 POINT = np.uint32(_grouped(["."])[0, 0])
-# four decimals that others follow, and behind them those that are the last ones
+# by number: its four decimals where others follow, and behind those of all numbers, its decimals
+# where they are the last ones; a number that is 0 has none there
 FOLLOWED = _grouped(f"{number:04}" for number in range(FOUR_DIGITS))
 LAST = _grouped(f"{number:04}".rstrip("0") for number in range(FOUR_DIGITS))
 FOUR_DECIMALS = np.concatenate([FOLLOWED, LAST])[:, 0]
 
 
 def as_words(hits: Sequence[tuple[str, float]] | RankedWords) -> RankedWords | None:
-    """Return hits as columns; None where these do not exist, or lines are as quick one by one."""
+    """Return hits as columns; None if their ids have no words, or so few are as quick as lines."""
     if isinstance(hits, RankedWords):
         return hits
     if len(hits) < MANY_HITS:
         return None
     words = id_words([docid for docid, _ in hits])
-    return None if words is None else RankedWords(words, np.array([score for _, score in hits]))
+    if words is None:
+        return None
+    return RankedWords(words, np.array([score for _, score in hits]))
 
 
 def id_words(docids: Sequence[str]) -> Words | None:
-    """Return the words of ids; None unless they are ASCII without zero bytes, and not long."""
+    """Return the words of ids: see `HitColumns`.
+
+    Returns None unless ids are ASCII without zero bytes, up to `LONGEST_ID`; and without any id.
+    """
     text = "".join(docids)
     if not text.isascii() or "\0" in text:
         return None
     lengths = np.fromiter(map(len, docids), np.int32, len(docids))
-    if not 0 < lengths.max(initial=0) <= LONGEST_ID:
+    longest = lengths.max(initial=0)
+    if longest == 0 or longest > LONGEST_ID:
         return None
     starts = np.zeros(len(docids) + 1, np.int32)
     np.cumsum(lengths, out=starts[1:])
@@ -69,36 +84,41 @@ def id_words(docids: Sequence[str]) -> Words | None:
 def trec_lines(qid: str, hits: RankedWords, tag: str) -> bytes:
     r"""Return the lines of the hits of a query, whose scores are finite.
 
+    Query id and tag may hold any character but zero bytes, which are left out.
+
     >>> trec_lines("q1", RankedWords(id_words(["d10", "d9"]), np.array([2.5, 0.125])), "run")
     b'q1 Q0 d10 1 2.5 run\nq1 Q0 d9 2 0.125 run\n'
     """
+    # tables of ranks are kept: powers of two are few, and one serves queries of about as many hits
+    next_power_of_two = 1 << (len(hits) - 1).bit_length()
     columns = [
         _constant(f"{qid} Q0 "),
         hits.id_bytes().view(np.uint32),
-        _ranks(1 << (len(hits) - 1).bit_length())[: len(hits)],
+        _ranks(next_power_of_two)[: len(hits)],
         score_groups(hits.scores),
         _constant(f" {tag}\n"),
     ]
     width = sum(column.shape[1] for column in columns)
     lines = np.empty((len(hits), width), np.uint32)
-    first = 0
+    first_group = 0
     for column in columns:
-        end = first + column.shape[1]
-        lines[:, first:end] = column
-        first = end
+        end = first_group + column.shape[1]
+        lines[:, first_group:end] = column
+        first_group = end
     return lines.tobytes().translate(None, b"\0")
 
 
 def _constant(text: str) -> Groups:
     """Return the groups of a text that all lines have: (1, G)."""
     encoded = text.encode()
-    return np.frombuffer(encoded.ljust(-(-len(encoded) // 4) * 4, b"\0"), np.uint32)[None]
+    padded = encoded.ljust(GROUP * _groups_for(len(encoded)), b"\0")
+    return np.frombuffer(padded, np.uint32).reshape(1, -1)
 
 
 @lru_cache(8)
 def _ranks(count: int) -> Groups:
     """Return the ranks from 1 to `count` with the blanks around them."""
-    groups = -(-len(f" {count} ") // 4)
+    groups = _groups_for(len(f" {count} "))
     return _grouped((f" {rank} " for rank in range(1, count + 1)), groups)
 
 
@@ -115,17 +135,19 @@ def score_groups(scores: NDArray[np.float64]) -> Groups:
     b'120'
     b'1e-07'
     """
-    magnitudes = np.minimum(np.abs(scores), 10.0**DIGITS)  # larger ones do not fit anyway
-    with np.errstate(divide="ignore"):
+    # larger scores have an exponent anyway, and their products might overflow
+    magnitudes = np.minimum(np.abs(scores), 10.0**DIGITS)
+    with np.errstate(divide="ignore"):  # of 0
         powers = np.floor(np.log10(magnitudes))
+    # a power outside, or one that log10 has rounded, gives a number that has not 9 digits
     powers = np.minimum(np.maximum(powers, LOWEST_POWER), HIGHEST_POWER).astype(np.int64)
-    units = UNITS[powers - LOWEST_POWER]
-    products = magnitudes * units
+    scales = SCALES[powers - LOWEST_POWER]
+    products = magnitudes * scales
     numbers = np.rint(products)
     is_certain = np.abs(np.abs(products - numbers) - 0.5) > UNCERTAIN
     is_certain &= (numbers >= 10 ** (DIGITS - 1)) & (numbers < 10**DIGITS)
-    numbers *= is_certain
-    groups = _decimal_groups(numbers, units, scores < 0)
+    numbers *= is_certain  # 0 for the others, which may be too large for the tables of digits
+    groups = _decimal_groups(numbers, scales, scores < 0)
     if not is_certain.all():
         texts = (format(score, SCORES) for score in scores[~is_certain].tolist())
         groups[~is_certain] = _grouped(texts, groups.shape[1])
@@ -133,16 +155,17 @@ def score_groups(scores: NDArray[np.float64]) -> Groups:
 
 
 def _decimal_groups(
-    numbers: NDArray[np.float64], units: NDArray[np.float64], is_negative: NDArray[np.bool_]
+    numbers: NDArray[np.float64], scales: NDArray[np.float64], is_negative: NDArray[np.bool_]
 ) -> Groups:
-    """Return the groups of numbers divided by units, which are powers of ten up to 10**12.
+    """Return the groups of numbers divided by scales, which are powers of ten up to 10**12.
 
     They are the sign with the digits before the point, the point, and the decimals without zeros
     at the end. All steps are exact: doubles hold whole numbers of 15 digits, and a quotient of
     such numbers is not rounded up to the next whole one.
     """
-    whole = np.floor(numbers / units)
-    decimals = (numbers - whole * units) * (10.0**DECIMALS / units)
+    whole = np.floor(numbers / scales)
+    decimals = (numbers - whole * scales) * (10.0**DECIMALS / scales)  # a number of 12 digits
+    # its digits, four at a time
     first = np.floor(decimals / FOUR_DIGITS**2)
     decimals_behind = decimals - first * FOUR_DIGITS**2
     second = np.floor(decimals_behind / FOUR_DIGITS)

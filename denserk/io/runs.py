@@ -69,8 +69,8 @@ QRELS_COLUMNS_HINT = (
 SCORE_HINT = "--set order=score reads the scores"
 TEVATRON_HINT = "if the third column is a score, name the format: tevatron"
 RankedHits = Sequence[tuple[str, float]]  # (docid, score), best first
-Lists = Iterable[tuple[str, RankedHits]]  # by query
-Results = Iterable[tuple[str, RankedHits | RankedWords]]
+Lists = Iterable[tuple[str, RankedHits]]  # (qid, hits)
+Results = Iterable[tuple[str, RankedHits | RankedWords]]  # (qid, hits), which may be columns
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
 RawLines = Iterable[tuple[int, bytes]]  # numbered from 1
 
@@ -222,14 +222,16 @@ class RunLookup:
         return docids, scores
 
     def columns(self, qid: str) -> RankedWords | None:
-        """Return the hits of a query, in the order of the file, as columns, if it has them.
+        """Return the hits of a query, in the order of the file, as columns; None: read `hits`.
 
         Those of a query that the run lacks are empty.
         """
         number = self._numbers.get(qid)
         if number is None:
             return NO_HITS
-        return RankedWords.unpacked(self._copy[number]) if qid in self._packed else None
+        if qid not in self._packed:
+            return None
+        return RankedWords.unpacked(self._copy[number])
 
 
 @dataclass
@@ -288,7 +290,7 @@ class _RunFile:
                 if self.is_quoted:
                     block = block.replace(b'"', b"")
                 if has_begun:
-                    yield from self._split(block, number) or self._parse(block, number)
+                    yield from self._by_column(block, number) or self._parse(block, number)
                 number += block.count(b"\n")
 
     def _begin(self, block: bytes, number: int) -> tuple[bool, int]:
@@ -358,8 +360,11 @@ class _RunFile:
         logger.info(f"{name}: {run_format} run ({COLUMNS[run_format]})")
         return run_format
 
-    def _split(self, block: bytes, number: int) -> Iterator[RankedList | HitColumns] | None:
-        """Read a large block column by column if its lines are clean; else return None."""
+    def _by_column(self, block: bytes, number: int) -> Iterator[RankedList | HitColumns] | None:
+        """Read a large block column by column if its lines are clean; else return None.
+
+        With `by_rank` every block is read line by line.
+        """
         has_columns = self.format in ORDERS
         if len(block) <= SMALL_BLOCK or self.by_rank or not has_columns:
             return None
@@ -534,7 +539,7 @@ def write_run(
     and mteb's name of the model. Raises an OutputError if a score is not finite.
     """
     queries = _CheckedHits(results, DEPTHS.get(format))
-    if format is RunFormat.TREC:
+    if format is RunFormat.TREC:  # the only format that takes columns
         blocks = _write_trec(queries, tag, score_format)
     else:
         blocks = WRITERS[format](queries.as_lists(), tag, score_format)
@@ -572,12 +577,13 @@ class _CheckedHits:
             yield qid, hits
 
     def as_lists(self) -> Iterator[tuple[str, RankedHits]]:
-        """Yield the hits of each query as pairs."""
+        """Yield the hits of each query as pairs of passage and score."""
         for qid, hits in self:
             yield qid, _as_list(hits)
 
 
 def _as_list(hits: RankedHits | RankedWords) -> RankedHits:
+    """Return hits as pairs of passage and score."""
     return hits.as_list() if isinstance(hits, RankedWords) else hits
 
 
@@ -591,8 +597,12 @@ def _check_scores(qid: str, hits: RankedHits | RankedWords) -> None:
 
 
 def _write_trec(results: Results, tag: str, score_format: str) -> Iterator[str | bytes]:
+    """Yield the lines of each query, of many hits column by column."""
     for qid, hits in results:
-        columns = run_text.as_words(hits) if score_format == run_text.SCORES else None
+        # columns are put together by leaving out zero bytes: no text of a line may have one
+        has_zero_byte = "\0" in f"{qid}{tag}"
+        may_be_columns = score_format == run_text.SCORES and not has_zero_byte
+        columns = run_text.as_words(hits) if may_be_columns else None
         if columns is not None:
             yield run_text.trec_lines(qid, columns, tag)
             continue

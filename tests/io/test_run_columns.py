@@ -1,6 +1,7 @@
 """Runs that are read and written column by column, beside the same line by line."""
 
 import gzip
+import re
 from contextlib import closing
 from unittest.mock import patch
 
@@ -109,6 +110,24 @@ def test_columns_are_read_as_lines_are(tmp_path, data, run_format, block, many, 
         assert repr(by_column) == repr(by_line)  # -0.0 is not 0.0
 
 
+@pytest.mark.parametrize("rank", ["-0", "0" * 18 + "1", "0x1", "-1", "+1", "1" + "0" * 18])
+def test_a_number_that_is_no_rank_is_rejected_in_columns(tmp_path, rank):
+    path = tmp_path / "run"
+    path.write_text(f"q\tdoc-01\t1\nq\tdoc-02\t{rank}\n")
+    with (
+        patch.object(runs, "SMALL_BLOCK", 0),
+        pytest.raises(InputError, match=re.escape(f"rank {rank!r}")),
+    ):
+        list(read_run(path, RunFormat.MSMARCO))
+
+
+def test_ranks_from_zero_are_read_beside_ids_with_hyphens(tmp_path):
+    path = tmp_path / "run"
+    path.write_text("q\tdoc-01\t0\nq\tdoc-02\t000000000000000001\n")
+    with patch.object(runs, "SMALL_BLOCK", 0):
+        assert listed(path, RunFormat.MSMARCO) == [("q", ["doc-01", "doc-02"], [0, -1], [1, 2])]
+
+
 def test_hits_across_blocks_are_columns(tmp_path):
     path = tmp_path / "run"
     docids = [f"passage-{number}" for number in range(300)]
@@ -180,15 +199,18 @@ TEXTS = st.text(st.sampled_from("ab1#é\0-"), min_size=1, max_size=20)
 @SETTINGS
 @given(
     hits=st.lists(st.tuples(TEXTS, st.floats(-2000, 2000, width=32)), min_size=1, max_size=12),
-    qid=st.sampled_from(["q", "é", "query-1"]),
+    qid=st.sampled_from(["q", "é", "query-1", "q\0"]),
+    tag=st.sampled_from(["tag", "", "é 語", "t\0"]),
 )
-@example(hits=[("d" * 80, 1.0)], qid="q")
-def test_columns_are_written_as_lines_are(tmp_path, hits, qid):
+@example(hits=[("d" * 80, 1.0)], qid="q", tag="tag")
+@example(hits=[("d", 1.0)], qid="q\0", tag="tag")
+@example(hits=[("d", 1.0)], qid="q", tag="t\0")
+def test_columns_are_written_as_lines_are(tmp_path, hits, qid, tag):
     path = tmp_path / "run"
-    assert write_run(path, [(qid, hits)], tag="tag") == len(hits)
+    assert write_run(path, [(qid, hits)], tag=tag) == len(hits)
     by_line = path.read_bytes()
     with patch.object(run_text, "MANY_HITS", 1):
-        write_run(path, [(qid, hits)], tag="tag")
+        write_run(path, [(qid, hits)], tag=tag)
     assert path.read_bytes() == by_line
 
 
