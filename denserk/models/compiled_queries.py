@@ -108,7 +108,8 @@ class CompiledQueries:
         self._compute = compute
         limit_kept_kernels()
         tokenizer = StoredTokenizer(
-            Tokenizer.from_file(str(entry.folder / TOKENIZER)),
+            # not by from_file, whose error for a missing file is a bare Exception
+            Tokenizer.from_str((entry.folder / TOKENIZER).read_text("utf-8")),
             entry.content["pad_id"],
             entry.content["separator"],
         )
@@ -324,10 +325,11 @@ def keep(encoder: "TextEncoder") -> None:
         compiled.save(target / MODEL)
         (target / TOKENIZER).write_text(query.tokenizer.to_json(), "utf-8")
 
-    def has_equal_vectors(entry: Entry) -> bool:
-        return _has_equal_vectors(entry, encoder)
+    def can_replace_encoder(entry: Entry) -> bool:
+        # the folder may have changed since the encoder was loaded, perhaps hours ago
+        return _is_model_of(entry, folder) and _has_equal_vectors(entry, encoder)
 
-    written = compiled_cache.write(key, content, write_files, has_equal_vectors)
+    written = compiled_cache.write(key, content, write_files, can_replace_encoder)
     if written is not None:
         logger.info(
             f"{encoder.name} is kept in compiled form for later queries in {written.parent} "
