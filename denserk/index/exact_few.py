@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from denserk.config.retrieval import Metric
 from denserk.errors import NotFiniteError
 from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
-from denserk.models.processor import has_bfloat16
+from denserk.models import processor
 
 if TYPE_CHECKING:
     from denserk.index.exact import ExactIndex
@@ -60,7 +60,9 @@ class CpuExactIndex:
 
         if self._threads is not None:
             torch.set_num_threads(self._threads)
-        return ExactIndex(self._vectors, self._metric, self._size, bfloat16=has_bfloat16())
+        return ExactIndex(
+            self._vectors, self._metric, self._size, bfloat16=processor.has_bfloat16()
+        )
 
     def search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best passages for each of (B, D) queries, each as its best row."""

@@ -36,7 +36,7 @@ from denserk.errors import DenserkError
 from denserk.extras import installed
 from denserk.io.model_files import find_model, fingerprint_of
 from denserk.io.versions import Version
-from denserk.models import compiled_cache
+from denserk.models import compiled_cache, processor
 from denserk.models.compiled_cache import MODEL, TOKENIZER, Entry
 from denserk.models.numpy_pooling import POOLINGS, l2_normalised
 from denserk.models.openvino_runtime import (
@@ -45,7 +45,6 @@ from denserk.models.openvino_runtime import (
     core,
     limit_kept_kernels,
 )
-from denserk.models.processor import has_bfloat16, is_surely_cpu, processor
 from denserk.records import Query
 from denserk.version import __version__
 
@@ -222,9 +221,9 @@ def _is_computed_here(compute: ComputeSettings) -> bool:
     """Return whether the cache may have what computes so."""
     if compute.backend is Backend.TORCH or not installed("openvino"):
         return False
-    if compute.dtype is DtypeChoice.BFLOAT16 and not has_bfloat16():
+    if compute.dtype is DtypeChoice.BFLOAT16 and not processor.has_bfloat16():
         return False  # the text encoder warns of it
-    return compute.dtype.value in PRECISION_HINTS and is_surely_cpu(compute.device)
+    return compute.dtype.value in PRECISION_HINTS and processor.is_surely_cpu(compute.device)
 
 
 def _settings_like(
@@ -257,7 +256,7 @@ def _key(
         "text": query_text,
         "dtype": dtype.value,
         "packages": {package: _version(package) for package in PACKAGES},
-        "processor": processor(),
+        "processor": processor.processor_name(),
         "threads": {**threads, "cores": len(os.sched_getaffinity(0))},
     }
 
