@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -147,7 +148,7 @@ class CompiledQueries:
         vectors = np.empty((len(ids), self.dimension), np.float32)
         compiled = self._compiled(self._threads_for(len(ids)))
         for group in groups:
-            batch_ids, mask = padded([ids[place] for place in group], pad_id)
+            batch_ids, mask = padded([ids[number] for number in group], pad_id)
             hidden = compiled([batch_ids, mask.astype(np.int64)])[0]
             vectors[group] = self._vectors_of(hidden, mask)
         return vectors
@@ -171,6 +172,7 @@ class CompiledQueries:
         return int(self._content["threads"])
 
     def _compiled(self, threads: int) -> Any:
+        """Return the model compiled for so many threads, once for each number."""
         if threads not in self._by_threads:
             hint = PRECISION_HINTS[self._dtype]
             self._by_threads[threads] = compile_for_cpu(self._model, hint, threads)
@@ -218,7 +220,7 @@ def find(
 
 
 def _is_computed_here(compute: ComputeSettings) -> bool:
-    """Return whether the cache may have what computes so."""
+    """Return whether these settings mean OpenVINO on the CPU, which alone the cache is for."""
     if compute.backend is Backend.TORCH or not installed("openvino"):
         return False
     if compute.dtype is DtypeChoice.BFLOAT16 and not processor.has_bfloat16():
@@ -244,7 +246,7 @@ def _settings_like(
 def _key(
     fingerprint: str, representation: RepresentationSettings, text: TextSettings, dtype: Dtype
 ) -> dict[str, Any]:
-    """Return what an entry depends on."""
+    """Return what an entry depends on, as plain JSON: with another value, it is another entry."""
     query_text = {name: value for name, value in as_json(text).items() if name in QUERY_TEXT_FIELDS}
     threads = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     return {
@@ -263,6 +265,7 @@ def _key(
 
 @cache
 def _version(package: str) -> str | None:
+    """Return the version of a package that is installed; None if it is not."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -356,10 +359,14 @@ def _has_equal_vectors(entry: Entry, encoder: "TextEncoder") -> bool:
     compute = replace(encoder.compute, dtype=DtypeChoice(encoder.dtype))
     compiled = CompiledQueries(encoder.name, entry, settings, compute)
     words = WORDS.split()
-    texts = [" ".join(words[place % len(words)] for place in range(n)) for n in COMPARED_WORDS]
-    queries = [Query(str(number), text) for number, text in enumerate(texts)]
-    for compared in (queries, queries[4:5], queries[-1:]):
-        if not np.array_equal(compiled.encode_queries(compared), encoder.encode_queries(compared)):
+    queries: list[Query] = []
+    for count in COMPARED_WORDS:
+        repeated_words = islice(cycle(words), count)
+        queries.append(Query(str(len(queries)), " ".join(repeated_words)))
+    # all in batches; alone, which takes one thread, a query of usual length and the longest
+    for compared_queries in (queries, queries[4:5], queries[-1:]):
+        vectors = compiled.encode_queries(compared_queries)
+        if not np.array_equal(vectors, encoder.encode_queries(compared_queries)):
             logger.debug(f"{encoder.name} is not kept in compiled form: its vectors would differ")
             return False
     return True
