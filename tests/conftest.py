@@ -49,7 +49,7 @@ def _messages(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def cpu_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU that multiplies bfloat16, as `--dtype auto` sees it; torch may emulate it."""
     monkeypatch.setattr(encoding, "TRIED_ON_CPU", Dtype.BFLOAT16)
-    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: True)
+    monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: True)
 
 
 @pytest.fixture

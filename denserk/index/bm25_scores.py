@@ -103,18 +103,18 @@ class TermCounts:
         starts = np.concatenate([[0], np.cumsum(frequencies)])
         scores = np.empty(starts[-1], np.float32)
         passages = np.empty(starts[-1], np.int32)
-        next_places = starts[:-1].copy()  # of each term
-        self._parts.reverse()
+        next_positions = starts[:-1].copy()  # of each term, as parts are read in their order
+        self._parts.reverse()  # so that `pop` returns, and frees, the first one
         while self._parts:
             part = self._parts.pop()
-            firsts_in_part = np.cumsum(part.sizes) - part.sizes
-            shifts = next_places[part.terms] - firsts_in_part
-            places = np.arange(len(part.passages)) + np.repeat(shifts, part.sizes)
+            first_positions_in_part = np.cumsum(part.sizes) - part.sizes
+            shifts = next_positions[part.terms] - first_positions_in_part
+            positions = np.arange(len(part.passages)) + np.repeat(shifts, part.sizes)
             counts = part.counts.astype(np.float64)
             shares = counts / (norms[part.passages] + counts)
-            scores[places] = np.repeat(weights[part.terms], part.sizes) * shares
-            passages[places] = part.passages
-            next_places[part.terms] += part.sizes
+            scores[positions] = np.repeat(weights[part.terms], part.sizes) * shares
+            passages[positions] = part.passages
+            next_positions[part.terms] += part.sizes
         return ScoreMatrix(scores, passages, starts)
 
 
@@ -140,8 +140,8 @@ class TermScores:
 
     def numbers_of(self, terms: Iterable[str]) -> list[int]:
         """Return the numbers of the terms that some passage has, in their order."""
-        known = self._number_by_term
-        return [known[term] for term in terms if term in known]
+        number_by_term = self._number_by_term
+        return [number_by_term[term] for term in terms if term in number_by_term]
 
     def of_passages(self, terms: Sequence[int]) -> NDArray[np.float32]:
         """Return the score of every passage, (N,): the sum over terms, which may be repeated."""

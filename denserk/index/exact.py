@@ -144,20 +144,23 @@ class ExactIndex:
     def search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best passages for each of (B, D) queries, each as its best row."""
         scores, rows = padding(len(queries), depth)
-        kept = min(depth, self._passages)
-        if not len(queries) or not kept:
+        hit_count = min(depth, self._passages)
+        if not len(queries) or not hit_count:
             return scores, rows
-        vectors = torch.from_numpy(np.array(queries, np.float32))
+        query_vectors = torch.from_numpy(np.array(queries, np.float32))
         # one query takes one thread: it waits for memory, and other work may need the cores
         with on_threads(1 if len(queries) == 1 else torch.get_num_threads()):
-            floors = self._floors(vectors, kept)
-            scores[:, :kept], rows[:, :kept] = self._scan(vectors, floors.copy(), kept)
-            too_few = np.flatnonzero((rows[:, kept - 1] < 0) | (scores[:, kept - 1] < floors))
+            floors = self._floors(query_vectors, hit_count)
+            # the scan raises a copy: what follows compares with the estimates
+            hits = self._scan(query_vectors, floors.copy(), hit_count)
+            scores[:, :hit_count], rows[:, :hit_count] = hits
+            last = hit_count - 1
+            too_few = np.flatnonzero((rows[:, last] < 0) | (scores[:, last] < floors))
             if len(too_few):
-                remaining = vectors[torch.from_numpy(too_few)]
-                found = self._scan(remaining, no_floors(len(too_few)), kept)
-                scores[too_few, :kept], rows[too_few, :kept] = found
-        self._refuse_missing(rows[:, :kept])
+                unfinished_queries = query_vectors[torch.from_numpy(too_few)]
+                hits = self._scan(unfinished_queries, no_floors(len(too_few)), hit_count)
+                scores[too_few, :hit_count], rows[too_few, :hit_count] = hits
+        self._refuse_missing(rows[:, :hit_count])
         return scores, rows
 
     def _refuse_missing(self, rows: Rows) -> None:
@@ -299,16 +302,16 @@ class ExactIndex:
         self, scores: NDArray[np.float32], passages: Rows
     ) -> tuple[NDArray[np.float32], Rows]:
         """Return the best score of (P, vectors per passage), and the row of that vector."""
-        best = scores.argmax(axis=1)
-        best_scores = np.take_along_axis(scores, best[:, None], axis=1)[:, 0]
-        return best_scores, passages * self._size + best
+        best_parts = scores.argmax(axis=1)
+        best_scores = np.take_along_axis(scores, best_parts[:, None], axis=1)[:, 0]
+        return best_scores, passages * self._size + best_parts
 
     def _products(self, block: Tensor, queries: Tensor) -> Tensor:
         """(n, D), (B, D) -> (n, B) float32 scores, higher is closer."""
         # BLAS computes the last rows of a matrix with another kernel, whose sums end in other
         # digits. With zero rows behind them, equal vectors have equal scores wherever they are.
-        missing = -len(block) % PADDING
-        rows = torch.nn.functional.pad(block, (0, 0, 0, missing)) if missing else block
+        zero_rows = -len(block) % PADDING
+        rows = torch.nn.functional.pad(block, (0, 0, 0, zero_rows)) if zero_rows else block
         products = (rows @ queries.T)[: len(block)]
         if self._metric is Metric.INNER:
             return products
@@ -319,9 +322,9 @@ class ExactIndex:
     def _sample(self) -> Sample:
         """The sample of the passages."""
         most = SAMPLE if self._bfloat16 else SAMPLE // 4
-        wanted = min(most // self._size, -(-self._passages // SAMPLED))
-        firsts = np.arange(wanted) * self._passages // wanted * self._size
-        rows = (firsts[:, None] + np.arange(self._size)).ravel()
+        sampled = min(most // self._size, -(-self._passages // SAMPLED))
+        first_rows = np.arange(sampled) * self._passages // sampled * self._size
+        rows = (first_rows[:, None] + np.arange(self._size)).ravel()
         vectors = torch.from_numpy(self._vectors[rows].astype(np.float32))
         if not self._bfloat16:
             return Sample(vectors, torch.zeros(self.dimension))
@@ -331,11 +334,13 @@ class ExactIndex:
     def _floors(self, queries: Tensor, depth: int) -> NDArray[np.float32]:
         """Return (B,) scores that more than `depth` passages reach, estimated from the sample."""
         floors = no_floors(len(queries))
+        # where a block holds all passages, or an eighth of them are hits, a floor leaves little out
         if self._passages < max(BLOCK, 8 * depth):
             return floors
         vectors, mean = self._sample
         sampled = len(vectors) // self._size
         expected = depth * sampled / self._passages
+        # how many hits are in the sample varies about the expected number, by about its root
         rank = math.ceil(expected + SURE * math.sqrt(expected)) + 2
         if rank > sampled:
             return floors
@@ -355,10 +360,10 @@ class ExactIndex:
 
 def _tiles_of_float32(queries: Tensor) -> list[QueryTile]:
     """Return (B, D) queries in tiles, without what is needed for products in bfloat16."""
-    nothing = torch.empty(0)
-    bounds = np.empty(0)
+    no_vectors = torch.empty(0)
+    no_bounds = np.empty(0)
     return [
-        QueryTile(number * TILE, tile, nothing, math.inf, bounds, bounds)
+        QueryTile(number * TILE, tile, no_vectors, math.inf, no_bounds, no_bounds)
         for number, tile in enumerate(torch.split(queries, TILE))
     ]
 
@@ -373,9 +378,10 @@ def _mean(vectors: Tensor, rows: Rows) -> Tensor:
     mean = vectors.mean(0)
     if bool(torch.isfinite(mean).all()):
         return mean
-    damaged = _first_not_finite(vectors)
-    if damaged is not None:
-        raise NotFiniteError(int(rows[damaged]))
+    damaged_row = _first_not_finite(vectors)
+    if damaged_row is not None:
+        raise NotFiniteError(int(rows[damaged_row]))
+    # all are finite, and their sum is too large
     return torch.zeros_like(mean)
 
 
@@ -398,13 +404,16 @@ def _first_not_finite(values: Tensor) -> int | None:
 def _pairs(reaching: NDArray[np.bool_]) -> Pairs:
     """Return which passages and queries of (n, B) are true."""
     # NumPy finds them several times faster than torch
-    places = np.flatnonzero(reaching)
-    passages = places // reaching.shape[1]
-    return Pairs(passages, places - passages * reaching.shape[1])
+    positions = np.flatnonzero(reaching)
+    passages = positions // reaching.shape[1]
+    return Pairs(passages, positions - passages * reaching.shape[1])
 
 
 def pair_products(block: Tensor, queries: Tensor, pairs: Pairs) -> NDArray[np.float32]:
-    """Return the (P,) float32 products of rows of (n, D) and queries (B, D)."""
+    """Return the (P,) float32 products of rows of (n, D) and queries (B, D).
+
+    The pairs are a sparse matrix (n, B), which torch fills in: its rows begin at `begins`.
+    """
     sizes = np.bincount(pairs.passages, minlength=len(block))
     begins = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))
     columns = torch.from_numpy(pairs.queries)
@@ -467,10 +476,10 @@ class BestHits:
 
     def add(self, queries: Rows, rows: Rows, scores: NDArray[np.float32]) -> None:
         """Take (P,) hits; those below their query's floor are dropped."""
-        good = np.flatnonzero(scores >= self.floors[queries])
-        self._queries.append(queries[good].astype(self._type))
-        self._keys.append(sort_keys(scores[good], rows[good]))
-        self._count += len(good)
+        reaching = np.flatnonzero(scores >= self.floors[queries])
+        self._queries.append(queries[reaching].astype(self._type))
+        self._keys.append(sort_keys(scores[reaching], rows[reaching]))
+        self._count += len(reaching)
         if self._count > self._room:
             self._drop_worse()
 
@@ -479,9 +488,9 @@ class BestHits:
         keys = self._best_keys()
         scores, _ = hits_of_keys(keys[:, -1])
         np.maximum(self.floors, scores, out=self.floors)
-        queries, places = np.nonzero(keys != NO_HIT)
+        queries, ranks = np.nonzero(keys != NO_HIT)
         self._queries = [queries.astype(self._type)]
-        self._keys = [keys[queries, places]]
+        self._keys = [keys[queries, ranks]]
         self._count = len(queries)
 
     def _best_keys(self) -> Keys:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from denserk.config.retrieval import Metric
 from denserk.errors import NotFiniteError
 from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
-from denserk.models.processor import has_bfloat16
+from denserk.models import processor
 
 if TYPE_CHECKING:
     from denserk.index.exact import ExactIndex
@@ -60,7 +60,9 @@ class CpuExactIndex:
 
         if self._threads is not None:
             torch.set_num_threads(self._threads)
-        return ExactIndex(self._vectors, self._metric, self._size, bfloat16=has_bfloat16())
+        return ExactIndex(
+            self._vectors, self._metric, self._size, bfloat16=processor.has_bfloat16()
+        )
 
     def search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best passages for each of (B, D) queries, each as its best row."""
@@ -68,13 +70,13 @@ class CpuExactIndex:
         if len(queries) != 1 and products > FEW_PRODUCTS:
             return self._in_torch.search(queries, depth)
         passages = len(self) // self._size
-        kept = min(depth, passages)
+        hit_count = min(depth, passages)
         scores, rows = padding(len(queries), depth)
-        if kept and len(queries):
+        if hit_count and len(queries):
             all_scores = self._scores(np.array(queries, np.float32))
             for number, scores_of_query in enumerate(all_scores):
-                best = _best(scores_of_query, self._size, kept)
-                scores[number, :kept], rows[number, :kept] = best
+                hits = _best(scores_of_query, self._size, hit_count)
+                scores[number, :hit_count], rows[number, :hit_count] = hits
         return scores, rows
 
     def reconstruct(self, rows: Rows) -> Vectors:
@@ -95,8 +97,9 @@ class CpuExactIndex:
                     if self._metric is Metric.L2:
                         products = _negative_distances(products, block, query)
                     scores_of_query[first : first + step] = products
-            is_finite = bool(np.isfinite(scores.sum()))
-        if not is_finite:
+            # NaN and infinity survive a sum, which is faster than a look at every score
+            sum_is_finite = bool(np.isfinite(scores.sum()))
+        if not sum_is_finite:
             _refuse_non_finite(scores)
         return scores
 

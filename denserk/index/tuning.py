@@ -22,7 +22,7 @@ from denserk.index import faiss_index
 from denserk.index.exact import ExactIndex
 from denserk.index.folder import INDEX
 from denserk.index.searcher import SearchableIndex, Vectors, recalls
-from denserk.models.devices import has_bfloat16
+from denserk.models import processor
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Judge:
         self.vectors = vectors
         self.settings = settings
         self._queries = queries
-        self._flat = ExactIndex(vectors, settings.similarity, bfloat16=has_bfloat16())
+        self._flat = ExactIndex(vectors, settings.similarity, bfloat16=processor.has_bfloat16())
         _, self._exact = self._flat.search(queries, DEPTH)
 
     def _measured(self, path: Path, point: Point, **changed_parameters: int) -> Point:

@@ -77,23 +77,32 @@ def find(key: Key) -> Entry | None:
     """Return the entry of a key; None if there is none, or it is damaged."""
     if not limit_bytes():
         return None
-    folder = entry_folder(key)
+    try:
+        folder = entry_folder(key)
+    except RuntimeError as error:  # the user has no home
+        logger.debug(f"no compiled model is used: {error}")
+        return None
     try:
         if not (folder / ENTRY).is_file():
             return None
-        content = _read_content(folder)
-        if content["key"] != orjson.loads(_sorted_json(key)):
-            raise ValueError("its key is another one")
-        for name in FILES:
-            if file_sha256(folder / name) != content["sha256"][name]:
-                raise ValueError(f"{name} is damaged")
-        os.utime(folder / ENTRY)  # it was used now
-    except PermissionError:  # of utime alone: the entry is somebody else's, and whole
-        pass
+        content = _checked_content(folder, key)
     except (OSError, ValueError, KeyError, TypeError, DenserkError) as error:
         logger.debug(f"compiled model {folder} is not used: {error}")
         return None
+    with suppress(OSError):  # of a cache that is somebody else's, or can only be read
+        os.utime(folder / ENTRY)  # it was used now
     return Entry(folder, content)
+
+
+def _checked_content(folder: Path, key: Key) -> dict[str, Any]:
+    """Return the content of an entry; a ValueError if it, or a file, is not as it was written."""
+    content = _read_content(folder)
+    if content["key"] != orjson.loads(_sorted_json(key)):
+        raise ValueError("its key is another one")
+    for name in FILES:
+        if file_sha256(folder / name) != content["sha256"][name]:
+            raise ValueError(f"{name} is damaged")
+    return content
 
 
 def _read_content(folder: Path) -> dict[str, Any]:
@@ -116,13 +125,13 @@ def write(
     `write_files` writes the files into a folder. The entry is kept if `check` returns True for it.
     """
     limit = limit_bytes()
-    target = entry_folder(key)
-    temporary = temporary_beside(target)
     try:
+        target = entry_folder(key)
+        temporary = temporary_beside(target)
         temporary.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
-    except OSError as error:
-        logger.debug(f"no compiled model is kept: {temporary.parent}: {error.strerror}")
+    except (OSError, RuntimeError) as error:  # a RuntimeError: the user has no home
+        logger.debug(f"no compiled model is kept: {error}")
         return None
     try:
         write_files(temporary)
@@ -162,14 +171,14 @@ def _take_place(temporary: Path, target: Path) -> None:
 def _make_room(limit: int, newest: Path) -> None:
     """Remove the entries that were not used for longest, until all fit into `limit` bytes."""
     total = 0
-    listed = sorted(entries(), key=lambda listed_entry: listed_entry.used, reverse=True)
-    for listed_entry in listed:
+    latest_first = sorted(entries(), key=lambda listed_entry: listed_entry.used, reverse=True)
+    for listed_entry in latest_first:
         total += listed_entry.size
         if total > limit and listed_entry.folder != newest:
             remove(listed_entry.folder)
             total -= listed_entry.size
             logger.debug(f"compiled model {listed_entry.folder} removed: {LIMIT}")
-    for folder in _folders():
+    for folder in _cached_folders():
         with suppress(OSError):
             if is_temporary(folder) and time.time() - folder.stat().st_mtime > ABANDONED:
                 remove(folder)
@@ -187,21 +196,22 @@ class ListedEntry:
 
 def entries() -> Iterator[ListedEntry]:
     """Yield all entries, also damaged ones."""
-    for folder in _folders():
+    for folder in _cached_folders():
         if ENTRY_NAME.fullmatch(folder.name) is None:
             continue
         model = "damaged"
         with suppress(OSError, ValueError, KeyError, TypeError):
             model = str(_read_content(folder)["name"])
         with suppress(OSError):  # another process has just removed it
-            used = (folder / ENTRY if (folder / ENTRY).exists() else folder).stat().st_mtime
+            dated_path = folder / ENTRY if (folder / ENTRY).exists() else folder
+            used = dated_path.stat().st_mtime
             yield ListedEntry(folder, model, _size(folder), used)
 
 
 def clear() -> tuple[int, int]:
     """Remove all entries; return their number and bytes. Files of others stay."""
     removed = removed_bytes = 0
-    for folder in _folders():
+    for folder in _cached_folders():
         if ENTRY_NAME.fullmatch(folder.name) is None and not is_temporary(folder):
             continue
         size = _size(folder)
@@ -213,24 +223,40 @@ def clear() -> tuple[int, int]:
 
 
 def remove(folder: Path) -> None:
-    """Remove the files of an entry, and its folder if it has no others."""
+    """Remove the files of an entry, and its folder if it has no others.
+
+    A model is saved by way of a temporary folder, which stays where saving failed or was killed: it
+    goes, too.
+    """
     # first what makes it an entry
     for name in (ENTRY, *FILES):
         with suppress(OSError):
             (folder / name).unlink(missing_ok=True)
+    for inner_folder in _folders_in(folder):
+        if is_temporary(inner_folder):
+            remove(inner_folder)
     with suppress(OSError):
         folder.rmdir()
 
 
-def _folders() -> list[Path]:
-    """Return the folders in that of entries; none if it cannot be read."""
+def _cached_folders() -> list[Path]:
+    """Return the folders in that of entries, finished or not; none if the user has no home."""
     try:
-        return [folder for folder in sorted(compiled_folder().iterdir()) if _is_folder(folder)]
+        return _folders_in(compiled_folder())
+    except RuntimeError:
+        return []
+
+
+def _folders_in(parent: Path) -> list[Path]:
+    """Return the folders in another one, sorted; none if that cannot be read."""
+    try:
+        return [path for path in sorted(parent.iterdir()) if _is_folder(path)]
     except OSError:
         return []
 
 
 def _is_folder(path: Path) -> bool:
+    """Return whether a path is a folder itself: what a link leads to may be anybody's."""
     return path.is_dir() and not path.is_symlink()
 
 
@@ -244,4 +270,5 @@ def _size(folder: Path) -> int:
 
 
 def _sorted_json(value: Any) -> bytes:
+    """Return JSON that is the same for equal values, so that its checksum is."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,7 +37,7 @@ from denserk.errors import DenserkError
 from denserk.extras import installed
 from denserk.io.model_files import find_model, fingerprint_of
 from denserk.io.versions import Version
-from denserk.models import compiled_cache
+from denserk.models import compiled_cache, processor
 from denserk.models.compiled_cache import MODEL, TOKENIZER, Entry
 from denserk.models.numpy_pooling import POOLINGS, l2_normalised
 from denserk.models.openvino_runtime import (
@@ -45,7 +46,6 @@ from denserk.models.openvino_runtime import (
     core,
     limit_kept_kernels,
 )
-from denserk.models.processor import has_bfloat16, is_surely_cpu, processor
 from denserk.records import Query
 from denserk.version import __version__
 
@@ -108,7 +108,8 @@ class CompiledQueries:
         self._compute = compute
         limit_kept_kernels()
         tokenizer = StoredTokenizer(
-            Tokenizer.from_file(str(entry.folder / TOKENIZER)),
+            # not by from_file, whose error for a missing file is a bare Exception
+            Tokenizer.from_str((entry.folder / TOKENIZER).read_text("utf-8")),
             entry.content["pad_id"],
             entry.content["separator"],
         )
@@ -147,7 +148,7 @@ class CompiledQueries:
         vectors = np.empty((len(ids), self.dimension), np.float32)
         compiled = self._compiled(self._threads_for(len(ids)))
         for group in groups:
-            batch_ids, mask = padded([ids[place] for place in group], pad_id)
+            batch_ids, mask = padded([ids[number] for number in group], pad_id)
             hidden = compiled([batch_ids, mask.astype(np.int64)])[0]
             vectors[group] = self._vectors_of(hidden, mask)
         return vectors
@@ -171,6 +172,7 @@ class CompiledQueries:
         return int(self._content["threads"])
 
     def _compiled(self, threads: int) -> Any:
+        """Return the model compiled for so many threads, once for each number."""
         if threads not in self._by_threads:
             hint = PRECISION_HINTS[self._dtype]
             self._by_threads[threads] = compile_for_cpu(self._model, hint, threads)
@@ -218,12 +220,12 @@ def find(
 
 
 def _is_computed_here(compute: ComputeSettings) -> bool:
-    """Return whether the cache may have what computes so."""
+    """Return whether these settings mean OpenVINO on the CPU, which alone the cache is for."""
     if compute.backend is Backend.TORCH or not installed("openvino"):
         return False
-    if compute.dtype is DtypeChoice.BFLOAT16 and not has_bfloat16():
+    if compute.dtype is DtypeChoice.BFLOAT16 and not processor.has_bfloat16():
         return False  # the text encoder warns of it
-    return compute.dtype.value in PRECISION_HINTS and is_surely_cpu(compute.device)
+    return compute.dtype.value in PRECISION_HINTS and processor.is_surely_cpu(compute.device)
 
 
 def _settings_like(
@@ -244,7 +246,7 @@ def _settings_like(
 def _key(
     fingerprint: str, representation: RepresentationSettings, text: TextSettings, dtype: Dtype
 ) -> dict[str, Any]:
-    """Return what an entry depends on."""
+    """Return what an entry depends on, as plain JSON: with another value, it is another entry."""
     query_text = {name: value for name, value in as_json(text).items() if name in QUERY_TEXT_FIELDS}
     threads = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     return {
@@ -256,13 +258,14 @@ def _key(
         "text": query_text,
         "dtype": dtype.value,
         "packages": {package: _version(package) for package in PACKAGES},
-        "processor": processor(),
+        "processor": processor.processor_name(),
         "threads": {**threads, "cores": len(os.sched_getaffinity(0))},
     }
 
 
 @cache
 def _version(package: str) -> str | None:
+    """Return the version of a package that is installed; None if it is not."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -324,10 +327,11 @@ def keep(encoder: "TextEncoder") -> None:
         compiled.save(target / MODEL)
         (target / TOKENIZER).write_text(query.tokenizer.to_json(), "utf-8")
 
-    def has_equal_vectors(entry: Entry) -> bool:
-        return _has_equal_vectors(entry, encoder)
+    def can_replace_encoder(entry: Entry) -> bool:
+        # the folder may have changed since the encoder was loaded, perhaps hours ago
+        return _is_model_of(entry, folder) and _has_equal_vectors(entry, encoder)
 
-    written = compiled_cache.write(key, content, write_files, has_equal_vectors)
+    written = compiled_cache.write(key, content, write_files, can_replace_encoder)
     if written is not None:
         logger.info(
             f"{encoder.name} is kept in compiled form for later queries in {written.parent} "
@@ -355,10 +359,14 @@ def _has_equal_vectors(entry: Entry, encoder: "TextEncoder") -> bool:
     compute = replace(encoder.compute, dtype=DtypeChoice(encoder.dtype))
     compiled = CompiledQueries(encoder.name, entry, settings, compute)
     words = WORDS.split()
-    texts = [" ".join(words[place % len(words)] for place in range(n)) for n in COMPARED_WORDS]
-    queries = [Query(str(number), text) for number, text in enumerate(texts)]
-    for compared in (queries, queries[4:5], queries[-1:]):
-        if not np.array_equal(compiled.encode_queries(compared), encoder.encode_queries(compared)):
+    queries: list[Query] = []
+    for count in COMPARED_WORDS:
+        repeated_words = islice(cycle(words), count)
+        queries.append(Query(str(len(queries)), " ".join(repeated_words)))
+    # all in batches; alone, which takes one thread, a query of usual length and the longest
+    for compared_queries in (queries, queries[4:5], queries[-1:]):
+        vectors = compiled.encode_queries(compared_queries)
+        if not np.array_equal(vectors, encoder.encode_queries(compared_queries)):
             logger.debug(f"{encoder.name} is not kept in compiled form: its vectors would differ")
             return False
     return True

@@ -28,6 +28,7 @@ from denserk.config.encoding import ComputeSettings, Dtype, DtypeChoice
 from denserk.errors import DenserkError, Interrupted, ModelError, UsageError, lack_of_memory
 from denserk.io.durability import flush_names, flush_tree
 from denserk.io.files import temporary_beside
+from denserk.models import processor
 from denserk.models.openvino_runtime import (
     PRECISION_HINTS,
     compile_for_cpu,
@@ -35,7 +36,6 @@ from denserk.models.openvino_runtime import (
     import_openvino,
     limit_kept_kernels,
 )
-from denserk.models.processor import has_bfloat16 as has_bfloat16
 from denserk.reporting import set_display
 
 logger = logging.getLogger(__name__)
@@ -105,9 +105,9 @@ def prepare_device(compute: ComputeSettings) -> torch.device:
         torch.set_num_threads(compute.threads)
     device = use_device(compute.device)
     if compute.dtype is DtypeChoice.BFLOAT16 and not computes_in(Dtype.BFLOAT16, device):
-        processor = "CPU" if device.type == "cpu" else "GPU"
+        device_name = "CPU" if device.type == "cpu" else "GPU"
         logger.warning(
-            f"this {processor} has no bfloat16 instructions: --dtype float32 may be faster"
+            f"this {device_name} has no bfloat16 instructions: --dtype float32 may be faster"
         )
     return device
 
@@ -147,7 +147,7 @@ def computes_in(dtype: Dtype, device: torch.device) -> bool:
     if dtype is Dtype.FLOAT16:
         return device.type != "cpu"
     if device.type == "cpu":
-        return has_bfloat16()
+        return processor.has_bfloat16()
     return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 

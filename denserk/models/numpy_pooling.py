@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
+# All of these are torch's own, of its sums and norms on a CPU
 LEVELS = 4  # of partial sums
 LEAST_POWER = 4  # a partial sum has at least 2 ** 4 terms
 WIDTH = 32  # dimensions that are added at once
 STRIDE = 4  # sums of the tokens of the other dimensions
 LANES = 8  # partial sums of a norm
-LEAST_NORM = 1e-12
+LEAST_NORM = 1e-12  # as `torch.nn.functional.normalize` has it
 
 
 def pool_cls(hidden: Array, mask: Mask) -> Array:
@@ -76,12 +77,14 @@ def sum_of_tokens(hidden: Array) -> Array:
     rest = hidden[:, :, wide:]
     if rest.shape[2]:
         whole = tokens - tokens % STRIDE
-        sums = [_sum_in_levels(rest[:, first:whole:STRIDE]) for first in range(STRIDE)]
+        rest_total, *other_sums = [
+            _sum_in_levels(rest[:, offset:whole:STRIDE]) for offset in range(STRIDE)
+        ]
         for token in range(whole, tokens):
-            sums[0] += rest[:, token]
-        for others in sums[1:]:
-            sums[0] += others
-        total[:, wide:] = sums[0]
+            rest_total += rest[:, token]
+        for other_sum in other_sums:
+            rest_total += other_sum
+        total[:, wide:] = rest_total
     return total
 
 
@@ -112,6 +115,7 @@ def _carry(sums: NDArray[Any], tokens: int, power: int) -> None:
     for level in range(1, LEVELS):
         sums[level] += sums[level - 1]
         sums[level - 1] = 0
+        # `tokens` has a digit for each level, in base 2 ** power: where it is 0, the level is full
         if tokens & (((1 << power) - 1) << (level * power)):
             return
 
@@ -138,7 +142,7 @@ def _norms(vectors: Array) -> Array:
     total: Array = lanes[:, 0].copy()
     for lane in range(1, LANES):
         total += lanes[:, lane]
-    for place in range(whole, dimension):
-        total += squares[:, place]
+    for column in range(whole, dimension):
+        total += squares[:, column]
     lengths: Array = np.sqrt(total)
     return lengths

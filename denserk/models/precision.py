@@ -10,7 +10,6 @@ is an input then decide alike, and standard input is not read ahead.
 
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from denserk.config import encoding
 from denserk.config.encoding import Dtype, DtypeChoice
-from denserk.models import devices
+from denserk.models import processor
 from denserk.models.backbone import STATIC
 
 # Least cosine between a text's vectors in bfloat16 and in float32.
@@ -59,16 +58,7 @@ def is_bfloat16_tried(choice: DtypeChoice, device: torch.device, backbone: str) 
     """
     if choice is not DtypeChoice.AUTO or device.type != "cpu" or backbone == STATIC:
         return False
-    return encoding.TRIED_ON_CPU is Dtype.BFLOAT16 and devices.has_bfloat16()
-
-
-@cache
-def has_amx() -> bool:
-    """Return True if the CPU multiplies tiles of matrices in bfloat16 (AMX)."""
-    try:
-        return "amx_bf16" in Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return False
+    return encoding.TRIED_ON_CPU is Dtype.BFLOAT16 and processor.has_bfloat16()
 
 
 @cache

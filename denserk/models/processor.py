@@ -42,7 +42,13 @@ def cpu_computes_in(dtype: Dtype) -> bool:
     return dtype is Dtype.FLOAT32
 
 
-def processor() -> str:
+@cache
+def has_amx() -> bool:
+    """Return True if the CPU multiplies tiles of matrices in bfloat16 (AMX)."""
+    return "amx_bf16" in _flags()
+
+
+def processor_name() -> str:
     """Return the name of the processor with a hash of its instructions."""
     names = [_lines()[name] for name in NAME_LINES if name in _lines()]
     flags = hashlib.sha256(" ".join(sorted(_flags())).encode()).hexdigest()[:16]

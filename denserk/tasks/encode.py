@@ -45,7 +45,7 @@ from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, is_single_file, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
 from denserk.io.writer_thread import WriterThread
-from denserk.models import compiled_cache, compiled_queries, devices, precision
+from denserk.models import compiled_cache, compiled_queries, devices, processor
 from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import track
@@ -357,7 +357,7 @@ def load_encoder_of_all(settings: EncodeSettings, options: ModelOptions) -> Text
 
 def in_float32_for_int8(compute: ComputeSettings) -> ComputeSettings:
     """Return the settings of a model that is quantised, which computes the rest in float32."""
-    if precision.has_amx():
+    if processor.has_amx():
         logger.info(
             "--int8: this CPU multiplies bfloat16 as fast (AMX); --dtype bfloat16 is closer to "
             "float32"

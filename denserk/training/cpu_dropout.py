@@ -109,6 +109,7 @@ def random_keep_bits(shape: Sequence[int], probability: float) -> Tensor:
         0, 2**64 - 1, -(-count // ELEMENTS_PER_DRAW), dtype=np.uint64, endpoint=True
     )
     bits = torch.from_numpy(draws.view(np.int16)[:count])
+    # of the draws 0 to 2**RANDOM_BITS - 1, those below it are kept; int16 has no 2**RANDOM_BITS
     kept_draws = min(round((1 - probability) * 2**RANDOM_BITS), 2**RANDOM_BITS - 1)
     # a draw below `kept_draws` is negative after the subtraction; its sign fills all bits
     bits.bitwise_and_(2**RANDOM_BITS - 1).sub_(kept_draws).bitwise_right_shift_(RANDOM_BITS)
@@ -117,8 +118,8 @@ def random_keep_bits(shape: Sequence[int], probability: float) -> Tensor:
 
 def keep(tensor: Tensor, keep_bits: Tensor, probability: float) -> Tensor:
     """Return the elements of a bfloat16 tensor that are kept, scaled, and 0 for the others."""
-    kept = (tensor.view(torch.int16) & keep_bits).view(torch.bfloat16)
-    return kept.mul_(1 / (1 - probability))
+    kept_elements = (tensor.view(torch.int16) & keep_bits).view(torch.bfloat16)
+    return kept_elements.mul_(1 / (1 - probability))
 
 
 class Dropout(torch.autograd.Function):

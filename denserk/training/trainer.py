@@ -30,7 +30,7 @@ from denserk.config.training import DevMetric, OptimizerSettings, ValidationSett
 from denserk.data.batches import to_device
 from denserk.errors import DenserkError, UsageError
 from denserk.io.outputs import remove_folder, whole_folder
-from denserk.models import devices
+from denserk.models import devices, processor
 from denserk.reporting import Progress, track
 from denserk.training.cpu_dropout import cpu_bfloat16_autocast
 from denserk.training.steps import Step, Terms, Update, total
@@ -164,7 +164,7 @@ class Trainer:
         warmup = warmup_steps_of(optimizer, self.total_steps, must_fit=warmup_must_fit)
         self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total_steps)
         dtype = optimizer.dtype
-        cpu_has_no_bfloat16 = device.type == "cpu" and not devices.has_bfloat16()
+        cpu_has_no_bfloat16 = device.type == "cpu" and not processor.has_bfloat16()
         # computes in float32 where bfloat16 was asked for
         self._widened = dtype is Dtype.BFLOAT16 and cpu_has_no_bfloat16
         is_mixed = dtype is not Dtype.FLOAT32 and not self._widened

@@ -53,7 +53,7 @@ def test_a_pickled_encoder_keeps_the_precision_that_was_certified(
 ):
     encoder = denserk.Encoder.load(tiny(), representation="mean", device="cpu")
     pickled = pickle.dumps(encoder)
-    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: False)
+    monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: False)
     assert pickle.loads(pickled).text_encoder.dtype == "bfloat16"
 
 

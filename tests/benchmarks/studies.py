@@ -17,7 +17,7 @@ from denserk.config.formats import CorpusFormat, TopicsFormat
 from denserk.io.corpus import read_passages, write_passages
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_qrels_map, read_queries, write_queries
-from denserk.models.devices import has_bfloat16
+from denserk.models.processor import has_bfloat16
 from denserk.tasks.evaluate import evaluate
 
 # passages searched in each collection: the judged ones, and others, drawn, up to so many

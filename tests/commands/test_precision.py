@@ -157,7 +157,7 @@ def test_index_rejects_folders_of_mixed_precision(folder, simulated_gpu, capsys,
 def test_queries_follow_the_index_where_the_device_has_its_precision(
     folder, simulated_gpu, monkeypatch, caplog, device
 ):
-    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: True)
+    monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: True)
     assert encode("v") == 0
     assert search("v", device=device) == "bfloat16"
     assert (
@@ -172,7 +172,7 @@ def test_queries_are_in_float32_where_bfloat16_is_emulated(
     folder, simulated_gpu, monkeypatch, caplog, device
 ):
     assert encode("v") == 0
-    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: False)
+    monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     caplog.clear()
     assert search("v", device=device) == "float32"
@@ -230,7 +230,7 @@ def search_agg(index, *options, device="cpu"):
 def test_the_log_names_the_precision_of_the_queries_head(
     folder, tiny_agg, simulated_gpu, monkeypatch, caplog
 ):
-    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: True)
+    monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: True)
     command = ["encode", "--model", str(tiny_agg()), "--corpus", "corpus.jsonl", "--output", "v"]
     assert run([*command, "--device", "cpu", "--set", "head-dtype=bfloat16"]) == 0
     caplog.clear()
@@ -305,7 +305,7 @@ def test_a_cpu_without_bfloat16_resumes_in_it_and_says_so(folder, once, monkeypa
     assert encode("whole", device="cpu") == 0
     assert encode("part", device="cpu") == 0
     interrupt(folder / "part")
-    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: False)
+    monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: False)
     caplog.clear()
     assert encode("part", "--resume", device="cpu") == 0
     assert (
@@ -350,7 +350,7 @@ def test_shards_of_a_cpu_have_one_precision(folder, once):
 
 def test_shards_of_cpus_with_and_without_bfloat16_are_rejected(folder, once, monkeypatch, capsys):
     assert encode("s0", "--shard-num", "2", "--shard-id", "0", device="cpu") == 0
-    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: False)
+    monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: False)
     assert encode("s1", "--shard-num", "2", "--shard-id", "1", device="cpu") == 0
     capsys.readouterr()
     assert run(["index", "--input", "s0", "--input", "s1", "--output", "index"]) == 1
@@ -360,7 +360,7 @@ def test_shards_of_cpus_with_and_without_bfloat16_are_rejected(folder, once, mon
 def test_queries_follow_the_index_without_a_certificate(folder, once, monkeypatch, caplog):
     assert encode("v", device="cpu") == 0
     assert search("v", device="cpu") == "bfloat16"
-    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: False)
+    monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: False)
     caplog.clear()
     assert search("v", device="cpu") == "float32"
     assert (
@@ -392,10 +392,10 @@ def test_attention_is_read_in_float32_on_a_cpu(folder, once):
 
 
 def test_int8_is_of_a_model_in_float32(cpu_with_bfloat16, monkeypatch, caplog):
-    monkeypatch.setattr("denserk.models.precision.has_amx", lambda: False)
+    monkeypatch.setattr("denserk.models.processor.has_amx", lambda: False)
     assert in_float32_for_int8(ComputeSettings()).dtype is DtypeChoice.FLOAT32
     assert caplog.messages == []
-    monkeypatch.setattr("denserk.models.precision.has_amx", lambda: True)
+    monkeypatch.setattr("denserk.models.processor.has_amx", lambda: True)
     in_bfloat16 = ComputeSettings(dtype=DtypeChoice.BFLOAT16)
     assert in_float32_for_int8(in_bfloat16) == in_bfloat16
     assert caplog.messages == [

@@ -1,5 +1,7 @@
+import errno
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -122,6 +124,52 @@ def test_a_folder_that_cannot_be_written_is_no_error(folder, caplog):
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
     assert compiled_cache.clear() == (0, 0)
     assert folder.read_text() == "a file in its place"
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EPERM])
+def test_an_entry_of_a_cache_that_is_only_read_is_found(monkeypatch, number):
+    def refuse(path):
+        raise OSError(number, os.strerror(number), str(path))
+
+    written = write()
+    monkeypatch.setattr(compiled_cache.os, "utime", refuse)
+    entry = compiled_cache.find(KEY)
+    assert entry is not None
+    assert entry.folder == written
+
+
+def test_an_entry_that_must_not_be_read_is_none(monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    write()
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert compiled_cache.find(KEY) is None
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch):
+    def has_no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("DENSERK_CACHE")
+    monkeypatch.setattr(Path, "home", has_no_home)
+    assert compiled_cache.find(KEY) is None
+    assert write() is None
+    assert list(compiled_cache.entries()) == []
+    assert compiled_cache.clear() == (0, 0)
+
+
+def test_a_full_disk_leaves_no_half_written_files(folder):
+    """Models are saved by way of a temporary folder, which stays where saving fails."""
+
+    def fill_disk(target: Path) -> None:
+        inner = target / f".{FILES[0]}.0123abcd.part"
+        inner.mkdir()
+        (inner / FILES[0]).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert compiled_cache.write(KEY, {"name": "model"}, fill_disk, lambda entry: True) is None
+    assert list(folder.iterdir()) == []
 
 
 def test_files_of_others_stay(folder, capsys):

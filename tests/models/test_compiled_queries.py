@@ -143,6 +143,28 @@ def test_a_damaged_entry_is_made_again(toy, model, folder):
     assert isinstance(query_encoder(name), CompiledQueries)
 
 
+@pytest.mark.parametrize("name", [compiled_cache.MODEL, compiled_cache.TOKENIZER])
+def test_an_entry_that_another_process_removes_meanwhile(toy, model, monkeypatch, name):
+    index_name = index_of(toy, model)
+    find_entry = compiled_cache.find
+
+    def find_and_remove(key):
+        entry = find_entry(key)
+        if entry is not None:
+            (entry.folder / name).unlink()
+        return entry
+
+    monkeypatch.setattr(compiled_cache, "find", find_and_remove)
+    assert isinstance(query_encoder(index_name), TextEncoder)
+
+
+def test_a_model_that_is_gone_is_not_kept(toy, model, folder):
+    encoder = TextEncoder(str(model), MEAN, {}, CPU)
+    shutil.rmtree(model)
+    compiled_queries.keep(encoder)
+    assert list(folder.iterdir()) == []
+
+
 def test_a_closed_home_changes_nothing(toy, model, folder, monkeypatch, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DENSERK_CACHE", str(tmp_path / "file" / "cache"))

@@ -16,7 +16,7 @@ from denserk.config.encoding import (
 from denserk.config.formats import QUERIES
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError
-from denserk.models import devices, precision
+from denserk.models import devices, precision, processor
 from denserk.models.backbone import STATIC
 from denserk.models.cross_encoder import PairScorer
 from denserk.models.generation import TextGenerator
@@ -60,7 +60,7 @@ def test_a_gpu_that_emulates_bfloat16_takes_float32(old_gpu, caplog):
 
 @pytest.mark.parametrize("has_bfloat16", [False, True])
 def test_what_is_not_certified_takes_float32_on_a_cpu(monkeypatch, caplog, has_bfloat16):
-    monkeypatch.setattr(devices, "has_bfloat16", lambda: has_bfloat16)
+    monkeypatch.setattr(processor, "has_bfloat16", lambda: has_bfloat16)
     assert devices.choose_precision(DtypeChoice.AUTO, CPU) is Dtype.FLOAT32
     assert caplog.messages == ["computing in float32 on the CPU"]
 
@@ -154,7 +154,7 @@ def test_a_cpu_with_bfloat16_encodes_in_it(tiny, cpu_with_bfloat16, caplog):
 
 
 def test_a_cpu_without_bfloat16_encodes_in_float32(tiny, cpu_with_bfloat16, monkeypatch, caplog):
-    monkeypatch.setattr(devices, "has_bfloat16", lambda: False)
+    monkeypatch.setattr(processor, "has_bfloat16", lambda: False)
     encoder = on_cpu(tiny())
     assert encoder.dtype is Dtype.FLOAT32
     assert "certificate" not in encoder.description()

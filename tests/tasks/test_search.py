@@ -194,7 +194,7 @@ def in_precision(toy, folder, capsys, *options):
 
 
 def test_queries_are_encoded_in_the_precision_of_the_index(toy, model, capsys, monkeypatch):
-    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: True)
+    monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: True)
     made = index_of(toy, vectors_of(toy, model, "vectors", dtype="bfloat16"))
     for folder in (made, toy / "vectors"):
         said, dtype = in_precision(toy, folder, capsys)

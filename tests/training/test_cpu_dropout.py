@@ -166,7 +166,7 @@ def calls(monkeypatch):
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
 def test_a_bfloat16_run_is_resumed_byte_by_byte(tiny, train, tmp_path, monkeypatch, calls, name):
-    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: True)
+    monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: True)
     options = {"dtype": Dtype.BFLOAT16}
     whole = tune(tmp_path / "whole", tiny(name), train, **options)
     assert all(count > 0 for count in calls.values())

@@ -146,7 +146,7 @@ def test_weights_stay_float32_in_bfloat16(tiny, train, tmp_path):
 
 
 def test_a_cpu_without_bfloat16_trains_in_float32(tiny, train, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("denserk.models.devices.has_bfloat16", lambda: False)
+    monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: False)
     for dtype in (Dtype.BFLOAT16, Dtype.FLOAT32):
         tune(tmp_path / dtype, tiny("bert"), train, **AGG, dtype=dtype, max_steps=1)
     one, other = (load_file(tmp_path / d / "model.safetensors") for d in ("bfloat16", "float32"))
