@@ -36,9 +36,9 @@ import polars as pl
 columns = {"column_1": "q", "column_3": "d", "column_5": "s"}
 parts = []
 for path in paths:
+    types = {f"column_{number}": pl.String for number in range(1, 7)} | {"column_5": pl.Float64}
     run = pl.read_csv(path, separator=" ", has_header=False, columns=list(columns),
-                      schema_overrides={"column_1": pl.String, "column_3": pl.String,
-                                        "column_5": pl.Float64}).rename(columns)
+                      schema_overrides=types).rename(columns)
     rank = pl.col("s").rank("ordinal", descending=True).over("q")
     parts.append(run.with_columns(r=1 / (60 + rank)).select("q", "d", "r"))
 fused = pl.concat(parts).group_by("q", "d", maintain_order=True).agg(pl.col("r").sum())
