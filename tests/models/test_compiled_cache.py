@@ -132,7 +132,7 @@ def test_an_entry_of_a_cache_that_is_only_read_is_found(monkeypatch, number):
         raise OSError(number, os.strerror(number), str(path))
 
     written = write()
-    monkeypatch.setattr(compiled_cache.os, "utime", refuse)
+    monkeypatch.setattr("denserk.models.compiled_cache.os.utime", refuse)
     entry = compiled_cache.find(KEY)
     assert entry is not None
     assert entry.folder == written
