@@ -33,12 +33,11 @@ POLARS = """
 import sys
 import polars as pl
 *paths, output = sys.argv[1:]
-columns = {"column_1": "q", "column_3": "d", "column_5": "s"}
+types = {"q": pl.String, "Q0": pl.String, "d": pl.String, "place": pl.Int64, "s": pl.Float64,
+         "tag": pl.String}
 parts = []
 for path in paths:
-    types = {f"column_{number}": pl.String for number in range(1, 7)} | {"column_5": pl.Float64}
-    run = pl.read_csv(path, separator=" ", has_header=False, columns=list(columns),
-                      schema_overrides=types).rename(columns)
+    run = pl.read_csv(path, separator=" ", has_header=False, schema=types)
     rank = pl.col("s").rank("ordinal", descending=True).over("q")
     parts.append(run.with_columns(r=1 / (60 + rank)).select("q", "d", "r"))
 fused = pl.concat(parts).group_by("q", "d", maintain_order=True).agg(pl.col("r").sum())
