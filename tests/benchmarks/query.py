@@ -72,9 +72,19 @@ def cold(goals: Goals, index: str, tools: Sequence[Tool], query: str, rounds: in
     """Goal S5."""
     search = [DENSERK, "search", "--index", index, "--query", WORDS, "--device", "cpu", "--quiet"]
     first = ["env", f"{GB}=0", *search]  # no compiled model
-    commands: dict[str, list[str]] = {"denserk, no compiled model": first, "denserk": search}
+    commands: dict[str, list[str]] = {
+        "denserk search, no compiled model": first,
+        "denserk search": search,
+    }
     for tool in tools:
-        commands[tool.name] = [tool.python, WORKER, tool.name, "float32", tool.model, query]
+        commands[f"{tool.name}, load and encode"] = [
+            tool.python,
+            WORKER,
+            tool.name,
+            "float32",
+            tool.model,
+            query,
+        ]
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(rounds):
         for name, command in commands.items():
@@ -84,7 +94,7 @@ def cold(goals: Goals, index: str, tools: Sequence[Tool], query: str, rounds: in
             f"cold, {name}: {median(values):.2f} s of CPU ({min(values):.2f} to {max(values):.2f})"
         )
     goals.at_most(
-        "S5", "search --query in a cold process, s of CPU", median(seconds["denserk"]), 1.5
+        "S5", "search --query in a cold process, s of CPU", median(seconds["denserk search"]), 1.5
     )
 
 
