@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -58,7 +59,9 @@ def write_runs(folder: Path, queries: int) -> list[str]:
             for query in range(1_000_000, 1_000_000 + queries):
                 pool = Random(query).sample(range(PASSAGES), POOL)
                 docids = draw.sample(pool, HITS)
-                scores = sorted((round(10 + 30 * draw.random(), 6) for _ in docids), reverse=True)
+                # no two are equal: the tools order ties differently
+                steps = (draw.uniform(0.01, 0.05) for _ in docids)
+                scores = [round(60 - total, 6) for total in accumulate(steps)]
                 ranked = zip(docids, range(1, HITS + 1), scores, strict=True)
                 run.writelines(f"{query} Q0 {d} {rank} {score} run\n" for d, rank, score in ranked)
         paths.append(str(path))
