@@ -1,9 +1,9 @@
 """Ten million vectors: the commands of docs/howto/ten-million.md, measured.
 
-    python -m tests.benchmarks.ten_million WORK --passages PASSAGES --tuning TOPICS --topics TOPICS
+    python -m tests.benchmarks.ten_million WORK --encoded VECTORS --tuning TOPICS --topics TOPICS
 
-Real collections of ten million passages take days to encode here, so the vectors are mixtures: each
-lies between two of the encoded passages, at a place that is drawn, with noise on every dimension.
+Ten million passages take days to encode on a CPU, so the vectors are mixtures: each lies between
+two of VECTORS, encoded passages, at a place that is drawn, with noise on every dimension.
 Queries are encoded questions, those of --tuning for `--target-recall`, those of --topics for the
 recall that is reported. What is in WORK already is not made again.
 """
