@@ -39,7 +39,7 @@ QUERIES = 64  # queries of a measurement: in batches, or more in one batch
 
 
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return (N, D) vectors of length 1."""
+    """Return (N, D) vectors, L2-normalised."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.ascontiguousarray(vectors / lengths, np.float32)
 

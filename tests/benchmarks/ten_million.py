@@ -30,7 +30,7 @@ BATCH = 256  # queries of an exact search
 
 
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return vectors of length 1."""
+    """Return L2-normalised vectors."""
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -41,7 +41,7 @@ def stored_vectors(folder: Path) -> NDArray[np.float32]:
 
 
 def mixtures(encoded: NDArray[np.float32], count: int) -> Iterator[NDArray[np.float32]]:
-    """Yield blocks of vectors of length 1 that lie between two encoded ones, with noise."""
+    """Yield blocks of L2-normalised vectors that lie between two encoded ones, with noise."""
     draw = np.random.default_rng(0)
     for first in range(0, count, BLOCK):
         size = min(BLOCK, count - first)
