@@ -24,7 +24,7 @@ from typing import Any
 
 import orjson
 
-from denserk.errors import DenserkError, UsageError
+from denserk.errors import DenserkError, Interrupted, UsageError
 from denserk.io.data_sets import cache_folder
 from denserk.io.durability import flush_names, flush_tree
 from denserk.io.files import is_temporary, temporary_beside
@@ -148,6 +148,7 @@ def write(
         flush_tree(temporary)
         _take_place(temporary, target)
     except (OSError, RuntimeError, ValueError, DenserkError) as error:
+        Interrupted.raise_received()
         # what could not be kept is no failure of the work that it would have served
         logger.debug(f"no compiled model is kept: {temporary.parent}: {error}")
         return None

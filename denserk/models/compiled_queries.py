@@ -33,7 +33,7 @@ from denserk.config.options import as_json, fields_of, from_json
 from denserk.config.retrieval import Metric
 from denserk.data.planning import ENOUGH, by_length, padded
 from denserk.data.tokenization import TextTokenizer
-from denserk.errors import DenserkError
+from denserk.errors import DenserkError, Interrupted
 from denserk.extras import installed
 from denserk.io.model_files import find_model, fingerprint_of
 from denserk.io.versions import Version
@@ -215,6 +215,7 @@ def find(
     try:
         return CompiledQueries(name, entry, settings, compute)
     except (OSError, RuntimeError, ValueError) as error:
+        Interrupted.raise_received()
         logger.debug(f"compiled model {entry.folder} is not used: {error}")
         return None
 

@@ -121,7 +121,7 @@ def _carry(sums: NDArray[Any], tokens: int, power: int) -> None:
 
 
 def l2_normalised(vectors: Array) -> Array:
-    """Return (B, D) vectors of length 1; zero stays zero."""
+    """Return (B, D) vectors, L2-normalised; zero stays zero."""
     lengths = np.maximum(_norms(vectors), np.float32(LEAST_NORM))
     normalised: Array = np.divide(vectors, lengths[:, None])
     return normalised

@@ -15,11 +15,10 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from statistics import median
 from typing import NamedTuple
 
 from denserk.index.bm25 import anserini_jar
-from tests.benchmarks.timing import DENSERK, Child, Goals, watch
+from tests.benchmarks.timing import DENSERK, Goals, median_children, watch
 
 MEASURES = ("nDCG@10", "RR@10", "R@1000")
 TREC_NAMES = {"nDCG@10": "ndcg_cut_10", "R@1000": "recall_1000"}  # RR has no cutoff there
@@ -116,20 +115,17 @@ def main() -> None:
             "trec_eval": trec_eval(folder, files),
         }
         check_values(commands)
-        children: dict[str, list[Child]] = {name: [] for name in commands}
-        for _ in range(options.rounds):
-            for name, command in commands.items():
-                children[name].append(watch(command))
+        children = median_children(commands, options.rounds)
         peak_of_few = watch(denserk_eval(few)).peak_mib
-    seconds = {name: median(child.cpu_seconds for child in of) for name, of in children.items()}
-    peaks = {name: median(child.peak_mib for child in of) for name, of in children.items()}
-    for name in commands:
-        print(f"{name}: {seconds[name]:.2f} s, {peaks[name]:.0f} MiB")
+    for name, child in children.items():
+        print(f"{name}: {child.cpu_seconds:.2f} s, {child.peak_mib:.0f} MiB")
+    denserk_child = children["denserk"]
     what = f"eval of {options.queries * HITS:,} lines"
     for name, bound in (("pytrec_eval script", 1.5), ("ir_measures", 6), ("trec_eval", 1.5)):
-        goals.at_least("S8", f"{what}, x {name}", seconds[name] / seconds["denserk"], bound)
-    goals.at_most("S8", f"{what}, peak in MiB", peaks["denserk"], 250)
-    goals.at_most("S8", "peak, x that of a fifth", peaks["denserk"] / peak_of_few, 1.15)
+        ratio = children[name].cpu_seconds / denserk_child.cpu_seconds
+        goals.at_least("S8", f"{what}, x {name}", ratio, bound)
+    goals.at_most("S8", f"{what}, peak in MiB", denserk_child.peak_mib, 250)
+    goals.at_most("S8", "peak, x that of a fifth", denserk_child.peak_mib / peak_of_few, 1.15)
     goals.finish()
 
 

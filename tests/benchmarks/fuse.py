@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from statistics import median
 
-from tests.benchmarks.timing import DENSERK, Child, Goals, watch
+from tests.benchmarks.timing import DENSERK, Goals, median_children
 from tests.support.peers import peer_environment
 
 RUNS, HITS, POOL, PASSAGES = 4, 1000, 3300, 8_841_823
@@ -110,21 +109,18 @@ def main() -> None:
         if options.peers:
             for peer, script in (("ranx", RANX), ("polars", POLARS)):
                 commands[peer] = [options.peers, "-c", script, *paths, str(outputs[peer])]
-        children: dict[str, list[Child]] = {peer: [] for peer in commands}
-        for _ in range(options.rounds):
-            for peer, command in commands.items():
-                children[peer].append(watch(command))
+        children = median_children(commands, options.rounds)
         for peer in commands:
             check_scores(outputs["denserk"], outputs[peer])
-    seconds = {peer: median(child.cpu_seconds for child in of) for peer, of in children.items()}
-    peaks = {peer: median(child.peak_mib for child in of) for peer, of in children.items()}
-    for peer in commands:
-        print(f"{peer}: {seconds[peer]:.2f} s, {peaks[peer]:.0f} MiB")
+    for peer, child in children.items():
+        print(f"{peer}: {child.cpu_seconds:.2f} s, {child.peak_mib:.0f} MiB")
+    denserk_child = children["denserk"]
     what = f"fusion of {RUNS} x {options.queries * HITS:,} lines"
     for peer, bound in (("Pyserini", 5), ("ranx", 20), ("polars", 1)):
         if peer in commands:
-            goals.at_least("S9", f"{what}, x {peer}", seconds[peer] / seconds["denserk"], bound)
-    goals.at_most("S9", f"{what}, peak in MiB", peaks["denserk"], 400)
+            ratio = children[peer].cpu_seconds / denserk_child.cpu_seconds
+            goals.at_least("S9", f"{what}, x {peer}", ratio, bound)
+    goals.at_most("S9", f"{what}, peak in MiB", denserk_child.peak_mib, 400)
     goals.finish()
 
 

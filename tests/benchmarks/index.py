@@ -28,7 +28,7 @@ import numpy as np
 from denserk.io.blocks import Block
 from denserk.io.manifest import Kind, Manifest
 from denserk.io.vectors import VectorFolderWriter
-from tests.benchmarks.timing import DENSERK, Child, Goals, cpu_seconds, watch
+from tests.benchmarks.timing import DENSERK, Child, Goals, cpu_seconds, median_children, watch
 from tests.support.peers import run_pyserini
 
 D, BLOCK, COUNT, LARGE = 768, 16_384, 100_000, 600_000
@@ -184,7 +184,7 @@ def bm25(goals: Goals, folder: Path, given: argparse.Namespace) -> None:
         for name, (python, script) in peers.items():
             paths = [str(corpus), str(folder / name), str(queries), str(folder / "peers_run")]
             commands[name] = [python, "-c", script, job, *paths, str(DEPTH)]
-        measured[title] = _median_children(commands, given.rounds)
+        measured[title] = median_children(commands, given.rounds)
         for name, child in measured[title].items():
             print(f"{title}: {name} {child.cpu_seconds:.2f} s, {child.peak_mib:,.0f} MiB")
     index, many, one = measured.values()
@@ -208,18 +208,6 @@ def _denserk_command(job: str, folder: Path, corpus: Path, topics: Path) -> list
         options = ["--index", index, "--topics", str(topics), "--output", run]
         options += ["--hits", str(DEPTH), "--threads", "1"]
     return [DENSERK, job, *options, "--overwrite", "--quiet"]
-
-
-def _median_children(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, Child]:
-    """Run each command once a round; return the run of median CPU time."""
-    children: dict[str, list[Child]] = {name: [] for name in commands}
-    for _ in range(rounds):
-        for name, command in commands.items():
-            children[name].append(watch(command))
-    return {
-        name: sorted(runs, key=lambda child: child.cpu_seconds)[len(runs) // 2]
-        for name, runs in children.items()
-    }
 
 
 def main() -> None:

@@ -51,6 +51,19 @@ def watch(command: Sequence[str], *, count: int = 1) -> Child:
     return Child(time.perf_counter() - start, cpu, peak)
 
 
+def median_children(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, Child]:
+    """Run each command once a round; return the run of median CPU time, by name."""
+    children: dict[str, list[Child]] = {name: [] for name in commands}
+    for _ in range(rounds):
+        for name, command in commands.items():
+            children[name].append(watch(command))
+    medians = {}
+    for name, runs in children.items():
+        by_time = sorted(runs, key=lambda child: child.cpu_seconds)
+        medians[name] = by_time[len(runs) // 2]
+    return medians
+
+
 def cpu_seconds(work: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> float:
     """CPU seconds of this process for a piece of work."""
     start = clock()

@@ -1,12 +1,13 @@
 import errno
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from denserk.commands.app import run
-from denserk.errors import UsageError
+from denserk.errors import Interrupted, UsageError
 from denserk.models import compiled_cache
 from denserk.models.compiled_cache import ENTRY, FILES, Entry
 
@@ -193,3 +194,14 @@ def test_doctor_shows_entries(folder, capsys):
     assert f"{folder} (2 models, 0.00 of 1 GB)" in section
     assert "model-a1, used 20" in section
     assert "damaged, used 20" in section
+
+
+def test_a_signal_that_looks_like_an_error_is_not_lost(monkeypatch):
+    def interrupted(folder):
+        Interrupted.received = Interrupted(signal.SIGTERM)
+        raise RuntimeError("a library's own error")
+
+    monkeypatch.setattr(Interrupted, "received", None)
+    with pytest.raises(Interrupted):
+        compiled_cache.write(KEY, {"name": "model"}, interrupted, lambda entry: True)
+    assert list(compiled_cache.entries()) == []
