@@ -46,7 +46,9 @@ SECTIONS = {
 }
 # Key of a context's `meta`: no option stands in front of the command.
 STARTS_WITH_COMMAND = "denserk.starts_with_command"
-COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
+COMMANDS: dict[str, str] = {}  # help line by name
+for _section in SECTIONS.values():
+    COMMANDS |= _section
 
 
 class _Commands(TyperGroup):
@@ -72,13 +74,17 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command, or a placeholder with its help line if it is not imported."""
-        line = COMMANDS.get(cmd_name)
-        return self.commands.get(cmd_name) or (line and TyperCommand(cmd_name, help=line))
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        if cmd_name in COMMANDS:
+            return TyperCommand(cmd_name, help=COMMANDS[cmd_name])
+        return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is named; for another word, raise an error with the nearest."""
         name = args[0].replace("_", "-")
-        if name not in COMMANDS and name[:1] != "-" and not ctx.resilient_parsing:
+        is_option = name.startswith("-")
+        if name not in COMMANDS and not is_option and not ctx.resilient_parsing:
             from denserk.config.values import unknown_name  # not needed by the help
 
             raise unknown_name("command", name, COMMANDS, "denserk --help lists all")
@@ -106,8 +112,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"denserk {__version__}")
         raise typer.Exit
 
@@ -135,39 +141,68 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; errors are reported in one line."""
     words = _with_help_option(sys.argv[1:] if arguments is None else arguments)
     configure(ConsoleSettings(log_json="--log-json" in words))  # for errors of the command line
-    try:
-        " ".join(words).encode()
-    except UnicodeEncodeError:
-        why = f"an argument is not valid {sys.getfilesystemencoding()}"
-        return _report(UsageError(why, "use a UTF-8 locale and names: export LC_ALL=C.UTF-8"))
-    typed_words = words
-    if "_DENSERK_COMPLETE" in os.environ:  # bash gives the line in the first, others in the second
-        line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-        typed_words = line.split()[1:]
-    if command := next((word.replace("_", "-") for word in typed_words if word[:1] != "-"), None):
-        register(command)
+    if not _are_encodable(words):
+        message = f"an argument is not valid {sys.getfilesystemencoding()}"
+        hint = "use a UTF-8 locale and names: export LC_ALL=C.UTF-8"
+        return _report(UsageError(message, hint))
+    command = _first_argument(_words_to_complete() or words)
+    if command:
+        register(command.replace("_", "-"))
+    return _run_app(words)
+
+
+def _run_app(words: list[str]) -> int:
+    """Run a command line whose command is imported; return its exit status."""
     try:
         status = app(args=words, prog_name="denserk", standalone_mode=False)
         sys.stdout.flush()
-        return status if isinstance(status, int) else 0
-    except typer.TyperException as raised:
-        error: Any = raised  # what its class has depends on typer's version
-        if not error.format_message().strip() or type(error).__name__ == "NoArgsIsHelpError":
-            error.show()
-            return int(error.exit_code)
-        context = getattr(error, "ctx", None)
-        hint = f"see {context.command_path} --help" if context else None
-        # the library that typer checks values with begins some of its messages so
-        return _report(UsageError(error.format_message().replace("Value error, ", ""), hint))
-    except (KeyboardInterrupt, typer.Abort, Interrupted) as stop:
-        return _interrupted(stop if isinstance(stop, Interrupted) else Interrupted(signal.SIGINT))
-    except (BrokenPipeError, SystemExit) as end:  # typer ends the process when it meets one
-        if not isinstance(end.__context__ if isinstance(end, SystemExit) else end, BrokenPipeError):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
-        return 141
+    except typer.TyperException as error:
+        return _report_usage(error)
+    except Interrupted as interruption:
+        return _report_interruption(interruption)
+    except (KeyboardInterrupt, typer.Abort):
+        return _report_interruption(Interrupted(signal.SIGINT))
+    except BrokenPipeError:
+        return _end_after_closed_pipe()
+    except SystemExit as exit_of_typer:
+        if isinstance(exit_of_typer.__context__, BrokenPipeError):
+            return _end_after_closed_pipe()
+        raise
+    except DenserkError as error:
+        return _report(error)
     except Exception as error:  # noqa: BLE001  (reported in one line)
-        return _report(error if isinstance(error, DenserkError) else _unexpected(error))
+        return _report(_unexpected(error))
+    return status if isinstance(status, int) else 0
+
+
+def _are_encodable(words: Sequence[str]) -> bool:
+    """Return whether arguments are text: bytes that are none arrive as surrogates."""
+    try:
+        " ".join(words).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _words_to_complete() -> list[str]:
+    """Return the words behind `denserk` of the line that a shell completes; none if it does not."""
+    if "_DENSERK_COMPLETE" not in os.environ:
+        return []
+    line_in_bash = os.environ.get("COMP_WORDS")
+    line_in_other_shells = os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    return (line_in_bash or line_in_other_shells).split()[1:]
+
+
+def _first_argument(words: Sequence[str]) -> str | None:
+    """Return the first word that is no option.
+
+    >>> _first_argument(["--quiet", "search", "--index", "bm25/"])
+    'search'
+    """
+    for word in words:
+        if not word.startswith("-"):
+            return word
+    return None
 
 
 def _with_help_option(words: Sequence[str]) -> list[str]:
@@ -176,37 +211,70 @@ def _with_help_option(words: Sequence[str]) -> list[str]:
     >>> _with_help_option(["help", "search"]), _with_help_option(["search", "-h"])
     (['search', '--help'], ['search', '-h'])
     """
-    return [*words[1:], "--help"] if words and words[0] == "help" else [*words]
+    if words and words[0] == "help":
+        return [*words[1:], "--help"]
+    return list(words)
+
+
+def _report_usage(error: Any) -> int:
+    """Report an error of typer; what its class has depends on typer's version."""
+    message = error.format_message()
+    if not message.strip() or type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return int(error.exit_code)
+    context = getattr(error, "ctx", None)
+    hint = f"see {context.command_path} --help" if context else None
+    # the library that typer checks values with begins some of its messages so
+    return _report(UsageError(message.replace("Value error, ", ""), hint))
 
 
 def _unexpected(error: Exception) -> DenserkError:
+    """Return an error of denserk for one of Python, of a library or of the system."""
     if isinstance(error, MemoryError):
         return DenserkError("out of memory", "try smaller batches (--batch-tokens) or blocks")
-    if reason := lack_of_memory(error):
+    missing_memory = lack_of_memory(error)
+    if missing_memory:
         return DenserkError(
-            f"out of memory ({reason})",
+            f"out of memory ({missing_memory})",
             "use less at a time (--batch-tokens, --batch-size), or the CPU (--device cpu)",
         )
     if isinstance(error, OSError):
-        full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-        raised = OutputError if full else DenserkError
-        return raised(f"{error.filename or 'the system'}: {error.strerror or error}")
-    said = f"internal error: {type(error).__name__}: {error}"
-    return DenserkError(said, "please report it with the output of --traceback")
+        message = f"{error.filename or 'the system'}: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):  # the disk is full
+            return OutputError(message)
+        return DenserkError(message)
+    return DenserkError(
+        f"internal error: {type(error).__name__}: {error}",
+        "please report it with the output of --traceback",
+    )
 
 
-def _interrupted(stop: Interrupted) -> int:
-    name = "Ctrl-C" if stop.signum == signal.SIGINT else signal.Signals(stop.signum).name
-    kept, hint = "no output was written", None
-    if stop.kept:
-        kept = f"finished work is kept in {stop.kept}"
-        hint = "run the command again with --resume and without --overwrite to continue"
-    show_error(DenserkError(f"interrupted by {name}: {kept}", hint))
-    return 128 + stop.signum
+def _report_interruption(interruption: Interrupted) -> int:
+    """Report a signal that ended the command, and return the status that shells expect then."""
+    signal_name = signal.Signals(interruption.signum).name
+    if interruption.signum == signal.SIGINT:
+        signal_name = "Ctrl-C"
+    if interruption.kept:
+        error = DenserkError(
+            f"interrupted by {signal_name}: finished work is kept in {interruption.kept}",
+            "run the command again with --resume and without --overwrite to continue",
+        )
+    else:
+        error = DenserkError(f"interrupted by {signal_name}: no output was written")
+    show_error(error)
+    return 128 + interruption.signum
+
+
+def _end_after_closed_pipe() -> int:
+    """Return the status of a program whose reader went away, as `head` does, without a message."""
+    # what is still buffered would fail once more when Python ends
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def _report(error: DenserkError) -> int:
+    """Print an error and return its exit status."""
     if Interrupted.received is not None:  # a library turned the signal into an error
-        return _interrupted(Interrupted.received)
+        return _report_interruption(Interrupted.received)
     show_error(error)
     return error.exit_status

@@ -54,12 +54,13 @@ def evaluate(
 
     settings: EvalSettings = inputs
     files = files or []
-    runs = [*files, *inputs.run]
-    qrels = inputs.qrels
     if inputs.corpus is None and inputs.report is None:
         reject_given(corpus, why="only for --corpus or --report")
-    if inputs.answers is None:
-        runs, qrels = sort_inputs(files, inputs.run, qrels)
+    if inputs.answers is not None:
+        runs = [*files, *inputs.run]
+        qrels = inputs.qrels
+    else:
+        runs, qrels = sort_inputs(files, inputs.run, inputs.qrels)
         if not settings.measures and format_of(settings) is config.OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=config.TREC_EVAL_MEASURES)
     if inputs.explain is not None:
@@ -159,19 +160,16 @@ def benchmark(
         runs.append(paths.output)
     if not runs:
         raise UsageError("no runs given", "add --runs run.trec, or --model MODEL --output DIR")
-    if any(benchmark.answers for benchmark in requested):
-        why = f"for benchmarks with qrels; {' and '.join(names)} has answers"
-        reject_given(settings, among="report_ids", why=why)
-    else:
-        why = f"for benchmarks with answers; {' and '.join(names)} has qrels"
-        reject_given(settings, among=" ".join(fields_of(config.AnswerSettings)), why=why)
     has_folders = paths.output is not None or any(Path(run).is_dir() for run in runs)
     is_one_benchmark = len(requested) == 1 and not has_folders
+    _reject_options_of_other_judgments(requested, names, settings)
     if not is_one_benchmark:
-        options_of_one = (
-            "baseline plot min per_query topics report_ids write_dpr_json write_pyserini_json"
+        reject_given(
+            settings,
+            among="baseline plot min per_query topics report_ids write_dpr_json "
+            "write_pyserini_json",
+            why="only for run files of one benchmark",
         )
-        reject_given(settings, among=options_of_one, why="only for run files of one benchmark")
     from denserk.tasks.evaluation_outputs import check_page
 
     check_page(settings, runs)
@@ -195,15 +193,34 @@ def benchmark(
         logger.info(f"{page}: report")
 
 
+def _reject_options_of_other_judgments(
+    requested: Sequence[benchmarks.Benchmark], names: Sequence[str], settings: EvalSettings
+) -> None:
+    """Raise a UsageError for an option of qrels if a benchmark has answers, and vice versa."""
+    requested_names = " and ".join(names)
+    if any(benchmark.answers for benchmark in requested):
+        reject_given(
+            settings,
+            among="report_ids",
+            why=f"for benchmarks with qrels; {requested_names} has answers",
+        )
+    else:
+        reject_given(
+            settings,
+            among=" ".join(fields_of(config.AnswerSettings)),
+            why=f"for benchmarks with answers; {requested_names} has qrels",
+        )
+
+
 def _reject_model_options(
     make: benchmarks.MakeSettings, options: ModelOptions, corpus: CorpusSettings
 ) -> None:
     """Raise a UsageError for an option that has an effect only with --model."""
-    why = "only with --model"
     hint = "add --model and --output"
-    reject_given(replace(make, overwrite=False), corpus, options.compute, why=why, hint=hint)
+    option_groups = (replace(make, overwrite=False), corpus, options.compute)
+    reject_given(*option_groups, why="only with --model", hint=hint)
     for name in (*options.representation, *options.text):
-        raise UsageError(f"{name.replace('_', '-')}: {why}", hint)
+        raise UsageError(f"{name.replace('_', '-')}: only with --model", hint)
 
 
 def _evaluate_one(
@@ -249,8 +266,11 @@ def _finish(
 
 def format_of(settings: config.ReportSettings) -> config.OutputFormat:
     """Return the output format; by default a table on a terminal and TSV elsewhere."""
-    default = config.OutputFormat.TABLE if sys.stdout.isatty() else config.OutputFormat.TSV
-    return settings.format or default
+    if settings.format is not None:
+        return settings.format
+    if sys.stdout.isatty():
+        return config.OutputFormat.TABLE
+    return config.OutputFormat.TSV
 
 
 def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportSettings) -> None:
@@ -263,11 +283,15 @@ def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportS
     else:
         text = render(result, settings, output_format)
         if sys.stdout.isatty():
-            text = "".join(_printable_but_breaks(character) for character in text)
+            text = _printable_page(text)
         sys.stdout.write(text)
     sys.stdout.flush()
 
 
-def _printable_but_breaks(character: str) -> str:
-    """Return a character, escaped if it is a control character other than line end and tab."""
-    return character if character in "\n\t" else printable(character)
+def _printable_page(text: str) -> str:
+    """Return a text whose control characters are escaped, but for line ends and tabs."""
+    characters = []
+    for character in text:
+        is_layout = character in "\n\t"
+        characters.append(character if is_layout else printable(character))
+    return "".join(characters)

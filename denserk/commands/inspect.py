@@ -56,9 +56,11 @@ analyze = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(analyze, name="analyze", help="Analyze trained models.")
 
 
-def _add_models(settings: Several, more: list[str] | None) -> Several:
+def _add_models(settings: Several, positional_models: list[str] | None) -> Several:
     """Add the positional models to --model."""
-    return replace(settings, model=(*settings.model, *(more or ())))
+    if not positional_models:
+        return settings
+    return replace(settings, model=(*settings.model, *positional_models))
 
 
 def _print(output: str | None, table: Sequence[Sequence[str]]) -> None:
@@ -297,11 +299,9 @@ def _is_met(requirement: "Requirement", package_version: str | None) -> bool:
 def _machine(fixes: list[str]) -> Facts:
     """Yield CPU, threads and GPUs; add to `fixes` what torch needs."""
     cpu = _cpu_info()
-    flags = (cpu.get("flags") or cpu.get("Features", "")).split()  # of x86, or of ARM
-    features = [name for name in FEATURES.split() if name in flags]
-    cores = len(os.sched_getaffinity(0))
     yield "CPU", cpu.get("model name", platform.machine())
-    yield "features", " ".join(features) or "none known"
+    yield "features", _cpu_features(cpu)
+    cores = len(os.sched_getaffinity(0))
     yield "cores", f"{cores} usable of {os.cpu_count()}"
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
         yield name, os.environ.get(name, "not set")
@@ -315,19 +315,33 @@ def _machine(fixes: list[str]) -> Facts:
     if threads > cores:
         fixes.append(f"export OMP_NUM_THREADS={cores} (torch uses {threads} threads)")
     yield "threads of torch", str(threads)
-    seen = torch.cuda.device_count()
-    with warnings.catch_warnings(record=True) as reasons:  # of a driver that is too old
-        warnings.simplefilter("always")
-        gpu_count = seen if torch.cuda.is_available() else 0
+    gpu_count, problem = _count_gpus()
     for number in range(gpu_count):
         gpu = torch.cuda.get_device_properties(number)
         yield f"cuda:{number}", f"{gpu.name}, {gpu.total_memory >> 30} GiB"
     if not gpu_count:
         yield "GPU", f"none that torch can use (built for CUDA {torch.version.cuda or 'none'})"
-    if seen > gpu_count:
-        reason = str(reasons[0].message).partition(". ")[0] if reasons else "CUDA does not start"
-        fixes.append(f"update the GPU's driver, or install a torch that is built for it ({reason})")
+    if problem:
+        fixes.append(
+            f"update the GPU's driver, or install a torch that is built for it ({problem})"
+        )
     yield "encode", _encoding_defaults(torch.device("cuda" if gpu_count else "cpu"))
+
+
+def _count_gpus() -> tuple[int, str]:
+    """Return how many GPUs torch can use, and why it cannot use those that are installed."""
+    import torch
+
+    installed_gpus = torch.cuda.device_count()
+    with warnings.catch_warnings(record=True) as driver_warnings:  # of a driver that is too old
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            return installed_gpus, ""
+    if installed_gpus and driver_warnings:
+        return 0, str(driver_warnings[0].message).partition(". ")[0]
+    if installed_gpus:
+        return 0, "CUDA does not start"
+    return 0, ""
 
 
 def _encoding_defaults(device: "torch.device") -> str:
@@ -344,6 +358,13 @@ def _encoding_defaults(device: "torch.device") -> str:
     else:
         precision = dtype.value
     return f"{precision} on {device}, batches of {batch_tokens:,} tokens, {threads}"
+
+
+def _cpu_features(cpu: dict[str, str]) -> str:
+    """Return the CPU's flags that matter for the speed of models."""
+    flags = cpu.get("flags") or cpu.get("Features", "")  # of x86, or of ARM
+    known_flags = [name for name in FEATURES.split() if name in flags.split()]
+    return " ".join(known_flags) or "none known"
 
 
 def _cpu_info() -> dict[str, str]:
@@ -368,7 +389,7 @@ def _storage(fixes: list[str]) -> Facts:
     free = "unknown" if available is None else f"{available / 2**30:.1f} GiB available"
     yield "memory", f"{free} of {total / 2**30:.1f} GiB"
     for name, folder in _written_folders().items():
-        disk = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        disk = _existing_folder(folder)
         notes = [f"{shutil.disk_usage(disk).free / 2**30:.1f} GiB free"]
         if not os.access(disk, os.W_OK):
             fixes.append(f"choose another folder for {name}: {disk} cannot be written")
@@ -379,6 +400,13 @@ def _storage(fixes: list[str]) -> Facts:
     for short_name, model in PUBLISHED.items():
         if model in PACKAGED:
             yield short_name, _source_of_packaged(model, PACKAGED[model])
+
+
+def _existing_folder(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    while not folder.exists():
+        folder = folder.absolute().parent
+    return folder
 
 
 def _source_of_packaged(model: str, packaged: PackagedModel) -> str:
