@@ -14,17 +14,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _on_signals(handler: Any) -> None:
-    for each in SIGNALS:
-        if signal.getsignal(each) != signal.SIG_IGN:  # under nohup
-            signal.signal(each, handler)
+    for signum in SIGNALS:
+        if signal.getsignal(signum) != signal.SIG_IGN:  # under nohup
+            signal.signal(signum, handler)
 
 
 def _catch_signals() -> None:
     """Turn signals into `Interrupted`, so that temporary files go; a second one ends at once."""
-    started = os.getpid()
+    main_process = os.getpid()
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        if os.getpid() != started:  # a worker process: its parent cleans up
+        if os.getpid() != main_process:  # a worker process: its parent cleans up
             os._exit(128 + signum)
         _on_signals(signal.SIG_DFL)
         Interrupted.received = Interrupted(signum)
@@ -45,8 +45,8 @@ def main() -> None:
 
         status = run()
         _on_signals(signal.SIG_DFL)  # nothing is left to clean up
-    except Interrupted as stop:  # before or after the command itself
-        status = 128 + stop.signum
+    except Interrupted as interruption:  # before or after the command itself
+        status = 128 + interruption.signum
     raise SystemExit(status)
 
 

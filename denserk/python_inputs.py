@@ -86,10 +86,18 @@ def read_texts(value: Any, kind: TextKind) -> list[Text]:
             name = f"item {position}" if key is None else repr(key)
             raise kind.error(f"{_described(item)} as {name}")
         if key is None:
-            key = next((fields[name] for name in kind.id_columns if name in fields), None)
+            key = _first_field(fields, kind.id_columns)
         id = None if key is None else _id(key, kind.name, kind.record)
         texts.append(Text(id, fields))
     return texts
+
+
+def _first_field(fields: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the first of the named fields that a record has; None if it has none of them."""
+    for name in names:
+        if name in fields:
+            return fields[name]
+    return None
 
 
 def _items(value: Any, kind: TextKind) -> Iterable[tuple[Any, Any]]:
@@ -107,16 +115,27 @@ def _items(value: Any, kind: TextKind) -> Iterable[tuple[Any, Any]]:
         return [(None, record) for record in _rows(value)]
     if _is_series(value):
         return zip(value.index.tolist(), value.tolist(), strict=True)
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "UTO" or value.ndim > 1:
-            raise kind.error(_described(value))
+    if isinstance(value, np.ndarray) and _has_texts(value):
         return [(None, item) for item in np.atleast_1d(value).tolist()]
-    is_path = hasattr(value, "__fspath__")
-    is_bytes = isinstance(value, bytes | bytearray | memoryview)
-    has_no_order = isinstance(value, set | frozenset)
-    if is_path or is_bytes or has_no_order or is_vectors(value) or not isinstance(value, Iterable):
+    if not _is_sequence_of_items(value):
         raise kind.error(_described(value))
     return [(None, item) for item in value]
+
+
+def _has_texts(array: NDArray[Any]) -> bool:
+    """Return whether an array is one text or a list of them."""
+    return array.dtype.kind in "UTO" and array.ndim <= 1
+
+
+def _is_sequence_of_items(value: Any) -> bool:
+    """Return whether an object yields texts or records in an order that is the user's."""
+    if isinstance(value, np.ndarray) or is_vectors(value):
+        return False
+    if isinstance(value, bytes | bytearray | memoryview | set | frozenset):
+        return False
+    if hasattr(value, "__fspath__"):  # a path: its parts are no texts
+        return False
+    return isinstance(value, Iterable)
 
 
 def _is_record(value: Mapping[Any, Any], kind: TextKind) -> bool:
@@ -131,8 +150,8 @@ def _is_record(value: Mapping[Any, Any], kind: TextKind) -> bool:
         return False
     if not {*kind.id_columns, "title"}.isdisjoint(value):
         return True
-    further = {name: field for name, field in value.items() if name not in kind.text_columns}
-    if not further or not all(_may_be_text(field, kind) for field in further.values()):
+    extra_fields = [field for name, field in value.items() if name not in kind.text_columns]
+    if not extra_fields or not all(_may_be_text(field, kind) for field in extra_fields):
         return True
     names = _shown(", ".join(map(str, value)))
     raise UsageError(
@@ -203,117 +222,119 @@ def _with_ids(texts: Sequence[Text], kind: TextKind) -> list[Text]:
     return numbered
 
 
-def _reject_repeated_ids(ids: Iterable[str], what: str) -> None:
-    """Raise a UsageError for an id that occurs twice; `what` names the argument."""
-    seen = set()
+def _reject_repeated_ids(ids: Iterable[str], argument: str) -> None:
+    """Raise a UsageError for an id that occurs twice; `argument` is the name in the message."""
+    distinct_ids = set()
     for id in ids:
-        if id in seen:
-            raise UsageError(f"{what}: the id {id} occurs twice", "give each id once")
-        seen.add(id)
+        if id in distinct_ids:
+            raise UsageError(f"{argument}: the id {id} occurs twice", "give each id once")
+        distinct_ids.add(id)
 
 
 def _text(text: Text, kind: TextKind) -> str:
     """Return the text of a record; a number is written out, a missing value is an error."""
-    name = next((name for name in kind.text_columns if name in text.fields), None)
-    if name is None:
+    columns = [name for name in kind.text_columns if name in text.fields]
+    if not columns:
         raise kind.error(f"a dict with the keys {_shown(', '.join(text.fields))}")
+    name = columns[0]
     value = text.fields[name]
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        found = f"{_described(value)} as {name}"
-        if text.id is not None:
-            found += f" of {text.id}"
-        raise kind.error(found)
+        record = "" if text.id is None else f" of {text.id}"
+        raise kind.error(f"{_described(value)} as {name}{record}")
     return value
 
 
 def _passage(text: Text, docid: str) -> Passage:
     """Return a passage; its other fields are kept, and a missing title is empty."""
-    known = {"text", "title", *DOCID}
-    extra = {name: value for name, value in text.fields.items() if name not in known}
+    passage_columns = {"text", "title", *DOCID}
+    extra = {name: value for name, value in text.fields.items() if name not in passage_columns}
     title = text.fields.get("title")
     if not isinstance(title, str):
         title = ""
     return Passage(docid, _text(text, PASSAGES), title, extra)
 
 
-def _id(value: Any, what: str, record: str) -> str:
+def _id(value: Any, argument: str, record: str) -> str:
     """Return the id of a record, which is a string without white space, or a whole number."""
     if isinstance(value, np.generic):
         value = value.item()
     try:
-        return identifier(value, what, None, record)
+        return identifier(value, argument, None, record)
     except DenserkError as error:
         raise UsageError(error.message, error.hint) from None
 
 
-def read_records(value: Any, what: str) -> list[dict[str, Any]]:
+def read_records(value: Any, argument: str) -> list[dict[str, Any]]:
     """Return a list of dicts, or the rows of a DataFrame, as dicts."""
     rows = _rows(value) if is_frame(value) else value
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping | AbstractSet):
-        expected = "a path, a list of dicts, or a DataFrame"
-        raise UsageError(f"{what}: found {_described(value)}; expected {expected}")
+        raise wrong_argument(argument, value, "a path, a list of dicts, or a DataFrame")
     records = []
     for position, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            found = f"{_described(row)} as item {position}"
-            raise UsageError(f"{what}: found {found}; expected a dict")
+            raise UsageError(
+                f"{argument}: found {_described(row)} as item {position}; expected a dict"
+            )
         records.append({str(name): field for name, field in row.items()})
     return records
 
 
-def read_scores(value: Any, what: str) -> dict[str, dict[str, float]]:
+def read_scores(value: Any, argument: str) -> dict[str, dict[str, float]]:
     """Return a run or qrels as {query id: {passage id: finite score}}."""
     if isinstance(value, Mapping):
-        return _scores_of_mapping(value, what)
+        return _scores_of_mapping(value, argument)
     scores: dict[str, dict[str, float]] = {}
-    for row in read_records(value, what):
-        qid = _id(_column(row, QID, what), what, "query")
-        docid = _id(_column(row, DOCID, what), what, "passage")
+    for row in read_records(value, argument):
+        qid = _id(_column(row, QID, argument), argument, "query")
+        docid = _id(_column(row, DOCID, argument), argument, "passage")
         hits = scores.setdefault(qid, {})
         if docid in hits:
-            raise UsageError(f"{what}: passage {docid} occurs twice for query {qid}")
-        hits[docid] = _score(_column(row, SCORE, what), qid, docid, what)
+            raise UsageError(f"{argument}: passage {docid} occurs twice for query {qid}")
+        hits[docid] = _score(_column(row, SCORE, argument), qid, docid, argument)
     return scores
 
 
-def _scores_of_mapping(value: Mapping[Any, Any], what: str) -> dict[str, dict[str, float]]:
+def _scores_of_mapping(value: Mapping[Any, Any], argument: str) -> dict[str, dict[str, float]]:
     """Return the scores of a dict of dicts, with ids that are strings."""
     scores: dict[str, dict[str, float]] = {}
     for query_key, hits in value.items():
         if not isinstance(hits, Mapping):
-            found = f"{_described(hits)} as the hits of {query_key!r}"
-            expected = "a dict of scores by passage id"
-            raise UsageError(f"{what}: found {found}; expected {expected}")
-        qid = _id(query_key, what, "query")
+            raise UsageError(
+                f"{argument}: found {_described(hits)} as the hits of {query_key!r}; "
+                "expected a dict of scores by passage id"
+            )
+        qid = _id(query_key, argument, "query")
         if qid in scores:
-            raise UsageError(f"{what}: the query id {qid} occurs twice", "give each id once")
+            raise UsageError(f"{argument}: the query id {qid} occurs twice", "give each id once")
         scores[qid] = {}
         for passage_key, score in hits.items():
-            docid = _id(passage_key, what, "passage")
+            docid = _id(passage_key, argument, "passage")
             if docid in scores[qid]:
-                raise UsageError(f"{what}: passage {docid} occurs twice for query {qid}")
-            scores[qid][docid] = _score(score, qid, str(passage_key), what)
+                raise UsageError(f"{argument}: passage {docid} occurs twice for query {qid}")
+            scores[qid][docid] = _score(score, qid, str(passage_key), argument)
     return scores
 
 
-def _column(row: Mapping[str, Any], names: Sequence[str], what: str) -> Any:
+def _column(row: Mapping[str, Any], names: Sequence[str], argument: str) -> Any:
     """Return the first of the named columns that a row has."""
     for name in names:
         if name in row:
             return row[name]
     columns = _shown(", ".join(row))
-    raise UsageError(f"{what}: found the columns {columns}; expected one of {', '.join(names)}")
+    raise UsageError(f"{argument}: found the columns {columns}; expected one of {', '.join(names)}")
 
 
-def _score(value: Any, qid: str, docid: str, what: str) -> float:
+def _score(value: Any, qid: str, docid: str, argument: str) -> float:
     """Return a finite score; a whole number stays whole."""
     if isinstance(value, np.generic):
         value = value.item()
     if not _is_finite(value):
-        found = f"the score {_shown(repr(value))} of query {qid}, passage {docid}"
-        raise UsageError(f"{what}: found {found}; expected a finite number")
+        raise UsageError(
+            f"{argument}: found the score {_shown(repr(value))} of query {qid}, passage {docid}; "
+            "expected a finite number"
+        )
     return value
 
 
@@ -339,19 +360,18 @@ def is_vectors(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "fiuc"
 
 
-def read_vectors(value: Any, what: str) -> NDArray[np.float32]:
+def read_vectors(value: Any, argument: str) -> NDArray[np.float32]:
     """Return (N, D) float32 vectors of a torch tensor or of a NumPy array; (D,) is one vector."""
     if _is_tensor(value):
         value = value.detach().cpu()
         if value.is_floating_point():
             value = value.float()  # NumPy has no bfloat16
         value = value.numpy()
-    expected = "vectors of shape (N, D)"
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
-        raise UsageError(f"{what}: found {_described(value)}; expected {expected}")
+        raise wrong_argument(argument, value, "vectors of shape (N, D)")
     rows = value[None] if value.ndim == 1 else value
     if rows.ndim != 2 or rows.shape[1] == 0:
-        raise UsageError(f"{what}: found {_described(value)}; expected {expected}")
+        raise wrong_argument(argument, value, "vectors of shape (N, D)")
     with np.errstate(over="ignore"):
         return rows.astype(np.float32, copy=False)
 
@@ -361,7 +381,7 @@ def read_ids(ids: Any, vectors: NDArray[np.float32]) -> list[str]:
     if ids is None:
         names = [str(number) for number in range(len(vectors))]
     elif isinstance(ids, str | bytes | Mapping | AbstractSet) or not isinstance(ids, Iterable):
-        raise UsageError(f"ids: found {_described(ids)}; expected a list of {len(vectors):,} ids")
+        raise wrong_argument("ids", ids, f"a list of {len(vectors):,} ids")
     else:
         names = [_id(value, "ids", "passage") for value in ids]
     if len(names) != len(vectors):
@@ -372,13 +392,13 @@ def read_ids(ids: Any, vectors: NDArray[np.float32]) -> list[str]:
     return names
 
 
-def wrong_argument(what: str, value: Any, expected: str) -> UsageError:
+def wrong_argument(argument: str, value: Any, expected: str) -> UsageError:
     """Return the error of an argument of a wrong type.
 
     >>> wrong_argument("path", 7, "a path or a name").message
     'path: found int 7; expected a path or a name'
     """
-    return UsageError(f"{what}: found {_described(value)}; expected {expected}")
+    return UsageError(f"{argument}: found {_described(value)}; expected {expected}")
 
 
 def _is_tensor(value: Any) -> bool:

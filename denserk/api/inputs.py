@@ -127,10 +127,10 @@ def is_path(value: Any) -> TypeGuard[PathName]:
     return isinstance(value, str | PathLike)
 
 
-def path_text(value: Any, what: str) -> str:
-    """Return a path, or the name of a model, as text; `what` names the argument in errors."""
+def path_text(value: Any, argument: str) -> str:
+    """Return a path, or the name of a model, as text; `argument` is its name in errors."""
     if not is_path(value):
-        raise wrong_argument(what, value, "a path or a name")
+        raise wrong_argument(argument, value, "a path or a name")
     return str(value)
 
 
@@ -161,15 +161,15 @@ def in_order(hits: Mapping[str, float]) -> list[tuple[str, float]]:
     return ranked
 
 
-def read_run_of(run: Any, what: str) -> dict[str, dict[str, float]]:
+def read_run_of(run: Any, argument: str) -> dict[str, dict[str, float]]:
     """Return a run, a path or an object, as query -> passage -> score."""
     if is_path(run):
         return read_run_scores(str(run))
-    scores = read_scores(run, what)
+    scores = read_scores(run, argument)
     return {qid: {docid: float(score) for docid, score in scores[qid].items()} for qid in scores}
 
 
-def read_grades(qrels: Any, what: str) -> dict[str, dict[str, int]]:
+def read_grades(qrels: Any, argument: str) -> dict[str, dict[str, int]]:
     """Return qrels, a path or an object, as query -> passage -> grade.
 
     A query with a list of passages in place of grades has these passages with grade 1.
@@ -179,10 +179,10 @@ def read_grades(qrels: Any, what: str) -> dict[str, dict[str, int]]:
     if isinstance(qrels, Mapping):
         qrels = {qid: _grades_of_list(judged) for qid, judged in qrels.items()}
     grades: dict[str, dict[str, int]] = {}
-    for qid, scores in read_scores(qrels, what).items():
+    for qid, scores in read_scores(qrels, argument).items():
         grades[qid] = {docid: grade(score, qid) for docid, score in scores.items()}
     if not any(grades.values()):
-        raise UsageError(f"{what}: found no judgment; expected at least one")
+        raise UsageError(f"{argument}: found no judgment; expected at least one")
     return grades
 
 
@@ -192,10 +192,10 @@ def _grades_of_list(judged: Any) -> Any:
     return dict.fromkeys(judged, 1) if is_list else judged
 
 
-def read_qrels_of(qrels: Any, what: str) -> list[Qrel]:
+def read_qrels_of(qrels: Any, argument: str) -> list[Qrel]:
     """Return the judgments of an object."""
     judgments = []
-    for qid, grades in read_grades(qrels, what).items():
+    for qid, grades in read_grades(qrels, argument).items():
         judgments += [Qrel(qid, docid, relevance) for docid, relevance in grades.items()]
     return judgments
 

@@ -133,7 +133,7 @@ def _mine_in_memory(
 ) -> list[dict[str, Any]]:
     """Mine negatives without an output file."""
     topics = _loaded(topics, read_queries_of)
-    qrels = _loaded(qrels, partial(read_qrels_of, what="qrels"))
+    qrels = _loaded(qrels, partial(read_qrels_of, argument="qrels"))
     corpus = _loaded(corpus, read_passages_of)
     with stored_inputs(train=train) as (files, _):
         typed = MINE_NEGATIVES.typed(
