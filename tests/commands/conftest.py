@@ -6,8 +6,8 @@ import pytest
 
 
 @pytest.fixture
-def at(tmp_path, made, monkeypatch):
-    """The working directory: a copy of the folder `made` of the test's module."""
-    shutil.copytree(made, tmp_path / "work")
+def folder(tmp_path, prepared_folder, monkeypatch):
+    """The working directory: a copy of the `prepared_folder` of the test's module."""
+    shutil.copytree(prepared_folder, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "work"

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import json
 import os
 import shutil
@@ -31,13 +32,13 @@ TRAIN = ["--device", "cpu", "--batch-size", "2", "--max-steps", "1", "--group-si
 
 
 @pytest.fixture(scope="module")
-def made(tiny, tmp_path_factory):
-    work = tmp_path_factory.mktemp("made") / "work"
-    write_toy(work)
-    shutil.copytree(tiny("bert", head=True), work / "model")
-    write_examples(work / "train.jsonl", range(8))
-    (work / "good.jsonl").write_text("".join(f"{line}\n" for line in GOOD))
-    return work
+def prepared_folder(tiny, tmp_path_factory):
+    prepared = tmp_path_factory.mktemp("prepared") / "work"
+    write_toy(prepared)
+    shutil.copytree(tiny("bert", head=True), prepared / "model")
+    write_examples(prepared / "train.jsonl", range(8))
+    (prepared / "good.jsonl").write_text("".join(f"{line}\n" for line in GOOD))
+    return prepared
 
 
 def write(name, lines):
@@ -46,7 +47,7 @@ def write(name, lines):
 
 @pytest.mark.parametrize("source", [*BROKEN_VECTORS, "- with other keys", "- that is cut"])
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
-def test_an_index_of_broken_vectors(at, monkeypatch, source, kind):
+def test_an_index_of_broken_vectors(folder, monkeypatch, source, kind):
     for name, lines in BROKEN_VECTORS.items():
         write(name, lines)
     broken = source
@@ -55,15 +56,15 @@ def test_an_index_of_broken_vectors(at, monkeypatch, source, kind):
         stream = io.BytesIO(Path(name).read_bytes())
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=stream))
         broken = "-"
-    before = contents(at)
+    before = contents(folder)
     index = ["index", "--type", kind, "--output", "out", "--quiet", "--input"]
     assert run([*index, broken]) == 1
-    assert contents(at) == before
+    assert contents(folder) == before
     assert run([*index, "good.jsonl"]) == 0
-    built = contents(at)
+    built = contents(folder)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"{}\n")))
     assert run([*index, broken, "--overwrite"]) == 1
-    assert contents(at) == built
+    assert contents(folder) == built
     search = ["search", "--index", "out", "--encoded-queries", "good.jsonl", "--output", "run"]
     assert run([*search, "--quiet"]) == 0
 
@@ -82,102 +83,99 @@ READERS = {
     "pretrain": ["pretrain", "--objective", "mlm", "--model", "model", *PRETRAIN],
     "new model": ["pretrain", "--objective", "mlm", "--architecture", "tiny", *PRETRAIN],
 }
-# documents to pre-train on need no ids
-CASES = [
-    (reader, name)
-    for reader in READERS
-    for name in BROKEN_CORPORA
-    if name != "twice.jsonl" or "pretrain" not in READERS[reader]
-]
+CASES = list(itertools.product(READERS, BROKEN_CORPORA))
+for reader in ("pretrain", "new model"):  # documents to pre-train on need no ids
+    CASES.remove((reader, "twice.jsonl"))
 
 
 @pytest.mark.parametrize(("reader", "name"), CASES)
-def test_what_is_made_of_a_broken_corpus(at, reader, name):
+def test_what_is_made_of_a_broken_corpus(folder, reader, name):
     command = [*READERS[reader], "--corpus"]
     write("broken.jsonl", BROKEN_CORPORA[name])
     output = ["--output", "out", "--quiet"]
-    before = contents(at)
+    before = contents(folder)
     assert run([*command, "broken.jsonl", *output]) in (1, 2)
-    assert contents(at) == before
+    assert contents(folder) == before
     assert not Path("out").exists()
     assert run([*command, "corpus.jsonl", *output]) == 0
-    built = contents(at)
+    built = contents(folder)
     assert run([*command, "broken.jsonl", *output, "--overwrite"]) in (1, 2)
-    assert contents(at) == built
+    assert contents(folder) == built
 
 
 @pytest.mark.parametrize("blocks", [0, 6])
-def test_a_stream_that_breaks_off_leaves_its_finished_blocks_alone(at, monkeypatch, blocks):
+def test_a_stream_that_breaks_off_leaves_its_finished_blocks_alone(folder, monkeypatch, blocks):
     lines = [json.dumps({"_id": f"d{n}", "text": "the river"}) for n in range(2 * blocks)]
     stream = "".join(f"{line}\n" for line in [*lines, '{"_id": "d9", "te']).encode()
     encode = ["encode", "--model", "model", "--device", "cpu", "--block-size", "2", "--quiet"]
     encode += ["--workers", "1", "--output", "out"]
     assert run([*encode, "--corpus", "corpus.jsonl"]) == 0
-    old = contents(at)
+    before = contents(folder)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(stream)))
     assert run([*encode, "--corpus", "-", "--overwrite"]) == 1
-    assert not list(at.glob(".*"))
+    assert not list(folder.glob(".*"))
     if blocks == 0:
-        assert contents(at) == old
+        assert contents(folder) == before
         return
     assert json.loads(Path("out/manifest.json").read_text())["complete"] is False
-    whole = "".join(f"{line}\n" for line in lines).encode()
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(whole)))
+    whole_stream = "".join(f"{line}\n" for line in lines).encode()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(whole_stream)))
     assert run([*encode, "--corpus", "-", "--resume"]) == 0
 
 
 @pytest.mark.parametrize("broken", ["train", "dev"])
 @pytest.mark.parametrize("kind", ["retriever", "cross-encoder"])
-def test_a_training_on_broken_examples(at, broken, kind):
+def test_a_training_on_broken_examples(folder, broken, kind):
     write("broken.jsonl", ['{"query": "x", "answers": ["y"]}'])
     finetune = ["finetune", "--model", "model", *TRAIN, "--output", "out", "--quiet"]
     if kind == "cross-encoder":
         finetune += ["--representation", "cross-encoder"]
     data = ["--train-data", "train.jsonl"]
-    wrong = ["--train-data", "broken.jsonl"] if broken == "train" else [*data, "--dev-data"]
-    if broken == "dev":
-        wrong += ["broken.jsonl", "--eval-steps", "1"]
-    before = contents(at)
-    assert run([*finetune, *wrong]) in (1, 2)
-    assert contents(at) == before
+    if broken == "train":
+        broken_data = ["--train-data", "broken.jsonl"]
+    else:
+        broken_data = [*data, "--dev-data", "broken.jsonl", "--eval-steps", "1"]
+    before = contents(folder)
+    assert run([*finetune, *broken_data]) in (1, 2)
+    assert contents(folder) == before
     assert run([*finetune, *data]) == 0
-    built = contents(at)
-    assert run([*finetune, *wrong, "--overwrite"]) in (1, 2)
-    assert contents(at) == built
+    built = contents(folder)
+    assert run([*finetune, *broken_data, "--overwrite"]) in (1, 2)
+    assert contents(folder) == built
 
 
-def test_vectors_that_cannot_be_converted(at):
+def test_vectors_that_cannot_be_converted(folder):
     write("broken.jsonl", BROKEN_VECTORS["keys.jsonl"])
-    before = contents(at)
+    before = contents(folder)
     convert = ["convert", "broken.jsonl", "out", "--kind", "vectors", "--quiet", "--to"]
-    for form in ("npy", "pyserini-faiss", "parquet", "jsonl"):
-        assert run([*convert, form]) == 1
-        assert contents(at) == before
+    for vector_format in ("npy", "pyserini-faiss", "parquet", "jsonl"):
+        assert run([*convert, vector_format]) == 1
+        assert contents(folder) == before
 
 
-def test_passages_that_no_text_can_be_generated_for(at):
-    write_writer(at / "generator", "t5", VOCABULARY)
+def test_passages_that_no_text_can_be_generated_for(folder):
+    write_writer(folder / "generator", "t5", VOCABULARY)
     write("broken.jsonl", ['{"_id": "d1", "text": "x"}', '{"_id": "d1", "text": "x"}'])
-    before = contents(at)
+    before = contents(folder)
     generate = ["generate", "--queries-model", "generator", "--output", "out", "--quiet"]
     assert run([*generate, "--corpus", "broken.jsonl"]) == 1
-    assert contents(at) == before
+    assert contents(folder) == before
 
 
 @pytest.mark.parametrize("content", ["mine\n", ""])
-def test_a_lock_of_another_program_stays(at, content):
+def test_a_lock_of_another_program_stays(folder, content):
     lock = Path(".out.lock")
     lock.write_text(content)
     assert run(["index", "--input", "good.jsonl", "--output", "out", "--quiet"]) == 0
     assert lock.read_text() == content
-    own = Path(".new.denserk.lock")
-    own.write_text("mine\n")
+    lock_of_denserks_name = Path(".new.denserk.lock")
+    lock_of_denserks_name.write_text("mine\n")
     assert run(["index", "--input", "good.jsonl", "--output", "new", "--quiet"]) == 2
-    assert own.read_text() == "mine\n"
+    assert lock_of_denserks_name.read_text() == "mine\n"
     assert not Path("new").exists()
 
 
-def test_a_lock_of_another_program_within_an_output_is_not_removed(at):
+def test_a_lock_of_another_program_within_an_output_is_not_removed(folder):
     index = ["index", "--input", "good.jsonl", "--output", "out", "--quiet"]
     assert run(index) == 0
     lock = Path("out/.db.lock")
@@ -186,7 +184,7 @@ def test_a_lock_of_another_program_within_an_output_is_not_removed(at):
     assert lock.read_text() == "mine\n"
 
 
-def test_an_index_is_replaced_where_a_link_leads(at):
+def test_an_index_is_replaced_where_a_link_leads(folder):
     Path("disk").mkdir()
     Path("out").symlink_to("disk")
     index = ["index", "--input", "good.jsonl", "--output", "out", "--quiet"]
@@ -194,12 +192,12 @@ def test_an_index_is_replaced_where_a_link_leads(at):
     assert run([*index, "--type", "hnsw", "--overwrite"]) == 0
     assert Path("out").is_symlink()
     assert json.loads(Path("disk/manifest.json").read_text())["settings"]["type"] == "hnsw"
-    assert not list(at.glob(".*"))
+    assert not list(folder.glob(".*"))
 
 
-def test_outputs_that_are_mount_points_are_filled_in_place(at, monkeypatch):
+def test_outputs_that_are_mount_points_are_filled_in_place(folder, monkeypatch):
     """A folder that cannot be renamed, as that of a container's volume."""
-    output = at / "out"
+    output = folder / "out"
     output.mkdir()
     inode = output.stat().st_ino
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == output)
@@ -212,9 +210,9 @@ def test_outputs_that_are_mount_points_are_filled_in_place(at, monkeypatch):
     assert run([*search, "--quiet"]) == 0
 
 
-def test_the_working_folder_is_filled_in_place(at, monkeypatch):
+def test_the_working_folder_is_filled_in_place(folder, monkeypatch):
     """With --output ., the shell stays in a folder that is there."""
-    output = at / "out"
+    output = folder / "out"
     output.mkdir()
     inode = output.stat().st_ino
     monkeypatch.chdir(output)
@@ -230,9 +228,9 @@ def test_the_working_folder_is_filled_in_place(at, monkeypatch):
     assert not list(output.glob(".*.part"))
 
 
-def test_a_real_mount_point(at):
+def test_a_real_mount_point(folder):
     """The same with a volume, where the system lets the test mount one."""
-    output = at / "out"
+    output = folder / "out"
     output.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "none", output], check=False)
     if mounted.returncode != 0:
@@ -251,11 +249,11 @@ def test_a_real_mount_point(at):
 
 
 def test_an_old_folder_that_cannot_be_put_back_at_once_is_there_after_the_next_command(
-    at, monkeypatch
+    folder, monkeypatch
 ):
     encode = ["encode", "--model", "model", "--device", "cpu", "--output", "out", "--quiet"]
     assert run([*encode, "--corpus", "corpus.jsonl"]) == 0
-    old = contents(at)
+    before = contents(folder)
     broken = SimpleNamespace(buffer=io.BytesIO(b'{"_id": "d9", "te'))
     copymode = shutil.copymode
     calls: list[str] = []
@@ -272,35 +270,35 @@ def test_an_old_folder_that_cannot_be_put_back_at_once_is_there_after_the_next_c
         assert run([*encode, "--corpus", "-", "--overwrite"]) == 1
     assert len(calls) == 2
     assert run([*encode, "--corpus", "corpus.jsonl"]) == 2
-    assert contents(at) == old
+    assert contents(folder) == before
 
 
 def test_a_benchmark_of_a_broken_corpus(cache, tiny):
     write_beir(cache, "scifact")
     corpus = next(cache.rglob("corpus.jsonl"))
-    whole = corpus.read_text()
-    corpus.write_text(whole + '{"_id": "d9", "te')
+    whole_corpus = corpus.read_text()
+    corpus.write_text(whole_corpus + '{"_id": "d9", "te')
     benchmark = ["benchmark", "beir/scifact", "--model", str(tiny()), "--device", "cpu", "--quiet"]
     assert run([*benchmark, "--output", "runs"]) == 1
     assert not Path("runs").exists()
-    corpus.write_text(whole)
+    corpus.write_text(whole_corpus)
     assert run([*benchmark, "--output", "runs"]) == 0
 
 
-def test_what_a_killed_command_was_to_replace_comes_back(at):
+def test_what_a_killed_command_was_to_replace_comes_back(folder):
     """The state between the moment at which an old folder is put aside and the first block."""
     encode = ["encode", "--model", "model", "--device", "cpu", "--corpus", "corpus.jsonl"]
     encode += ["--output", "out", "--quiet"]
     assert run(encode) == 0
-    old = contents(at)
-    aside = at / ".out.00000000.part"
+    before = contents(folder)
+    aside = folder / ".out.00000000.part"
     Path("out").rename(aside)
     Path("out").mkdir()
     shutil.copy(aside / "manifest.json", "out")
     manifest = json.loads(Path("out/manifest.json").read_text())
     Path("out/manifest.json").write_text(json.dumps({**manifest, "complete": False}))
     assert run([*encode, "--resume"]) == 0
-    assert contents(at) == old
+    assert contents(folder) == before
     shutil.copytree("out", aside)
     shutil.rmtree("out")
     Path("out").mkdir()

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,17 +20,25 @@ from tests.support.rebuilding import STATES, write_inputs
 
 INDEX = ["index", "--output", "folder", "--overwrite", "--quiet"]
 ENCODE = ["encode", "--model", "model-one", "--device", "cpu", "--quiet"]
-BUILDS = {
-    "flat": lambda state: [*INDEX, "--input", f"{state}.jsonl"],
-    "hnsw": lambda state: [*INDEX, "--input", f"{state}.jsonl", "--type", "hnsw"],
-    "bm25": lambda state: [*INDEX, "--corpus", f"{state}-corpus.jsonl", "--type", "bm25"],
-    "few blocks": lambda state: encode(state, block_size=32),
-    "many blocks": lambda state: encode(state, block_size=1),
-    "converted": lambda state: [
-        *("convert", f"{state}.jsonl", "folder", "--kind", "vectors", "--to", "npy"),
-        *("--overwrite", "--quiet"),
-    ],
-}
+CONVERT = ["--kind", "vectors", "--to", "npy", "--overwrite", "--quiet"]
+KINDS = ("flat", "hnsw", "bm25", "few blocks", "many blocks", "converted")
+
+
+def build(kind, state):
+    """Return the command that builds `folder` in a state."""
+    match kind:
+        case "flat":
+            return [*INDEX, "--input", f"{state}.jsonl"]
+        case "hnsw":
+            return [*INDEX, "--input", f"{state}.jsonl", "--type", "hnsw"]
+        case "bm25":
+            return [*INDEX, "--corpus", f"{state}-corpus.jsonl", "--type", "bm25"]
+        case "few blocks":
+            return encode(state, block_size=32)
+        case "many blocks":
+            return encode(state, block_size=1)
+        case "converted":
+            return ["convert", f"{state}.jsonl", "folder", *CONVERT]
 
 
 def encode(state, block_size):
@@ -40,43 +47,47 @@ def encode(state, block_size):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def prepared_folder(tmp_path_factory):
     """Vectors, corpora and models in two states, and queries."""
-    work = tmp_path_factory.mktemp("made") / "work"
-    work.mkdir()
-    write_inputs(work)
-    return work
+    prepared = tmp_path_factory.mktemp("prepared") / "work"
+    prepared.mkdir()
+    write_inputs(prepared)
+    return prepared
 
 
-def opened(kind):
-    return (denserk.BM25 if kind == "bm25" else denserk.Index).open("folder")
+def open_folder(kind):
+    if kind == "bm25":
+        return denserk.BM25.open("folder")
+    return denserk.Index.open("folder")
 
 
 def answers(kind, index):
-    hits = index.search("queries.tsv" if kind == "bm25" else np.load("queries.npy"), hits=20)
-    return {qid: list(scores.items()) for qid, scores in hits.items()}
+    queries = "queries.tsv" if kind == "bm25" else np.load("queries.npy")
+    run = index.search(queries, hits=20)
+    return {qid: list(hits.items()) for qid, hits in run.items()}
 
 
-@pytest.mark.parametrize("kind", BUILDS)
-def test_an_index_that_is_open_in_python_answers_as_before_or_not_at_all(at, kind):
-    assert run(BUILDS[kind]("one")) == 0
-    expected = answers(kind, opened(kind))
-    index = opened(kind)
-    assert run(BUILDS[kind]("two")) == 0
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_index_that_is_open_in_python_answers_as_before_or_not_at_all(folder, kind):
+    assert run(build(kind, "one")) == 0
+    expected = answers(kind, open_folder(kind))
+    index = open_folder(kind)
+    assert run(build(kind, "two")) == 0
     if kind == "many blocks":  # too many files to hold them all open
         with pytest.raises(DenserkError, match="folder is being rewritten"):
             answers(kind, index)
     else:
         assert answers(kind, index) == expected
-    assert answers(kind, opened(kind)) != expected
+    assert answers(kind, open_folder(kind)) != expected
 
 
 def make_two_states(kind):
     """Build `folder` in one state and `later` in the other."""
     for state in STATES:
-        assert run(BUILDS[kind](state)) == 0
-        shutil.move("folder", "later" if state == "two" else "first")
-    shutil.move("first", "folder")
+        assert run(build(kind, state)) == 0
+        shutil.move("folder", state)
+    shutil.move("one", "folder")
+    shutil.move("two", "later")
 
 
 def replace_folder():
@@ -84,15 +95,15 @@ def replace_folder():
     shutil.move("later", "folder")
 
 
-def after_calls(function, count, place):
-    """Let a function replace the folder when it has opened files of a place so many times."""
-    calls = []
+def replacing_after(function, count, beginning):
+    """Let a function replace the folder once it has opened `count` paths that begin so."""
+    opened_paths = []
 
-    def call(path, *arguments, **named):
-        result = function(path, *arguments, **named)
-        if Path(path).parts[: len(place)] == place:
-            calls.append(path)
-            if len(calls) == count:
+    def call(path, *arguments, **keywords):
+        result = function(path, *arguments, **keywords)
+        if Path(path).parts[: len(beginning)] == beginning:
+            opened_paths.append(path)
+            if len(opened_paths) == count:
                 replace_folder()
         return result
 
@@ -101,32 +112,31 @@ def after_calls(function, count, place):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", ["few blocks", "flat"])
-def test_vectors_that_are_replaced_while_they_are_indexed(at, monkeypatch, capfd, kind, count):
+def test_vectors_that_are_replaced_while_they_are_indexed(folder, monkeypatch, capfd, kind, count):
     """The folder is replaced after a file of vectors was opened for the nth time."""
     make_two_states(kind)
-    owner: Any
-    place: tuple[str, ...]
-    if kind == "flat":
-        owner, name, place = Path, "open", ("folder", "index")
-    else:
-        owner, name, place = np, "load", ("folder",)
-    counted = after_calls(getattr(owner, name), count, place)
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, counted)
+        if kind == "flat":
+            patch.setattr(Path, "open", replacing_after(Path.open, count, ("folder", "index")))
+        else:
+            patch.setattr(np, "load", replacing_after(np.load, count, ("folder",)))
         status = run(["index", "--input", "folder", "--output", "index", "--quiet"])
     if status != 0:
         assert "is being rewritten" in capfd.readouterr().err
         assert not Path("index").exists()
         return
-    built = [Path("index", name).read_bytes() for name in ("docid", "index")]
-    whole = []
-    for folder in filter(os.path.exists, ("folder", "aside", "later")):
-        assert run(["index", "--input", folder, "--output", f"of-{folder}", "--quiet"]) == 0
-        whole.append([Path(f"of-{folder}", name).read_bytes() for name in ("docid", "index")])
-    assert built in whole
+    indexes_of_one_state = []
+    for name in filter(os.path.exists, ("folder", "aside", "later")):
+        assert run(["index", "--input", name, "--output", f"of-{name}", "--quiet"]) == 0
+        indexes_of_one_state.append(index_files(f"of-{name}"))
+    assert index_files("index") in indexes_of_one_state
 
 
-def test_a_model_that_is_replaced_while_it_is_loaded(at, monkeypatch, capfd):
+def index_files(index):
+    return [Path(index, name).read_bytes() for name in ("docid", "index")]
+
+
+def test_a_model_that_is_replaced_while_it_is_loaded(folder, monkeypatch, capfd):
     """The folder is replaced when its tokenizer is read: after the weights."""
     convert = ["convert", "model-one", "folder", "--to", "denserk", "--quiet"]
     assert run(convert) == 0
@@ -134,12 +144,12 @@ def test_a_model_that_is_replaced_while_it_is_loaded(at, monkeypatch, capfd):
     load = AutoTokenizer.from_pretrained
     loaded_folders = []
 
-    def replace_and_load(folder, *arguments, **named):
-        loaded_folders.append(folder)
+    def replace_and_load(name, *arguments, **keywords):
+        loaded_folders.append(name)
         if len(loaded_folders) == 1:
             shutil.rmtree("folder")
             shutil.copytree("other", "folder")
-        return load(folder, *arguments, **named)
+        return load(name, *arguments, **keywords)
 
     assert run(["convert", "model-two", "other", "--to", "denserk", "--quiet"]) == 0
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", replace_and_load)
@@ -151,11 +161,11 @@ def test_a_model_that_is_replaced_while_it_is_loaded(at, monkeypatch, capfd):
     assert not np.array_equal(before, after)
 
 
-def start_encoding(*more):
+def start_encoding(*options):
     """Start to encode a stream, which stays open, and wait for the first block."""
     command = [sys.executable, "-m", "denserk", *ENCODE, "--corpus", "-", "--output", "folder"]
     process = subprocess.Popen(
-        [*command, "--block-size", "2", "--backend", "torch", *more], stdin=subprocess.PIPE
+        [*command, "--block-size", "2", "--backend", "torch", *options], stdin=subprocess.PIPE
     )
     assert process.stdin is not None
     text = "the old river " * 2000  # together more than is read ahead to detect the format
@@ -172,12 +182,12 @@ def start_encoding(*more):
 
 
 @pytest.mark.parametrize("verb", ["written", "rewritten"])
-def test_the_advice_to_resume_is_for_what_was_interrupted(at, capfd, verb):
-    more = []
+def test_the_advice_to_resume_is_for_what_was_interrupted(folder, capfd, verb):
     if verb == "rewritten":
-        assert run(BUILDS["few blocks"]("one")) == 0
-        more = ["--overwrite"]
-    writer = start_encoding(*more)
+        assert run(build("few blocks", "one")) == 0
+        writer = start_encoding("--overwrite")
+    else:
+        writer = start_encoding()
     search = ["search", "--index", "folder", "--encoded-queries", "queries.jsonl", "--quiet"]
     index = ["index", "--input", "folder", "--quiet"]
     try:
@@ -198,7 +208,7 @@ def test_the_advice_to_resume_is_for_what_was_interrupted(at, capfd, verb):
         assert "being" not in message
 
 
-def test_a_model_that_is_still_being_trained_names_the_training(at, capfd):
+def test_a_model_that_is_still_being_trained_names_the_training(folder, capfd):
     code = """
 import sys, time
 from denserk.io.outputs import claim
@@ -225,7 +235,7 @@ with claim(["folder"], overwrite=True):
 @pytest.mark.slow
 def test_ten_readers_beside_ten_rebuilds_never_mix_two_states(tmp_path):
     command = [sys.executable, "-m", "tests.support.rebuilding", str(tmp_path / "work"), "5"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
     for state in STATES:
-        assert re.search(rf"flat: \d+ times {state}", done.stdout)
+        assert re.search(rf"flat: \d+ times {state}", process.stdout)
