@@ -18,11 +18,11 @@ def search(tiny, *names, model="bert", **settings):
 def test_benchmarks_are_searched_and_evaluated(cache, tiny):
     write_beir(cache, "scifact")
     write_beir(cache, "arguana", own_id=True)
-    found = search(tiny, "beir/scifact", "beir/arguana")
-    assert list(found.results) == ["beir/scifact", "beir/arguana"]
-    assert [str(m) for m in found.results["beir/scifact"].measures] == ["nDCG@10", "R@100"]
-    assert found.values("beir/scifact", "runs") == dict(
-        found.results["beir/scifact"].runs[0].summary
+    result = search(tiny, "beir/scifact", "beir/arguana")
+    assert list(result.results) == ["beir/scifact", "beir/arguana"]
+    assert [str(m) for m in result.results["beir/scifact"].measures] == ["nDCG@10", "R@100"]
+    assert result.values("beir/scifact", "runs") == dict(
+        result.results["beir/scifact"].runs[0].summary
     )
     lines = Path("runs/arguana.trec").read_text().splitlines()
     assert {line.split()[0] for line in lines} == {"q1", "q2", "q3"}  # those judged in the split

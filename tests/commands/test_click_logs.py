@@ -33,13 +33,13 @@ def test_queries_qrels_and_training_data_of_a_log_fit_together(capsys):
     assert "left out, below 2 clicks: 2 passages" in capsys.readouterr().err
     command = "convert clicks.csv train.jsonl --corpus corpus.jsonl --set click-grades=2,10"
     assert run(command.split()) == 0
-    who, what = (line.split("\t")[0] for line in lines("queries.tsv"))
+    runs_qid, is_it_qid = (line.split("\t")[0] for line in lines("queries.tsv"))
     assert [line.split("\t")[1] for line in lines("queries.tsv")] == ["who runs", "what is it"]
-    assert lines("qrels.txt") == [f"{who} 0 d1 2", f"{what} 0 d1 1"]
-    first, second = map(json.loads, lines("train.jsonl"))
-    assert (first["query_id"], first["query"]) == (who, "who runs")
-    assert second["query_id"] == what
-    (passage,) = first["positive_passages"]
+    assert lines("qrels.txt") == [f"{runs_qid} 0 d1 2", f"{is_it_qid} 0 d1 1"]
+    runs_example, is_it_example = map(json.loads, lines("train.jsonl"))
+    assert (runs_example["query_id"], runs_example["query"]) == (runs_qid, "who runs")
+    assert is_it_example["query_id"] == is_it_qid
+    (passage,) = runs_example["positive_passages"]
     assert (passage["docid"], passage["text"]) == ("d1", "text 1")
 
 
@@ -57,8 +57,10 @@ def test_a_log_of_ids_takes_the_texts_of_queries():
 
 def test_a_log_is_evaluated_with_as_qrels(capsys):
     assert run(["convert", "clicks.csv", "queries.tsv"]) == 0
-    who, what = (line.split("\t")[0] for line in lines("queries.tsv"))
-    Path("run.trec").write_text(f"{who} Q0 d1 1 2 t\n{who} Q0 d2 2 1 t\n{what} Q0 d2 1 1 t\n")
+    runs_qid, is_it_qid = (line.split("\t")[0] for line in lines("queries.tsv"))
+    Path("run.trec").write_text(
+        f"{runs_qid} Q0 d1 1 2 t\n{runs_qid} Q0 d2 2 1 t\n{is_it_qid} Q0 d2 1 1 t\n"
+    )
     capsys.readouterr()
     assert run(["eval", "run.trec", "clicks.csv", "-m", "R@10", "--quiet"]) == 0
     assert capsys.readouterr().out == "R@10\t0.5000\n"

@@ -87,7 +87,7 @@ def failing(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"),
+    ("error", "status", "message"),
     [
         (UsageError("no"), 2, "error: no"),
         (InputError("f", 1, "a", "b"), 1, "error: f, line 1: found a; expected b"),
@@ -98,11 +98,11 @@ def failing(monkeypatch):
         (ZeroDivisionError("oh"), 1, "error: internal error: ZeroDivisionError: oh"),
     ],
 )
-def test_errors_leave_as_one_line(failing, capsys, error, status, said):
+def test_errors_leave_as_one_line(failing, capsys, error, status, message):
     failing(error)
     assert run([]) == status
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert "Traceback" not in err
 
 

@@ -36,13 +36,13 @@ def test_a_source_tree_without_metadata_is_checked_by_its_project_file():
         "from denserk.commands.app import run\n"
         "raise SystemExit(run(['doctor']))\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
     for line in PROJECT["dependencies"]:
-        assert f"\n  {Requirement(line).name:<20} " in done.stdout
+        assert f"\n  {Requirement(line).name:<20} " in process.stdout
 
 
 def test_folders_of_caches_disks_and_memory_are_shown(tmp_path, monkeypatch, capsys):

@@ -70,8 +70,8 @@ def test_a_baseline_by_the_name_in_the_table(name, capsys):
     Path("out").mkdir()
     Path("bad.trec").rename("out/bad.trec")
     Path("bad").mkdir()  # an index of that name is no run
-    asked = ["good.trec", "out/bad.trec", "qrels.txt", "-m", "RR@10", "--quiet", "-o", "table"]
-    assert run(["eval", *asked, "--baseline", name]) == 0
+    command = ["good.trec", "out/bad.trec", "qrels.txt", "-m", "RR@10", "--quiet", "-o", "table"]
+    assert run(["eval", *command, "--baseline", name]) == 0
     out = capsys.readouterr().out
     assert out.startswith(
         "run     RR@10\ngood  *0.8333\nbad    0.3333\n*: best run by each measure\n"
@@ -82,13 +82,14 @@ def test_a_baseline_by_the_name_in_the_table(name, capsys):
 @pytest.mark.usefixtures("files")
 def test_questions_of_dpr_json_may_come_from_topics(capsys):
     answers = {"q1": ["the house"], "q2": ["boat", "ship"], "q3": ["star falls"]}
-    lines = (json.dumps({"_id": qid, "answers": each}) + "\n" for qid, each in answers.items())
-    Path("answers.jsonl").write_text("".join(lines))
-    asked = ["eval", "good.trec", "--answers", "answers.jsonl", "--corpus", "corpus.jsonl"]
-    asked += ["--quiet", "--write-dpr-json", "d.json"]
-    assert run(asked) == 2
+    with Path("answers.jsonl").open("w") as file:
+        for qid, texts in answers.items():
+            file.write(json.dumps({"_id": qid, "answers": texts}) + "\n")
+    command = ["eval", "good.trec", "--answers", "answers.jsonl", "--corpus", "corpus.jsonl"]
+    command += ["--quiet", "--write-dpr-json", "d.json"]
+    assert run(command) == 2
     assert "lacks the text of 3 of 3 questions ('q1', 'q2', 'q3')" in capsys.readouterr().err
-    assert run([*asked, "--topics", "queries.tsv"]) == 0
+    assert run([*command, "--topics", "queries.tsv"]) == 0
     entries = json.loads(Path("d.json").read_text())
     texts = [line.split("\t")[1] for line in Path("queries.tsv").read_text().splitlines()]
     assert [entry["question"] for entry in entries] == texts
@@ -108,7 +109,9 @@ def test_all_readers_see_the_same_queries_in_a_run(files, capfd):
     assert "q2\tRR@10\t1.0000" in capfd.readouterr().out
     assert run(mine) == 0
     mined = map(json.loads, (files / "o.jsonl").read_text().splitlines())
-    negatives = {one["query_id"]: [p["docid"] for p in one["negative_passages"]] for one in mined}
+    negatives = {}
+    for example in mined:
+        negatives[example["query_id"]] = [p["docid"] for p in example["negative_passages"]]
     assert negatives == {"q1": ["d2"], "q2": ["d2"]}
 
 

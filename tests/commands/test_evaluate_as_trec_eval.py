@@ -26,15 +26,16 @@ def files(tmp_path, monkeypatch):
 def measured(capsys, *arguments):
     assert run(["eval", *arguments, "--quiet", "-p", "6"]) == 0, capsys.readouterr().err
     lines = capsys.readouterr().out.splitlines()
-    return {name: float(value) for name, value in (line.split("\t") for line in lines)}
+    pairs = [line.split("\t") for line in lines]
+    return {name: float(value) for name, value in pairs}
 
 
 def test_max_hits(capsys):
-    asked = ["run", "qrels", "-m", "recip_rank map num_ret R@100"]
-    first_two = measured(capsys, *asked, "-M", "2")
+    arguments = ["run", "qrels", "-m", "recip_rank map num_ret R@100"]
+    first_two = measured(capsys, *arguments, "-M", "2")
     assert first_two == {"RR": 0.5, "AP": (0.25 + 0.5) / 2, "NumRet": 4, "R@100": 0.75}
-    assert measured(capsys, *asked, "-M1") == {"RR": 0, "AP": 0, "NumRet": 2, "R@100": 0}
-    assert measured(capsys, *asked, "-M", "9") == measured(capsys, *asked)
+    assert measured(capsys, *arguments, "-M1") == {"RR": 0, "AP": 0, "NumRet": 2, "R@100": 0}
+    assert measured(capsys, *arguments, "-M", "9") == measured(capsys, *arguments)
 
 
 @pytest.mark.parametrize(("best", "value"), [("z", 1), ("a", 0)])
@@ -59,9 +60,9 @@ def test_order_by_rank(suffix, capsys):
         ],
     }[suffix]
     Path("ranked").write_text("\n".join([*lines, ""]))
-    asked = ["ranked", "qrels", "-m", "RR@10 map", "--set", "order=rank"]
-    assert measured(capsys, *asked) == {"RR@10": 1, "AP": pytest.approx(1, abs=1e-6)}
-    assert measured(capsys, *asked, "-M", "1") == {"RR@10": 1, "AP": 0.75}
+    arguments = ["ranked", "qrels", "-m", "RR@10 map", "--set", "order=rank"]
+    assert measured(capsys, *arguments) == {"RR@10": 1, "AP": pytest.approx(1, abs=1e-6)}
+    assert measured(capsys, *arguments, "-M", "1") == {"RR@10": 1, "AP": 0.75}
 
 
 @pytest.mark.parametrize(
@@ -86,5 +87,8 @@ def test_its_default_output(shared_data, capsys):
     assert run(["eval", *files, "--format", "trec_eval", "--quiet"]) == 0
     ours = capsys.readouterr().out.splitlines()
     theirs = (folder / "out.test").read_text().splitlines()
-    apart = [line for line, other in zip(theirs, ours, strict=True) if line != other]
-    assert [line.split()[0] for line in apart] == ["iprec_at_recall_0.10", "iprec_at_recall_0.60"]
+    differing_measures = []
+    for their_line, our_line in zip(theirs, ours, strict=True):
+        if their_line != our_line:
+            differing_measures.append(their_line.split()[0])
+    assert differing_measures == ["iprec_at_recall_0.10", "iprec_at_recall_0.60"]

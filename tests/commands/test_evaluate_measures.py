@@ -40,8 +40,8 @@ def test_measures_of_sub_topics_are_those_of_ir_measures(name, alpha_ndcg, capsy
     for measure in [*OF_SUBTOPICS.split(), "alpha_nDCG(alpha=0.3)@10", "AP_IA(rel=2)", "AP"]:
         assert run(["eval", f"{name}.trec", "subtopics.txt", "-m", measure, "--quiet"]) == 0
         assert capsys.readouterr().out == theirs("subtopics.txt", f"{name}.trec", measure)
-    asked = ["-m", f"alpha_nDCG@10 AP_IA(rel=2) {OF_SUBTOPICS} nDCG@10", "--quiet"]
-    assert run(["eval", f"{name}.trec", "subtopics.txt", *asked]) == 0
+    options = ["-m", f"alpha_nDCG@10 AP_IA(rel=2) {OF_SUBTOPICS} nDCG@10", "--quiet"]
+    assert run(["eval", f"{name}.trec", "subtopics.txt", *options]) == 0
     together = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert together["alpha_nDCG@10"] == alpha_ndcg
     for measure, value in together.items():
@@ -195,8 +195,8 @@ def test_all_trec_says_what_it_leaves_out(capsys):
 @pytest.mark.usefixtures("folder")
 def test_common_spellings_are_understood(capsys):
     Path("qrels.txt").write_text("q1 0 d1 1\nq1 0 d2 2\nq2 0 d3 1\n")
-    asked = "ndcg@10 mrr recall@100 Hits@5 map"
-    assert run(["eval", "run.trec", "qrels.txt", "-m", asked, "--quiet"]) == 0
+    measures = "ndcg@10 mrr recall@100 Hits@5 map"
+    assert run(["eval", "run.trec", "qrels.txt", "-m", measures, "--quiet"]) == 0
     names = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
     assert names == ["nDCG@10", "RR", "R@100", "Success@5", "AP"]
 

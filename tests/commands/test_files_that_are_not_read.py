@@ -50,8 +50,8 @@ def reading(source, kind):
 def test_lines_of_text_alone(kind, folder, capsys):
     (folder / "file.txt").write_text("vitamin d, mostly\n\nankle brace\n")
     written = follow_hint(reading("file.txt", kind), capsys)
-    found = [(record["_id"], record["text"]) for record in records(written, kind)]
-    assert found == [("1", "vitamin d, mostly"), ("3", "ankle brace")]
+    passages = [(record["_id"], record["text"]) for record in records(written, kind)]
+    assert passages == [("1", "vitamin d, mostly"), ("3", "ankle brace")]
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
@@ -93,8 +93,8 @@ def test_a_folder_of_files(ending, text, expected, folder, capsys):
     (folder / "docs" / f"b #2{ending}").write_text(text)
     (folder / "docs" / "sub" / f"a{ending}").write_text(text)
     written = follow_hint(reading("docs", "corpus"), capsys)
-    found = {record["_id"]: record["text"] for record in records(written, "corpus")}
-    assert found == {f"b%20%232{ending}": expected, f"sub/a{ending}": expected}
+    text_by_id = {record["_id"]: record["text"] for record in records(written, "corpus")}
+    assert text_by_id == {f"b%20%232{ending}": expected, f"sub/a{ending}": expected}
 
 
 def test_an_html_page(folder, capsys):

@@ -71,14 +71,14 @@ def test_a_sum_that_is_no_number_names_query_and_passage(capsys):
 @pytest.mark.parametrize("score", ["NaN", "Infinity", "1e999", "null", '"high"', "true"])
 @pytest.mark.parametrize("command", ["eval", "fuse"])
 def test_scores_that_are_no_numbers_are_rejected_in_every_format(score, command, capsys):
-    rest = ["qrels.txt"] if command == "eval" else ["a.trec", "--output", "fused.trec"]
+    further_arguments = ["qrels.txt"] if command == "eval" else ["a.trec", "--output", "fused.trec"]
     hit = f'{{"qid": "q1", "docid": "d1", "score": {score}}}\n'
     Path("hits.jsonl").write_text(hit)
     splits = f'{{"test": {{"q1": {{"d1": {score}}}}}}}'
     Path("hits.json").write_text(f'{{"mteb_model_meta": {{}}, "default": {splits}}}')
     Path("hits.trec").write_text(f"q1 Q0 d1 1 {score} t\n")
     for name in ("hits.jsonl", "hits.json", "hits.trec"):
-        assert run([command, name, *rest]) == 1
+        assert run([command, name, *further_arguments]) == 1
         out, err = capsys.readouterr()
         assert not out
         assert name in err

@@ -48,10 +48,12 @@ def expected_measures(folder):
 
 def columns(header, separator="\t", end="\n"):
     """The run under a header, its columns in the header's order."""
-    value_of = {"q": 0, "d": 1, "r": 2, "s": 3}
+    position_by_key = {"q": 0, "d": 1, "r": 2, "s": 3}
     lines = [separator.join(name for name, _ in header)]
     for hit in HITS:
-        values = {**{key: str(hit[place]) for key, place in value_of.items()}, "0": "Q0", "t": "a"}
+        values = {"0": "Q0", "t": "a"}
+        for key, position in position_by_key.items():
+            values[key] = str(hit[position])
         lines.append(separator.join(values[key] for _, key in header))
     return end.join(lines) + end
 
@@ -118,7 +120,7 @@ def test_a_long_run_with_a_header_is_the_run_without(folder, capsys):
     lines = [f"q{q} Q0 d{d} {d + 1} {1000 - d} tag\n" for q in range(100) for d in range(600)]
     (folder / "long.trec").write_text("".join(lines))
     (folder / "headed.trec").write_text("qid Q0 docid rank score tag\n" + "".join(lines))
-    swapped = [" ".join(line.split()[place] for place in (2, 4, 0)) + "\n" for line in lines]
+    swapped = [" ".join(line.split()[column] for column in (2, 4, 0)) + "\n" for line in lines]
     (folder / "swapped.tsv").write_text("docno sim topic_id\n" + "".join(swapped))
     for name in ("long.trec", "headed.trec", "swapped.tsv"):
         assert run(["convert", name, f"{name}.out", "--kind", "run", "--to", "trec"]) == 0
@@ -271,8 +273,8 @@ TOPICS = [
 @pytest.mark.parametrize("text", TOPICS)
 def test_topics_with_a_header(text, folder, caplog):
     (folder / "table").write_text(text, newline="")
-    found = {record["_id"]: record["text"] for record in converted(folder, "queries", "beir")}
-    assert found == {"101": "ankle brace", "102": "vitamin d"}
+    text_by_id = {record["_id"]: record["text"] for record in converted(folder, "queries", "beir")}
+    assert text_by_id == {"101": "ankle brace", "102": "vitamin d"}
     assert sum("is a header" in note for note in caplog.messages) == 1
 
 
@@ -336,8 +338,8 @@ CORPORA = [
 @pytest.mark.parametrize("text", CORPORA)
 def test_corpora_with_a_header(text, folder):
     (folder / "table").write_text(text, newline="")
-    found = {record["_id"]: record["text"] for record in converted(folder, "corpus", "beir")}
-    assert found == {"1": "one", "2": "two"}
+    text_by_id = {record["_id"]: record["text"] for record in converted(folder, "corpus", "beir")}
+    assert text_by_id == {"1": "one", "2": "two"}
 
 
 def test_a_quoted_passage_may_hold_an_empty_line(folder):

@@ -72,16 +72,16 @@ def test_help_fits_a_screen_with_all_options_on_request_and_examples_that_parse(
 def test_bash_completes(line, completed):
     words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
     script = "import sys; from denserk.commands.app import run; run(); sys.exit(9)"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", script],
         env={**os.environ, **words, "_DENSERK_COMPLETE": "complete_bash"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0
-    assert done.stdout.split() == completed
-    assert not re.search(r"\| +(torch|numpy|rich)$", done.stderr, re.MULTILINE)
+    assert process.returncode == 0
+    assert process.stdout.split() == completed
+    assert not re.search(r"\| +(torch|numpy|rich)$", process.stderr, re.MULTILINE)
 
 
 def test_files_follow_names(tmp_path, monkeypatch):

@@ -79,10 +79,10 @@ def test_mining_from_a_run_and_qrels_with_texts_by_id():
     Path("corpus.json").write_text(json.dumps({"d1": "one", "d2": {"title": "h", "text": "two"}}))
     command = "mine-negatives --topics queries.json --qrels b.json --run a.json "
     assert run([*command.split(), "--corpus", "corpus.json", "--output", "train.jsonl"]) == 0
-    first = json.loads(Path("train.jsonl").read_text().splitlines()[0])
-    assert first["query"] == "who"
-    assert [passage["text"] for passage in first["positive_passages"]] == ["two"]
-    assert [passage["docid"] for passage in first["negative_passages"]] == ["d1"]
+    first_example = json.loads(Path("train.jsonl").read_text().splitlines()[0])
+    assert first_example["query"] == "who"
+    assert [passage["text"] for passage in first_example["positive_passages"]] == ["two"]
+    assert [passage["docid"] for passage in first_example["negative_passages"]] == ["d1"]
 
 
 def test_a_data_set_of_llama_index_is_converted():
@@ -102,8 +102,8 @@ def test_a_data_set_of_llama_index_is_converted():
         assert run(["convert", "dataset.json", name, "--overwrite"]) == 0
         assert Path(name).read_text() == text
     assert run(["convert", "dataset.json", "train.jsonl", "--to", "flag"]) == 0
-    first = json.loads(Path("train.jsonl").read_text().splitlines()[0])
-    assert first == {"query": "who runs", "pos": ["two"], "neg": []}
+    first_example = json.loads(Path("train.jsonl").read_text().splitlines()[0])
+    assert first_example == {"query": "who runs", "pos": ["two"], "neg": []}
 
 
 def test_python_takes_files_and_dicts():

@@ -157,11 +157,11 @@ def test_a_process_substitution_is_read_as_a_file_is(folder, capsys, name):
     substituted = line.replace("{", "<(cat ").replace("}", ")")
     command = f"{shlex.quote(sys.executable)} -m denserk {substituted}"
     command += " --overwrite" if output else ""
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, timeout=100, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert (done.stdout if ids is None else (folder / ids).read_bytes()) == expected
+    assert process.returncode == 0, process.stderr
+    assert (process.stdout if ids is None else (folder / ids).read_bytes()) == expected
 
 
 def test_processes_that_would_share_a_pipe_are_told_to_take_a_file(folder, monkeypatch, capsys):

@@ -125,8 +125,8 @@ def test_fields_that_are_not_there_are_one_error_and_leave_nothing(capsys):
 def test_convert_takes_fields_of_corpora_alone(capsys):
     command = ["convert", "docs.jsonl", "out.jsonl", "--to", "beir", "--text-field", "summary"]
     assert run([*command, "--title-field", "key", "--id-field", "key"]) == 0
-    (first, _) = map(json.loads, Path("out.jsonl").read_text().splitlines())
-    assert first["text"] == "the cat"
+    (first_passage, _) = map(json.loads, Path("out.jsonl").read_text().splitlines())
+    assert first_passage["text"] == "the cat"
     command = [
         "convert",
         "queries.csv",

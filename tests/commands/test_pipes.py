@@ -52,13 +52,17 @@ def test_json_lines_carry_the_model_from_encode_to_search(piped, tiny, toy):
     encode = f"encode --model {tiny()} --corpus corpus.jsonl --output"
     search = "search --topics queries.tsv --output - --index"
     lines, _ = piped(f"{encode} - --output-format jsonl", "")
-    for line in ("index --input - --output piped", f"{encode} v", "index --input v --output made"):
-        piped(line, lines)
-    (found, _), (expected, _) = piped(f"{search} piped", ""), piped(f"{search} made", "")
-    assert found == expected
-    assert len(piped("eval --qrels qrels.txt --run - --format tsv", found)[0].splitlines()) == 3
+    piped("index --input - --output piped", lines)
+    piped(f"{encode} v", "")
+    piped("index --input v --output from-folder", "")
+    run_of_piped, _ = piped(f"{search} piped", "")
+    run_of_folder, _ = piped(f"{search} from-folder", "")
+    assert run_of_piped == run_of_folder
+    measures, _ = piped("eval --qrels qrels.txt --run - --format tsv", run_of_piped)
+    assert len(measures.splitlines()) == 3
     piped("convert - npy --kind vectors --to npy", lines)
-    for text in (lines, piped("convert npy - --to jsonl", "")[0]):
+    converted_lines, _ = piped("convert npy - --to jsonl", "")
+    for text in (lines, converted_lines):
         records = [json.loads(line) for line in text.splitlines()]
         assert [record.pop("id") for record in records] == [*PASSAGES]
         made_from = records[0].pop("denserk_manifest")["made_from"]
@@ -71,8 +75,8 @@ def test_json_lines_carry_the_model_from_encode_to_search(piped, tiny, toy):
 
 @pytest.mark.parametrize("name", ["run.trec", "qrels.txt"])
 def test_a_run_or_its_qrels(piped, toy, name):
-    files = ["-" if each == name else each for each in ("run.trec", "qrels.txt")]
-    out, _ = piped(f"eval {' '.join(files)} -m RR@10 --quiet", (toy / name).read_text())
+    files = "run.trec qrels.txt".replace(name, "-")
+    out, _ = piped(f"eval {files} -m RR@10 --quiet", (toy / name).read_text())
     assert out == "RR@10\t0.3333\n"
 
 

@@ -237,11 +237,11 @@ def test_the_log_names_the_precision_of_the_queries_head(
     assert search_agg("v") == ("float32", "bfloat16")
     same = "queries are encoded in float32, head bfloat16, as v was"
     assert any(message.startswith(same) for message in caplog.messages)
-    other = "queries are encoded in float32; v was encoded in float32, head bfloat16"
+    message = "queries are encoded in float32; v was encoded in float32, head bfloat16"
     for options, device in ((("--set", "head-dtype=float32"), "cpu"), ((), "cuda")):
         caplog.clear()
         assert search_agg("v", *options, device=device) == ("float32", "float32")
-        assert other in caplog.messages
+        assert message in caplog.messages
 
 
 CERTIFIED = "computing in bfloat16 on the CPU: cosines to float32 are at least"

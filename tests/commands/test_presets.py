@@ -53,9 +53,9 @@ def test_a_shown_preset_is_a_file_that_trains_the_same(name, capsys, tmp_path):
     text = printed(["finetune", "--show-preset", name], capsys)
     file = tmp_path / "mine.yaml"
     file.write_text(text)
-    again = find_preset(str(file))
-    assert again.settings == presets()[name].settings
-    assert (again.summary, again.start, again.data) == (
+    read_preset = find_preset(str(file))
+    assert read_preset.settings == presets()[name].settings
+    assert (read_preset.summary, read_preset.start, read_preset.data) == (
         presets()[name].summary,
         presets()[name].start,
         presets()[name].data,

@@ -138,16 +138,16 @@ def test_an_input_that_is_gone_is_named_with_what_to_type(
     if is_older:
         for folder in ("../indexes/flat", "passages"):
             as_older_version(Path(folder), Path.cwd())
-    place = shutil.move(tree / gone, tree.parent / "gone")
-    asked = {"index": "../indexes/flat", "query": ["river boat"]}
+    new_path = shutil.move(tree / gone, tree.parent / "gone")
+    lookup = {"index": "../indexes/flat", "query": ["river boat"]}
     with pytest.raises(UsageError) as caught:
-        search(**asked)
+        search(**lookup)
     message = str(caught.value)
     assert "manifest.json names " in message
     assert str(tree / gone) in message
     assert typed in str(caught.value.hint)
     if option is not None:
-        search(**asked, **{option: place})
+        search(**lookup, **{option: new_path})
         assert PASSAGES["d5"][1] in capsys.readouterr().out
 
 
@@ -192,8 +192,8 @@ def test_another_spelling_of_an_input_is_the_same_input(tree, relative, caplog):
     caplog.set_level("INFO")
     source = Path("../moved/data/corpus.jsonl")
     index(corpus=source, output="terms", type="bm25")
-    again = source if relative else source.resolve()
-    index(corpus=again, output=str(Path("terms").resolve()), type="bm25", resume=True)
+    other_spelling = source if relative else source.resolve()
+    index(corpus=other_spelling, output=str(Path("terms").resolve()), type="bm25", resume=True)
     assert "nothing to do" in caplog.text
     Path("linked.jsonl").symlink_to(source.resolve())
     index(corpus="linked.jsonl", output="terms", type="bm25", resume=True)
@@ -275,15 +275,15 @@ def test_a_training_is_resumed_and_repeated_from_another_folder(published, tmp_p
     monkeypatch.chdir(tmp_path)
     out, weights = published / "out" / "model", "model.safetensors"
     before = (out / weights).read_bytes()
-    given = {"model": published / "base", "output": out, "resume": True, **TRAINED}
+    options = {"model": published / "base", "output": out, "resume": True, **TRAINED}
     train = published / "data" / "train.jsonl"
-    finetune(train_data=os.path.relpath(train), dev_data=train, **given)
+    finetune(train_data=os.path.relpath(train), dev_data=train, **options)
     assert (out / weights).read_bytes() == before
     finetune(config=os.path.relpath(out / "config.yaml"), output="again")
     assert Path("again", weights).read_bytes() == before
     shutil.copy(train, "other.jsonl")
     with pytest.raises(MismatchError, match=r"train_data was"):
-        finetune(train_data="other.jsonl", dev_data=train, **given)
+        finetune(train_data="other.jsonl", dev_data=train, **options)
 
 
 def test_a_config_that_a_user_writes_names_files_from_the_working_directory(

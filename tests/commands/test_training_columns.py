@@ -51,16 +51,16 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize(("first", "second"), KEYS)
-def test_known_names_win_over_the_order(first, second, folder):
-    query_is_first = first in ("anchor", "query")
+@pytest.mark.parametrize(("first_name", "second_name"), KEYS)
+def test_known_names_win_over_the_order(first_name, second_name, folder):
+    query_is_first = first_name in ("anchor", "query")
     rows = []
     for query, positives, _ in PAIRS:
         values = (query, positives[0]) if query_is_first else (positives[0], query)
-        rows.append({first: values[0], second: values[1]})
+        rows.append({first_name: values[0], second_name: values[1]})
     (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "t.json").write_text(json.dumps(rows))
-    header = f"{first}\t{second}\n"
+    header = f"{first_name}\t{second_name}\n"
     columns = "".join("\t".join(row.values()) + "\n" for row in rows)
     (folder / "t.tsv").write_text(header + columns)
     (folder / "t.tsv.gz").write_bytes(gzip.compress((header + columns).encode()))
@@ -71,7 +71,7 @@ def test_known_names_win_over_the_order(first, second, folder):
     Dataset.from_list(rows).save_to_disk(folder / "saved")
     Dataset.from_list(rows).to_csv(folder / "t.csv", index=False)
     names = ["t.jsonl", "t.json", "t.parquet", "saved"]
-    if "t" not in (first[:1], second[:1]):  # tables need both names, or --from
+    if "t" not in (first_name[:1], second_name[:1]):  # tables need both names, or --from
         names += ["t.tsv", "t.tsv.gz", "crlf.tsv", "t.csv"]
     for name in names:
         assert texts(name) == PAIRS
@@ -81,13 +81,13 @@ def test_known_names_win_over_the_order(first, second, folder):
 
 def test_the_order_that_was_understood_is_said(folder, caplog):
     rows = {"t1": ["positive", "anchor"], "t2": ["text1", "text2"], "t3": ["anchor", "positive"]}
-    for name, (first, second) in rows.items():
-        (folder / name).write_text(json.dumps({first: "a", second: "b"}))
+    for name, (first_name, second_name) in rows.items():
+        (folder / name).write_text(json.dumps({first_name: "a", second_name: "b"}))
         command = ["convert", name, f"{name}.out", "--kind", "training", "--to", "flag"]
         assert run([*command, "--from", "st-triplet"]) == 0
-    named = [note for note in caplog.messages if note.startswith("t1, line 1")]
-    assert len(named) == 1
-    assert "query: anchor" in named[0]
+    notes_of_names = [note for note in caplog.messages if note.startswith("t1, line 1")]
+    assert len(notes_of_names) == 1
+    assert "query: anchor" in notes_of_names[0]
     by_position = [warning for warning in warnings_of(caplog) if warning.startswith("t2, line 1")]
     assert len(by_position) == 1
     assert "query: text1" in by_position[0]
@@ -200,15 +200,15 @@ def test_pairs_among_triplets_are_read_as_they_were_and_reported(folder, caplog)
     assert any(warning.startswith("2 of 3 examples") for warning in warnings_of(caplog))
 
 
-@pytest.mark.parametrize("form", ["text-triples", "triples", "st-triplet"])
-def test_a_conversion_that_would_write_nothing_is_an_error(form, folder, capsys):
+@pytest.mark.parametrize("training_format", ["text-triples", "triples", "st-triplet"])
+def test_a_conversion_that_would_write_nothing_is_an_error(training_format, folder, capsys):
     write("t", WITHOUT_NEGATIVES)
-    if form == "triples":
+    if training_format == "triples":
         rows = [{"query_id": "1", "positive_document_ids": ["2"], "negative_document_ids": []}]
         write("t", rows)
-    if form == "st-triplet":
+    if training_format == "st-triplet":
         write("t", [{"query": "q", "pos": [], "neg": ["a"]}])
-    assert run(["convert", "t", "out", "--to", form]) == 1
+    assert run(["convert", "t", "out", "--to", training_format]) == 1
     assert not (folder / "out").exists()
     assert "--to" not in capsys.readouterr().out
 

@@ -39,9 +39,9 @@ def test_search_takes_the_title_or_named_fields():
     assert search("--set", "topics-field=description") == {"101": ["d2"], "102": ["d1"]}
     assert read_manifest("run.trec", Kind.RUN).made_from["topics"]["fields"] == ["description"]
     assert run(["reproduce", "run.trec"]) == 0
-    both = search("--set", "topics-field=title,description")
-    found = {qid: set(docids) for qid, docids in both.items()}
-    assert found == {"101": {"d1", "d2"}, "102": {"d1", "d2"}}
+    docids_by_query = search("--set", "topics-field=title,description")
+    topics = {qid: set(docids) for qid, docids in docids_by_query.items()}
+    assert topics == {"101": {"d1", "d2"}, "102": {"d1", "d2"}}
 
 
 def test_python_takes_the_fields():

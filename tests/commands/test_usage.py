@@ -25,7 +25,7 @@ def files(toy, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("line", "status", "said"),
+    ("line", "status", "message"),
     [
         # words that are no command, no number
         ("serach --index i", 2, "did you mean search"),
@@ -111,12 +111,12 @@ def files(toy, monkeypatch):
         ("fuse good.trec qrels.txt --weights 1,x --output out", 2, "weights: found 'x', expect"),
     ],
 )
-def test_one_line_and_nothing_written(files, capsys, line, status, said):
+def test_one_line_and_nothing_written(files, capsys, line, status, message):
     before = sorted(files.iterdir())
     assert run([*shlex.split(line), "--quiet"]) == status
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")
-    assert said in err
+    assert message in err
     assert len(err.splitlines()) <= 2
     assert sorted(files.iterdir()) == before

@@ -9,6 +9,7 @@ train.trec, runs/agg) is removed before the first block that writes it with --ou
 """
 
 import gzip
+import itertools
 import json
 import os
 import random
@@ -21,6 +22,7 @@ import tempfile
 import time
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import typer
@@ -32,17 +34,25 @@ from tests.support.toy import PASSAGES, QUERIES, VOCABULARY, WORDS, write_toy
 
 ROOT = Path(__file__).parents[2]
 CHANGES = ROOT / "CHANGELOG.md"
-EXTENDING, NOTEBOOK = ROOT / "docs/extending.md", ROOT / "docs/notebook.ipynb"
+EXTENDING = ROOT / "docs/extending.md"
+NOTEBOOK = ROOT / "docs/notebook.ipynb"
 PAGES = [ROOT / "README.md", CHANGES, *sorted((ROOT / "docs").rglob("*.md"))]
 # tests/docs/test_extending.py runs the examples of new commands and options
-DONE = [page for page in PAGES if page not in (CHANGES, EXTENDING)]
+PAGES_THAT_RUN = [page for page in PAGES if page not in (CHANGES, EXTENDING)]
 LANGUAGES = {"sh", "python", "text", "json", "yaml", "bibtex"}
 MARKS = {"network", "gpu", "cluster", "java"}
 # Lines that prepare a machine, or take long; `.ci/run` runs the quickstart and tests/run.sh, and
 # tests/docs/test_recipes.py the recipes.
 INSTALLING = (
-    *("bash docs/", "bash tests/", "pip install", "python -m pip", "python3.11 -m venv"),
-    *(".venv/bin/pip install", "source .venv/bin/activate", "git clone", "cd denserk"),
+    "bash docs/",
+    "bash tests/",
+    "pip install",
+    "python -m pip",
+    "python3.11 -m venv",
+    ".venv/bin/pip install",
+    "source .venv/bin/activate",
+    "git clone",
+    "cd denserk",
 )
 BLOCK = re.compile(r"^(?P<indent> *)```(?P<kind>.*)\n(?P<code>(?s:.*?))^ *```", re.MULTILINE)
 
@@ -51,115 +61,182 @@ def by_page(pages):
     return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
 
 
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    line: int  # of its first line of code
+    language: str
+    marks: list[str]  # the words after the language
+    code: str
+
+
 def blocks(page):
-    """Line number, language, words after it and code of every fenced block of a page."""
+    """Yield the fenced blocks of a page, or the cells of code of the notebook."""
     text = page.read_text("utf-8")
     if page == NOTEBOOK:
-        cells = (c for c in json.loads(text)["cells"] if c["cell_type"] == "code")
-        text = "".join(f"```python\n{''.join(c['source'])}\n```\n" for c in cells)
-    for found in BLOCK.finditer(text):
-        language, *words = found["kind"].split() or [""]
-        code = re.sub(rf"(?m)^{found['indent']}", "", found["code"])
-        yield text[: found.start()].count("\n") + 2, language, words, code
+        text = as_page(json.loads(text))
+    for match in BLOCK.finditer(text):
+        language, *marks = match["kind"].split() or [""]
+        code = re.sub(rf"(?m)^{match['indent']}", "", match["code"])
+        yield Block(text[: match.start()].count("\n") + 2, language, marks, code)
+
+
+def as_page(notebook):
+    """Return the cells of code of a notebook as fenced blocks."""
+    text = ""
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            text += f"```python\n{''.join(cell['source'])}\n```\n"
+    return text
 
 
 def commands(page):
-    """The arguments of every denserk command on a page, each part of a pipeline on its own."""
-    shells = [code for _, language, _, code in blocks(page) if language in ("sh", "bash", "")]
+    """Yield the arguments of every denserk command on a page, also of those within a pipeline."""
+    for line in lines_of_shell(page):
+        for command in split_line(line):
+            is_module = "-m denserk " in " ".join(command)
+            if command[:1] == ["denserk"] or is_module:
+                yield command[command.index("denserk") + 1 :]
+
+
+def lines_of_shell(page):
+    """Yield the lines with a denserk command, what a shell would fill in as 0."""
+    shells = [block.code for block in blocks(page) if block.language in ("sh", "bash", "")]
     for line in "".join(shells).replace("\\\n", " ").splitlines():
-        line = line.strip()
-        if not re.search(r"(?:^|[|&] |-m )(?:\$ )?denserk ", line) or " ... " in line:
-            continue
-        line = re.sub(r"\$(\([^)]*\)|[A-Z_]+)", "0", line.removeprefix("$ "))  # by a shell
-        words = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
-        words.whitespace_split = True
-        part: list[str] = []
-        for word in [*words, "|"]:
-            if set(word) <= set("|&;<>"):
-                if part[:1] == ["denserk"] or "-m denserk " in " ".join(part):
-                    yield part[part.index("denserk") + 1 :]
-                part = []
-            else:
-                part.append(word)
+        command = line.strip()
+        names_denserk = re.search(r"(?:^|[|&] |-m )(?:\$ )?denserk ", command)
+        if names_denserk and " ... " not in command:
+            yield re.sub(r"\$(\([^)]*\)|[A-Z_]+)", "0", command.removeprefix("$ "))
+
+
+def split_line(line):
+    """Return the commands of a line, which pipes, lists and redirections separate.
+
+    >>> split_line("denserk encode --output - | gzip > out.gz")
+    [['denserk', 'encode', '--output', '-'], ['gzip'], ['out.gz']]
+    """
+    words = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    words.whitespace_split = True
+    separated: list[list[str]] = [[]]
+    for word in words:
+        if set(word) <= set("|&;<>"):
+            separated.append([])
+        else:
+            separated[-1].append(word)
+    return separated
 
 
 def parse(arguments, command=None, name="denserk", parent=None):
-    """Has the command line read a command and its settings, and run nothing."""
-    command = command or typer.main.get_group(app)
+    """Have the command line read a command and its settings, and run nothing."""
+    if command is None:
+        command = typer.main.get_group(app)
     context = command.make_context(name, [*arguments], parent=parent)
     if hasattr(command, "resolve_command"):
-        name, chosen, rest = command.resolve_command(context, [*arguments])
-        parse(rest, chosen, name, context)
-    else:
-        given = {setting.partition("=")[0] for setting in context.params.get("set_") or ()}
-        assert {name.replace("-", "_") for name in given} <= command.page.settings.keys()
+        name, subcommand, remaining_words = command.resolve_command(context, [*arguments])
+        parse(remaining_words, subcommand, name, context)
+        return
+    for setting in context.params.get("set_") or ():
+        setting_name = setting.partition("=")[0].replace("-", "_")
+        assert setting_name in command.page.settings
 
 
-@pytest.mark.parametrize("page", by_page([CHANGES, *DONE]))
+@pytest.mark.parametrize("page", by_page([CHANGES, *PAGES_THAT_RUN]))
 def test_shown_commands_parse(page, capsys):
     register()
-    wrong = []
+    rejected = []
     for arguments in commands(page):
         try:
             parse(arguments)
         except (typer.TyperException, AssertionError, typer.Exit) as error:
-            if getattr(error, "exit_code", 1):
-                wrong.append(f"denserk {shlex.join(arguments)}: {error}")
-    assert not wrong, "\n".join(wrong)
+            if getattr(error, "exit_code", 1) != 0:  # --help ends with 0
+                rejected.append(f"denserk {shlex.join(arguments)}: {error}")
+    assert not rejected, "\n".join(rejected)
 
 
 def anchors(page):
-    """The anchors of a page's headings, as they are made of their words."""
-    heads = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    """Return the anchors of a page's headings, as they are made of their words."""
+    names = set()
+    for heading in re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", heading.lower())
+        names.add(words.replace(" ", "-"))
+    return names
 
 
 @pytest.mark.parametrize("page", by_page(PAGES))
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text("utf-8"))
-    broken = [
-        f"{path}#{anchor}"
-        for path, anchor in links
-        if not (target := page.parent / path if path else page).exists()
-        or (anchor and anchor not in anchors(target))
-    ]
+    broken = [f"{path}#{anchor}" for path, anchor in links if not leads(page, path, anchor)]
     assert not broken
+
+
+def leads(page, path, anchor):
+    """Return whether a page's link leads to a file and, if it has an anchor, to a heading in it."""
+    target = page.parent / path if path else page
+    if not target.exists():
+        return False
+    return not anchor or anchor in anchors(target)
+
+
+def write_rows(path, rows, mode="w"):
+    """Write lines of text, or records as JSON lines."""
+    with path.open(mode) as file:
+        for row in rows:
+            line = row if isinstance(row, str) else json.dumps(row)
+            file.write(f"{line}\n")
 
 
 def write_collection(folder):
     """Write what every page finds: a collection of 306 passages, and training data."""
-    corpus, drawn = write_toy(folder) / "corpus.jsonl", random.Random(7)
-
-    def write(name, rows, mode="w"):
-        with (folder / name).open(mode) as out:
-            out.writelines((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows)
-
-    texts = {f"x{i}": " ".join(drawn.choices(WORDS, k=12)) for i in range(300)}
-    added = {d: {"title": text.split()[0], "text": text} for d, text in texts.items()}
-    write("corpus.jsonl", ({"_id": d, **passage} for d, passage in added.items()), "a")
+    draw = random.Random(7)
+    write_toy(folder)
+    texts = {f"x{number}": " ".join(draw.choices(WORDS, k=12)) for number in range(300)}
+    passages = {docid: {"title": text.split()[0], "text": text} for docid, text in texts.items()}
+    records = [{"_id": docid, **passage} for docid, passage in passages.items()]
+    corpus = folder / "corpus.jsonl"
+    write_rows(corpus, records, "a")
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
-    judged = (f"{qid} 0 {docid} 1" for qid in QUERIES for docid in texts)
-    write("qrels.txt", judged, "a")  # so that the random models pass --min
-    write("collection.tsv", (f"{i}\t{text}" for i, (_, text) in enumerate(PASSAGES.values())))
-    asked = {f"t{i}": (f"x{i}", " ".join(texts[f"x{i}"].split()[3:7])) for i in range(64)}
-    write("train-queries.tsv", (f"{qid}\t{query}" for qid, (_, query) in asked.items()))
-    write("train-qrels.txt", (f"{qid} 0 {docid} 1" for qid, (docid, _) in asked.items()))
-    train, triples = [], []
-    for qid, (docid, query) in asked.items():
-        drawn_ids = drawn.sample(sorted(texts.keys() - {docid}), 7)
-        positive, *negatives = [{"docid": each, **added[each]} for each in (docid, *drawn_ids)]
-        sides = {"positive_passages": [positive], "negative_passages": negatives}
-        train.append({"query_id": qid, "query": query, **sides})
-        pair = {"positive": texts[docid], "negative": texts[drawn_ids[0]]}
-        triples.append({"query": query, **pair})
-    write("train.jsonl", train)
-    write("triples.jsonl", triples)
-    answers = zip(QUERIES.items(), ("cat", "river", "moon"), strict=True)
-    write("answers.jsonl", ({"_id": i, "question": q, "answers": [a]} for (i, q), a in answers))
+    # so that the random models pass --min
+    judgments = [f"{qid} 0 {docid} 1" for qid, docid in itertools.product(QUERIES, texts)]
+    write_rows(folder / "qrels.txt", judgments, "a")
+    toy_texts = [text for _, text in PASSAGES.values()]
+    write_rows(folder / "collection.tsv", [f"{row}\t{text}" for row, text in enumerate(toy_texts)])
+    write_training_data(folder, texts, passages, draw)
+    answers = [
+        {"_id": qid, "question": question, "answers": [answer]}
+        for (qid, question), answer in zip(QUERIES.items(), ("cat", "river", "moon"), strict=True)
+    ]
+    write_rows(folder / "answers.jsonl", answers)
+
+
+def write_training_data(folder, texts, passages, draw):
+    """Write queries, each some words of its positive, with judgments, examples and triples."""
+    queries, judgments, examples, triples = [], [], [], []
+    for number in range(64):
+        qid = f"t{number}"
+        docid = f"x{number}"
+        query = " ".join(texts[docid].split()[3:7])
+        queries.append(f"{qid}\t{query}")
+        judgments.append(f"{qid} 0 {docid} 1")
+        negative_ids = draw.sample(sorted(texts.keys() - {docid}), 7)
+        examples.append(
+            {
+                "query_id": qid,
+                "query": query,
+                "positive_passages": [{"docid": docid, **passages[docid]}],
+                "negative_passages": [{"docid": id, **passages[id]} for id in negative_ids],
+            }
+        )
+        triples.append(
+            {"query": query, "positive": texts[docid], "negative": texts[negative_ids[0]]}
+        )
+    write_rows(folder / "train-queries.tsv", queries)
+    write_rows(folder / "train-qrels.txt", judgments)
+    write_rows(folder / "train.jsonl", examples)
+    write_rows(folder / "triples.jsonl", triples)
 
 
 def write_hub(cache):
-    """The hub's cache with tiny random models under the names that pages use."""
+    """Write the hub's cache with tiny random models under the names that pages use."""
 
     def snapshot(name):
         folder = cache / f"models--{name.replace('/', '--')}"
@@ -167,29 +244,34 @@ def write_hub(cache):
         (folder / "refs" / "main").write_text("0" * 40)
         return folder / "snapshots" / ("0" * 40)
 
-    def tiny(name, kind, *, head=True):
+    def write_model(name, kind, *, head=True):
         return tiny_models.write_tiny(snapshot(name), kind, VOCABULARY, head=head, positions=512)
 
-    distilbert = tiny("distilbert-base-uncased", "distilbert")
-    bert = tiny("bert-base-uncased", "bert")
-    tiny(PUBLISHED["cocondenser"], "bert", head=False)
-    minilm = tiny(PUBLISHED["minilm"], "bert", head=False)
-    (minilm / "1_Pooling").mkdir()
-    (minilm / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    parts = ("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")
-    kind = "sentence_transformers.models"
-    modules = [{"idx": i, "path": p, "type": f"{kind}.{t}"} for i, (p, t) in enumerate(parts)]
-    (minilm / "modules.json").write_text(json.dumps(modules))
+    distilbert = write_model("distilbert-base-uncased", "distilbert")
+    bert = write_model("bert-base-uncased", "bert")
+    write_model(PUBLISHED["cocondenser"], "bert", head=False)
+    write_sentence_transformers_files(write_model(PUBLISHED["minilm"], "bert", head=False))
     agg = RepresentationSettings(Representation.AGG, agg_dim=20, cls_dim=6)
     tiny_models.write_tiny_aggretriever(snapshot(PUBLISHED["agg"]), bert, agg)
     tiny_models.write_tiny_aggretriever(snapshot(PUBLISHED["agg-distilbert"]), distilbert, agg)
-    cross = "cross-encoder/ms-marco-MiniLM-L-6-v2"
-    tiny_models.write_tiny_classifier(snapshot(cross), "bert", VOCABULARY)
-    tiny("google/electra-base-discriminator", "electra")
+    cross_encoder = snapshot("cross-encoder/ms-marco-MiniLM-L-6-v2")
+    tiny_models.write_tiny_classifier(cross_encoder, "bert", VOCABULARY)
+    write_model("google/electra-base-discriminator", "electra")
     tiny_models.write_writer(snapshot("castorini/doc2query-t5-base-msmarco"), "t5", VOCABULARY)
 
 
-MADE = {  # by the commands below, once
+def write_sentence_transformers_files(folder):
+    """Make a folder one of sentence-transformers: mean pooling, L2-normalised."""
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    modules = []
+    for path, name in (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")):
+        module_type = f"sentence_transformers.models.{name}"
+        modules.append({"idx": len(modules), "path": path, "type": module_type})
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+PREPARED = {  # outputs, and the commands that make them once
     "vectors": "encode --model minilm --corpus corpus.jsonl",
     "index": "index --input vectors",
     "bm25": "index --type bm25 --corpus corpus.jsonl",
@@ -199,28 +281,36 @@ MADE = {  # by the commands below, once
     "runs/agg": "finetune --model distilbert-base-uncased --representation agg --agg-dim 20"
     " --cls-dim 6 --train-data train.jsonl --batch-size 8 --max-steps 4",
 }
-PAGE = """
+PROGRAM = """
 import re, shutil, subprocess, sys
 from pathlib import Path
 
-names, made = {"__name__": "__main__"}, MADE
+variables = {"__name__": "__main__"}
 for line, language, code in BLOCKS:
     if language == "python":
-        exec(compile("\\n" * (line - 1) + code, PAGE, "exec"), names)
+        exec(compile("\\n" * (line - 1) + code, PAGE, "exec"), variables)
         continue
-    for name in [each for each in made if re.search(rf"--output {each}/?(\\s|$)", code)]:
-        made.remove(name)
-        shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink()
-        shutil.rmtree(f"{name}.training", ignore_errors=True)
+    for name in list(PREPARED):
+        if re.search(rf"--output {name}/?(\\s|$)", code):
+            PREPARED.remove(name)
+            shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink()
+            shutil.rmtree(f"{name}.training", ignore_errors=True)
     sys.stdout.flush()
     if status := subprocess.run(["bash", "-xeuo", "pipefail", "-c", code]).returncode:
         sys.exit(f"{PAGE}: exit status {status} in the block at line {line}")
 """
 
 
+def program(name, page_blocks, prepared_outputs=()):
+    """Return a Python program that runs blocks: line, language and code of each."""
+    values = {"PAGE": name, "PREPARED": [*prepared_outputs], "BLOCKS": [*page_blocks]}
+    assignments = [f"{variable} = {value!r}" for variable, value in values.items()]
+    return "\n".join([*assignments, PROGRAM])
+
+
 def run(arguments, folder, environment):
-    done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    process = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, f"{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
 
 
 @pytest.fixture(scope="session")
@@ -242,7 +332,7 @@ def prepared(tmp_path_factory):
         while not os.access(tools / "denserk", os.X_OK):
             assert warm.poll() is None
             time.sleep(0.05)
-        for output, command in MADE.items():
+        for output, command in PREPARED.items():
             run(["denserk", *command.split(), "--output", output], top / "toy", environment)
         yield top / "toy", environment
     shutil.rmtree(tools)
@@ -251,32 +341,41 @@ def prepared(tmp_path_factory):
 @cache
 def has_java():
     """Whether Pyserini runs here; it needs a newer Java than some machines have."""
-    found = [sys.executable, "-c", "import pyserini.search.faiss"]
-    return not subprocess.run(found, capture_output=True, check=False).returncode
+    command = [sys.executable, "-c", "import pyserini.search.faiss"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def chosen(page):
-    """The blocks of a page that run here, without the lines that install."""
+def runnable_blocks(page):
+    """Yield line, language and code of the blocks of a page that run here."""
+    for block in blocks(page):
+        assert block.language in LANGUAGES, f"{page}, line {block.line}"
+        assert MARKS.issuperset(block.marks), f"{page}, line {block.line}"
+        if block.language not in ("sh", "python"):
+            continue
+        if block.marks and (block.marks != ["java"] or not has_java()):
+            continue
+        code = block.code
+        if block.language == "sh":
+            code = without_absent_tools(code)
+        yield block.line, block.language, code
+
+
+def without_absent_tools(code):
+    """Return a shell script without the lines that install, or call a trec_eval that is absent."""
     has_trec_eval = shutil.which("trec_eval") is not None
-    for line, language, words, code in blocks(page):
-        assert language in LANGUAGES and {*words} <= MARKS, f"{page}, line {line}"  # noqa: PT018
-        if language not in ("sh", "python") or {*words} - {"java"}:
-            continue
-        if "java" in words and not has_java():
-            continue
-        if language == "sh":
-            lines = code.replace("\\\n", " ").splitlines(keepends=True)
-            kept = (each for each in lines if not each.startswith(INSTALLING))
-            code = "".join(each for each in kept if has_trec_eval or "trec_eval" not in each)
-        yield line, language, code
+    lines = []
+    for line in code.replace("\\\n", " ").splitlines(keepends=True):
+        calls_absent_tool = "trec_eval" in line and not has_trec_eval
+        if not line.startswith(INSTALLING) and not calls_absent_tool:
+            lines.append(line)
+    return "".join(lines)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", by_page([*DONE, NOTEBOOK]))
+@pytest.mark.parametrize("page", by_page([*PAGES_THAT_RUN, NOTEBOOK]))
 def test_every_block_runs(page, prepared, tmp_path):
     toy, environment = prepared
     shutil.copytree(toy, tmp_path / "work")
     (tmp_path / "demo").symlink_to("work")  # the notebook's name for the folder
-    program = f"PAGE, MADE = {page.name!r}, {[*MADE]!r}\nBLOCKS = {[*chosen(page)]!r}"
-    (tmp_path / "page.py").write_text(program + PAGE)
+    (tmp_path / "page.py").write_text(program(page.name, runnable_blocks(page), PREPARED))
     run(["python-warm", str(tmp_path / "page.py")], tmp_path / "work", environment)

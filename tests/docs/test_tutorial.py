@@ -6,6 +6,7 @@ Both are smaller here, and so is what is trained: a page takes a minute of CPU t
 import re
 import sys
 from itertools import islice
+from typing import NamedTuple
 
 import pytest
 
@@ -13,7 +14,7 @@ import denserk
 from denserk.config.formats import CorpusFormat, QrelsFormat, TopicsFormat
 from denserk.io.corpus import read_passages, write_passages
 from denserk.io.topics import read_qrels, read_queries, write_qrels, write_queries
-from tests.docs.test_readme import PAGE, ROOT, chosen, prepared, run  # noqa: F401
+from tests.docs.test_readme import ROOT, prepared, program, run, runnable_blocks  # noqa: F401
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 pytestmark = pytest.mark.slow
@@ -26,55 +27,78 @@ def commands(request):
     return weights, request.getfixturevalue("prepared")[1]
 
 
-def write(folder, corpus, sides):
-    """Write the first judgments of both splits, their queries and passages, and a few others."""
+class Split(NamedTuple):
+    """The first judgments of a file, and where the texts of their queries are."""
+
+    topics: str
+    qrels: str
+    count: int
+
+
+def write_part(folder, corpus, splits):
+    """Write the first judgments of splits, their queries and passages, and every tenth passage."""
     folder.mkdir()
-    docids = set()
-    for kind, (topics, judged, count) in sides.items():
-        qrels = list(islice(read_qrels(judged), count))
+    judged_docids = set()
+    for prefix, split in splits.items():
+        qrels = list(islice(read_qrels(split.qrels), split.count))
+        judged_docids |= {qrel.docid for qrel in qrels}
         qids = {qrel.qid for qrel in qrels}
-        docids |= {qrel.docid for qrel in qrels}
-        queries = (query for query in read_queries(topics) if query.qid in qids)
-        write_queries(folder / f"{kind}queries.tsv", queries, TopicsFormat.TSV)
-        write_qrels(folder / f"{kind}qrels.txt", qrels, QrelsFormat.TREC)
-    kept = (p for n, p in enumerate(read_passages(corpus)) if p.docid in docids or n % 10 == 0)
-    write_passages(folder / "corpus.jsonl", kept, CorpusFormat.BEIR)
+        queries = (query for query in read_queries(split.topics) if query.qid in qids)
+        write_queries(folder / f"{prefix}queries.tsv", queries, TopicsFormat.TSV)
+        write_qrels(folder / f"{prefix}qrels.txt", qrels, QrelsFormat.TREC)
+    passages = (
+        passage
+        for row, passage in enumerate(read_passages(corpus))
+        if passage.docid in judged_docids or row % 10 == 0
+    )
+    write_passages(folder / "corpus.jsonl", passages, CorpusFormat.BEIR)
 
 
 def smaller(code):
-    """A block with half of the steps and queries a step; of a model that is not compared, two."""
+    """Return a block with half of the steps and queries a step; two if nothing is compared."""
     if "--output runs/tuned" not in code:
         return re.sub(r"((max|eval)-steps|batch-size) \d+", r"\1 2", code)
-    halved = r"(max-steps|save-steps|batch-size) (\d+)"
-    return re.sub(halved, lambda found: f"{found[1]} {int(found[2]) // 2}", code)
+    return re.sub(
+        r"(max-steps|save-steps|batch-size) (\d+)",
+        lambda match: f"{match[1]} {int(match[2]) // 2}",
+        code,
+    )
 
 
 def follow(folder, weights, environment):
     """Run every block; the tuned model, and its fusion with BM25, gain on where it started."""
-    page, minilm = folder.parent / "page.py", f"--model {weights}"
-    blocks = [
-        (line, language, smaller(code).replace("--model minilm", minilm))
-        for line, language, code in chosen(TUTORIAL)
-    ]
-    page.write_text(f"PAGE, MADE, BLOCKS = 'tutorial', [], {blocks!r}{PAGE}")
+    page = folder.parent / "page.py"
+    blocks = []
+    for line, language, code in runnable_blocks(TUTORIAL):
+        code_of_minilm = smaller(code).replace("--model minilm", f"--model {weights}")
+        blocks.append((line, language, code_of_minilm))
+    page.write_text(program("tutorial", blocks))
     run([sys.executable, str(page)], folder, environment)
     runs = {name: folder / f"{name}.trec" for name in ("minilm", "tuned", "hybrid")}
-    found = denserk.evaluate(runs, folder / "qrels.txt", "nDCG@10", baseline="minilm")
+    measures = denserk.evaluate(runs, folder / "qrels.txt", "nDCG@10", baseline="minilm")
     for name in ("tuned", "hybrid"):
-        assert found[name]["nDCG@10"] > found["minilm"]["nDCG@10"], found
+        assert measures[name]["nDCG@10"] > measures["minilm"]["nDCG@10"], measures
 
 
 def test_on_the_quickstarts_collection(commands, tmp_path):
-    run([sys.executable, ROOT / "docs/quickstart/collect.py", "demo"], tmp_path, commands[1])
-    demo, counts = str(tmp_path / "demo"), {"": 300, "train-": 400}
-    sides = {k: (f"{demo}/{k}queries.tsv", f"{demo}/{k}qrels.txt", n) for k, n in counts.items()}
-    write(tmp_path / "slice", f"{demo}/corpus.jsonl", sides)
-    follow(tmp_path / "slice", *commands)
+    weights, environment = commands
+    run([sys.executable, ROOT / "docs/quickstart/collect.py", "demo"], tmp_path, environment)
+    demo = tmp_path / "demo"
+    splits = {
+        "": Split(f"{demo}/queries.tsv", f"{demo}/qrels.txt", 300),
+        "train-": Split(f"{demo}/train-queries.tsv", f"{demo}/train-qrels.txt", 400),
+    }
+    write_part(tmp_path / "part", f"{demo}/corpus.jsonl", splits)
+    follow(tmp_path / "part", weights, environment)
 
 
-def test_on_a_slice_of_squad(commands, shared_data, tmp_path):
-    squad, counts = shared_data / "squad", {"": ("dev", 200), "train-": ("train", 400)}
-    topics = str(squad / "queries.jsonl.gz")
-    sides = {k: (topics, f"{squad}/qrels/{split}.tsv", n) for k, (split, n) in counts.items()}
-    write(tmp_path / "slice", str(squad / "corpus.jsonl.gz"), sides)
-    follow(tmp_path / "slice", *commands)
+def test_on_a_part_of_squad(commands, shared_data, tmp_path):
+    weights, environment = commands
+    squad = shared_data / "squad"
+    topics = f"{squad}/queries.jsonl.gz"
+    splits = {
+        "": Split(topics, f"{squad}/qrels/dev.tsv", 200),
+        "train-": Split(topics, f"{squad}/qrels/train.tsv", 400),
+    }
+    write_part(tmp_path / "part", f"{squad}/corpus.jsonl.gz", splits)
+    follow(tmp_path / "part", weights, environment)
