@@ -42,8 +42,8 @@ def example():
 def test_the_example_of_a_test_is_clean(command):
     name = str(ROOT / "tests" / "test_example.py")  # whose settings count
     ruff = ["ruff", *command, "--stdin-filename", name, "-"]
-    done = subprocess.run(ruff, input=example(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(ruff, input=example(), capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_the_example_of_a_test_passes(toy, monkeypatch, caplog):

@@ -39,46 +39,50 @@ class Snippet(NamedTuple):
 
 def snippets(text: str) -> list[Snippet]:
     """Return the blocks of a section in order."""
-    found = []
+    blocks = []
     end_of_last_block = 0
     for block in BLOCK.finditer(text):
         paragraphs = text[end_of_last_block : block.start()].strip().split("\n\n")
         sentence = " ".join(paragraphs[-1].split())
-        found.append(snippet(block["code"], block["language"], sentence))
+        blocks.append(read_snippet(block["code"], block["language"], sentence))
         end_of_last_block = block.end()
-    return found
+    return blocks
 
 
-def snippet(code: str, language: str, sentence: str) -> Snippet:
+def read_snippet(code: str, language: str, sentence: str) -> Snippet:
     """Return a block with the place that the sentence before it names."""
     for place, pattern in PLACES.items():
-        if match := pattern.search(sentence):
+        match = pattern.search(sentence)
+        if match:
             names = match.groupdict()
             return Snippet(code, language, place, names["file"], names.get("line", ""))
     assert not sentence.endswith(":"), f"docs/extending.md: no place in {sentence!r}"
     return Snippet(code, language)
 
 
-def put(part: Snippet, folder: Path) -> None:
+def put(snippet: Snippet, folder: Path) -> None:
     """Write a block into its file."""
-    path = folder / part.file
-    if part.place == "new file":
-        assert not path.exists(), f"docs/extending.md: {part.file} is not new"
-        path.write_text(part.code)
+    path = folder / snippet.file
+    if snippet.place == "new file":
+        assert not path.exists(), f"docs/extending.md: {snippet.file} is not new"
+        path.write_text(snippet.code)
         return
     text = path.read_text("utf-8")
-    if part.place == "end":
-        path.write_text(f"{text}\n\n{part.code}")
+    if snippet.place == "end":
+        path.write_text(f"{text}\n\n{snippet.code}")
         return
     lines = text.splitlines(keepends=True)
-    numbers = [i for i, line in enumerate(lines) if line.strip().startswith(part.line)]
+    numbers = [number for number, line in enumerate(lines) if line.strip().startswith(snippet.line)]
     assert len(numbers) == 1, (
-        f"docs/extending.md: {len(numbers)} lines of {part.file} begin with {part.line!r}"
+        f"docs/extending.md: {len(numbers)} lines of {snippet.file} begin with {snippet.line!r}"
     )
     number = numbers[0]
-    start = number + 1 if part.place == "below" else number
-    end = number if part.place == "above" else number + 1
-    lines[start:end] = [part.code]
+    if snippet.place == "above":
+        lines.insert(number, snippet.code)
+    elif snippet.place == "below":
+        lines.insert(number + 1, snippet.code)
+    else:
+        lines[number] = snippet.code
     path.write_text("".join(lines))
 
 
@@ -113,37 +117,38 @@ def environment(clone, tmp_path):
 
 
 def run(command, folder, environment):
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.mark.parametrize("title", SECTIONS)
 def test_every_block_has_its_place(title, tmp_path):
-    for part in SECTIONS[title]:
-        if part.place is None:
+    for snippet in SECTIONS[title]:
+        if snippet.place is None:
             continue
-        copy = tmp_path / part.file
+        copy = tmp_path / snippet.file
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if part.place != "new file" and not copy.exists():
-            shutil.copy(ROOT / part.file, copy)
-        put(part, tmp_path)
+        if snippet.place != "new file" and not copy.exists():
+            shutil.copy(ROOT / snippet.file, copy)
+        put(snippet, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("title", SECTIONS)
 def test_an_example_works(title, clone, environment):
-    written = []
-    for part in [*snippets(INTRODUCTION), *SECTIONS[title]]:
-        if part.place:
-            put(part, clone)
-            written.append(part.file)
-        elif part.language == "python":
-            run(["python", "-c", part.code], clone, environment)
+    changed_files = []
+    for snippet in [*snippets(INTRODUCTION), *SECTIONS[title]]:
+        if snippet.place:
+            put(snippet, clone)
+            changed_files.append(snippet.file)
+        elif snippet.language == "python":
+            run(["python", "-c", snippet.code], clone, environment)
         else:
-            assert part.language == "sh"
-            if "mkdocs" in part.code:
+            assert snippet.language == "sh"
+            if "mkdocs" in snippet.code:
                 pytest.importorskip("mkdocs")
-            run(["bash", "-euo", "pipefail", "-c", part.code], clone, environment)
-    if shutil.which("ruff") and (modules := [name for name in written if name.endswith(".py")]):
+            run(["bash", "-euo", "pipefail", "-c", snippet.code], clone, environment)
+    modules = [name for name in changed_files if name.endswith(".py")]
+    if modules and shutil.which("ruff"):
         run(["ruff", "format", "--quiet", *modules], clone, environment)
         run(["ruff", "check", "--quiet", *modules], clone, environment)

@@ -127,6 +127,6 @@ def test_sentence_transformers_opens_it_by_its_name(trained, hub):
     environment = os.environ | {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}
     output = hub / "vectors.npy"
     command = [sys.executable, "-c", program, str(output)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
     np.testing.assert_allclose(np.load(output), encoded(trained[0]), rtol=0, atol=1e-5)

@@ -93,10 +93,10 @@ def test_the_recipe_for_ray_writes_the_vectors_of_encode(toy, tmp_path):
     }
     options = {"cwd": toy, "env": environment, "timeout": 600}
     program = [sys.executable, "recipe.py"]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, **options)
+    process = subprocess.run(program, capture_output=True, text=True, check=False, **options)
     shutil.rmtree(ray_files)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "deprecated" not in done.stderr
+    assert process.returncode == 0, process.stderr[-4000:]
+    assert "deprecated" not in process.stderr
     assert len(list(traces.iterdir())) == 2
 
     def run(*words: str) -> None:

@@ -65,16 +65,19 @@ def recipe(name, *options, **variables):
 def commands(name, scale):
     """Return the arguments of every denserk command of a recipe, ablations included."""
     corpus = ("--untitled",) if scale == "full" else ("--data", "D")
-    done = recipe(name, "--scale", scale, *corpus, "--ablations", "--dry-run", *MASTERS)
-    assert done.returncode == 0, done.stderr
-    lines = [line[2:] for line in done.stdout.splitlines() if line.startswith("$ ")]
+    process = recipe(name, "--scale", scale, *corpus, "--ablations", "--dry-run", *MASTERS)
+    assert process.returncode == 0, process.stderr
+    lines = [line[2:] for line in process.stdout.splitlines() if line.startswith("$ ")]
     return [shlex.split(line)[1:] for line in lines]
 
 
 def alike(steps):
     """Return the first of the commands that differ only in their paths."""
-    shapes = {tuple(word for word in step if "/" not in word): step for step in reversed(steps)}
-    return shapes.values()
+    step_by_words = {}
+    for step in steps:
+        words_without_paths = tuple(word for word in step if "/" not in word)
+        step_by_words.setdefault(words_without_paths, step)
+    return step_by_words.values()
 
 
 @pytest.fixture
@@ -109,9 +112,9 @@ def test_every_command_is_accepted(name, idle, capsys):
     "row", [row for row in FIGURES if row[3] != "-"], ids=lambda row: "-".join(row[:2])
 )
 def test_the_papers_print_these_figures(row):
-    recipe, _, _, reciprocal_rank, recall, where = row
-    whose, _, table = where.rpartition("Table ")
-    name = whose.removesuffix("'s ").lower() or recipe
+    recipe, _, _, reciprocal_rank, recall, source = row
+    paper, _, table = source.rpartition("Table ")
+    name = paper.removesuffix("'s ").lower() or recipe
     printed = {
         (figure["metric"], float(figure["value"]))
         for figure in figures(Paper(name.replace("cocondenser", "condenser")))
@@ -145,28 +148,30 @@ def calls(variables):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_second_run_measures_alone(name, stand_in):
     options, variables = stand_in
-    first = recipe(name, *options, **variables)
-    assert first.returncode == 0, first.stderr
+    first_run = recipe(name, *options, **variables)
+    assert first_run.returncode == 0, first_run.stderr
     before = calls(variables)
     assert recipe(name, *options, **variables).stdout.endswith(
-        first.stdout[first.stdout.index("| stage |") :]
+        first_run.stdout[first_run.stdout.index("| stage |") :]
     )
     assert [call.split()[0] for call in calls(variables)[len(before) :]] == ["eval"]
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_full_scale_asks_for_titles(name):
-    done = recipe(name, "--scale", "full", "--dry-run")
+    process = recipe(name, "--scale", "full", "--dry-run")
     titled = name != "aggretriever"
-    assert done.returncode == (2 if titled else 0)
-    assert ("add --corpus titled.tsv" in done.stderr and "--untitled" in done.stderr) is titled
+    assert process.returncode == (2 if titled else 0)
+    assert (
+        "add --corpus titled.tsv" in process.stderr and "--untitled" in process.stderr
+    ) is titled
 
 
 @pytest.mark.parametrize("corpus", [("--untitled",), ("--corpus", "titled.tsv")])
 def test_the_table_says_that_an_untitled_corpus_does_not_compare(corpus, stand_in, tmp_path):
     options, variables = stand_in
-    done = recipe("mlr", "--scale", "full", *corpus, *options, **variables)
-    assert done.returncode == 0, done.stderr
+    process = recipe("mlr", "--scale", "full", *corpus, *options, **variables)
+    assert process.returncode == 0, process.stderr
     table = (tmp_path / "work/mlr/table.md").read_text()
-    assert done.stdout.endswith(table)
+    assert process.stdout.endswith(table)
     assert ("Not comparable" in table) is (corpus == ("--untitled",))

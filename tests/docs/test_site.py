@@ -12,10 +12,10 @@ ROOT = Path(__file__).parents[2]
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs")
     build = ["mkdocs", "build", "-f", ".mkdocs.yml", "--strict", "-d", str(tmp_path / "site")]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", *build], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     page = (tmp_path / "site" / "commands" / "finetune.html").read_text("utf-8")
     common, rare = page.split("All options and settings")
     assert "<code>--group-size &lt;int&gt;</code></td><td>" in common
