@@ -18,7 +18,7 @@ MODULE = re.compile(r"python -m (tests\.[\w.]+)")
 def test_paths_and_modules_that_are_named_exist(page):
     text = page.read_text("utf-8")
     code = [*re.findall(r"`([^`\n]+)`", text), *re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)]
-    paths = {path for part in code for path in PATH.findall(part)}
+    paths = set(PATH.findall("\n".join(code)))
     for module in MODULE.findall(text):
         name = module.replace(".", "/")
         paths.add(f"{name}/__main__.py" if (ROOT / name).is_dir() else f"{name}.py")

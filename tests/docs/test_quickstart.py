@@ -23,8 +23,8 @@ def gains():
     runs = [str(DEMO / f"{name}.trec") for name in ("bm25", "minilm", "finetuned", "hybrid")]
     result = evaluate(runs, str(DEMO / "qrels.txt"), EvaluationSettings(("nDCG@10",)))
     values = {run.name: run.per_query for run in result.runs}
-    found = compare(values, result.measures, PREVIOUS, ComparisonSettings())
-    return {name: measures["nDCG@10"] for name, measures in found.differences.items()}
+    comparison = compare(values, result.measures, PREVIOUS, ComparisonSettings())
+    return {name: measures["nDCG@10"] for name, measures in comparison.differences.items()}
 
 
 @pytest.mark.parametrize("name", ["minilm", "finetuned"])
@@ -41,12 +41,11 @@ def test_training_was_logged_and_validated():
     log = log_of(DEMO / "model")
     assert sum("loss" in entry for entry in log) >= 20
     assert sum("eval_dev-loss" in entry for entry in log) >= 5
-    held_out, trained = (
-        {
-            json.loads(line)["query_id"]
-            for line in (DEMO / "train" / name).read_text("utf-8").splitlines()
-        }
-        for name in ("dev.jsonl", "train.jsonl")
-    )
-    assert 0 < len(held_out) <= 64
-    assert held_out.isdisjoint(trained)
+    held_out_queries = query_ids(DEMO / "train" / "dev.jsonl")
+    assert 0 < len(held_out_queries) <= 64
+    assert held_out_queries.isdisjoint(query_ids(DEMO / "train" / "train.jsonl"))
+
+
+def query_ids(examples):
+    lines = examples.read_text("utf-8").splitlines()
+    return {json.loads(line)["query_id"] for line in lines}

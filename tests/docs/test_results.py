@@ -13,7 +13,8 @@ from denserk.commands.retrieve import index, search
 from tests.support.toy import QUERIES
 
 ROOT = Path(__file__).parents[2]
-PAGE, CELLS = ROOT / "docs/results.md", ROOT / "docs/results.csv"
+PAGE = ROOT / "docs/results.md"
+CELLS = ROOT / "docs/results.csv"
 
 
 @pytest.fixture
@@ -33,20 +34,23 @@ def results(tmp_path, toy, monkeypatch):
     (source / "queries.jsonl").write_text("".join(lines))
     shutil.copy(toy / "qrels.txt", source / "qrels" / "dev.tsv")
     collection = script.Collection("toy", ("toy",), "dev")
-    page, runs = tmp_path / "results.md", tmp_path / "runs"
+    page = tmp_path / "results.md"
     page.write_text(f"# Results\n{script.START}\n{script.END}\n")
+    runs = tmp_path / "runs"
     runs.mkdir()
-    for name, value in {
-        "COLLECTIONS": (collection,),
-        "PAGE": page,
-        "CELLS": tmp_path / "results.csv",
-    }.items():
-        monkeypatch.setattr(script, name, value)
+    monkeypatch.setattr(script, "COLLECTIONS", (collection,))
+    monkeypatch.setattr(script, "PAGE", page)
+    monkeypatch.setattr(script, "CELLS", tmp_path / "results.csv")
     script.prepare(tmp_path / "data", runs)
-    at = runs / "toy"
-    index(corpus=at / "corpus.jsonl.gz", type="bm25", output=at / "bm25")
-    topics, qrels = at / "queries.jsonl", at / "qrels.txt"
-    search(index=at / "bm25", topics=topics, qrels=qrels, output=at / "bm25.trec", hits=10)
+    folder = runs / "toy"
+    index(corpus=folder / "corpus.jsonl.gz", type="bm25", output=folder / "bm25")
+    search(
+        index=folder / "bm25",
+        topics=folder / "queries.jsonl",
+        qrels=folder / "qrels.txt",
+        output=folder / "bm25.trec",
+        hits=10,
+    )
     script.write(runs)
     return script, runs, page
 
