@@ -14,10 +14,10 @@ seed. Every call ends with the table so far.
 
 import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import torch
@@ -53,15 +53,22 @@ from tests.benchmarks.studies import (
 
 SEEDS = (1, 2, 3)
 COLLECTIONS = (Collection("nq-qed", "dev", trained_on=True), Collection("squad", "dev"))
-WORDS, LEAST = 36, 30  # of a passage, about; a paragraph of less than LEAST is left out
-RANDOM, START = "random", "start"  # controls: the random weights, and the shared start
+WORDS = 36  # of a passage, about
+LEAST_WORDS = 30  # of a paragraph: shorter ones are left out
+# controls: the random weights, and the shared start
+RANDOM = "random"
+START = "start"
 OBJECTIVES = tuple(PretrainingObjective)
 TUNED = (RANDOM, START, *OBJECTIVES)
 VOCABULARY = 8000
 BATCH = 32  # sequences of a step; coCondenser's are spans of half as many documents
-START_STEPS, START_RATE = 1000, 2e-3
-STEPS, LENGTH, RATE = 300, 64, 5e-4
-WRITER_STEPS, WRITER_LENGTH = 400, 80
+START_STEPS = 1000
+START_RATE = 2e-3
+STEPS = 300
+LENGTH = 64
+RATE = 5e-4
+WRITER_STEPS = 400
+WRITER_LENGTH = 80
 POOL = 7000  # queries to train on; other queries' passages are the negatives
 TEXT = {"query_max_length": 32, "passage_max_length": 64}
 FINETUNING = {"batch_size": 32, "epochs": 3, "lr": 2e-3, "group_size": 1}
@@ -78,82 +85,115 @@ def cut(text: str) -> list[str]:
     >>> cut("One two three. Four five. Six.")
     ['One two three.', 'Four five. Six.']
     """
-    sentences = [sentence for part in text.split("\n") for sentence in split_sentences(part)]
-    counts = [len(sentence.split()) for sentence in sentences]
-    parts = max(2, round(sum(counts) / WORDS))
-    places, before = [], 0
-    for count in counts:
-        places.append((before + count / 2) * parts // max(1, sum(counts)))
-        before += count
-    grouped = groupby(zip(places, sentences, strict=True), key=lambda placed: placed[0])
-    return [" ".join(sentence for _, sentence in group) for _, group in grouped]
+    sentences: list[str] = []
+    for paragraph in text.split("\n"):
+        sentences += split_sentences(paragraph)
+    word_counts = [len(sentence.split()) for sentence in sentences]
+    words = max(1, sum(word_counts))
+    passage_count = max(2, round(sum(word_counts) / WORDS))
+    passages: dict[int, list[str]] = {}
+    words_before = 0
+    for sentence, count in zip(sentences, word_counts, strict=True):
+        middle = words_before + count / 2
+        passages.setdefault(int(middle * passage_count // words), []).append(sentence)
+        words_before += count
+    return [" ".join(passage) for passage in passages.values()]
 
 
 def documents(corpora: Iterable[str]) -> Iterator[list[Passage]]:
     """Yield the documents of corpora, cut into passages."""
     for number, corpus in enumerate(corpora):
-        for found in read_passages(corpus):
-            if len(found.text.split()) >= LEAST:
+        for paragraph in read_passages(corpus):
+            if len(paragraph.text.split()) >= LEAST_WORDS:
+                docid = f"{number}-{paragraph.docid}"
                 yield [
-                    Passage(f"{number}-{found.docid}#{place}", text, found.title)
-                    for place, text in enumerate(cut(found.text))
+                    Passage(f"{docid}#{position}", text, paragraph.title)
+                    for position, text in enumerate(cut(paragraph.text))
                 ]
 
 
-def sources(data: Path, *more: str) -> tuple[str, ...]:
+def sources(data: Path, *further_files: str) -> tuple[str, ...]:
     """Return the corpora, and other files."""
-    names = [f"{name}/corpus.jsonl.gz" for name in ("squad", "nq-qed")]
-    return tuple(str(data / name) for name in (*names, *more))
+    files = ("squad/corpus.jsonl.gz", "nq-qed/corpus.jsonl.gz", *further_files)
+    return tuple(str(data / file) for file in files)
 
 
 def write_texts(data: Path, work: Path) -> None:
     """Write the same passages one a line, and as spans of documents; slices and training data."""
-    drawn = list(documents(sources(data)))
-    random.Random(0).shuffle(drawn)
-    chosen, room = [], STEPS * BATCH
-    for document in drawn:
-        if len(document) <= room:
-            chosen.append(document)
-            room -= len(document)
-    write_passages(work / "passages.jsonl", chain.from_iterable(chosen), CorpusFormat.BEIR)
-    spans = ({"spans": [p.text for p in document]} for document in chosen if len(document) > 1)
-    lines = (orjson.dumps(each) + b"\n" for each in spans)
-    (work / "documents.jsonl").write_bytes(b"".join(lines))
+    shuffled = list(documents(sources(data)))
+    random.Random(0).shuffle(shuffled)
+    selected: list[list[Passage]] = []
+    passages_left = STEPS * BATCH
+    for document in shuffled:
+        if len(document) <= passages_left:
+            selected.append(document)
+            passages_left -= len(document)
+    write_passages(work / "passages.jsonl", chain.from_iterable(selected), CorpusFormat.BEIR)
+    with (work / "documents.jsonl").open("wb") as file:
+        for document in selected:
+            if len(document) > 1:
+                spans = [passage.text for passage in document]
+                file.write(orjson.dumps({"spans": spans}) + b"\n")
     prepare(COLLECTIONS, data, work, POOL, 0)
 
 
 def train_start(data: Path, work: Path) -> None:
     """Train a masked language model from nothing."""
-    new = {"objective": "mlm", "architecture": "tiny", "vocabulary_size": VOCABULARY}
-    corpus = sources(data, "text/openstax.jsonl.gz")
-    steps = {"max_steps": START_STEPS, "lr": START_RATE, "batch_size": BATCH, "max_length": LENGTH}
-    output = {"output": work / START, "overwrite": True, "seed": 1}
-    pretrain(corpus=corpus, **new, **steps, **output, **COMPUTE)
+    pretrain(
+        objective="mlm",
+        architecture="tiny",
+        vocabulary_size=VOCABULARY,
+        corpus=sources(data, "text/openstax.jsonl.gz"),
+        max_steps=START_STEPS,
+        lr=START_RATE,
+        batch_size=BATCH,
+        max_length=LENGTH,
+        output=work / START,
+        overwrite=True,
+        seed=1,
+        **COMPUTE,
+    )
 
 
 def continue_training(objective: str, seed: int, work: Path) -> None:
     """Pre-train further from the start."""
-    spans, master = objective == "cocondenser", objective == "master"
-    inputs = {
-        "model": work / START,
-        "corpus": work / ("documents.jsonl" if spans else "passages.jsonl"),
-        "expansions": work / "expansions.jsonl" if master else None,
-    }
-    batch = BATCH // 2 if spans else BATCH
-    steps = {"max_steps": STEPS, "lr": RATE, "batch_size": batch, "max_length": LENGTH}
-    output = {"output": work / f"{objective}-{seed}", "overwrite": True, "seed": seed}
-    pretrain(objective=objective, **inputs, **steps, **output, **COMPUTE)
+    corpus = work / "passages.jsonl"
+    batch_size = BATCH
+    expansions = None
+    if objective == "cocondenser":
+        corpus = work / "documents.jsonl"
+        batch_size = BATCH // 2
+    if objective == "master":
+        expansions = work / "expansions.jsonl"
+    pretrain(
+        objective=objective,
+        model=work / START,
+        corpus=corpus,
+        expansions=expansions,
+        max_steps=STEPS,
+        lr=RATE,
+        batch_size=batch_size,
+        max_length=LENGTH,
+        output=work / f"{objective}-{seed}",
+        overwrite=True,
+        seed=seed,
+        **COMPUTE,
+    )
 
 
 def byte_pairs(texts: Iterable[str]) -> Any:
     """Train a tokenizer of byte pairs that ends each text."""
-    pad, end = "<pad>", "</s>"
+    pad = "<pad>"
+    end = "</s>"
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special: dict[str, Any] = {"special_tokens": [pad, end, "<unk>"], "initial_alphabet": alphabet}
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, show_progress=False, **special)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        show_progress=False,
+        special_tokens=[pad, end, "<unk>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {end}", special_tokens=[(end, tokenizer.token_to_id(end))]
@@ -167,7 +207,8 @@ def train_writer(
     model: Any, rows: Sequence[Mapping[str, Any]], tokenizer: Any, collate: Any, output: Path
 ) -> None:
     """Train a model that writes expansions for MASTER, in bfloat16."""
-    draw, optimizer = random.Random(1), torch.optim.AdamW(model.parameters(), 2e-3)
+    draw = random.Random(1)
+    optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
     schedule = get_linear_schedule_with_warmup(optimizer, WRITER_STEPS // 10, WRITER_STEPS)
     for _ in range(WRITER_STEPS):
         with torch.autocast("cpu", torch.bfloat16):
@@ -181,90 +222,154 @@ def train_writer(
     tokenizer.save_pretrained(output)
 
 
-def train_writers(data: Path, work: Path) -> None:
-    """Train a T5 that asks the questions of passages, and a GPT-2 that continues them."""
-    pairs = []
-    for collection in COLLECTIONS:
-        source = data / collection.name
-        text = {p.docid: f"{p.title} {p.text}" for p in read_passages(only(source, "corpus"))}
-        asked = {query.qid: query.text for query in read_queries(only(source, "queries"))}
-        for qid, judged in read_qrels_map(str(source / "qrels" / "train.tsv")).items():
-            pairs += [(text[docid], asked[qid]) for docid in judged]
-    tokenizer = byte_pairs(chain.from_iterable(pairs))
-    passages, questions = (
-        tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
-        for texts, longest in zip(zip(*pairs, strict=True), (WRITER_LENGTH, 24), strict=True)
+def train_query_writer(data: Path, work: Path) -> None:
+    """Train a T5 that asks the questions of passages."""
+    passages, questions = passages_with_questions(data)
+    tokenizer = byte_pairs(chain.from_iterable(zip(passages, questions, strict=True)))
+    passage_ids = tokenizer(passages, truncation=True, max_length=WRITER_LENGTH)["input_ids"]
+    question_ids = tokenizer(questions, truncation=True, max_length=24)["input_ids"]
+    rows = [
+        {"input_ids": input_ids, "labels": labels}
+        for input_ids, labels in zip(passage_ids, question_ids, strict=True)
+    ]
+    config = T5Config(
+        vocab_size=len(tokenizer),
+        d_model=128,
+        d_kv=32,
+        d_ff=512,
+        num_layers=2,
+        num_heads=4,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
     )
-    rows = [{"input_ids": p, "labels": q} for p, q in zip(passages, questions, strict=True)]
-    special = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    sizes = {"d_model": 128, "d_kv": 32, "d_ff": 512, "num_layers": 2, "num_heads": 4}
-    config = T5Config(vocab_size=len(tokenizer), **sizes, **special)  # type: ignore[arg-type]
     config.decoder_start_token_id = tokenizer.pad_token_id
     torch.manual_seed(1)
-    asker = T5ForConditionalGeneration(config)
-    train_writer(asker, rows, tokenizer, DataCollatorForSeq2Seq(tokenizer), work / "asker")
-    texts = [p.text for d in documents(sources(data, "text/openstax.jsonl.gz")) for p in d]
+    model = T5ForConditionalGeneration(config)
+    train_writer(model, rows, tokenizer, DataCollatorForSeq2Seq(tokenizer), work / "asker")
+
+
+def passages_with_questions(data: Path) -> tuple[list[str], list[str]]:
+    """Return the judged passages of the training splits, and the question of each."""
+    passages: list[str] = []
+    questions: list[str] = []
+    for collection in COLLECTIONS:
+        source = data / collection.name
+        text_by_docid = {
+            passage.docid: f"{passage.title} {passage.text}"
+            for passage in read_passages(only(source, "corpus"))
+        }
+        queries = {query.qid: query.text for query in read_queries(only(source, "queries"))}
+        for qid, judged in read_qrels_map(str(source / "qrels" / "train.tsv")).items():
+            for docid in judged:
+                passages.append(text_by_docid[docid])
+                questions.append(queries[qid])
+    return passages, questions
+
+
+def train_continuation_writer(data: Path, work: Path) -> None:
+    """Train a GPT-2 that continues passages."""
+    texts: list[str] = []
+    for document in documents(sources(data, "text/openstax.jsonl.gz")):
+        texts += [passage.text for passage in document]
     texts = random.Random(0).sample(texts, WRITER_STEPS * 32)
     tokenizer = byte_pairs(texts)
-    rows = [
-        {"input_ids": ids}
-        for ids in tokenizer(texts, truncation=True, max_length=WRITER_LENGTH)["input_ids"]
-    ]
-    special = {f"{kind}_token_id": tokenizer.eos_token_id for kind in ("bos", "eos")}
-    special["pad_token_id"] = tokenizer.pad_token_id
-    sizes = {"n_embd": 128, "n_layer": 2, "n_head": 2, "n_positions": 256}
-    gpt = GPT2Config(vocab_size=len(tokenizer), **sizes, **special)  # type: ignore[arg-type]
+    token_ids = tokenizer(texts, truncation=True, max_length=WRITER_LENGTH)["input_ids"]
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=128,
+        n_layer=2,
+        n_head=2,
+        n_positions=256,
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    rows = [{"input_ids": ids} for ids in token_ids]
     collate = DataCollatorForLanguageModeling(tokenizer, mlm=False)
-    train_writer(GPT2LMHeadModel(gpt), rows, tokenizer, collate, work / "continuer")
+    train_writer(GPT2LMHeadModel(config), rows, tokenizer, collate, work / "continuer")
+
+
+def train_writers(data: Path, work: Path) -> None:
+    """Train the two models that write MASTER's expansions."""
+    train_query_writer(data, work)
+    train_continuation_writer(data, work)
 
 
 def generate_texts(work: Path) -> None:
     """Generate queries and continuations of the passages."""
-    writers = {"queries_model": work / "asker", "continuation_model": work / "continuer"}
-    lengths = {"query_max_tokens": 20, "continuation_max_tokens": 48, "passage_max_length": 80}
-    output = {"output": work / "expansions.jsonl", "resume": True, "num_queries": 3}
-    generate(corpus=work / "passages.jsonl", **writers, **lengths, **output, **COMPUTE)
+    generate(
+        corpus=work / "passages.jsonl",
+        queries_model=work / "asker",
+        continuation_model=work / "continuer",
+        query_max_tokens=20,
+        continuation_max_tokens=48,
+        passage_max_length=80,
+        num_queries=3,
+        output=work / "expansions.jsonl",
+        resume=True,
+        **COMPUTE,
+    )
 
 
 def tune(name: str, work: Path) -> None:
     """Fine-tune a model, and write its runs."""
     pretrained, representation, seed = name.split("-")
-    start = {RANDOM: f"{START}.training/start", START: START}.get(
-        pretrained, f"{pretrained}-{seed}"
-    )
+    if pretrained == RANDOM:
+        model = work / f"{START}.training" / "start"
+    elif pretrained == START:
+        model = work / START
+    else:
+        model = work / f"{pretrained}-{seed}"
     output = work / "models" / name
     if not finished(output):
-        inputs = {"train_data": work / "train.jsonl", "corpus": work / "corpus"}
-        made = {"model": work / start, "output": output, "overwrite": True, "seed": int(seed)}
-        options = REPRESENTATIONS[representation]
-        finetune(**inputs, **made, **options, **FINETUNING, **TEXT, **COMPUTE)
+        finetune(
+            model=model,
+            train_data=work / "train.jsonl",
+            corpus=work / "corpus",
+            output=output,
+            overwrite=True,
+            seed=int(seed),
+            **REPRESENTATIONS[representation],
+            **FINETUNING,
+            **TEXT,
+            **COMPUTE,
+        )
     retrieve(str(output), name, COLLECTIONS, work, **TEXT)
 
 
-def main(data: Path, work: Path, names: Sequence[str]) -> None:
-    """Make the stages asked for, unless what they make is there, then print the table."""
+class SharedStage(NamedTuple):
+    """A stage that all seeds share: its last file, and what makes it."""
+
+    file: str
+    make: Callable[[], None]
+
+
+def main(data: Path, work: Path, requested_stages: Sequence[str]) -> None:
+    """Make the stages that are requested, unless what they make is there, then print the table."""
     work.mkdir(parents=True, exist_ok=True)
-    single = {
-        "texts": ("train.jsonl", lambda: write_texts(data, work)),
-        "start": (f"{START}/model.safetensors", lambda: train_start(data, work)),
-        "writers": ("continuer/config.json", lambda: train_writers(data, work)),
-        "expansions": ("expansions.jsonl", lambda: generate_texts(work)),
+    shared_stages = {
+        "texts": SharedStage("train.jsonl", lambda: write_texts(data, work)),
+        "start": SharedStage(f"{START}/model.safetensors", lambda: train_start(data, work)),
+        "writers": SharedStage("continuer/config.json", lambda: train_writers(data, work)),
+        "expansions": SharedStage("expansions.jsonl", lambda: generate_texts(work)),
     }
-    every = list(single)
+    systems = [
+        f"{pretrained}-{representation}"
+        for representation, pretrained in product(REPRESENTATIONS, TUNED)
+    ]
+    stages = list(shared_stages)
     for seed in SEEDS:
-        every += [f"{objective}-{seed}" for objective in OBJECTIVES]
-        every += [f"{name}-{kind}-{seed}" for kind in REPRESENTATIONS for name in TUNED]
-    for stage in names or every:
-        if stage in single:
-            made, make = single[stage]
-            if not (work / made).exists():
-                make()
+        stages += [f"{objective}-{seed}" for objective in OBJECTIVES]
+        stages += [f"{system}-{seed}" for system in systems]
+    for stage in requested_stages or stages:
+        if stage in shared_stages:
+            if not (work / shared_stages[stage].file).exists():
+                shared_stages[stage].make()
         elif stage.count("-") == 2:
             tune(stage, work)
         elif not finished(work / stage):
-            objective, _, seed_of = stage.partition("-")
-            continue_training(objective, int(seed_of), work)
-    systems = [f"{name}-{kind}" for kind in REPRESENTATIONS for name in TUNED]
+            objective, _, seed_text = stage.partition("-")
+            continue_training(objective, int(seed_text), work)
     print_table(["bm25", *systems], COLLECTIONS, data, work)
 
 

@@ -3,9 +3,8 @@
 import random
 import shutil
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +50,15 @@ def write_slice(source: Path, judged: set[str], target: Path) -> None:
     passages = {passage.docid: passage for passage in read_passages(only(source, "corpus"))}
     others = sorted(set(passages) - judged)
     drawn = random.Random(0).sample(others, min(len(others), max(0, SLICE - len(judged))))
-    kept = judged.union(drawn)
-    chosen = (passage for docid, passage in passages.items() if docid in kept)
-    write_passages(target, chosen, CorpusFormat.BEIR)
+    docids = judged.union(drawn)
+    slice_passages = (passage for docid, passage in passages.items() if docid in docids)
+    write_passages(target, slice_passages, CorpusFormat.BEIR)
 
 
 def write_topics(source: Path, qids: set[str], target: Path) -> str:
     """Write chosen queries of a collection."""
-    found = (query for query in read_queries(only(source, "queries")) if query.qid in qids)
-    write_queries(target, found, TopicsFormat.BEIR)
+    queries = (query for query in read_queries(only(source, "queries")) if query.qid in qids)
+    write_queries(target, queries, TopicsFormat.BEIR)
     return str(target)
 
 
@@ -90,24 +89,32 @@ def prepare(
         bm25(str(target / "corpus.jsonl"), topics, target / "bm25-0.trec", DEPTH)
         if not collection.trained_on:
             continue
-        judged = read_qrels_map(str(source / "qrels" / "train.tsv"))
-        qids = random.Random(0).sample(sorted(judged), count)
-        topics = write_topics(source, set(qids), target / "train.jsonl")
-        bm25(only(source, "corpus"), topics, target / "train.trec", negatives + 10)
-        found = read_run_scores(str(target / "train.trec"))
-        text = {query.qid: query.text for query in read_queries(topics)}
-        for qid in qids:
-            others = (docid for docid in found.get(qid, {}) if docid not in judged[qid])
-            record = {
-                "query_id": qid,
-                "query_text": text[qid],
-                "positive_document_ids": [d for d, grade in judged[qid].items() if grade > 0],
-                "negative_document_ids": list(islice(others, negatives)),
-            }
+        for record in training_records(source, target, count, negatives):
             lines.append(orjson.dumps(record) + b"\n")
         file = Path(only(source, "corpus"))
         shutil.copyfile(file, work / "corpus" / file.name.replace("corpus", collection.name))
     (work / "train.jsonl").write_bytes(b"".join(lines))
+
+
+def training_records(
+    source: Path, target: Path, count: int, negatives: int
+) -> Iterator[dict[str, Any]]:
+    """Yield `count` drawn queries of a collection with their positives and BM25's negatives."""
+    judged = read_qrels_map(str(source / "qrels" / "train.tsv"))
+    qids = random.Random(0).sample(sorted(judged), count)
+    topics = write_topics(source, set(qids), target / "train.jsonl")
+    bm25(only(source, "corpus"), topics, target / "train.trec", negatives + 10)
+    hits_by_query = read_run_scores(str(target / "train.trec"))
+    text_by_qid = {query.qid: query.text for query in read_queries(topics)}
+    for qid in qids:
+        grades = judged[qid]
+        unjudged_hits = [docid for docid in hits_by_query.get(qid, {}) if docid not in grades]
+        yield {
+            "query_id": qid,
+            "query_text": text_by_qid[qid],
+            "positive_document_ids": [docid for docid, grade in grades.items() if grade > 0],
+            "negative_document_ids": unjudged_hits[:negatives],
+        }
 
 
 def retrieve(
@@ -116,7 +123,8 @@ def retrieve(
     """Write the runs of a model over the slices, unless they are there."""
     for collection in collections:
         folder = work / collection.name
-        run, vectors = folder / f"{name}.trec", folder / f"{name}.vectors"
+        run = folder / f"{name}.trec"
+        vectors = folder / f"{name}.vectors"
         if not run.exists():
             options |= {"model": model, **COMPUTE}
             corpus = folder / "corpus.jsonl"
@@ -130,17 +138,23 @@ def print_table(
     systems: Sequence[str], collections: Sequence[Collection], data: Path, work: Path
 ) -> None:
     """Print systems by collections: mean and standard deviation over the seeds with runs."""
-    for place, measure in enumerate(collections[0].measures):
-        print(f"\n| {measure} |", " | ".join(c.name for c in collections), "|")
+    for position, measure in enumerate(collections[0].measures):
+        print(f"\n| {measure} |", " | ".join(collection.name for collection in collections), "|")
         print("|" + "---|" * (1 + len(collections)))
         for system in systems:
-            cells = []
-            for collection in collections:
-                runs = sorted(map(str, (work / collection.name).glob(f"{system}-[0-9].trec")))
-                qrels = str(data / collection.name / "qrels" / f"{collection.split}.tsv")
-                settings = EvaluationSettings(measures=collection.measures)
-                found = evaluate(runs, qrels, settings).runs if runs else ()
-                values = [list(result.summary.values())[place] for result in found]
-                spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-                cells.append(f"{statistics.mean(values):.3f}{spread}" if values else "")
+            cells = [cell(system, position, collection, data, work) for collection in collections]
             print("|", " | ".join([system, *cells]), "|")
+
+
+def cell(system: str, position: int, collection: Collection, data: Path, work: Path) -> str:
+    """Return mean and standard deviation of a collection's measure over the seeds of a system."""
+    measure = collection.measures[position]
+    runs = sorted(map(str, (work / collection.name).glob(f"{system}-[0-9].trec")))
+    if not runs:
+        return ""
+    qrels = str(data / collection.name / "qrels" / f"{collection.split}.tsv")
+    results = evaluate(runs, qrels, EvaluationSettings(measures=(measure,))).runs
+    values = [result.summary[measure] for result in results]
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"

@@ -43,13 +43,13 @@ def stored_vectors(folder: Path) -> NDArray[np.float32]:
 def mixtures(encoded: NDArray[np.float32], count: int) -> Iterator[NDArray[np.float32]]:
     """Yield blocks of L2-normalised vectors that lie between two encoded ones, with noise."""
     draw = np.random.default_rng(0)
-    for first in range(0, count, BLOCK):
-        size = min(BLOCK, count - first)
-        one = encoded[draw.integers(0, len(encoded), size)]
-        other = encoded[draw.integers(0, len(encoded), size)]
-        share = draw.random((size, 1), dtype=np.float32)
-        noise = NOISE * draw.standard_normal(one.shape, dtype=np.float32)
-        yield unit(share * one + (1 - share) * other + noise)
+    for start in range(0, count, BLOCK):
+        size = min(BLOCK, count - start)
+        lefts = encoded[draw.integers(0, len(encoded), size)]
+        rights = encoded[draw.integers(0, len(encoded), size)]
+        shares = draw.random((size, 1), dtype=np.float32)
+        noise = NOISE * draw.standard_normal(lefts.shape, dtype=np.float32)
+        yield unit(shares * lefts + (1 - shares) * rights + noise)
 
 
 def write_mixtures(encoded: Path, output: Path, count: int) -> None:
@@ -58,12 +58,12 @@ def write_mixtures(encoded: Path, output: Path, count: int) -> None:
     vectors = unit(stored_vectors(encoded))
     output.mkdir(exist_ok=True)
     writer = VectorFolderWriter(output, replace(manifest, complete=False, contents={}), "float16")
-    number = 0
-    for place, block in enumerate(mixtures(vectors, count)):
-        ids = [f"v{number + row}" for row in range(len(block))]
-        if place not in writer.finished:
-            writer.write(Block(place, len(block), ""), ids, block)
-        number += len(block)
+    written_rows = 0
+    for number, block in enumerate(mixtures(vectors, count)):
+        ids = [f"v{written_rows + row}" for row in range(len(block))]
+        if number not in writer.finished:
+            writer.write(Block(number, len(block), ""), ids, block)
+        written_rows += len(block)
     writer.finish({"dimension": vectors.shape[1], "vectors_per_passage": 1})
 
 
@@ -83,29 +83,30 @@ def exact_hits(vectors: Path, queries: NDArray[np.float32]) -> NDArray[np.int64]
     """Return the rows of the nearest vectors, (Q, 10), reading all vectors once."""
     from denserk.index.exact import ExactIndex
 
-    best = np.full((len(queries), DEPTH), -np.inf, np.float32)
-    rows = np.zeros((len(queries), DEPTH), np.int64)
-    first = 0
+    best_scores = np.full((len(queries), DEPTH), -np.inf, np.float32)
+    best_rows = np.zeros((len(queries), DEPTH), np.int64)
+    rows_before = 0
     for block in read_vector_blocks(str(vectors)).blocks():
-        scores, found = ExactIndex(block.vectors).search(queries, DEPTH)
-        scores, found = np.hstack([best, scores]), np.hstack([rows, found + first])
+        block_scores, block_rows = ExactIndex(block.vectors).search(queries, DEPTH)
+        scores = np.hstack([best_scores, block_scores])
+        rows = np.hstack([best_rows, block_rows + rows_before])
         order = np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH]
-        best = np.take_along_axis(scores, order, 1)
-        rows = np.take_along_axis(found, order, 1)
-        first += len(block.ids)
-    return rows
+        best_scores = np.take_along_axis(scores, order, axis=1)
+        best_rows = np.take_along_axis(rows, order, axis=1)
+        rows_before += len(block.ids)
+    return best_rows
 
 
 def recall(run_file: Path, topics: list[str], exact: NDArray[np.int64]) -> float:
     """Return the share of the exact hits that a run has."""
-    found: dict[str, set[str]] = {qid: set() for qid in topics}
+    hits_by_query: dict[str, set[str]] = {qid: set() for qid in topics}
     for line in run_file.read_text().splitlines():
         qid, _, docid, *_ = line.split()
-        found[qid].add(docid)
-    shares = [
-        len(found[qid] & {f"v{row}" for row in rows}) / DEPTH
-        for qid, rows in zip(topics, exact.tolist(), strict=True)
-    ]
+        hits_by_query[qid].add(docid)
+    shares = []
+    for qid, rows in zip(topics, exact.tolist(), strict=True):
+        exact_docids = {f"v{row}" for row in rows}
+        shares.append(len(hits_by_query[qid] & exact_docids) / DEPTH)
     return float(np.mean(shares))
 
 
@@ -119,30 +120,33 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000_000)
     parser.add_argument("--factory", default="IVF{lists},SQ8")
     parser.add_argument("--target-recall", default="0.9")
-    given = parser.parse_args()
-    work: Path = given.work
-    vectors, tuning, asked = work / "vectors-16bit", work / "tuning-queries", work / "queries"
-    index, trec = work / "ivf", work / "ivf.trec"
-    model = ["--model", "minilm"]
-    run("tuning queries", tuning, "encode", *model, "--topics", given.tuning)
-    run("queries", asked, "encode", *model, "--topics", given.topics)
+    arguments = parser.parse_args()
+    work: Path = arguments.work
+    vectors = work / "vectors-16bit"
+    tuning_queries = work / "tuning-queries"
+    queries = work / "queries"
+    index = work / "ivf"
+    trec = work / "ivf.trec"
+    encode = ["encode", "--model", "minilm", "--topics"]
+    run("tuning queries", tuning_queries, *encode, arguments.tuning)
+    run("queries", queries, *encode, arguments.topics)
     start = time.perf_counter()
-    write_mixtures(given.encoded, vectors, given.count)
+    write_mixtures(arguments.encoded, vectors, arguments.count)
     print(f"{'vectors':20} {time.perf_counter() - start:,.0f} s", flush=True)
-    build = ["index", "--input", str(vectors), "--encoded-queries", str(tuning)]
-    build += ["--factory", given.factory, "--target-recall", given.target_recall]
+    build = ["index", "--input", str(vectors), "--encoded-queries", str(tuning_queries)]
+    build += ["--factory", arguments.factory, "--target-recall", arguments.target_recall]
     run("index", index, *build)
     contents = read_manifest(index, Kind.INDEX).contents
     print(json.dumps(contents, indent=1, default=str)[:3000], flush=True)
     size = sum(path.stat().st_size for path in index.rglob("*") if path.is_file())
     print(f"{'size of the index':20} {size / 1e9:.2f} GB", flush=True)
-    search = ["search", "--index", str(index), "--topics", given.topics, "--hits", str(DEPTH)]
+    search = ["search", "--index", str(index), "--topics", arguments.topics, "--hits", str(DEPTH)]
     run("search", trec, *search)
     run("search again", work / "again.trec", *search)
-    blocks = list(read_vector_blocks(str(asked)).blocks())
+    blocks = list(read_vector_blocks(str(queries)).blocks())
     topics = [qid for block in blocks for qid in block.ids]
     start = time.perf_counter()
-    exact = exact_hits(vectors, unit(stored_vectors(asked)))
+    exact = exact_hits(vectors, unit(stored_vectors(queries)))
     print(f"{'exact search':20} {time.perf_counter() - start:,.0f} s", flush=True)
     print(f"recall@{DEPTH} of {len(topics):,} queries: {recall(trec, topics, exact):.4f}")
 

@@ -41,11 +41,11 @@ def watch(command: Sequence[str], *, count: int = 1) -> Child:
     cpu = peak = 0.0
     for process in running:
         assert process.stderr is not None
-        said = process.stderr.read()
+        messages = process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
-            raise SystemExit(f"{' '.join(command)}\n{said.decode()}")
+            raise SystemExit(f"{' '.join(command)}\n{messages.decode()}")
         cpu += usage.ru_utime + usage.ru_stime
         peak += usage.ru_maxrss / 1024
     return Child(time.perf_counter() - start, cpu, peak)
@@ -80,11 +80,11 @@ def medians(
     measure: Callable[[Callable[[], Any]], float] = cpu_seconds,
 ) -> dict[str, float]:
     """Median of each piece of work, one of each a round after one that is not counted."""
-    found: dict[str, list[float]] = {name: [] for name in work}
+    times_by_name: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(rounds + 1):
-        for name, piece in work.items():
-            found[name].append(measure(piece))
-    return {name: statistics.median(times[1:]) for name, times in found.items()}
+        for name, piece_of_work in work.items():
+            times_by_name[name].append(measure(piece_of_work))
+    return {name: statistics.median(times[1:]) for name, times in times_by_name.items()}
 
 
 MATRIX_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
@@ -92,8 +92,8 @@ MATRIX_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "am
 
 def processor_flags() -> set[str]:
     """Return the flags of this processor, as Linux names them."""
-    found = re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
-    return set(found[1].split()) if found else set()
+    line = re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return set(line[1].split()) if line else set()
 
 
 def processor() -> str:
@@ -117,17 +117,19 @@ class Goals:
         self.missed: list[str] = []
         print(f"processor: {processor()}", flush=True)
 
-    def at_least(self, goal: str, what: str, value: float, bound: float) -> None:
+    def at_least(self, goal: str, measured: str, value: float, bound: float) -> None:
         """Print a ratio that should be large."""
-        self._show(goal, what, value, f">= {bound:g}", value >= bound)
+        self._show(goal, measured, value, f">= {bound:g}", is_met=value >= bound)
 
-    def at_most(self, goal: str, what: str, value: float, bound: float) -> None:
+    def at_most(self, goal: str, measured: str, value: float, bound: float) -> None:
         """Print a value that should be small."""
-        self._show(goal, what, value, f"<= {bound:g}", value <= bound)
+        self._show(goal, measured, value, f"<= {bound:g}", is_met=value <= bound)
 
-    def _show(self, goal: str, what: str, value: float, bound: str, met: bool) -> None:
-        print(f"{goal:4} {what:62} {value:9.3g}  {bound:9} {'' if met else 'missed'}", flush=True)
-        self.missed += [] if met else [f"{goal} {what}"]
+    def _show(self, goal: str, measured: str, value: float, bound: str, *, is_met: bool) -> None:
+        verdict = "" if is_met else "missed"
+        print(f"{goal:4} {measured:62} {value:9.3g}  {bound:9} {verdict}", flush=True)
+        if not is_met:
+            self.missed.append(f"{goal} {measured}")
 
     def finish(self) -> None:
         """Exit with status 1 if a goal was missed."""
