@@ -29,7 +29,7 @@ from torch import Tensor
 
 from denserk.config.retrieval import Metric
 from denserk.errors import NotFiniteError
-from denserk.index.faiss_index import available_bytes
+from denserk.index.memory import available_bytes
 from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
 from denserk.models.devices import on_threads
 

@@ -18,8 +18,9 @@ from scipy.stats import binomtest
 
 from denserk.config.retrieval import IndexSettings, SearchSettings
 from denserk.errors import UsageError
-from denserk.index import faiss_index
+from denserk.index import faiss_build, faiss_files, faiss_library
 from denserk.index.exact import ExactIndex
+from denserk.index.faiss_index import FaissIndex
 from denserk.index.folder import INDEX
 from denserk.index.searcher import SearchableIndex, Vectors, recalls
 from denserk.models import processor
@@ -99,7 +100,7 @@ class Judge:
         index: SearchableIndex = self._flat
         if point.factory != "Flat":
             search_settings = SearchSettings(**search)
-            index = faiss_index.FaissIndex(path, search_settings, threads=self.settings.threads)
+            index = FaissIndex(path, search_settings, threads=self.settings.threads)
         started = time.perf_counter()
         _, rows = index.search(self._queries, DEPTH)
         milliseconds = 1000 * (time.perf_counter() - started) / len(rows)
@@ -148,15 +149,15 @@ def _build_sample(judge: Judge, path: Path, count: int, settings: IndexSettings)
     for part, (parameter, start) in PARAMETERS.items():
         if part in (settings.factory or ""):
             search[parameter] = start
-    factory, empty_index = faiss_index.empty_index(count, dimension, settings)
-    size = faiss_index.stored_bytes(empty_index, count)
+    factory, empty_index = faiss_build.empty_index(count, dimension, settings)
+    size = faiss_library.stored_bytes(empty_index, count)
     if settings.max_bytes and size > settings.max_bytes:
         raise UsageError(f"it takes {decimal(size)}")
-    _, index = faiss_index.empty_index(sample_size, dimension, settings)
-    with faiss_index.faiss_errors(UsageError):
+    _, index = faiss_build.empty_index(sample_size, dimension, settings)
+    with faiss_library.faiss_errors(UsageError):
         index.train(judge.vectors)
         index.add(judge.vectors)
-    faiss_index.write_index(index, path)
+    faiss_files.write_index(index, path)
     return Point(factory, size, search)
 
 
@@ -239,9 +240,9 @@ def _build_whole(vectors: Vectors, stored: Path, settings: IndexSettings, point:
         return
     count, dimension = vectors.shape
     type_settings = replace(settings, factory=point.factory)
-    factory, index = faiss_index.empty_index(count, dimension, type_settings)
-    faiss_index.check_memory(factory, index, count, settings)
-    faiss_index.build(vectors, path, settings, factory, index)
+    factory, index = faiss_build.empty_index(count, dimension, type_settings)
+    faiss_build.check_memory(factory, index, count, settings)
+    faiss_build.build(vectors, path, settings, factory, index)
 
 
 def _no_type(points: Sequence[Point], target: float) -> UsageError:

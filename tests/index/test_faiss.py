@@ -6,8 +6,8 @@ import pytest
 
 from denserk.config.retrieval import IndexSettings, IndexType, Metric, SearchSettings
 from denserk.errors import UsageError
-from denserk.index import faiss_index
-from denserk.index.faiss_index import FaissIndex, available_bytes, build, empty_index
+from denserk.index.faiss_build import build, empty_index
+from denserk.index.faiss_index import FaissIndex
 from denserk.tasks.build_index import measure_recall
 
 faiss = pytest.importorskip("faiss")
@@ -100,19 +100,3 @@ def test_too_few_vectors_to_train(tmp_path, factory):
     with pytest.raises(UsageError, match=r"training points \(200\) should be at least .*(256|300)"):
         built(tmp_path / "i", VECTORS[:200], factory=factory)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("limit", ["400000\n", "max\n", None])
-def test_available_memory(monkeypatch, tmp_path, limit):
-    files = {
-        "meminfo": "MemFree: 9 kB\nMemAvailable:  500 kB\n",
-        "memory.max": limit,
-        "memory.current": "100000\n",
-        "memory.stat": "anon 7\ninactive_file 900\nactive_file 100\n",
-    }
-    for name, text in files.items():
-        if text is not None:
-            (tmp_path / name).write_text(text)
-    monkeypatch.setattr(faiss_index, "MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(faiss_index, "GROUP", tmp_path)
-    assert available_bytes() == (301_000 if limit == "400000\n" else 512_000)

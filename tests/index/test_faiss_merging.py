@@ -9,8 +9,10 @@ import pytest
 from denserk.commands.app import run
 from denserk.config.retrieval import Engine, IndexSettings, Metric, SearchSettings
 from denserk.errors import DenserkError, InputError, MismatchError, OutputError
-from denserk.index import faiss_index
-from denserk.index.faiss_index import FaissIndex, mergeable_ivf, open_parts, read_template
+from denserk.index import faiss_build, memory
+from denserk.index.faiss_index import FaissIndex
+from denserk.index.faiss_library import mergeable_ivf
+from denserk.index.faiss_templates import open_parts, read_template
 from denserk.io.manifest import Kind, read_manifest
 from tests.index.test_faiss import built
 from tests.support.faults import Stopped, contents, stopped_at
@@ -70,16 +72,16 @@ def forget_checks(folder):
 @pytest.fixture
 def on_disk(monkeypatch):
     """Too little memory for any merged index, and for more than 500 vectors of one."""
-    monkeypatch.setattr("denserk.index.faiss_index.check_memory", lambda *_: None)
-    monkeypatch.setattr(faiss_index, "available_bytes", lambda: 100)
-    monkeypatch.setattr(faiss_index, "LEAST_SPILL", 3_000)
-    monkeypatch.setattr(faiss_index, "ADD_ROWS", 250)
+    monkeypatch.setattr("denserk.index.faiss_build.check_memory", lambda *_: None)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 100)
+    monkeypatch.setattr(faiss_build, "LEAST_SPILL", 3_000)
+    monkeypatch.setattr(faiss_build, "ADD_ROWS", 250)
 
 
 @pytest.fixture
 def spilling(on_disk, monkeypatch):
     """Lists go to files, and fit in memory in the end."""
-    monkeypatch.setattr(faiss_index, "available_bytes", lambda: None)
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
 
 
 @pytest.mark.parametrize("metric", Metric)
@@ -191,7 +193,7 @@ def test_lists_that_are_cut_short_or_missing_or_do_not_fit(tmp_path, on_disk, mo
 def test_what_a_killed_build_left_goes_when_the_command_runs_again(tmp_path, on_disk, monkeypatch):
     shard = write_shards(tmp_path)[2]
     index(tmp_path / "whole", shard, factory="IVF9,PQ4x4")
-    with monkeypatch.context() as patch, stopped_at(1, [(faiss_index, "write_index")]):
+    with monkeypatch.context() as patch, stopped_at(1, [(faiss_build, "write_index")]):
         # a killed process removes nothing
         patch.setattr(Path, "unlink", lambda *_, **__: None)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
