@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -12,8 +12,11 @@ from denserk.extras import require
 
 logger = logging.getLogger(__name__)
 
-FLOAT = LINK = 4
+FLOAT_BYTES = 4
+LINK_BYTES = 4  # of a graph
 ID_BYTES = 8
+# attributes in which an index has another index, that holds its vectors or a copy of them
+STORES = ("index", "base_index", "refine_index", "storage")
 
 
 def load_faiss() -> Any:
@@ -27,46 +30,63 @@ def faiss_errors(error_for: Callable[[str], DenserkError]) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        text = re.split(r" failed: |\.cpp:\d+: |\.h:\d+: ", str(error).strip())[-1]
-        raise error_for(text.strip()) from None
+        reason = re.split(r" failed: |\.cpp:\d+: |\.h:\d+: ", str(error).strip())[-1]
+        raise error_for(reason.strip()) from None
 
 
 def inner_indexes(index: Any) -> Iterator[Any]:
     """Yield an index and those inside it, as their own classes."""
-    faiss = load_faiss()
-    index = faiss.downcast_index(index)
+    index = load_faiss().downcast_index(index)
     yield index
-    for name in ("index", "base_index", "refine_index", "quantizer", "storage"):
-        inner = getattr(index, name, None)
-        if isinstance(inner, faiss.Index):
-            yield from inner_indexes(inner)
+    for inner in _members(index, (*STORES, "quantizer")):
+        yield from inner_indexes(inner)
+
+
+def _members(index: Any, attributes: Sequence[str]) -> list[Any]:
+    """Return the indexes that an index has in some attributes."""
+    faiss = load_faiss()
+    members = [getattr(index, attribute, None) for attribute in attributes]
+    return [member for member in members if isinstance(member, faiss.Index)]
 
 
 def mergeable_ivf(index: Any) -> Any:
-    """Return the IVF part whose inverted lists hold all that grows in an index, or None."""
+    """Return the IVF index whose inverted lists hold all that grows in an index, or None.
+
+    It is the index itself, or the one behind a transformation of the vectors (OPQ, PCA).
+    """
     faiss = load_faiss()
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexPreTransform):
         return mergeable_ivf(index.index)
+    # subclasses store more than lists
     if type(index) not in (faiss.IndexIVFFlat, faiss.IndexIVFPQ, faiss.IndexIVFScalarQuantizer):
         return None
-    nested = isinstance(faiss.downcast_index(index.quantizer), faiss.IndexIVF)
-    return None if nested else index
+    if isinstance(faiss.downcast_index(index.quantizer), faiss.IndexIVF):
+        return None
+    return index
+
+
+def replace_lists(ivf: Any, lists: Any) -> None:
+    """Give an IVF index other inverted lists, which belong to it from then on."""
+    ivf.replace_invlists(lists, True)
+    lists.this.disown()  # the index deletes them
 
 
 def stored_bytes(index: Any, count: int) -> int:
     """Return the bytes of an index with `count` vectors: codes, links, ids and centroids."""
     faiss = load_faiss()
     index = faiss.downcast_index(index)
-    names = ("index", "base_index", "refine_index", "storage")
-    inner = [part for name in names if isinstance(part := getattr(index, name, None), faiss.Index)]
-    size = sum(stored_bytes(part, count) for part in inner)
-    if not inner:
-        size += count * int(getattr(index, "code_size", FLOAT * index.d))
+    stores = _members(index, STORES)
+    if stores:
+        size = sum(stored_bytes(store, count) for store in stores)
+    else:
+        size = count * int(getattr(index, "code_size", FLOAT_BYTES * index.d))
     if isinstance(index, faiss.IndexHNSW):
-        size += count * (LINK * (index.hnsw.nb_neighbors(0) + 1) + ID_BYTES)
+        links = index.hnsw.nb_neighbors(0) + 1
+        size += count * (LINK_BYTES * links + ID_BYTES)
     if isinstance(index, faiss.IndexIVF):
-        size += count * ID_BYTES + stored_bytes(index.quantizer, index.nlist)
+        centroids = stored_bytes(index.quantizer, index.nlist)
+        size += count * ID_BYTES + centroids
     return size
 
 

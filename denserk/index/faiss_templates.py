@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from denserk.config.options import from_json, given_fields, spelled
 from denserk.config.retrieval import IndexSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.index.faiss_files import merge_files, read_index
-from denserk.index.faiss_library import load_faiss, mergeable_ivf
+from denserk.index.faiss_library import load_faiss, mergeable_ivf, replace_lists
 from denserk.index.folder import DOCID, INDEX, part_names, passage_of, require_same
 from denserk.io.corpus import IdLedger
 from denserk.io.files import read_text_lines, whole_text
@@ -32,24 +32,35 @@ TRAINED = ("type", "factory", "metric", "M", "efC", "pq_m", "pq_nbits", "nlist",
 class Template:
     """A trained index without vectors, read from an index folder."""
 
-    name: str
+    name: str  # of the folder
     manifest: Manifest
     factory: str
     index: Any  # None where it is not needed
     sha256: str  # of the empty index; equal for indexes with the same training
 
-    def settings(self, given: IndexSettings) -> IndexSettings:
-        """Return the settings given, completed by those that the index was trained with."""
-        made = from_json(IndexSettings, self.manifest.settings)
-        values = {name: getattr(made, name) for name in TRAINED} | {"target_recall": None}
-        values["factory"] = self.factory if made.target_recall else made.factory
-        for name in values.keys() & given_fields(given):
-            asked, option = getattr(given, name), spelled(name, IndexSettings)
-            if asked not in (values[name], self.factory):
-                trained = f"{self.name} was trained as {self.factory}, with {name} {values[name]}"
-                hint = f"leave {option} out, or train a new index"
-                raise UsageError(f"{option} {asked}: {trained}", hint)
-        return replace(given, **values)
+    def settings(self, requested: IndexSettings) -> IndexSettings:
+        """Return the requested settings, completed by those that the index was trained with.
+
+        A requested setting that the training contradicts is a UsageError.
+        """
+        trained = from_json(IndexSettings, self.manifest.settings)
+        values = {name: getattr(trained, name) for name in TRAINED}
+        values["target_recall"] = None
+        if trained.target_recall:  # denserk chose the type
+            values["factory"] = self.factory
+        given_names = given_fields(requested)
+        for name, trained_value in values.items():
+            if name not in given_names:
+                continue
+            value = getattr(requested, name)
+            if value not in (trained_value, self.factory):
+                option = spelled(name, IndexSettings)
+                message = (
+                    f"{option} {value}: {self.name} was trained as {self.factory}, "
+                    f"with {name} {trained_value}"
+                )
+                raise UsageError(message, f"leave {option} out, or train a new index")
+        return replace(requested, **values)
 
 
 def read_template(name: str) -> Template:
@@ -58,22 +69,23 @@ def read_template(name: str) -> Template:
 
 
 def _read_template(name: str) -> Template:
-    manifest, path = read_manifest(name, Kind.INDEX), Path(name) / INDEX
-    check_index(Path(name), manifest)
+    """Read one version of an index folder without its vectors."""
+    manifest = read_manifest(name, Kind.INDEX)
+    path = Path(name) / INDEX
+    check_index(path.parent, manifest)
     if not path.is_file():
         raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
-    faiss, factory = load_faiss(), manifest.contents.get("factory", "flat")
+    factory = manifest.contents.get("factory", "flat")
+    faiss = load_faiss()
     index = read_index(path)
     if factory == "flat" or faiss.index_factory(index.d, factory).is_trained:
         hint = "index the vectors with --type or --factory"
         raise UsageError(f"{name} is {factory}, which has no training to take over", hint)
     ivf = mergeable_ivf(index)
-    if ivf is None:  # what is mapped cannot be emptied
-        index = read_index(path, mapped=False)
+    if ivf is None:
+        index = read_index(path, mapped=False)  # what is mapped cannot be emptied
     else:
-        lists = faiss.ArrayInvertedLists(ivf.nlist, ivf.code_size)
-        ivf.replace_invlists(lists, True)
-        lists.this.disown()  # the index deletes them
+        replace_lists(ivf, faiss.ArrayInvertedLists(ivf.nlist, ivf.code_size))
     index.reset()
     digest = hashlib.sha256(faiss.serialize_index(index)).hexdigest()
     return Template(name, manifest, factory, index, digest)
@@ -81,35 +93,57 @@ def _read_template(name: str) -> Template:
 
 def open_parts(names: Sequence[str]) -> list[Template]:
     """Check index folders that are to be merged; only the first keeps its index in memory."""
-    parts: list[Template] = []
+    templates: list[Template] = []
     for name in names:
-        part = read_template(name)
-        if mergeable_ivf(part.index) is None:
-            lists = "IVF...,Flat, IVF...,PQ... or IVF...,SQ8, also behind OPQ or PCA"
-            hint = f"index the vectors themselves, or build the parts with inverted lists: {lists}"
-            raise UsageError(f"{name} is {part.factory}, which cannot be merged", hint)
-        if parts and part.sha256 != parts[0].sha256:
-            what = f"{parts[0].name} and {name} have different training: they cannot be merged"
-            raise MismatchError(what, f"build {name} again with --trained-as {parts[0].name}")
-        parts.append(replace(part, index=None) if parts else part)
-    require_same("vectors per passage", [(p.name, vectors_per_passage(p.manifest)) for p in parts])
-    return parts
+        template = read_template(name)
+        if mergeable_ivf(template.index) is None:
+            message = f"{name} is {template.factory}, which cannot be merged"
+            hint = (
+                "index the vectors themselves, or build the parts with inverted lists: "
+                "IVF...,Flat, IVF...,PQ... or IVF...,SQ8, also behind OPQ or PCA"
+            )
+            raise UsageError(message, hint)
+        if not templates:
+            templates.append(template)
+            continue
+        first = templates[0]
+        if template.sha256 != first.sha256:
+            message = f"{first.name} and {name} have different training: they cannot be merged"
+            raise MismatchError(message, f"build {name} again with --trained-as {first.name}")
+        templates.append(replace(template, index=None))
+    sizes = [(template.name, vectors_per_passage(template.manifest)) for template in templates]
+    require_same("vectors per passage", sizes)
+    return templates
 
 
-def merge_folders(parts: Sequence[Template], folder: Path) -> None:
+def merge_folders(templates: Sequence[Template], folder: Path) -> None:
     """Merge index folders into the first one's template: write the files `docid` and `index`."""
-    size, ids = vectors_per_passage(parts[0].manifest), IdLedger()
+    _merge_ids(templates, folder / DOCID)
+    files = [Path(template.name) / INDEX for template in templates]
+    merge_files(templates[0].index, files, folder / INDEX)
 
-    def passages(part: Template) -> Iterator[str]:
-        lines = read_text_lines(Path(part.name) / DOCID)
-        return (passage_of(line.rstrip(), size) for _, line in islice(lines, 0, None, size))
 
-    with whole_text(folder / DOCID) as out, track("merging ids", None, "passages") as progress:
-        for part in parts:
-            ids.start(part.name)
-            for docid in passages(part):
+def _merge_ids(templates: Sequence[Template], path: Path) -> None:
+    """Write the passage ids of index folders to one file; reject an id that occurs twice."""
+    size = vectors_per_passage(templates[0].manifest)
+    ids = IdLedger()
+    with whole_text(path) as file, track("merging ids", None, "passages") as progress:
+        for template in templates:
+            ids.start(template.name)
+            for docid in _passage_ids(template, size):
                 ids.extend([docid])
-                out.writelines(f"{line}\n" for line in part_names(docid, size))
+                file.writelines(f"{line}\n" for line in part_names(docid, size))
                 progress.advance()
-        ids.refuse_repeat(lambda: chain.from_iterable(map(passages, parts)))
-    merge_files(parts[0].index, [Path(part.name) / INDEX for part in parts], folder / INDEX)
+
+        def all_ids() -> Iterator[str]:
+            for template in templates:
+                yield from _passage_ids(template, size)
+
+        ids.refuse_repeat(all_ids)
+
+
+def _passage_ids(template: Template, vectors_per_passage: int) -> Iterator[str]:
+    """Yield the passage ids of an index folder, whose lines are one for each vector."""
+    lines = read_text_lines(Path(template.name) / DOCID)
+    for _, line in islice(lines, 0, None, vectors_per_passage):
+        yield passage_of(line.rstrip(), vectors_per_passage)
