@@ -375,12 +375,12 @@ class Searcher:
         depth = min(depth, total)
         hits_of_queries: list[Hits | RankedWords] = [[] for _ in qids]
         exhausted_queries: set[int] = set()  # for which the index has no more rows
-        unfinished_queries = list(range(len(qids)))
-        while unfinished_queries:
-            scores, rows = self._search_index(queries[unfinished_queries], depth)
+        pending_queries = list(range(len(qids)))
+        while pending_queries:
+            scores, rows = self._search_index(queries[pending_queries], depth)
             names = self._names_of(rows)
             deeper_queries = []
-            for query, query_scores, query_rows in zip(unfinished_queries, scores, rows, strict=True):
+            for query, query_scores, query_rows in zip(pending_queries, scores, rows, strict=True):
                 count = int(np.count_nonzero(query_rows >= 0))
                 hits = self._hits(qids[query], query_scores[:count], query_rows[:count], names)
                 hits_of_queries[query] = _first_hits(hits, self.settings.kept)
@@ -388,7 +388,7 @@ class Searcher:
                     exhausted_queries.add(query)
                 elif depth < total and self._needs_more(hits, float(query_scores[-1])):
                     deeper_queries.append(query)
-            unfinished_queries = deeper_queries
+            pending_queries = deeper_queries
             depth = min(4 * depth, total)
         self._count_short(hits_of_queries, exhausted_queries)
         return hits_of_queries
