@@ -36,9 +36,9 @@ def faiss_errors(error_for: Callable[[str], DenserkError]) -> Iterator[None]:
 
 def inner_indexes(index: Any) -> Iterator[Any]:
     """Yield an index and those inside it, as their own classes."""
-    index = load_faiss().downcast_index(index)
-    yield index
-    for inner in _members(index, (*STORES, "quantizer")):
+    typed_index = load_faiss().downcast_index(index)
+    yield typed_index
+    for inner in _members(typed_index, (*STORES, "quantizer")):
         yield from inner_indexes(inner)
 
 
@@ -55,15 +55,17 @@ def mergeable_ivf(index: Any) -> Any:
     It is the index itself, or the one behind a transformation of the vectors (OPQ, PCA).
     """
     faiss = load_faiss()
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexPreTransform):
-        return mergeable_ivf(index.index)
+    # by another name: without one, an index that the caller does not hold would be deleted here
+    typed_index = faiss.downcast_index(index)
+    if isinstance(typed_index, faiss.IndexPreTransform):
+        return mergeable_ivf(typed_index.index)
     # subclasses store more than lists
-    if type(index) not in (faiss.IndexIVFFlat, faiss.IndexIVFPQ, faiss.IndexIVFScalarQuantizer):
+    classes = (faiss.IndexIVFFlat, faiss.IndexIVFPQ, faiss.IndexIVFScalarQuantizer)
+    if type(typed_index) not in classes:
         return None
-    if isinstance(faiss.downcast_index(index.quantizer), faiss.IndexIVF):
+    if isinstance(faiss.downcast_index(typed_index.quantizer), faiss.IndexIVF):
         return None
-    return index
+    return typed_index
 
 
 def replace_lists(ivf: Any, lists: Any) -> None:
@@ -75,17 +77,17 @@ def replace_lists(ivf: Any, lists: Any) -> None:
 def stored_bytes(index: Any, count: int) -> int:
     """Return the bytes of an index with `count` vectors: codes, links, ids and centroids."""
     faiss = load_faiss()
-    index = faiss.downcast_index(index)
-    stores = _members(index, STORES)
+    typed_index = faiss.downcast_index(index)
+    stores = _members(typed_index, STORES)
     if stores:
         size = sum(stored_bytes(store, count) for store in stores)
     else:
-        size = count * int(getattr(index, "code_size", FLOAT_BYTES * index.d))
-    if isinstance(index, faiss.IndexHNSW):
-        links = index.hnsw.nb_neighbors(0) + 1
+        size = count * int(getattr(typed_index, "code_size", FLOAT_BYTES * index.d))
+    if isinstance(typed_index, faiss.IndexHNSW):
+        links = typed_index.hnsw.nb_neighbors(0) + 1
         size += count * (LINK_BYTES * links + ID_BYTES)
-    if isinstance(index, faiss.IndexIVF):
-        centroids = stored_bytes(index.quantizer, index.nlist)
+    if isinstance(typed_index, faiss.IndexIVF):
+        centroids = stored_bytes(typed_index.quantizer, typed_index.nlist)
         size += count * ID_BYTES + centroids
     return size
 
