@@ -382,7 +382,7 @@ def _storage(fixes: list[str]) -> Facts:
 
     Add to `fixes` those that cannot be written.
     """
-    from denserk.index.faiss_index import available_bytes
+    from denserk.index.memory import available_bytes
 
     available = available_bytes()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from denserk.config.retrieval import Metric
 from denserk.errors import NotFiniteError
-from denserk.index.faiss_index import available_bytes
+from denserk.index.memory import available_bytes
 from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
 from denserk.models.devices import on_threads
 
@@ -45,7 +45,8 @@ PADDING = 64  # products are made of a multiple of so many rows
 UNIT = 2.0**-8  # unit roundoff of bfloat16
 SUMS = 2.0**-22  # four times the unit roundoff of float32: the error of each term of a sum
 LARGEST = 1e38  # products that may be larger are computed in float32, and checked
-CAPACITY, SPARE = 4, 4096  # hits that BestHits keeps for each hit that is wanted, and beside them
+CAPACITY = 4  # hits that BestHits keeps for each hit that is wanted
+SPARE = 4096  # hits that it keeps beside them
 SHARE = 0.5  # of the available memory: up to this size of the vectors, a bfloat16 copy is kept
 
 
@@ -154,12 +155,13 @@ class ExactIndex:
             # the scan raises a copy: what follows compares with the estimates
             hits = self._scan(query_vectors, floors.copy(), hit_count)
             scores[:, :hit_count], rows[:, :hit_count] = hits
-            last = hit_count - 1
-            too_few = np.flatnonzero((rows[:, last] < 0) | (scores[:, last] < floors))
-            if len(too_few):
-                unfinished_queries = query_vectors[torch.from_numpy(too_few)]
-                hits = self._scan(unfinished_queries, no_floors(len(too_few)), hit_count)
-                scores[too_few, :hit_count], rows[too_few, :hit_count] = hits
+            last_scores = scores[:, hit_count - 1]
+            last_rows = rows[:, hit_count - 1]
+            unfinished = np.flatnonzero((last_rows < 0) | (last_scores < floors))
+            if len(unfinished):
+                unfinished_queries = query_vectors[torch.from_numpy(unfinished)]
+                hits = self._scan(unfinished_queries, no_floors(len(unfinished)), hit_count)
+                scores[unfinished, :hit_count], rows[unfinished, :hit_count] = hits
         self._refuse_missing(rows[:, :hit_count])
         return scores, rows
 
@@ -280,10 +282,11 @@ class ExactIndex:
         """Return the (P,) float32 scores of pairs, and the rows of their best vectors."""
         if self._size == 1:
             return pair_products(block, queries, pairs), pairs.passages
-        parts = range(self._size)
-        scores = np.stack(
-            [pair_products(block[part :: self._size], queries, pairs) for part in parts], axis=1
-        )
+        scores_by_vector = []
+        for number in range(self._size):
+            vectors = block[number :: self._size]  # one of each passage
+            scores_by_vector.append(pair_products(vectors, queries, pairs))
+        scores = np.stack(scores_by_vector, axis=1)
         return self._best_vectors(scores, pairs.passages)
 
     def _best_of_products(
@@ -293,18 +296,18 @@ class ExactIndex:
 
         Scores and rows are those of the passages' best vectors: (P,) each.
         """
-        parts = products.numpy().reshape(-1, self._size, len(floors))
-        pairs = _pairs(parts.max(axis=1) >= floors)
-        scores = parts[pairs.passages, :, pairs.queries]
+        products_of_passages = products.numpy().reshape(-1, self._size, len(floors))
+        pairs = _pairs(products_of_passages.max(axis=1) >= floors)
+        scores = products_of_passages[pairs.passages, :, pairs.queries]
         return pairs, *self._best_vectors(scores, pairs.passages)
 
     def _best_vectors(
         self, scores: NDArray[np.float32], passages: Rows
     ) -> tuple[NDArray[np.float32], Rows]:
         """Return the best score of (P, vectors per passage), and the row of that vector."""
-        best_parts = scores.argmax(axis=1)
-        best_scores = np.take_along_axis(scores, best_parts[:, None], axis=1)[:, 0]
-        return best_scores, passages * self._size + best_parts
+        best_vectors = scores.argmax(axis=1)
+        best_scores = np.take_along_axis(scores, best_vectors[:, None], axis=1)[:, 0]
+        return best_scores, passages * self._size + best_vectors
 
     def _products(self, block: Tensor, queries: Tensor) -> Tensor:
         """(n, D), (B, D) -> (n, B) float32 scores, higher is closer."""

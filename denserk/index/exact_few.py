@@ -75,7 +75,7 @@ class CpuExactIndex:
         if hit_count and len(queries):
             all_scores = self._scores(np.array(queries, np.float32))
             for number, scores_of_query in enumerate(all_scores):
-                hits = _best(scores_of_query, self._size, hit_count)
+                hits = _best_passages(scores_of_query, self._size, hit_count)
                 scores[number, :hit_count], rows[number, :hit_count] = hits
         return scores, rows
 
@@ -120,28 +120,29 @@ def _refuse_non_finite(scores: NDArray[np.float32]) -> None:
         raise NotFiniteError(int(rows[0]))
 
 
-def _best(
+def _best_passages(
     scores: NDArray[np.float32], size: int, depth: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return (depth,) scores and rows of the best passages, which have `size` rows each.
 
     Of equal scores, the first row comes first.
 
-    >>> best_scores, rows = _best(np.float32([1, 3, 2, 3]), 1, 2)
+    >>> best_scores, rows = _best_passages(np.float32([1, 3, 2, 3]), 1, 2)
     >>> best_scores.tolist(), rows.tolist()
     ([3.0, 3.0], [1, 3])
     """
-    parts = scores.reshape(-1, size)
-    best_parts = parts.argmax(axis=1)
+    scores_by_passage = scores.reshape(-1, size)
+    best_vectors = scores_by_passage.argmax(axis=1)
     passage_scores = scores
     if size > 1:
-        passage_scores = np.take_along_axis(parts, best_parts[:, None], axis=1)[:, 0]
+        passage_scores = np.take_along_axis(scores_by_passage, best_vectors[:, None], axis=1)[:, 0]
     # `depth` scores of the sample reach the floor, and so at least as many of all
     sample = passage_scores[::SAMPLED]
     floor = np.float32(-np.inf)
     if len(sample) >= depth:
-        floor = np.partition(sample, len(sample) - depth)[len(sample) - depth]
-    passages = np.flatnonzero(passage_scores >= floor)
-    order = np.argsort(-passage_scores[passages], kind="stable")[:depth]
-    passages = passages[order]
-    return passage_scores[passages], passages * size + best_parts[passages]
+        rank = len(sample) - depth  # from the lowest
+        floor = np.partition(sample, rank)[rank]
+    candidates = np.flatnonzero(passage_scores >= floor)
+    order = np.argsort(-passage_scores[candidates], kind="stable")[:depth]
+    passages = candidates[order]
+    return passage_scores[passages], passages * size + best_vectors[passages]

@@ -5,6 +5,7 @@ are copied to it at each search, one block at a time.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -73,30 +74,30 @@ class GpuExactIndex:
     def search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best passages for each of (B, D) queries, each as its best row."""
         scores, rows = padding(len(queries), depth)
-        kept = min(depth, len(self) // self._size)
-        if not len(queries) or not kept:
+        hit_count = min(depth, len(self) // self._size)
+        if not len(queries) or not hit_count:
             return scores, rows
         with memory_errors(f"searching on {self._device}", LESS_MEMORY):
-            scores[:, :kept], rows[:, :kept] = self._search(queries, kept)
+            scores[:, :hit_count], rows[:, :hit_count] = self._search(queries, hit_count)
         return scores, rows
 
-    def _search(self, queries: NDArray[np.floating], kept: int) -> tuple[Scores, Rows]:
-        """Return the `kept` best passages, of at least so many: (B, kept) scores and rows."""
-        asked = torch.from_numpy(np.array(queries, np.float32)).to(self._device)
-        tiles = torch.split(asked, TILE)
-        best = [no_hits(len(tile), self._device) for tile in tiles]
+    def _search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
+        """Return the `depth` best passages, of at least so many: (B, depth) scores and rows."""
+        query_vectors = torch.from_numpy(np.array(queries, np.float32)).to(self._device)
+        tiles = torch.split(query_vectors, TILE)
+        best_hits = [no_hits(len(tile), self._device) for tile in tiles]
         # NaN and infinity survive a sum, so that the GPU is asked once
         sum_of_products = torch.zeros((), device=self._device)
-        for first, block in self._blocks():
+        for first_row, block in self._blocks():
             for number, tile in enumerate(tiles):
                 products = self._products(tile, block)
                 sum_of_products += products.sum()
-                best[number] = merged(best[number], self._best(products, first, kept), kept)
+                hits = self._best_of_block(products, first_row, depth)
+                best_hits[number] = merged(best_hits[number], hits, depth)
         if not bool(torch.isfinite(sum_of_products)):
             self._refuse_non_finite(tiles)
-        scores_by_tile, rows_by_tile = zip(*best, strict=True)
-        scores = torch.cat(scores_by_tile).cpu().numpy()
-        rows = torch.cat(rows_by_tile).cpu().numpy()
+        scores = torch.cat([hits.scores for hits in best_hits]).cpu().numpy()
+        rows = torch.cat([hits.rows for hits in best_hits]).cpu().numpy()
         return in_order(scores, rows)
 
     def _blocks(self) -> Iterable[tuple[int, Tensor]]:
@@ -108,6 +109,7 @@ class GpuExactIndex:
         return self._resident
 
     def _copied_blocks(self) -> Iterator[tuple[int, Tensor]]:
+        """Copy the vectors to the GPU, a block at a time."""
         for first in range(0, len(self), self._block_rows):
             rows = self._vectors[first : first + self._block_rows]
             yield first, torch.from_numpy(rows).to(self._device)
@@ -115,50 +117,54 @@ class GpuExactIndex:
     def _products(self, queries: Tensor, block: Tensor) -> Tensor:
         """Score a block: (B, D), (n, D) -> (B, n) float32, higher is closer."""
         vectors = block.float()
-        padded = vectors
-        missing = self._padded_rows - len(block)
-        if missing:
-            padded = F.pad(vectors, (0, 0, 0, missing))
-        products = (queries @ padded.T)[:, : len(block)]
+        padded_vectors = vectors
+        zero_rows = self._padded_rows - len(block)
+        if zero_rows:
+            padded_vectors = F.pad(vectors, (0, 0, 0, zero_rows))
+        products = (queries @ padded_vectors.T)[:, : len(block)]
         if self._metric is Metric.INNER:
             return products
         lengths = queries.square().sum(1)[:, None] + vectors.square().sum(1)
         return (2 * products - lengths).clamp(max=0.0)
 
-    def _best(self, products: Tensor, first: int, depth: int) -> "Hits":
-        """Return scores and rows of a block's best passages: (B, n) -> (B, K) each.
-
-        `first` is the block's first row.
-        """
+    def _best_of_block(self, products: Tensor, first_row: int, depth: int) -> "Hits":
+        """Return the best passages of a block by its (B, n) products."""
         if self._size == 1:
-            scores, places = products.topk(min(depth, products.shape[1]), dim=1)
-            return scores, first + places
-        of_passages, part = products.reshape(len(products), -1, self._size).max(2)
-        scores, passages = of_passages.topk(min(depth, of_passages.shape[1]), dim=1)
-        rows = first + passages * self._size + part.gather(1, passages)
-        return scores, rows
+            scores, positions = products.topk(min(depth, products.shape[1]), dim=1)
+            return Hits(scores, first_row + positions)
+        products_of_passages = products.reshape(len(products), -1, self._size)
+        passage_scores, best_vectors = products_of_passages.max(dim=2)
+        scores, passages = passage_scores.topk(min(depth, passage_scores.shape[1]), dim=1)
+        rows = first_row + passages * self._size + best_vectors.gather(1, passages)
+        return Hits(scores, rows)
 
     def _refuse_non_finite(self, tiles: tuple[Tensor, ...]) -> None:
         """Raise a NotFiniteError for the first vector with a score that is not finite, if any."""
-        for first, block in self._blocks():
+        for first_row, block in self._blocks():
             for tile in tiles:
-                damaged = (~torch.isfinite(self._products(tile, block))).any(0).nonzero()
-                if len(damaged):
-                    raise NotFiniteError(first + int(damaged[0]))
+                is_finite = torch.isfinite(self._products(tile, block))
+                damaged_rows = (~is_finite).any(0).nonzero()
+                if len(damaged_rows):
+                    raise NotFiniteError(first_row + int(damaged_rows[0]))
 
 
-Hits = tuple[Tensor, Tensor]  # (B, K) scores and rows
+class Hits(NamedTuple):
+    """The best rows of each query, in no order."""
+
+    scores: Tensor  # (B, K)
+    rows: Tensor  # (B, K)
 
 
 def no_hits(queries: int, device: torch.device) -> Hits:
     """Return the hits of so many queries before any vector was compared: (B, 0) each."""
     scores = torch.empty(queries, 0, device=device)
-    return scores, torch.empty(queries, 0, dtype=torch.int64, device=device)
+    rows = torch.empty(queries, 0, dtype=torch.int64, device=device)
+    return Hits(scores, rows)
 
 
-def merged(hits: Hits, others: Hits, depth: int) -> Hits:
+def merged(best_hits: Hits, hits: Hits, depth: int) -> Hits:
     """Return the best of two sets of hits, at most `depth` for each query."""
-    scores = torch.cat([hits[0], others[0]], dim=1)
-    rows = torch.cat([hits[1], others[1]], dim=1)
-    best_scores, places = scores.topk(min(depth, scores.shape[1]), dim=1)
-    return best_scores, rows.gather(1, places)
+    scores = torch.cat([best_hits.scores, hits.scores], dim=1)
+    rows = torch.cat([best_hits.rows, hits.rows], dim=1)
+    best_scores, positions = scores.topk(min(depth, scores.shape[1]), dim=1)
+    return Hits(best_scores, rows.gather(1, positions))

@@ -40,7 +40,7 @@ from denserk.io.vector_formats import DOCID as DOCID
 from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension, write_flat
 from denserk.io.vectors import VectorSource, read_vector_blocks
 from denserk.io.versions import Version
-from denserk.reporting import track
+from denserk.reporting import Progress, track
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,11 @@ LINES_AT_ONCE = 4096  # ids copied out of a file at once: bounds the memory of p
 
 
 def passage_of(line: str, size: int) -> str:
-    """Return the passage id of a line, given the vectors per passage."""
+    """Return the passage id of a line, given the vectors per passage.
+
+    >>> passage_of("d1", 1), passage_of("d1#0", 2)
+    ('d1', 'd1')
+    """
     return line if size == 1 else line.rpartition(PART)[0]
 
 
@@ -63,7 +67,9 @@ def part_names(docid: str, count: int) -> list[str]:
     >>> part_names("d1", 1), part_names("d1", 2)
     (['d1'], ['d1#0', 'd1#1'])
     """
-    return [docid] if count == 1 else [f"{docid}{PART}{part}" for part in range(count)]
+    if count == 1:
+        return [docid]
+    return [f"{docid}{PART}{number}" for number in range(count)]
 
 
 def read_index_manifest(folder: str | Path) -> tuple[Manifest | None, Engine]:
@@ -142,18 +148,18 @@ class PassageIds:
             batch = slice(first, first + LINES_AT_ONCE)
             batch_lines = lines_between(mapped.text, line_starts[batch], line_ends[batch])
             ids += map(str.rstrip, batch_lines)
-        return ids if size == 1 else [passage_of(line, size) for line in ids]
+        if size > 1:
+            ids = [passage_of(line, size) for line in ids]
+        return ids
 
     def _repeat(self, docids: Sequence[str], passages: Rows) -> MismatchError:
         """Return the error of an id that occurs in two parts."""
         repeated = next(docid for docid, times in Counter(docids).items() if times > 1)
-        numbers = [
-            number
-            for docid, number in zip(docids, passages.tolist(), strict=True)
-            if docid == repeated
-        ]
-        first, second = [self.folder_of(number) for number in sorted(numbers)][:2]
-        message = f"the id {repeated} occurs in {first} and in {second}"
+        positions = [position for position, docid in enumerate(docids) if docid == repeated]
+        first, second = sorted(passages[positions].tolist())[:2]
+        message = (
+            f"the id {repeated} occurs in {self.folder_of(first)} and in {self.folder_of(second)}"
+        )
         return MismatchError(message, "search shards that share no passage")
 
     def folder_of(self, passage: int) -> str:
@@ -290,8 +296,8 @@ def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
 
 def _numeric_order(name: str) -> list[int | str]:
     """Return a key that sorts shard-2 before shard-10."""
-    parts = re.split(r"(\d+)", name)
-    return [int(part) if part.isdecimal() else part for part in parts]
+    texts_and_numbers = re.split(r"(\d+)", name)
+    return [int(text) if text.isdecimal() else text for text in texts_and_numbers]
 
 
 def open_sources(inputs: Sequence[str], allow_pickle: bool = False) -> list[VectorSource]:
@@ -314,35 +320,56 @@ def require_same(unit: str, values: Sequence[tuple[str, Any]]) -> None:
             raise MismatchError(message)
 
 
+class _Shard(NamedTuple):
+    """One of several shards of a corpus, as the manifest of its folder says."""
+
+    folder: str
+    shard_num: int  # shards of the corpus
+    shard_id: Any
+    block_size: Any
+
+
 def check_shards(manifests: Sequence[tuple[str, Manifest | None]]) -> None:
     """Reject shards of one corpus, given with their names, whose block sizes differ.
 
     Shards are whole blocks, so such shards overlap or leave passages out.
     """
-    first_shards: dict[int, tuple[str, Any]] = {}  # name and block size, by number of shards
-    shards: set[tuple[Any, Any]] = set()  # number of shards, and which one
+    shards: dict[tuple[int, Any], _Shard] = {}
     for name, manifest in manifests:
         settings = {} if manifest is None else manifest.settings
         shard_num = settings.get("shard_num")
-        shard = shard_num, settings.get("shard_id")
-        if not isinstance(shard_num, int) or shard_num < 2 or shard in shards:
-            continue  # a whole corpus, or a shard of another one
-        shards.add(shard)
-        block_size = settings.get("block_size")
-        first_name, first_size = first_shards.setdefault(shard_num, (name, block_size))
-        if block_size != first_size:
+        if not isinstance(shard_num, int) or shard_num < 2:
+            continue  # a whole corpus
+        shard = _Shard(name, shard_num, settings.get("shard_id"), settings.get("block_size"))
+        # where a shard comes twice, the second one is of another corpus
+        shards.setdefault((shard.shard_num, shard.shard_id), shard)
+    _require_one_block_size(list(shards.values()))
+    are_of_one_corpus = len({shard_num for shard_num, _ in shards}) == 1
+    if are_of_one_corpus and len(shards) == len(manifests):
+        _warn_of_missing(list(shards.values()))
+
+
+def _require_one_block_size(shards: Sequence[_Shard]) -> None:
+    """Raise a MismatchError if shards of one number differ in their block size."""
+    first_shards: dict[int, _Shard] = {}  # by the number of shards
+    for shard in shards:
+        first = first_shards.setdefault(shard.shard_num, shard)
+        if shard.block_size != first.block_size:
             message = (
-                f"{first_name} was encoded in blocks of {first_size} passages, "
-                f"{name} in blocks of {block_size}"
+                f"{first.folder} was encoded in blocks of {first.block_size} passages, "
+                f"{shard.folder} in blocks of {shard.block_size}"
             )
-            hint = f"encode all shards with one --block-size, for example {first_size}"
+            hint = f"encode all shards with one --block-size, for example {first.block_size}"
             raise MismatchError(message, hint)
-    are_of_one_corpus = len(first_shards) == 1 and len(shards) == len(manifests)
-    if are_of_one_corpus and len(shards) > 1:  # one shard alone may be meant
-        (shard_num,) = first_shards
-        missing = sorted(set(range(shard_num)) - {shard_id for _, shard_id in shards})
-        if missing:
-            logger.warning(f"shards are missing among the inputs: {missing} (counted from 0)")
+
+
+def _warn_of_missing(shards: Sequence[_Shard]) -> None:
+    """Warn if shards of one corpus are not all; one shard alone may be meant."""
+    if len(shards) == 1:
+        return
+    missing = sorted(set(range(shards[0].shard_num)) - {shard.shard_id for shard in shards})
+    if missing:
+        logger.warning(f"shards are missing among the inputs: {missing} (counted from 0)")
 
 
 def known_count(sources: Sequence[VectorSource]) -> int | None:
@@ -380,12 +407,18 @@ def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> di
     """Stream vectors into a flat file, and ids into `docid` beside it; return their counts."""
     size = sources[0].vectors_per_passage
     with track("reading vectors", known_count(sources), "passages") as progress:
-
-        def blocks() -> Iterator[tuple[list[str], Vectors]]:
-            for block in checked_blocks(sources):
-                names = [name for docid in block.ids for name in part_names(docid, size)]
-                yield names, block.vectors
-                progress.advance(len(block.ids))
-
-        rows, dimension = write_flat(vectors, metric, blocks())
+        blocks = _named_blocks(sources, size, progress)
+        rows, dimension = write_flat(vectors, metric, blocks)
     return {"count": rows // size, "vectors_per_passage": size, "dimension": dimension}
+
+
+def _named_blocks(
+    sources: Sequence[VectorSource], size: int, progress: Progress
+) -> Iterator[tuple[list[str], Vectors]]:
+    """Yield the vectors of sources in blocks, each with the names of its vectors."""
+    for block in checked_blocks(sources):
+        names: list[str] = []
+        for docid in block.ids:
+            names += part_names(docid, size)
+        yield names, block.vectors
+        progress.advance(len(block.ids))

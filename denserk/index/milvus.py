@@ -26,8 +26,13 @@ from denserk.io.manifest import Kind, Manifest, decoded, encoded, vectors_per_pa
 
 logger = logging.getLogger(__name__)
 
-ROW, PASSAGE, VECTOR = "row", "passage", "vector"
-MANIFEST, ROWS = "denserk.manifest", "denserk.rows"  # properties of a collection
+# fields of a row
+ROW = "row"
+PASSAGE = "passage"
+VECTOR = "vector"
+# properties of a collection
+MANIFEST = "denserk.manifest"
+ROWS = "denserk.rows"
 ID_BYTES = 1024  # bytes of a passage's id at most
 LIMIT = 16_384  # hits of a query that Milvus returns at most
 HITS_AT_ONCE = 400_000  # per request: Milvus sends no answer of more than 64 MB by default
@@ -35,6 +40,10 @@ BATCH_BYTES = 8 << 20  # bytes of vectors per request
 KEPT_EVERY = 8  # batches between two updates of the number of rows that are surely there
 TIMEOUT = 60.0  # seconds that a request may take, pymilvus' own retries included
 PAUSE = 0.5  # seconds between two looks at work that the server does in the background
+EXHAUSTIVE = ("FLAT", "GPU_BRUTE_FORCE", "BRUTE_FORCE")  # types that compare every row
+PARAMETERS = {"--ef-search": "ef", "--nprobe": "nprobe"}  # Milvus's names of options
+DEFAULT_EF = 64
+DEFAULT_LISTS = 128  # of Milvus, where an index is made without nlist
 
 
 class Collection:
@@ -44,9 +53,10 @@ class Collection:
         if settings.uri is None or settings.collection is None:
             hint = "give --uri ./passages.db or --uri http://localhost:19530, and --collection NAME"
             raise UsageError("--engine milvus needs an address and a collection", hint)
-        self._name, self.place = settings.collection, settings.place
+        self._name = settings.collection
+        self.place = settings.place
         self._embedded = settings.is_embedded
-        # to whose folder names in the manifest are relative; a server has none
+        # names in the manifest are relative to the folder of the local file; a server has none
         self._file = settings.uri if self._embedded else None
         self._folder = Path(settings.uri).parent if self._embedded else None
         self._library = require("pymilvus", "--engine milvus")
@@ -54,40 +64,37 @@ class Collection:
         for name in ("pymilvus", "milvus_lite"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         if self._embedded:
-            require("milvus_lite", f"the local file {settings.uri}")
-            path = Path(settings.uri)
-            if not path.is_dir() and not (create and not path.exists()):
-                what = "not a folder of milvus-lite 3" if path.exists() else "no such file"
-                raise UsageError(f"{path}: {what}", "denserk index --engine milvus makes it")
-            path.parent.mkdir(parents=True, exist_ok=True)
-        in_use = "cannot be opened (does another process have it open?)"
-        with self._errors(in_use if self._embedded else "cannot be reached"):
-            self._client = self._library.MilvusClient(
-                settings.uri, token=os.environ.get(TOKEN, ""), timeout=TIMEOUT / 6, dedicated=True
-            )
+            _prepare_file(settings.uri, create=create)
+        self._client = self._connect(settings.uri)
         self.close = self._client.close
 
+    def _connect(self, uri: str) -> Any:
+        """Return a client of the local file or the server."""
+        message = f"{self.place} cannot be reached"
+        if self._embedded:
+            message = f"{self.place} cannot be opened (does another process have it open?)"
+        with self._errors(message):
+            return self._library.MilvusClient(
+                uri, token=os.environ.get(TOKEN, ""), timeout=TIMEOUT / 6, dedicated=True
+            )
+
     @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
-        """Turn errors of pymilvus into denserk's, in one line and without the token."""
+    def _errors(self, message: str) -> Iterator[None]:
+        """Turn errors of pymilvus into one of denserk: the message, and why, in one line."""
         grpc = require("grpc", "--engine milvus")
-        library = (self._library.MilvusException, grpc.RpcError, grpc.FutureTimeoutError)
         try:
             yield
-        except library as error:
+        except (self._library.MilvusException, grpc.RpcError, grpc.FutureTimeoutError) as error:
             text = getattr(error, "message", "") or str(error) or type(error).__name__
-            reason = text.split("\n")[0][:300]
-            token = os.environ.get(TOKEN, "")
-            for secret in filter(None, (token, token.partition(":")[2])):
-                reason = reason.replace(secret, "***")
-            raise ServerError(f"{self.place} {what}: {reason}") from None
+            first_line = text.split("\n")[0]
+            raise ServerError(f"{message}: {_without_token(first_line[:300])}") from None
 
-    def call(self, method: str, *args: Any, **named: Any) -> Any:
+    def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Send a request about the collection."""
         # an embedded server is in this process: it cannot be away, only at work
-        named.setdefault("timeout", None if self._embedded else TIMEOUT)
-        with self._errors(f"failed at {method}"):
-            return getattr(self._client, method)(self._name, *args, **named)
+        options.setdefault("timeout", None if self._embedded else TIMEOUT)
+        with self._errors(f"{self.place} failed at {method}"):
+            return getattr(self._client, method)(self._name, *arguments, **options)
 
     def create(self, manifest: Manifest, settings: MilvusIndexSettings) -> None:
         """Create the collection, empty, and its index."""
@@ -96,13 +103,16 @@ class Collection:
         schema.add_field(ROW, types.INT64, is_primary=True)
         schema.add_field(PASSAGE, types.VARCHAR, max_length=ID_BYTES)
         schema.add_field(VECTOR, types.FLOAT_VECTOR, dim=manifest.contents["dimension"])
-        noted = {MANIFEST: encoded(manifest, self._folder).decode(), ROWS: "0"}
+        properties = {MANIFEST: self._encoded(manifest), ROWS: "0"}
         # every read sees every write before it
-        self.call("create_collection", schema=schema, properties=noted, consistency_level="Strong")
-        # milvus-lite reads parameters in the older form only
-        given = {"params": settings.parameters} if self._embedded else settings.parameters
+        self.call(
+            "create_collection", schema=schema, properties=properties, consistency_level="Strong"
+        )
+        parameters = settings.parameters
+        if self._embedded:  # milvus-lite reads parameters in the older form only
+            parameters = {"params": parameters}
         index = self._client.prepare_index_params()
-        index.add_index(VECTOR, settings.milvus_index, VECTOR, metric_type="IP", params=given)
+        index.add_index(VECTOR, settings.milvus_index, VECTOR, metric_type="IP", params=parameters)
         try:
             self.call("create_index", index)
             self.call("release_collection")  # indexed when it is loaded
@@ -110,47 +120,83 @@ class Collection:
             self.call("drop_collection")
             raise
 
-    def noted(self, name: str) -> str | None:
+    def read_property(self, name: str) -> str | None:
         """Return a property of the collection."""
-        return (self.call("describe_collection").get("properties") or {}).get(name)
+        properties = self.call("describe_collection").get("properties") or {}
+        value: str | None = properties.get(name)
+        return value
+
+    def set_property(self, name: str, value: str) -> None:
+        """Set a property of the collection."""
+        self.call("alter_collection_properties", {name: value})
 
     def read_manifest(self) -> Manifest:
         """Return the manifest, finished or not."""
-        if (text := self.noted(MANIFEST)) is None:
+        text = self.read_property(MANIFEST)
+        if text is None:
             hint = "load it with denserk index --engine milvus --overwrite"
             raise MismatchError(f"{self.place} was not made by denserk: it has no manifest", hint)
         return decoded(text, self.place, self._file)
 
-    def note_manifest(self, manifest: Manifest) -> None:
+    def replace_manifest(self, manifest: Manifest) -> None:
         """Replace the manifest."""
-        self.note(MANIFEST, encoded(manifest, self._folder).decode())
+        self.set_property(MANIFEST, self._encoded(manifest))
 
-    def note(self, name: str, value: str) -> None:
-        """Set a property of the collection."""
-        self.call("alter_collection_properties", {name: value})
+    def _encoded(self, manifest: Manifest) -> str:
+        return encoded(manifest, self._folder).decode()
 
     def write(self, first: int, ids: Sequence[str], vectors: Vectors) -> None:
         """Write n vectors (n, D), with n passage ids, as rows `first`, `first` + 1, ..."""
-        rows = zip(range(first, first + len(ids)), ids, vectors, strict=True)
-        self.call("upsert", [{ROW: row, PASSAGE: name, VECTOR: v} for row, name, v in rows])
+        rows = []
+        for number, (docid, vector) in enumerate(zip(ids, vectors, strict=True), start=first):
+            rows.append({ROW: number, PASSAGE: docid, VECTOR: vector})
+        self.call("upsert", rows)
 
     def settle(self) -> None:
         """Wait until the server has sealed what was written, indexed it and loaded it."""
         self.call("flush", timeout=None)
-        while True:
-            index = self.call("describe_index", VECTOR) or {}
-            if index.get("state") == "Failed":
-                reason = index.get("index_state_fail_reason")
-                raise ServerError(f"{self.place} cannot be indexed: {reason}")
-            if not int(index.get("pending_index_rows") or 0):
-                break
+        while self._is_indexing():
             time.sleep(PAUSE)
         self.call("load_collection", timeout=None)
 
+    def _is_indexing(self) -> bool:
+        """Return whether there are rows that are not indexed yet."""
+        index = self.call("describe_index", VECTOR) or {}
+        if index.get("state") == "Failed":
+            reason = index.get("index_state_fail_reason")
+            raise ServerError(f"{self.place} cannot be indexed: {reason}")
+        return int(index.get("pending_index_rows") or 0) > 0
+
     def count(self) -> int:
         """Return the number of rows of a loaded collection."""
-        named = {"filter": "", "output_fields": ["count(*)"], "consistency_level": "Strong"}
-        return int(self.call("query", **named)[0]["count(*)"])
+        counting = {"filter": "", "output_fields": ["count(*)"], "consistency_level": "Strong"}
+        (answer,) = self.call("query", **counting)
+        return int(answer["count(*)"])
+
+
+def _prepare_file(uri: str, *, create: bool) -> None:
+    """Check a local file of milvus-lite, which is a folder; `create` allows that it is not there.
+
+    The folder in which it is is created.
+    """
+    require("milvus_lite", f"the local file {uri}")
+    path = Path(uri)
+    hint = "denserk index --engine milvus makes it"
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path}: not a folder of milvus-lite 3", hint)
+    if not path.exists() and not create:
+        raise UsageError(f"{path}: no such file", hint)
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _without_token(text: str) -> str:
+    """Return a text without the token, NAME:PASSWORD or a key, and without its password."""
+    token = os.environ.get(TOKEN, "")
+    _, _, password = token.partition(":")
+    for secret in (token, password):
+        if secret:
+            text = text.replace(secret, "***")
+    return text
 
 
 class MilvusIndex(Collection):
@@ -160,32 +206,17 @@ class MilvusIndex(Collection):
     the best m * K rows hold the best vector of each of the K best passages.
     """
 
-    def __init__(self, settings: CollectionSettings, rules: SearchSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, collection: CollectionSettings, settings: SearchSettings) -> None:
+        super().__init__(collection)
         try:
             if not self.call("has_collection"):
                 hint = "denserk index --engine milvus makes it"
                 raise UsageError(f"there is no {self.place}", hint)
-            self.manifest = self.read_manifest()
-            if self.manifest.kind is not Kind.INDEX or not self.manifest.complete:
-                what = f"{self.place} is unfinished: the command that loads it was interrupted"
-                raise MismatchError(what, "run that command again with --resume")
+            self.manifest = self._read_finished_manifest()
             self.size = vectors_per_passage(self.manifest)
-            if rules.hits * self.size > LIMIT:
-                what = f"--hits {rules.hits} x {self.size}: Milvus returns at most {LIMIT:,} rows"
-                hint = f"--hits {LIMIT // self.size} or less, or a faiss index (denserk index)"
-                raise UsageError(what, hint)
-            kind, given = self.manifest.settings["milvus_index"], dict(rules.index_options)
-            found: dict[str, Any] = {}  # parameters for --ef-search and --nprobe
-            if kind.startswith("HNSW"):
-                found["ef"] = given.pop("--ef-search", 64)
-            elif "IVF" in kind or kind == "SCANN":
-                lists = (self.manifest.settings.get("milvus_params") or {}).get("nlist", 128)
-                found["nprobe"] = given.pop("--nprobe", max(1, int(lists) // 16))
-            for name, value in given.items():
-                raise UsageError(f"{name} {value}: {self.place} has an index {kind}")
-            self._parameters = found | settings.parameters
-            self.is_exhaustive = kind in EXHAUSTIVE
+            self._require_depth(settings.hits)
+            self._parameters = self._parameters_of(settings) | collection.parameters
+            self.is_exhaustive = self._index_type in EXHAUSTIVE
             self.dimension = int(self.manifest.contents["dimension"])
             self.call("load_collection", timeout=None)
             self._count = self.count()
@@ -194,15 +225,58 @@ class MilvusIndex(Collection):
             raise
         self._ids: dict[int, str] = {}  # of the passages of the last search
 
+    def _read_finished_manifest(self) -> Manifest:
+        """Return the manifest of a collection that is loaded."""
+        manifest = self.read_manifest()
+        if manifest.kind is not Kind.INDEX or not manifest.complete:
+            message = f"{self.place} is unfinished: the command that loads it was interrupted"
+            raise MismatchError(message, "run that command again with --resume")
+        return manifest
+
+    def _require_depth(self, hits: int) -> None:
+        """Raise a UsageError for more hits than Milvus returns."""
+        if hits * self.size > LIMIT:
+            message = f"--hits {hits} x {self.size}: Milvus returns at most {LIMIT:,} rows"
+            hint = f"--hits {LIMIT // self.size} or less, or a faiss index (denserk index)"
+            raise UsageError(message, hint)
+
+    @property
+    def _index_type(self) -> str:
+        """The type of the index, by Milvus's name."""
+        index_type: str = self.manifest.settings["milvus_index"]
+        return index_type
+
+    def _parameters_of(self, settings: SearchSettings) -> dict[str, Any]:
+        """Return the parameters of a search by Milvus's names.
+
+        An option that has no effect on the type of the index is a UsageError.
+        """
+        parameters: dict[str, Any] = {}
+        if self._index_type.startswith("HNSW"):
+            parameters["ef"] = DEFAULT_EF
+        elif "IVF" in self._index_type or self._index_type == "SCANN":
+            index_parameters = self.manifest.settings.get("milvus_params") or {}
+            lists = int(index_parameters.get("nlist", DEFAULT_LISTS))
+            parameters["nprobe"] = max(1, lists // 16)
+        for option, value in settings.index_options.items():
+            name = PARAMETERS.get(option)
+            if name not in parameters:
+                raise UsageError(f"{option} {value}: {self.place} has an index {self._index_type}")
+            parameters[name] = value
+        return parameters
+
     def __len__(self) -> int:
         return self._count
 
     @property
     def breadth(self) -> tuple[str, ...]:
         """The options that make a search find more, with their values."""
-        flags = {"nprobe": "--nprobe", "ef": "--ef-search"}
-        used = self._parameters.items()
-        return tuple(f"{flags[name]} (now {value})" for name, value in used if name in flags)
+        options = {name: option for option, name in PARAMETERS.items()}
+        return tuple(
+            f"{options[name]} (now {value})"
+            for name, value in self._parameters.items()
+            if name in options
+        )
 
     def names(self, passages: Rows) -> list[str]:
         """Return the ids of (K,) passages of the last search."""
@@ -210,27 +284,37 @@ class MilvusIndex(Collection):
 
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
         """Return (B, K) scores and rows, at most 16,384 of them; fewer are padded."""
-        wanted = min(depth, LIMIT, max(self._count, 1))
+        limit = min(depth, LIMIT, max(self._count, 1))
         parameters = dict(self._parameters)
-        if isinstance(ef := parameters.get("ef"), int):
-            parameters["ef"] = max(ef, wanted)
+        ef = parameters.get("ef")
+        if isinstance(ef, int):  # Milvus rejects a search that is deeper than it is broad
+            parameters["ef"] = max(ef, limit)
         scores, rows = padding(len(queries), depth)
         self._ids.clear()
-        step = max(1, HITS_AT_ONCE // wanted)
-        how = {"search_params": {"metric_type": "IP", "params": parameters}, "limit": wanted}
-        named = {"anns_field": VECTOR, "output_fields": [PASSAGE], **how}
-        for first in range(0, len(queries), step):
-            answers = self.call("search", data=list(queries[first : first + step]), **named)
+        batch_size = max(1, HITS_AT_ONCE // limit)
+        for first in range(0, len(queries), batch_size):
+            answers = self.call(
+                "search",
+                data=list(queries[first : first + batch_size]),
+                anns_field=VECTOR,
+                output_fields=[PASSAGE],
+                search_params={"metric_type": "IP", "params": parameters},
+                limit=limit,
+            )
             for query, hits in enumerate(answers, start=first):
-                if self.is_exhaustive and len(hits) < wanted:
-                    found = f"{len(hits):,} hits of {wanted:,} in an exact search"
-                    what = "its rows, or a vector that is not finite, are damaged"
-                    hint = "load it again: denserk index --engine milvus --overwrite"
-                    raise ServerError(f"{self.place} returned {found}: {what}", hint)
-                scores[query, : len(hits)], rows[query, : len(hits)] = hits.distances, hits.ids
+                if self.is_exhaustive and len(hits) < limit:
+                    raise self._damaged(len(hits), limit)
+                scores[query, : len(hits)] = hits.distances
+                rows[query, : len(hits)] = hits.ids
                 for row, hit in zip(hits.ids, hits, strict=True):
                     self._ids[int(row) // self.size] = hit["entity"][PASSAGE]
         return in_order(scores, rows)
 
-
-EXHAUSTIVE = ("FLAT", "GPU_BRUTE_FORCE", "BRUTE_FORCE")  # types that compare every row
+    def _damaged(self, count: int, limit: int) -> ServerError:
+        """Return the error of an exact search that does not return every row."""
+        message = (
+            f"{self.place} returned {count:,} hits of {limit:,} in an exact search: its rows, or a "
+            "vector that is not finite, are damaged"
+        )
+        hint = "load it again: denserk index --engine milvus --overwrite"
+        return ServerError(message, hint)

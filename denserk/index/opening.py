@@ -20,8 +20,9 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index import folder
 from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex, recorded_bm25
 from denserk.index.exact_few import CpuExactIndex
-from denserk.index.faiss_index import FaissIndex, require_memory
+from denserk.index.faiss_index import FaissIndex
 from denserk.index.language_hints import language_hint
+from denserk.index.memory import require_memory
 from denserk.index.milvus import MilvusIndex
 from denserk.index.searcher import (
     TAIL,
@@ -231,30 +232,34 @@ def _open_vectors(
     per_passage = shards[0].vectors_per_passage
     exact_parts: list[folder.Part] = []
     approximate_parts: list[folder.Part] = []
-    engines: list[SearchableIndex] = []
+    approximate_indexes: list[SearchableIndex] = []
     for shard in shards:
         if shard.approximate is None:
             exact_parts += shard.parts
         else:
             approximate_parts += shard.parts
-            engines.append(shard.approximate)
-    if not engines:
+            approximate_indexes.append(shard.approximate)
+    if not approximate_indexes:
         _reject_options(settings, f"{names[0]} is searched exactly")
+
+    # rows and ids of exact parts come first
+    ordered_parts = [*exact_parts, *approximate_parts]
+    indexes = approximate_indexes
     if any(part.passages for part in exact_parts):
         device = settings.index_device or compute.device
-        exact_engine = _open_exact(exact_parts, metric, per_passage, device, compute.threads)
-        engines.insert(0, exact_engine)  # rows of exact parts come first, as their ids do below
-    if not engines:
+        exact_index = _open_exact(exact_parts, metric, per_passage, device, compute.threads)
+        indexes = [exact_index, *approximate_indexes]
+    if not indexes:
         raise InputError(names[0], None, "no vectors", "at least one")
     index: SearchableIndex = ShardedIndex(
-        engines, shards[0].dimension, is_exhaustive=not approximate_parts
+        indexes, shards[0].dimension, is_exhaustive=not approximate_indexes
     )
     if not is_one_index:
         _log_shards(shards, len(index) // per_passage, metric)
         _require_memory_of_hits(settings, len(index))
-    if len(engines) == 1:
-        index = engines[0]
-    ids = folder.PassageIds([*exact_parts, *approximate_parts])
+    if len(indexes) == 1:
+        index = indexes[0]
+    ids = folder.PassageIds(ordered_parts)
     return OpenedIndex(
         names,
         index,

@@ -61,17 +61,8 @@ def load_query_encoder(
     Unless `compute` names a precision, queries are encoded in that of the passages. Unless `force`,
     another model than that of the passages is a MismatchError.
     """
-    index_model = opened.model or {}
-    model = name or index_model.get("name")
-    if model is None:
-        hint = "give --model, or --encoded-queries"
-        raise UsageError(f"the manifest of {opened.name} names no model", hint)
-    if name is None:
-        _require_model(opened, model)
-    if compute.backend is Backend.AUTO and index_model.get("backend") == Backend.TORCH:
-        compute = replace(compute, backend=Backend.TORCH)
-    if compute.dtype is DtypeChoice.AUTO:
-        compute = in_precision_of_index(opened, compute)
+    model = name or _model_of_index(opened)
+    compute = _as_index(opened, compute)
     if name is None:
         logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
     like = None if force else opened.model
@@ -83,15 +74,39 @@ def load_query_encoder(
     from denserk.models.text_encoder import TextEncoder
 
     encoder = TextEncoder(model, *overrides, compute, like=like)
-    if index_model and not force:
-        int8 = index_model.get("int8")
-        is_index_model = index_model["fingerprint"] == encoder.fingerprint
-        if int8 and is_index_model and encoder.backend is Backend.OPENVINO:
-            _use_int8(opened, encoder, int8)
+    if not force:
+        _use_int8_of_index(opened, encoder)
     description = encoder.description()
     refuse_other_queries(opened, encoder.dimension, description, encoder.name, force=force)
     compiled_queries.keep(encoder)
     return encoder
+
+
+def _model_of_index(opened: OpenedIndex) -> str:
+    """Return the name of the model that encoded an index; a UsageError if it cannot be loaded."""
+    model = (opened.model or {}).get("name")
+    if model is None:
+        hint = "give --model, or --encoded-queries"
+        raise UsageError(f"the manifest of {opened.name} names no model", hint)
+    for manifest in opened.manifests:
+        absence = None if manifest is None else manifest.absent.get(model)
+        if absence is not None and not can_be_on_hub(model):
+            hint = "give --model and the folder of the model"
+            raise UsageError(f"{opened.name}: {absence}", hint)
+    return str(model)
+
+
+def _as_index(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
+    """Return `compute` with the backend and the precision of the index where it leaves them open.
+
+    Of the backends, only torch is taken over: by default the fastest one encodes queries.
+    """
+    index_backend = (opened.model or {}).get("backend")
+    if compute.backend is Backend.AUTO and index_backend == Backend.TORCH:
+        compute = replace(compute, backend=Backend.TORCH)
+    if compute.dtype is DtypeChoice.AUTO:
+        compute = in_precision_of_index(opened, compute)
+    return compute
 
 
 def in_precision_of_index(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
@@ -101,17 +116,16 @@ def in_precision_of_index(opened: OpenedIndex, compute: ComputeSettings) -> Comp
     tools compute in float32.
     """
     processor = _processor_of(compute)
-    on_cpu = processor.is_cpu
     in_float32 = replace(compute, dtype=DtypeChoice.FLOAT32)
     index_model = opened.model or {}
     if index_model.get("dtype") is None:
-        if not on_cpu:
+        if not processor.is_cpu:
             logger.info(f"queries are encoded in float32: {opened.name} records no precision")
         return in_float32
     dtype = Dtype(index_model["dtype"])
-    head_dtype = dtype
-    if on_cpu:  # a GPU computes the head in the same precision
-        head_dtype = Dtype(index_model.get("head_dtype") or dtype)
+    head_dtype = dtype  # which a GPU computes the head in, too
+    if processor.is_cpu and index_model.get("head_dtype"):
+        head_dtype = Dtype(index_model["head_dtype"])
     for precision in (dtype, head_dtype):
         if not processor.computes_in(precision):
             logger.info(
@@ -119,12 +133,17 @@ def in_precision_of_index(opened: OpenedIndex, compute: ComputeSettings) -> Comp
                 f"which {processor.name} has no instructions"
             )
             return in_float32
-    head_choice = compute.head_dtype or head_dtype
-    if not on_cpu or {dtype, head_dtype, head_choice} != {Dtype.FLOAT32}:
-        of_queries = {**index_model, "int8": None, "dtype": dtype, "head_dtype": head_choice}
-        logger.info(_precision_message(opened.name, precision_of(of_queries), index_model))
-    own_head = None if head_choice is dtype else head_choice
-    return replace(compute, dtype=DtypeChoice(dtype), head_dtype=own_head)
+    query_head_dtype = compute.head_dtype or head_dtype
+    if not processor.is_cpu or {dtype, head_dtype, query_head_dtype} != {Dtype.FLOAT32}:
+        query_model = {
+            **index_model,
+            "int8": None,
+            "dtype": dtype,
+            "head_dtype": query_head_dtype,
+        }
+        logger.info(_precision_message(opened.name, precision_of(query_model), index_model))
+    head_choice = None if query_head_dtype is dtype else query_head_dtype  # None: as the rest
+    return replace(compute, dtype=DtypeChoice(dtype), head_dtype=head_choice)
 
 
 class _Processor(NamedTuple):
@@ -142,40 +161,37 @@ def _processor_of(compute: ComputeSettings) -> _Processor:
     from denserk.models.devices import computes_in, use_device
 
     device = use_device(compute.device)
-    on_cpu = device.type == "cpu"
-    return _Processor(
-        "the CPU" if on_cpu else str(device), on_cpu, partial(computes_in, device=device)
-    )
+    is_cpu = device.type == "cpu"
+    name = "the CPU" if is_cpu else str(device)
+    return _Processor(name, is_cpu, partial(computes_in, device=device))
 
 
-def _precision_message(index: str, of_queries: str | None, index_model: Description) -> str:
+def _precision_message(index: str, query_precision: str | None, index_model: Description) -> str:
     """Say in which precision queries are encoded, and whether the index was, too."""
-    of_index = precision_of(index_model)
-    if of_queries == of_index:
+    index_precision = precision_of(index_model)
+    if query_precision == index_precision:
         return (
-            f"queries are encoded in {of_queries}, as {index} was; --dtype chooses another "
+            f"queries are encoded in {query_precision}, as {index} was; --dtype chooses another "
             "precision"
         )
-    return f"queries are encoded in {of_queries}; {index} was encoded in {of_index}"
+    return f"queries are encoded in {query_precision}; {index} was encoded in {index_precision}"
 
 
-def _use_int8(opened: OpenedIndex, encoder: "TextEncoder", recorded: Mapping[str, Any]) -> None:
-    """Encode queries in int8 as the passages were, if the index has the weights of that model."""
+def _use_int8_of_index(opened: OpenedIndex, encoder: "TextEncoder") -> None:
+    """Encode queries in int8 if the passages were, and the index has the weights of that model."""
+    index_model = opened.model or {}
+    int8 = index_model.get("int8")
+    if not int8 or encoder.backend is not Backend.OPENVINO:
+        return
+    if index_model["fingerprint"] != encoder.fingerprint:
+        return
     weights = Path(opened.names[0]) / vectors.INT8_WEIGHTS
     # a collection of a server has no folder and no version
     with opened.versions[0].reading() if opened.versions else nullcontext():
         if weights.exists():
-            encoder.use_int8("passage", weights.parent, recorded)
+            encoder.use_int8("passage", weights.parent, int8)
             return
     logger.info(f"queries are encoded in float32: {weights.parent} has no {weights.name}")
-
-
-def _require_model(opened: OpenedIndex, model: str) -> None:
-    """Raise a UsageError if the model that manifests name is a folder that is not there."""
-    for manifest in opened.manifests:
-        absent = None if manifest is None else manifest.absent.get(model)
-        if absent is not None and not can_be_on_hub(model):
-            raise UsageError(f"{opened.name}: {absent}", "give --model and the folder of the model")
 
 
 def refuse_other_queries(

@@ -1,4 +1,4 @@
-"""The interface of engines, feedback, and ranking: passage ids of rows, ties, documents.
+"""The interface of engines; several indexes as one; feedback; ranking; and search by passage ids.
 
 Rows of an index are numbered from 0; `vectors_per_passage` consecutive rows are one passage. Hits
 are ordered by score descending, then by row ascending.
@@ -29,7 +29,8 @@ PassageNames = Callable[[Rows], Sequence[str]]  # ids of (K,) passages, by their
 Hits = list[tuple[str, float]]  # (passage id, score), best first
 
 SCORES = ".9g"  # all digits of a float32
-LOW_31_BITS, SIGN_BIT = 0x7FFFFFFF, 0x80000000  # of a float32
+LOW_31_BITS = 0x7FFFFFFF  # of a float32
+SIGN_BIT = 0x80000000
 LUCENE_PLACES = 6  # decimals of a score in Pyserini's and Anserini's runs
 LUCENE_SCORES = f".{LUCENE_PLACES}f"
 TAIL = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
@@ -45,7 +46,7 @@ class StoredVectors(Protocol):
     def __len__(self) -> int:
         """N."""
 
-    def __getitem__(self, wanted: slice | Rows, /) -> NDArray[Any]:
+    def __getitem__(self, rows: slice | Rows, /) -> NDArray[Any]:
         """Consecutive vectors, or some by their sorted numbers."""
 
 
@@ -67,26 +68,35 @@ class SearchableIndex(Protocol):
 
 
 def recalls(hits: Rows, exact: Rows) -> NDArray[np.float64]:
-    """Return the share of a query's exact rows among its hits: (B, K), (B, K) -> (B,)."""
-    shares: NDArray[np.float64] = (hits[:, :, None] == exact[:, None]).any(2).mean(1)
+    """Return the share of a query's exact rows among its hits: (B, K), (B, K) -> (B,).
+
+    >>> recalls(np.array([[7, 3, 5, 9]]), np.array([[3, 7, 4, 5]])).tolist()
+    [0.75]
+    """
+    is_match = hits[:, :, None] == exact[:, None]  # (B, K hits, K exact rows)
+    shares: NDArray[np.float64] = is_match.any(axis=2).mean(axis=1)
     return shares
 
 
 def padding(queries: int, depth: int) -> tuple[Scores, Rows]:
     """Return (B, K) scores and rows without a hit."""
-    return np.full((queries, depth), -np.inf, np.float32), np.full((queries, depth), -1, np.int64)
+    scores = np.full((queries, depth), -np.inf, np.float32)
+    rows = np.full((queries, depth), -1, np.int64)
+    return scores, rows
 
 
 def in_order(scores: Scores, rows: Rows, depth: int | None = None) -> tuple[Scores, Rows]:
     """Order (B, K) hits and keep the best `depth`; a row -1 is no hit and stands last.
 
-    >>> found = in_order(np.float32([[1, 2, 1]]), np.array([[4, 0, 3]]), 2)
-    >>> [part.tolist() for part in found]
-    [[[2.0, 1.0]], [[0, 3]]]
+    >>> scores, rows = in_order(np.float32([[1, 2, 1]]), np.array([[4, 0, 3]]), 2)
+    >>> scores.tolist(), rows.tolist()
+    ([[2.0, 1.0]], [[0, 3]])
     """
-    falling = -np.where(rows < 0, np.float32(-np.inf), scores)
-    order = np.lexsort((rows.view(np.uint64), falling))[:, :depth]  # -1 is the largest unsigned
-    return -np.take_along_axis(falling, order, 1), np.take_along_axis(rows, order, 1)
+    negative_scores = -np.where(rows < 0, np.float32(-np.inf), scores)
+    unsigned_rows = rows.view(np.uint64)  # -1 is the largest one
+    order = np.lexsort((unsigned_rows, negative_scores))[:, :depth]
+    ordered_scores = -np.take_along_axis(negative_scores, order, axis=1)
+    return ordered_scores, np.take_along_axis(rows, order, axis=1)
 
 
 @dataclass
@@ -103,23 +113,26 @@ class ShardedIndex:
     @property
     def breadth(self) -> tuple[str, ...]:
         """The options of its parts."""
-        options = [option for part in self.parts for option in part.breadth]
-        return tuple(dict.fromkeys(options))
+        options: dict[str, None] = {}  # a set in order
+        for part in self.parts:
+            options.update(dict.fromkeys(part.breadth))
+        return tuple(options)
 
     def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best rows of all parts for (B, D) queries, padded."""
-        scores, rows = padding(len(queries), depth)
-        first = 0
+        best_scores, best_rows = padding(len(queries), depth)
+        first_row = 0
         for part in self.parts:
             try:
-                part_scores, part_rows = part.search(queries, min(depth, len(part)))
+                scores, rows = part.search(queries, min(depth, len(part)))
             except NotFiniteError as error:
-                raise NotFiniteError(first + error.row) from None
-            part_rows = np.where(part_rows < 0, -1, part_rows + first)
-            both_scores, both_rows = np.hstack([scores, part_scores]), np.hstack([rows, part_rows])
-            scores, rows = in_order(both_scores, both_rows, depth)
-            first += len(part)
-        return scores, rows
+                raise NotFiniteError(first_row + error.row) from None
+            rows = np.where(rows < 0, -1, rows + first_row)
+            all_scores = np.hstack([best_scores, scores])
+            all_rows = np.hstack([best_rows, rows])
+            best_scores, best_rows = in_order(all_scores, all_rows, depth)
+            first_row += len(part)
+        return best_scores, best_rows
 
 
 class FeedbackIndex:
@@ -134,10 +147,13 @@ class FeedbackIndex:
 
     def __init__(self, index: SearchableIndex, size: int, settings: SearchSettings) -> None:
         if size > 1 or not hasattr(index, "reconstruct"):
-            what = f"--prf {settings.prf}: the index does not return one vector per passage"
-            raise UsageError(what, "use folders of vectors, flat indexes, or one index of faiss")
-        self._index, self._vectors_of, self._settings = index, index.reconstruct, settings
-        self.is_exhaustive, self.dimension = index.is_exhaustive, index.dimension
+            message = f"--prf {settings.prf}: the index does not return one vector per passage"
+            raise UsageError(message, "use folders of vectors, flat indexes, or one index of faiss")
+        self._index = index
+        self._reconstruct = index.reconstruct
+        self._settings = settings
+        self.is_exhaustive = index.is_exhaustive
+        self.dimension = index.dimension
         self.breadth = index.breadth
 
     def __len__(self) -> int:
@@ -145,24 +161,39 @@ class FeedbackIndex:
 
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best rows for the moved (B, D) queries, padded."""
+        _, rows = self._index.search(queries, self._settings.prf_depth)
+        is_hit = rows >= 0
+        passages = self._passage_vectors(rows, is_hit)
+        if self._settings.prf is Prf.AVERAGE:
+            counts = np.float32(1 + is_hit.sum(axis=1, keepdims=True))
+            moved_queries = (queries + passages.sum(axis=1)) / counts
+        else:
+            moved_queries = self._rocchio(queries, passages, is_hit)
+        return self._index.search(moved_queries, depth)
+
+    def _passage_vectors(self, rows: Rows, is_hit: NDArray[np.bool_]) -> Vectors:
+        """Return the (B, K, D) vectors of (B, K) rows; zero where there is no hit."""
+        vectors = np.zeros((*rows.shape, self.dimension), np.float32)
+        distinct_rows, positions = np.unique(rows[is_hit], return_inverse=True)
+        vectors[is_hit] = self._reconstruct(distinct_rows)[positions]
+        return vectors
+
+    def _rocchio(self, queries: Vectors, passages: Vectors, is_hit: NDArray[np.bool_]) -> Vectors:
+        """Move (B, D) queries towards the best of (B, K, D) passages, and away from the last."""
         settings = self._settings
-        _, rows = self._index.search(queries, settings.prf_depth)
-        found = rows >= 0
-        numbers, places = np.unique(rows[found], return_inverse=True)
-        passages = np.zeros((*rows.shape, self.dimension), np.float32)  # zero: not counted
-        passages[found] = self._vectors_of(numbers)[places]
+        first_negative = passages.shape[1] - settings.prf_negatives
+        positives = _mean_of_hits(passages[:, :first_negative], is_hit[:, :first_negative])
+        negatives = _mean_of_hits(passages[:, first_negative:], is_hit[:, first_negative:])
+        moved_queries: Vectors = settings.prf_alpha * queries + settings.prf_beta * positives
+        moved_queries -= settings.prf_gamma * negatives
+        return moved_queries
 
-        def mean(part: slice, others: int = 0) -> Vectors:
-            count = np.float32(others + found[:, part].sum(1, keepdims=True))
-            middle: Vectors = (passages[:, part].sum(1) + others * queries) / np.maximum(count, 1)
-            return middle
 
-        if settings.prf is Prf.AVERAGE:
-            return self._index.search(mean(slice(None), 1), depth)
-        best = passages.shape[1] - settings.prf_negatives
-        moved: Vectors = settings.prf_alpha * queries + settings.prf_beta * mean(slice(best))
-        moved -= settings.prf_gamma * mean(slice(best, None))
-        return self._index.search(moved, depth)
+def _mean_of_hits(passages: Vectors, is_hit: NDArray[np.bool_]) -> Vectors:
+    """Return the (B, D) means of the hits among (B, K, D) passages; the others are zero."""
+    counts = np.float32(is_hit.sum(axis=1, keepdims=True))
+    means: Vectors = passages.sum(axis=1) / np.maximum(counts, 1)
+    return means
 
 
 def strictly_decreasing(scores: Scores) -> Scores:
@@ -189,21 +220,26 @@ class Ranking:
     """
 
     def __init__(self, settings: RankingSettings, *, engine_order: bool = False) -> None:
-        self._settings, self._engine_order = settings, engine_order
-        self.ties = settings.ties or (Ties.KEEP if engine_order else Ties.BREAK)
-        self.tied_hits = self.tied_queries = 0
+        self._settings = settings
+        self._engine_order = engine_order
+        default_ties = Ties.KEEP if engine_order else Ties.BREAK
+        self.ties = settings.ties or default_ties
+        self.tied_hits = 0
+        self.tied_queries = 0
 
     def best(self, qid: str, docids: Iterable[str], scores: Iterable[float]) -> Hits:
         """Return every passage once, or with --max-passage every document, the best first."""
-        best: dict[str, float] = {}
+        best_scores: dict[str, float] = {}  # by passage or document
         for name, score in zip(docids, scores, strict=True):
             if self._settings.max_passage:
                 name = document_of(name, self._settings.max_passage_delimiter)
-            if name not in best or score > best[name]:
-                best[name] = score
+            if name not in best_scores or score > best_scores[name]:
+                best_scores[name] = score
         if self._settings.remove_query:
-            best.pop(qid, None)
-        return list(best.items()) if self._engine_order else best_first(best.items())
+            best_scores.pop(qid, None)
+        if self._engine_order:
+            return list(best_scores.items())
+        return best_first(best_scores.items())
 
     def final(self, hits: Hits) -> Hits:
         """Return the hits of a query that its run lists, with tied scores lowered."""
@@ -217,18 +253,19 @@ class Ranking:
 
     def final_columns(self, hits: RankedWords) -> RankedWords:
         """Return the hits of `final` for hits that are columns."""
-        kept = hits.first(self._settings.kept)
-        self._count_ties(kept.scores)
+        hits = hits.first(self._settings.kept)
+        self._count_ties(hits.scores)
         if self.ties is Ties.KEEP:
-            return kept
-        lowered = strictly_decreasing(kept.scores.astype(np.float32))
-        return RankedWords(kept.words, lowered.astype(np.float64))
+            return hits
+        lowered = strictly_decreasing(hits.scores.astype(np.float32))
+        return RankedWords(hits.words, lowered.astype(np.float64))
 
     def _count_ties(self, scores: NDArray[np.float64]) -> None:
         """Count the scores of a query's hits that are equal to the one above."""
-        tied = int(np.count_nonzero(scores[1:] == scores[:-1]))
-        self.tied_hits += tied
-        self.tied_queries += tied > 0
+        tied_hits = int(np.count_nonzero(scores[1:] == scores[:-1]))
+        self.tied_hits += tied_hits
+        if tied_hits:
+            self.tied_queries += 1
 
     def report(self) -> None:
         """Log in which order hits of equal scores stand, if there are any."""
@@ -270,18 +307,24 @@ class Searcher:
         engine_order: bool = False,
         folder_of: Callable[[int], str] = lambda passage: "the index",
     ) -> None:
-        self._size, self._ids, self.settings = vectors_per_passage, ids, settings
-        self._index = FeedbackIndex(index, self._size, settings) if settings.prf else index
-        self._engine_order, self._folder_of = engine_order, folder_of
+        if settings.prf:
+            index = FeedbackIndex(index, vectors_per_passage, settings)
+        self._index = index
+        self._size = vectors_per_passage
+        self._ids = ids
+        self._folder_of = folder_of
+        self._engine_order = engine_order
+        self._excluded: Mapping[str, AbstractSet[str]] = {}  # passages by query
+        self.settings = settings
         self.ranking = Ranking(settings, engine_order=engine_order)
-        self._excluded: Mapping[str, AbstractSet[str]] = {}
-        self.queries = self.short_queries = 0
+        self.queries = 0
+        self.short_queries = 0
 
     @property
     def score_format(self) -> str:
         """The format of scores in a run: that of Pyserini where they are Lucene's own."""
-        is_lucenes = self._engine_order and self.ranking.ties is Ties.KEEP
-        return LUCENE_SCORES if is_lucenes else SCORES
+        has_scores_of_lucene = self._engine_order and self.ranking.ties is Ties.KEEP
+        return LUCENE_SCORES if has_scores_of_lucene else SCORES
 
     def exclude(self, passages_by_query: Mapping[str, AbstractSet[str]]) -> None:
         """Remove passages from the hits of queries, before these are ranked and cut.
@@ -302,8 +345,8 @@ class Searcher:
         _refuse_queries_not_finite(qids, queries)
         for first in range(0, len(qids), self.settings.query_batch):
             batch = slice(first, first + self.settings.query_batch)
-            answers = self._batch(qids[batch], queries[batch])
-            for qid, hits in zip(qids[batch], answers, strict=True):
+            hits_of_queries = self._search_batch(qids[batch], queries[batch])
+            for qid, hits in zip(qids[batch], hits_of_queries, strict=True):
                 if isinstance(hits, RankedWords):
                     yield qid, self.ranking.final_columns(hits)
                 else:
@@ -317,38 +360,38 @@ class Searcher:
     def warn_of_short_lists(self) -> None:
         """Warn if an approximate index found fewer hits than wanted, though it has more."""
         if self.short_queries:
-            found = f"{self.short_queries:,} of {self.queries:,} queries have fewer than"
             option = " or ".join(self._index.breadth) or "the breadth of the search"
             logger.warning(
-                f"{found} {self.settings.kept:,} hits, although the index has more passages: "
-                f"raise {option}"
+                f"{self.short_queries:,} of {self.queries:,} queries have fewer than "
+                f"{self.settings.kept:,} hits, although the index has more passages: raise {option}"
             )
 
-    def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits | RankedWords]:
+    def _search_batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits | RankedWords]:
         """Return the hits of a batch of queries."""
         total = max(len(self._index), 1)
         depth = (self.settings.hits + self._most_excluded(qids)) * self._size
         if not self._engine_order:
             depth += TAIL
         depth = min(depth, total)
-        results: list[Hits | RankedWords] = [[] for _ in qids]
-        cut_short: set[int] = set()
-        unfinished = list(range(len(qids)))
-        while unfinished:
-            scores, rows = self._search_index(queries[unfinished], depth)
+        hits_of_queries: list[Hits | RankedWords] = [[] for _ in qids]
+        exhausted_queries: set[int] = set()  # for which the index has no more rows
+        pending_queries = list(range(len(qids)))
+        while pending_queries:
+            scores, rows = self._search_index(queries[pending_queries], depth)
             names = self._names_of(rows)
-            deeper = []
-            for query, query_scores, query_rows in zip(unfinished, scores, rows, strict=True):
+            deeper_queries = []
+            for query, query_scores, query_rows in zip(pending_queries, scores, rows, strict=True):
                 count = int(np.count_nonzero(query_rows >= 0))
                 hits = self._hits(qids[query], query_scores[:count], query_rows[:count], names)
-                results[query] = _first_hits(hits, self.settings.kept)
+                hits_of_queries[query] = _first_hits(hits, self.settings.kept)
                 if count < depth:
-                    cut_short.add(query)
+                    exhausted_queries.add(query)
                 elif depth < total and self._needs_more(hits, float(query_scores[-1])):
-                    deeper.append(query)
-            unfinished, depth = deeper, min(4 * depth, total)
-        self._count_short(results, cut_short)
-        return results
+                    deeper_queries.append(query)
+            pending_queries = deeper_queries
+            depth = min(4 * depth, total)
+        self._count_short(hits_of_queries, exhausted_queries)
+        return hits_of_queries
 
     def _hits(self, qid: str, scores: Scores, rows: Rows, names: "_Names") -> Hits | RankedWords:
         """Return the hits of a query's (K,) rows, the best first."""
@@ -408,19 +451,21 @@ class Searcher:
         """Return the index's hits; an error names a passage whose score is not finite."""
         try:
             scores, rows = self._index.search(queries, depth)
-            wrong = ~np.isfinite(scores) & (rows >= 0)
-            if wrong.any():
-                raise NotFiniteError(int(rows[wrong][0]))
+            damaged_rows = rows[~np.isfinite(scores) & (rows >= 0)]
+            if len(damaged_rows):
+                raise NotFiniteError(int(damaged_rows[0]))
         except NotFiniteError as error:
             passage = error.row // self._size
             (docid,) = self._ids(np.array([passage]))
             folder = self._folder_of(passage)
-            found = f"a score of passage {docid} that is not a finite number"
-            hint = (
+            raise InputError(
+                folder,
+                None,
+                f"a score of passage {docid} that is not a finite number",
+                "finite vectors and scores",
                 f"{folder} is damaged, or another tool wrote it so: --verify compares it with its "
-                "checksums; make it again with --overwrite"
-            )
-            raise InputError(folder, None, found, "finite vectors and scores", hint) from None
+                "checksums; make it again with --overwrite",
+            ) from None
         return scores, rows
 
     def _names_of(self, rows: Rows) -> "_Names":
@@ -451,13 +496,16 @@ class Searcher:
             last_kept_score = hits[kept - 1][1]
         return self._index.is_exhaustive and last_kept_score == last_score
 
-    def _count_short(self, results: Sequence[Hits | RankedWords], cut_short: set[int]) -> None:
+    def _count_short(
+        self, hits_of_queries: Sequence[Hits | RankedWords], exhausted_queries: set[int]
+    ) -> None:
         """Count queries with fewer hits than wanted, though an approximate index has more rows."""
-        self.queries += len(results)
+        self.queries += len(hits_of_queries)
         if self._index.is_exhaustive:
             return
-        kept = self.settings.kept
-        self.short_queries += sum(len(results[query]) < kept for query in cut_short)
+        for query in exhausted_queries:
+            if len(hits_of_queries[query]) < self.settings.kept:
+                self.short_queries += 1
 
 
 class _Names:
@@ -486,9 +534,13 @@ def _refuse_queries_not_finite(qids: Sequence[str], queries: NDArray[Any]) -> No
     """Reject (B, D) vectors of which one is not finite, by its query id."""
     if queries.dtype.kind != "f":  # texts
         return
-    finite = np.isfinite(queries).all(axis=1)
-    if not finite.all():
-        qid = qids[int(np.argmin(finite))]
-        found = "a vector with a number that is not finite"
-        hint = "check the vectors of the queries, or the weights of the model that encoded them"
-        raise InputError(f"query {qid}", None, found, "finite numbers", hint)
+    is_finite = np.isfinite(queries).all(axis=1)
+    if not is_finite.all():
+        qid = qids[int(np.argmin(is_finite))]
+        raise InputError(
+            f"query {qid}",
+            None,
+            "a vector with a number that is not finite",
+            "finite numbers",
+            "check the vectors of the queries, or the weights of the model that encoded them",
+        )

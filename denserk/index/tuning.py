@@ -18,8 +18,9 @@ from scipy.stats import binomtest
 
 from denserk.config.retrieval import IndexSettings, SearchSettings
 from denserk.errors import UsageError
-from denserk.index import faiss_index
+from denserk.index import faiss_build, faiss_files, faiss_library
 from denserk.index.exact import ExactIndex
+from denserk.index.faiss_index import FaissIndex
 from denserk.index.folder import INDEX
 from denserk.index.searcher import SearchableIndex, Vectors, recalls
 from denserk.models import processor
@@ -31,9 +32,21 @@ DEPTH = 10  # hits of a query that are compared
 QUERIES = 1000  # queries that choose the type, and as many others that tune the index
 SAMPLE = 50_000  # vectors that candidates are built from
 CANDIDATES = (
-    *("Flat", "SQfp16", "SQ8", "SQ6", "SQ4", "RaBitQfs", "RaBitQfs4", "RaBitQfs6"),
-    *("RaBitQfs,Refine(SQ8)", "RaBitQfs,Refine(Flat)", "IVF{lists},Flat", "IVF{lists},SQ8"),
-    *("IVF{lists},RaBitQ,Refine(SQ8)", "HNSW32,Flat", "HNSW32,SQ8"),
+    "Flat",
+    "SQfp16",
+    "SQ8",
+    "SQ6",
+    "SQ4",
+    "RaBitQfs",
+    "RaBitQfs4",
+    "RaBitQfs6",
+    "RaBitQfs,Refine(SQ8)",
+    "RaBitQfs,Refine(Flat)",
+    "IVF{lists},Flat",
+    "IVF{lists},SQ8",
+    "IVF{lists},RaBitQ,Refine(SQ8)",
+    "HNSW32,Flat",
+    "HNSW32,SQ8",
 )
 # part of a factory string: its search parameter, and the value from which it is raised
 PARAMETERS = {"IVF": ("nprobe", 1), "HNSW": ("ef_search", 16), "Refine": ("k_factor", 1)}
@@ -67,7 +80,15 @@ class Point(NamedTuple):
         )
 
 
-def mean_recall(shares: NDArray[np.float64]) -> tuple[float, float, float]:
+class Recall(NamedTuple):
+    """The mean recall of queries, and its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def mean_recall(shares: NDArray[np.float64]) -> Recall:
     """Return the mean of (Q,) recalls, one for each query, and Wilson's 95% interval of it.
 
     The hits of a query depend on one another; they count as mean (1 - mean) Q / variance trials
@@ -79,7 +100,7 @@ def mean_recall(shares: NDArray[np.float64]) -> tuple[float, float, float]:
     effective_count = (mean * (1 - mean) or 1) * count / variance
     trials = min(max(int(effective_count), count), count * DEPTH)
     low, high = binomtest(round(trials * mean), trials).proportion_ci(method="wilson")
-    return mean, float(low), float(high)
+    return Recall(mean, float(low), float(high))
 
 
 class Judge:
@@ -99,15 +120,22 @@ class Judge:
         index: SearchableIndex = self._flat
         if point.factory != "Flat":
             search_settings = SearchSettings(**search)
-            index = faiss_index.FaissIndex(path, search_settings, threads=self.settings.threads)
+            index = FaissIndex(path, search_settings, threads=self.settings.threads)
         started = time.perf_counter()
         _, rows = index.search(self._queries, DEPTH)
         milliseconds = 1000 * (time.perf_counter() - started) / len(rows)
-        if index is self._flat:
-            recall, low, high = 1.0, 1.0, 1.0
-        else:
-            recall, low, high = mean_recall(recalls(rows, self._exact))
-        return Point(point.factory, point.size, search, recall, low, high, milliseconds)
+        recall = Recall(1.0, 1.0, 1.0)
+        if index is not self._flat:
+            recall = mean_recall(recalls(rows, self._exact))
+        return Point(
+            point.factory,
+            point.size,
+            search,
+            recall=recall.mean,
+            low=recall.low,
+            high=recall.high,
+            milliseconds=milliseconds,
+        )
 
     def tuned(self, path: Path, point: Point) -> Point:
         """Raise the search parameter that helps most, until the target is reached or none helps."""
@@ -118,7 +146,8 @@ class Judge:
             previous_recall = best.recall
             current = best
             for name, value in current.search.items():
-                raised = self._measured(path, current, **{name: value + (value + 1) // 2})
+                raised_value = value + (value + 1) // 2
+                raised = self._measured(path, current, **{name: raised_value})
                 if raised.recall > best.recall:
                     best = raised
         return best
@@ -145,18 +174,18 @@ def _build_sample(judge: Judge, path: Path, count: int, settings: IndexSettings)
     """Build a type from the sample; raise a UsageError if it would not fit with all vectors."""
     sample_size, dimension = judge.vectors.shape
     search = {}
-    for part, (parameter, start) in PARAMETERS.items():
-        if part in (settings.factory or ""):
+    for component, (parameter, start) in PARAMETERS.items():
+        if component in (settings.factory or ""):
             search[parameter] = start
-    factory, empty_index = faiss_index.empty_index(count, dimension, settings)
-    size = faiss_index.stored_bytes(empty_index, count)
+    factory, empty_index = faiss_build.empty_index(count, dimension, settings)
+    size = faiss_library.stored_bytes(empty_index, count)
     if settings.max_bytes and size > settings.max_bytes:
         raise UsageError(f"it takes {decimal(size)}")
-    _, index = faiss_index.empty_index(sample_size, dimension, settings)
-    with faiss_index.faiss_errors(UsageError):
+    _, index = faiss_build.empty_index(sample_size, dimension, settings)
+    with faiss_library.faiss_errors(UsageError):
         index.train(judge.vectors)
         index.add(judge.vectors)
-    faiss_index.write_index(index, path)
+    faiss_files.write_index(index, path)
     return Point(factory, size, search)
 
 
@@ -185,9 +214,7 @@ def build_for_recall(
     Of the types that reach the target with the (Q, D) queries, the smallest is built; with
     --max-bytes, the fastest that fits. `show_types` is called with what was compared.
     """
-    if len(queries) < 2 * DEPTH or queries.shape[1] != vectors.shape[1]:
-        expected = f"{2 * DEPTH} or more of {vectors.shape[1]} dimensions"
-        raise UsageError(f"--encoded-queries has vectors {queries.shape}: {expected} are needed")
+    _require_queries(queries, vectors.shape[1])
     count = len(vectors)
     target = settings.target_recall or 1
     path = stored.with_name(INDEX)
@@ -201,16 +228,16 @@ def build_for_recall(
     if show_types is not None:
         show_types(HEADER, [point.cells(count) for point in points])
 
-    judge = None
+    judge = None  # of all vectors; it computes what exact search finds once
     for point in points:
         if point.low < target:
             continue
         _build_whole(vectors, stored, settings, point)
         with track(f"tuning {point.factory}", len(tuning), "queries"):
-            judge = judge or Judge(vectors, tuning, settings)
+            if judge is None:
+                judge = Judge(vectors, tuning, settings)
             reached = judge.tuned(path, point)
-        named_cells = zip(HEADER, reached.cells(count), strict=True)
-        logger.info(", ".join(f"{name} {cell}" for name, cell in named_cells if cell))
+        _log_point(reached, count)
         if reached.low >= target:
             stored.unlink(missing_ok=True)  # a flat index is this file, renamed
             return {
@@ -223,6 +250,22 @@ def build_for_recall(
             }
         logger.warning(f"{point.factory} does not reach recall {target:g} with all vectors")
     raise _no_type(points, target)
+
+
+def _require_queries(queries: Vectors, dimension: int) -> None:
+    """Raise a UsageError for few queries, or queries of another dimension."""
+    if len(queries) < 2 * DEPTH or queries.shape[1] != dimension:
+        message = (
+            f"--encoded-queries has vectors {queries.shape}: {2 * DEPTH} or more of {dimension} "
+            "dimensions are needed"
+        )
+        raise UsageError(message)
+
+
+def _log_point(point: Point, count: int) -> None:
+    """Log the row of a table, with the names of its columns."""
+    named_cells = zip(HEADER, point.cells(count), strict=True)
+    logger.info(", ".join(f"{name} {cell}" for name, cell in named_cells if cell))
 
 
 def _preference(point: Point, settings: IndexSettings) -> tuple[bool, float]:
@@ -239,9 +282,9 @@ def _build_whole(vectors: Vectors, stored: Path, settings: IndexSettings, point:
         return
     count, dimension = vectors.shape
     type_settings = replace(settings, factory=point.factory)
-    factory, index = faiss_index.empty_index(count, dimension, type_settings)
-    faiss_index.check_memory(factory, index, count, settings)
-    faiss_index.build(vectors, path, settings, factory, index)
+    factory, index = faiss_build.empty_index(count, dimension, type_settings)
+    faiss_build.check_memory(factory, index, count, settings)
+    faiss_build.build(vectors, path, settings, factory, index)
 
 
 def _no_type(points: Sequence[Point], target: float) -> UsageError:

@@ -56,10 +56,10 @@ def build_collection(
             contents = present.contents
         else:
             contents = _load(collection, sources, planned, present, milvus)
-            collection.note_manifest(replace(planned, complete=True, contents=contents))
+            collection.replace_manifest(replace(planned, complete=True, contents=contents))
             if _is_measurable(sources, milvus):
                 contents = {**contents, "recall": _measure_recall(sources, settings, milvus)}
-                collection.note_manifest(replace(planned, complete=True, contents=contents))
+                collection.replace_manifest(replace(planned, complete=True, contents=contents))
     return IndexResult(
         count=contents["count"],
         bytes=0,
@@ -188,7 +188,7 @@ class _Loading:
 
     def resume(self) -> None:
         """Skip the rows that an interrupted load noted as written."""
-        self._present_rows = int(self._collection.noted(ROWS) or 0)
+        self._present_rows = int(self._collection.read_property(ROWS) or 0)
         logger.info(
             f"{self._collection.place}: {self._present_rows:,} rows are there, load resumed"
         )
@@ -203,11 +203,11 @@ class _Loading:
         self._collection.write(first_row, ids_of_rows, vectors.astype(np.float32))
         self._batches += 1
         if self._batches % KEPT_EVERY == 0:
-            self._collection.note(ROWS, str(self.rows))
+            self._collection.set_property(ROWS, str(self.rows))
 
     def settle(self) -> None:
         """Note the number of rows, and wait until the server has indexed them."""
-        self._collection.note(ROWS, str(self.rows))
+        self._collection.set_property(ROWS, str(self.rows))
         self._collection.settle()
 
     def require_rows(self) -> None:

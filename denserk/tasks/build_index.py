@@ -29,8 +29,9 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
-from denserk.index import faiss_index
+from denserk.index import faiss_build, faiss_templates
 from denserk.index.bm25 import PURPOSE, build_bm25, build_lucene, require_lucene
+from denserk.index.faiss_index import FaissIndex
 from denserk.index.folder import INDEX, expanded, folder_bytes, gather, known_count, open_sources
 from denserk.index.scripts import SAMPLE, language_of_corpus
 from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recalls
@@ -295,7 +296,7 @@ class MergePlan(Plan):
             message = f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes"
             hint = "leave it out: indexes with the same training are merged as they are"
             raise UsageError(message, hint)
-        self._parts = faiss_index.open_parts(inputs)
+        self._parts = faiss_templates.open_parts(inputs)
         vectors: list[str] = []
         for part in self._parts:
             vectors += part.manifest.made_from.get("vectors", [])
@@ -315,7 +316,7 @@ class MergePlan(Plan):
 
     def fill(self, folder: Path) -> dict[str, Any]:
         """Write index and ids into a folder; return the contents of its manifest."""
-        faiss_index.merge_folders(self._parts, folder)
+        faiss_templates.merge_folders(self._parts, folder)
         first_part = self._parts[0]
         contents = [part.manifest.contents for part in self._parts]
         return {
@@ -341,7 +342,7 @@ class VectorsPlan(Plan):
         self._show_types = show_types
         self._template = None
         if paths.trained_as is not None:
-            self._template = faiss_index.read_template(paths.trained_as)
+            self._template = faiss_templates.read_template(paths.trained_as)
             settings = self._template.settings(settings)
         self._sources = open_sources(inputs, paths.allow_pickle)
         named_manifests = [(source.name, source.manifest) for source in self._sources]
@@ -366,7 +367,7 @@ class VectorsPlan(Plan):
         self._check_room()
 
     def _refuse_other_training(
-        self, template: faiss_index.Template, model: manifest.Description | None
+        self, template: faiss_templates.Template, model: manifest.Description | None
     ) -> None:
         """Raise an error if a template was trained on vectors of another model."""
         compared = f"the index {template.name} and the vectors {self._sources[0].name}"
@@ -385,7 +386,7 @@ class VectorsPlan(Plan):
         logger.info(f"vectors: {rows:,} x {dimension} x 4 bytes = {size} on the disk")
         if not self._settings.is_flat and self._queries is None:
             factory, index = _index_to_fill(rows, dimension, self._settings, self._template)
-            faiss_index.check_memory(factory, index, rows, self._settings)
+            faiss_build.check_memory(factory, index, rows, self._settings)
 
     def fill(self, folder: Path) -> dict[str, Any]:
         """Write index and ids into a folder; return the contents of its manifest."""
@@ -405,9 +406,9 @@ class VectorsPlan(Plan):
         count, dimension = vectors.shape
         factory, index = _index_to_fill(count, dimension, settings, self._template)
         if self._count is None:
-            faiss_index.check_memory(factory, index, count, settings)
-        faiss_index.build(vectors, folder / INDEX, settings, factory, index)
-        opened = faiss_index.FaissIndex(folder / INDEX, SearchSettings(), threads=settings.threads)
+            faiss_build.check_memory(factory, index, count, settings)
+        faiss_build.build(vectors, folder / INDEX, settings, factory, index)
+        opened = FaissIndex(folder / INDEX, SearchSettings(), threads=settings.threads)
         blocks = partial(np.array_split, vectors, -(-count // RECALL_BLOCK))
         recall = measure_recall(factory, opened, blocks, settings)
         vectors_file.unlink()
@@ -436,11 +437,11 @@ def _read_queries(
 
 
 def _index_to_fill(
-    count: int, dimension: int, settings: IndexSettings, template: faiss_index.Template | None
+    count: int, dimension: int, settings: IndexSettings, template: faiss_templates.Template | None
 ) -> tuple[str, Any]:
     """Return a factory string and an index without vectors, trained if there is a template."""
     if template is None:
-        return faiss_index.empty_index(count, dimension, settings)
+        return faiss_build.empty_index(count, dimension, settings)
     if template.index.d != dimension:
         message = (
             f"{template.name} was trained on vectors of {template.index.d} dimensions, and the "

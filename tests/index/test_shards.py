@@ -95,7 +95,7 @@ def test_memory_is_logged_before_and_compared(tmp_path, monkeypatch, caplog):
     name = vector_folder(tmp_path / "a", ["d1"], ONE)
     found([name], ONE, SearchSettings())
     assert "searching needs" in caplog.text
-    monkeypatch.setattr("denserk.index.faiss_index.available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("denserk.index.memory.available_bytes", lambda: 1 << 20)
     with pytest.raises(UsageError, match=r"searching needs .*, and 1.0 MB are available") as error:
         found([name], ONE, SearchSettings(query_batch=2**20))
     assert "--query-batch 131072, or less deep" in str(error.value.hint)

@@ -19,7 +19,7 @@ from denserk.config.retrieval import (
     Metric,
 )
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index import faiss_index
+from denserk.index import memory
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.vectors import VectorFolder
 from denserk.tasks.build_index import build_index
@@ -98,7 +98,7 @@ def test_stopped_at_six_points_and_resumed_gives_the_same_bytes(toy, vectors, tm
     [("SQ8", r"building SQ8 needs .* and 100 bytes are available"), ("Bogus9", "rejects Bogus9")],
 )
 def test_what_cannot_be_built_is_rejected_first(vectors, tmp_path, monkeypatch, factory, message):
-    monkeypatch.setattr(faiss_index, "available_bytes", lambda: 100)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 100)
     with pytest.raises(UsageError, match=message):
         index(tmp_path / "i", vectors, factory=factory)
     assert not (tmp_path / "i").exists()

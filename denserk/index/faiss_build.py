@@ -1,0 +1,191 @@
+"""Building an index of faiss, and the memory that it needs.
+
+Inverted lists that outgrow memory go to files, which are merged at the end.
+"""
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from denserk.config.retrieval import IndexSettings, IndexType, Metric
+from denserk.errors import UsageError
+from denserk.index import memory
+from denserk.index.faiss_files import merge_files, write_index
+from denserk.index.faiss_library import (
+    FLOAT_BYTES,
+    ID_BYTES,
+    faiss_errors,
+    inner_indexes,
+    load_faiss,
+    mergeable_ivf,
+    on_gpu,
+    stored_bytes,
+)
+from denserk.index.searcher import Vectors
+from denserk.io.files import temporary_beside
+from denserk.reporting import Progress, track
+
+logger = logging.getLogger(__name__)
+
+ADD_ROWS = 65_536  # vectors given to faiss at once
+GOOD_TRAINING = 39  # training vectors per centroid that faiss asks for
+GROWTH = 2  # an array that grows is copied into a larger one: both are there for a moment
+# least size of the inverted lists that are written to a file while an index is filled
+LEAST_SPILL = 32 << 20
+
+
+def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[str, Any]:
+    """Return the factory string of an index for `count` vectors, and the index, empty."""
+    faiss = load_faiss()
+    factory = _factory_string(count, settings)
+    metric = faiss.METRIC_INNER_PRODUCT if settings.similarity is Metric.INNER else faiss.METRIC_L2
+    with faiss_errors(partial(_rejected, factory)):
+        index = faiss.index_factory(dimension, factory, metric)
+    for inner in inner_indexes(index):
+        if hasattr(inner, "do_polysemous_training"):
+            inner.do_polysemous_training = False  # takes minutes, for a search that nobody asks for
+        if isinstance(inner, faiss.IndexHNSW):
+            inner.hnsw.efConstruction = settings.efC
+    return factory, index
+
+
+def _factory_string(count: int, settings: IndexSettings) -> str:
+    """Return the factory string given or that of the type, {lists} filled in for the count."""
+    most_lists = count // GOOD_TRAINING
+    lists = settings.nlist or max(1, min(int(4 * count**0.5), most_lists))
+    quantizer = f"PQ{settings.pq_m}x{settings.pq_nbits}"
+    factory_of_type = {
+        IndexType.FLAT: "Flat",
+        IndexType.HNSW: f"HNSW{settings.M},Flat",
+        IndexType.IVF: f"IVF{lists},Flat",
+        IndexType.PQ: quantizer,
+        IndexType.HNSWPQ: f"HNSW{settings.M}_{quantizer}",
+        IndexType.SQ8: "SQ8",
+        IndexType.SQFP16: "SQfp16",
+    }
+    factory = settings.factory or factory_of_type[settings.type]
+    return factory.replace("{lists}", str(lists))
+
+
+def _rejected(factory: str, reason: str) -> UsageError:
+    """Return the error of an index that faiss does not create, train or fill."""
+    hint = "see faiss's guide to factory strings"
+    if "training points" in reason:
+        hint = "use --type flat, a smaller --nlist or --set pq-nbits, or a larger --set train-size"
+    elif "subquantizers" in reason:
+        hint = "give --set pq-m=N, a divisor of the vectors' dimension"
+    return UsageError(f"faiss rejects {factory}: {reason}", hint)
+
+
+def check_memory(factory: str, index: Any, count: int, settings: IndexSettings) -> None:
+    """Log the memory that filling an index with `count` vectors needs; reject what cannot fit."""
+    sample = 0 if index.is_trained else min(count, settings.train_size)
+    needs = {"training": 2 * FLOAT_BYTES * index.d * sample}  # the vectors and their residuals
+    ivf = mergeable_ivf(index)
+    if settings.device == "cpu" and ivf is not None:
+        needs["centroids"] = stored_bytes(ivf.quantizer, ivf.nlist)
+        lists_bytes = count * _bytes_in_lists(ivf)
+        needs["inverted lists"] = GROWTH * min(lists_bytes, spill_bytes())
+    else:
+        needs["the index"] = GROWTH * stored_bytes(index, count)
+    if ivf is None:
+        hint = 'give --factory "IVF...,PQ...": lists go to the disk while it is filled'
+    else:
+        hint = "give a smaller --set train-size, or fewer lists"
+    memory.require_memory(f"building {factory}", needs, hint)
+
+
+def _bytes_in_lists(ivf: Any) -> int:
+    """Return the bytes that a vector takes in the inverted lists of an IVF index."""
+    return int(ivf.code_size) + ID_BYTES
+
+
+def spill_bytes() -> int:
+    """Return the size of inverted lists in memory at which they are written to a file."""
+    available = memory.available_bytes() or 0
+    return max(LEAST_SPILL, available // 8)
+
+
+def build(vectors: Vectors, path: Path, settings: IndexSettings, factory: str, index: Any) -> None:
+    """Train, fill and write an index of (N, D) vectors, which are added in blocks."""
+    faiss = load_faiss()
+    if settings.threads:
+        faiss.omp_set_num_threads(settings.threads)
+    with (
+        faiss_errors(partial(_rejected, factory)),
+        track(f"adding to {factory}", len(vectors), "vectors") as progress,
+    ):
+        gpu_index = None
+        if settings.device != "cpu":
+            gpu_index = on_gpu(index, settings.device, cpu_option="--device cpu")
+        if gpu_index is not None:
+            _train(gpu_index, vectors, settings)
+            _add(gpu_index, vectors, progress)
+            write_index(faiss.index_gpu_to_cpu(gpu_index), path)
+            return
+        _train(index, vectors, settings)
+        if mergeable_ivf(index) is None:
+            _add(index, vectors, progress)
+            write_index(index, path)
+        else:
+            _add_and_spill(index, vectors, path, progress)
+
+
+def _train(index: Any, vectors: Vectors, settings: IndexSettings) -> None:
+    """Train an index, if it is not trained yet, with a sample of (N, D) vectors."""
+    if index.is_trained:
+        return
+    size = min(len(vectors), settings.train_size)
+    logger.info(f"training on {size:,} vectors")
+    generator = np.random.default_rng(settings.seed)
+    rows = generator.choice(len(vectors), size, replace=False)
+    index.train(vectors[np.sort(rows)])
+
+
+def _blocks(vectors: Vectors) -> Iterator[Vectors]:
+    """Yield (N, D) vectors in blocks of (n, D)."""
+    for first in range(0, len(vectors), ADD_ROWS):
+        yield vectors[first : first + ADD_ROWS]
+
+
+def _add(index: Any, vectors: Vectors, progress: Progress) -> None:
+    """Add (N, D) vectors to an index."""
+    for block in _blocks(vectors):
+        index.add(block)
+        progress.advance(len(block))
+
+
+def _add_and_spill(index: Any, vectors: Vectors, path: Path, progress: Progress) -> None:
+    """Add (N, D) vectors to an index with inverted lists, and write it to `path`.
+
+    Whenever its lists reach the size of a spill, they go to a file and the index is emptied.
+    """
+    bytes_of_vector = _bytes_in_lists(mergeable_ivf(index))
+    limit = spill_bytes()
+    files: list[Path] = []
+    try:
+        for block in _blocks(vectors):
+            index.add(block)
+            progress.advance(len(block))
+            if index.ntotal * bytes_of_vector >= limit:
+                files.append(temporary_beside(path))
+                _spill(index, files[-1])
+        if not files:
+            write_index(index, path)
+            return
+        files.append(temporary_beside(path))
+        _spill(index, files[-1])
+        merge_files(index, files, path)
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)
+
+
+def _spill(index: Any, file: Path) -> None:
+    """Write an index to a file, and remove its vectors from memory."""
+    write_index(index, file)
+    index.reset()
