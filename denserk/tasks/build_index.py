@@ -30,8 +30,9 @@ from denserk.config.retrieval import (
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
 from denserk.index import faiss_index
-from denserk.index.bm25 import PURPOSE, build_bm25, build_lucene, require_lucene
+from denserk.index.bm25 import PURPOSE, build_bm25
 from denserk.index.folder import INDEX, expanded, folder_bytes, gather, known_count, open_sources
+from denserk.index.lucene import build_lucene, require_lucene
 from denserk.index.scripts import SAMPLE, language_of_corpus
 from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recalls
 from denserk.index.terms import analyzer_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from denserk.config.languages import LANGUAGES, Terms
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import UsageError
-from denserk.index.bm25 import require_lucene
+from denserk.index.lucene import require_lucene
 from denserk.index.terms import analyzer_of, bigram_spans, normalized
 from tests.support.peers import run_pyserini
 
