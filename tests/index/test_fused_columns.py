@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as hnp
 
 from denserk.config.retrieval import FusionMethod, FusionSettings, Missing, Normalization
 from denserk.index.fused_columns import exact_sums, fuse_columns
-from denserk.index.fusion import score_parts, weighted
+from denserk.index.fusion import score_contributions, weighted_scores
 from denserk.io.run_columns import NO_HITS, RankedWords
 from denserk.io.run_text import id_words
 from denserk.records import best_first
@@ -48,7 +48,7 @@ def test_columns_are_fused_as_hits_are(runs, fusion, weights):
     weights = weights[: len(runs)]
     ranked = [best_first(hits.items())[: fusion.depth] for hits in runs]
     with np.errstate(over="ignore", invalid="ignore"):
-        expected = best_first(weighted(score_parts(ranked, fusion), weights).items())
+        expected = best_first(weighted_scores(score_contributions(ranked, fusion), weights).items())
         fused = fuse_columns([columns_of(hits) for hits in runs], fusion, weights)
     if fused is None:
         assert not all(math.isfinite(score) for _, score in expected)

@@ -19,7 +19,7 @@ from denserk.config.retrieval import (
     Ties,
 )
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index.fusion import score_parts, weighted
+from denserk.index.fusion import score_contributions, weighted_scores
 from denserk.index.fusion_weights import weight_grid
 from denserk.index.searcher import Ranking
 from denserk.io.manifest import Kind, read_manifest
@@ -36,14 +36,14 @@ DENSE = [("d3", 0.75), ("d1", 0.5), ("d4", 0.25)]
 
 
 def test_reciprocal_ranks():
-    assert weighted(score_parts([TERMS, DENSE], FusionSettings()), [1, 1]) == {
+    assert weighted_scores(score_contributions([TERMS, DENSE], FusionSettings()), [1, 1]) == {
         "d1": 1 / (60 + 1) + 1 / (60 + 2),
         "d2": 1 / (60 + 2),
         "d3": 1 / (60 + 3) + 1 / (60 + 1),
         "d4": 1 / (60 + 3),
     }
-    parts = score_parts([TERMS, DENSE], FusionSettings(rrf_k=0))
-    assert weighted(parts, [0.5, 2])["d3"] == 0.5 / 3 + 2 / 1
+    contributions = score_contributions([TERMS, DENSE], FusionSettings(rrf_k=0))
+    assert weighted_scores(contributions, [0.5, 2])["d3"] == 0.5 / 3 + 2 / 1
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_weighted_scores(normalization, missing, expected):
         "normalization": Normalization(normalization),
         "missing": Missing(missing),
     }
-    parts = score_parts([TERMS, DENSE], FusionSettings(**LINEAR, **how))
-    fused = weighted(parts, [0.25, 1])
+    contributions = score_contributions([TERMS, DENSE], FusionSettings(**LINEAR, **how))
+    fused = weighted_scores(contributions, [0.25, 1])
     assert [fused[f"d{n}"] for n in range(1, 5)] == pytest.approx(expected, abs=1e-12)
 
 
@@ -79,7 +79,7 @@ def test_the_order_of_the_runs_changes_nothing(runs, random):
     shuffled = random.sample(pairs, len(pairs))
     for method in FusionMethod:
         one, other = (
-            weighted(score_parts(hits, FusionSettings(method=method)), weights)
+            weighted_scores(score_contributions(hits, FusionSettings(method=method)), weights)
             for hits, weights in (zip(*order, strict=True) for order in (pairs, shuffled))
         )
         assert one == other
