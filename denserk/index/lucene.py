@@ -273,7 +273,7 @@ class LuceneIndex:
 
     def _count_passages(self) -> int:
         """Return the number of passages of the index."""
-        options = ["-index", self._folder, "-stats"]
+        options: list[str | Path] = ["-index", self._folder, "-stats"]
         _, log = run_anserini("index.IndexReaderUtils", options)
         match = re.search(r"^documents: +(\d+)", log, re.MULTILINE)
         if match is None:
