@@ -30,6 +30,7 @@ from denserk.index.terms import Analyzer, analyzer_of
 from denserk.io.files import whole_text, write_errors
 from denserk.io.manifest import Manifest, bm25_language
 from denserk.io.vector_formats import DOCID
+from denserk.records import Query
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +93,11 @@ class TermNumbers(dict[str, int]):
             number = self.vocabulary.setdefault(term, len(self.vocabulary))
         self[word] = number
         return number
+
+
+def query_texts(queries: Sequence[Query]) -> NDArray[np.object_]:
+    """Return the texts of B queries (B,), which BM25 indexes search for."""
+    return np.array([query.text for query in queries], dtype=object)
 
 
 class QueryHits(NamedTuple):
