@@ -643,7 +643,7 @@ class Mining:
 
     def _rankings(self, qid: str) -> list[Ranking]:
         """Return a query's hits in each run, the best first."""
-        rankings = []
+        rankings: list[Ranking] = []
         for run in self._runs:
             docids, scores = run.hits(qid)
             rankings.append(best_first(zip(docids, scores, strict=True)))
