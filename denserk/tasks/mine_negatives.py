@@ -4,24 +4,17 @@ Queries and hits wait in temporary files; memory holds ids and some bytes per qu
 are processed in the order of the training data, so neither the order of a run nor the division into
 shards changes what a query gets.
 
-Hits are ranked by score, ties by descending passage id, regardless of the run's order and ranks.
-A guard is a function that returns why a hit is dropped, or None. A hit that a guard suspects of
-being relevant in one run is no negative from any other run either.
+Which hits are dropped, and why, is in `mining_guards.py`; a teacher's scores are in
+`teacher_scores.py`.
 """
 
 import logging
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
-from math import inf, isfinite
 from random import Random
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED, CorpusSettings
@@ -39,172 +32,21 @@ from denserk.io.outputs import scratch_folder
 from denserk.io.run_lookup import RunByQuery
 from denserk.io.runs import RunLookup
 from denserk.io.topics import grades_by_query, read_qrels, read_queries, read_questions
-from denserk.io.training import RANDOM_NEGATIVES, read_training
+from denserk.io.training import read_training
 from denserk.io.unchanged import checksum, refuse_change
 from denserk.records import Candidate, Passage, Qrel, Query, TrainingExample, best_first
 from denserk.reporting import track
+from denserk.tasks.mining_guards import Drops, Hit, Ranking, guard_hits, score_guard, text_guard
+from denserk.tasks.teacher_scores import (
+    Score,
+    load_teacher,
+    with_teacher_scores,
+    without_random_negatives,
+)
 
 logger = logging.getLogger(__name__)
 
-# reasons that do not make a hit suspected of being relevant
-UNSUSPICIOUS = ("positives", "min-score")
-WORD = re.compile(r"\w+")
-NO_WORDS = "  "  # what `_padded_words` returns of a text without a word
-SCORED_TOGETHER = 64  # queries whose pairs are sorted by length into batches
-Drops = Counter[str]  # hits that were dropped, by reason
 Examples = Iterator[TrainingExample]
-Ranking = Sequence[tuple[str, float]]  # the hits of a query in a run, with scores, the best first
-# why a score, a hit or a text is no negative; None if it may be one
-ScoreGuard = Callable[[float], str | None]
-HitGuard = Callable[["Hit"], str | None]
-TextGuard = Callable[[str], str | None]
-# of query i with passage i: (P,)
-Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
-
-
-class Hit(NamedTuple):
-    """A passage that a run returned for a query: rank from 1, number of the run from 0."""
-
-    docid: str
-    rank: int
-    score: float
-    run: int
-
-
-def score_guard(best_positive: float | None, settings: MiningSettings) -> ScoreGuard:
-    """Return the guard of scores; `best_positive` is None where no positive has a score.
-
-    >>> guard = score_guard(20.0, MiningSettings(relative_margin=0.05, min_score=3))
-    >>> guard(19.1), guard(19.0), guard(2.0)
-    ('margin', None, 'min-score')
-    """
-    lowest = -inf if settings.min_score is None else settings.min_score
-    highest = inf if settings.max_score is None else settings.max_score
-    limit = inf
-    reason_of_limit = "margin"
-    if best_positive is not None:
-        limit = _limit_below_positive(best_positive, settings)
-    elif settings.has_margin:
-        limit = -inf
-        reason_of_limit = "no positive's score"
-
-    def guard(score: float) -> str | None:
-        if score > highest:
-            return "max-score"
-        if score > limit:
-            return reason_of_limit
-        if score < lowest:
-            return "min-score"
-        return None
-
-    return guard
-
-
-def _limit_below_positive(best_positive: float, settings: MiningSettings) -> float:
-    """Return the highest score of a negative by the margins to the best positive."""
-    limits = [inf]
-    if settings.absolute_margin is not None:
-        limits.append(best_positive - settings.absolute_margin)
-    if settings.relative_margin is not None:
-        limits.append(best_positive - abs(best_positive) * settings.relative_margin)
-    return min(limits)
-
-
-def hit_guard(ranking: Ranking, positives: Collection[str], settings: MiningSettings) -> HitGuard:
-    """Return the guard of rank and score for a query's hits in one run.
-
-    With a teacher, its scores are guarded later instead.
-    """
-    scores_of_positives = [score for docid, score in ranking if docid in positives]
-    guard_of_scores = score_guard(max(scores_of_positives, default=None), settings)
-
-    def guard(hit: Hit) -> str | None:
-        if hit.docid in positives:
-            return "positives"
-        if hit.rank <= settings.range_min:
-            return "range-min"
-        if settings.teacher is not None:
-            return None
-        return guard_of_scores(hit.score)
-
-    return guard
-
-
-def guard_hits(
-    rankings: Iterable[Ranking],
-    positives: Collection[str],
-    settings: MiningSettings,
-    drops: Drops,
-) -> list[Hit]:
-    """Return a query's hits in all runs that the guards of rank and score let pass.
-
-    They are merged by rank, then by run, each passage once; one that is suspected of being relevant
-    in any run is dropped. The dropped hits are counted.
-    """
-    passed: list[Hit] = []
-    suspected_docids: set[str] = set()
-    for run, ranking in enumerate(rankings):
-        guard = hit_guard(ranking, positives, settings)
-        for rank, (docid, score) in enumerate(ranking[: settings.depth], start=1):
-            hit = Hit(docid, rank, score, run)
-            reason = guard(hit)
-            if reason is None:
-                passed.append(hit)
-                continue
-            drops[reason] += 1
-            if reason not in UNSUSPICIOUS:
-                suspected_docids.add(docid)
-    merged: dict[str, Hit] = {}
-    for hit in sorted(passed, key=lambda hit: (hit.rank, hit.run)):
-        if hit.docid in suspected_docids:
-            drops["suspected in another run"] += 1
-        elif hit.docid in merged:
-            drops["in several runs"] += 1
-        else:
-            merged[hit.docid] = hit
-    return list(merged.values())
-
-
-def text_guard(
-    positives: Sequence[str], settings: MiningSettings, *, known_by_text: bool = False
-) -> TextGuard:
-    """Return the guard of texts that repeat a positive; a text without a word repeats nothing.
-
-    Case and punctuation do not count. `known_by_text`: a hit with the words of a positive is that
-    positive.
-
-    >>> guard = text_guard(["the old river"], MiningSettings(drop_literal=True))
-    >>> guard("See: The old -- River!"), guard("old rivers")
-    ('literal', None)
-    """
-    positive_words = {_padded_words(text) for text in positives}
-    positive_words.discard(NO_WORDS)
-
-    def guard(text: str) -> str | None:
-        words = _padded_words(text)
-        if words == NO_WORDS:
-            return None
-        if known_by_text and words in positive_words:
-            return "positives"
-        if settings.drop_literal and _repeats(words, positive_words):
-            return "literal"
-        return None
-
-    return guard
-
-
-def _padded_words(text: str) -> str:
-    """Return the words of a text between blanks, so that whole words are found in it.
-
-    >>> _padded_words("The old -- River!"), _padded_words("...") == NO_WORDS
-    (' the old river ', True)
-    """
-    return f" {' '.join(WORD.findall(text.casefold()))} "
-
-
-def _repeats(words: str, positive_words: Iterable[str]) -> bool:
-    """Return whether words contain those of a positive, or are contained in them."""
-    return any(words in positive or positive in words for positive in positive_words)
 
 
 @dataclass
@@ -261,7 +103,7 @@ def mine_negatives(
         closing(PassageTexts(scratch / "passages")) as texts,
     ):
         mining = Mining(paths, settings, read_inputs(paths, settings, corpus), queries, texts)
-        score = load_teacher(settings, text, compute)
+        score = load_teacher(settings.teacher, text, compute)
         runs = [RunLookup(path, hits, paths.run_format) for path in paths.run]
         examples = mining.examples(runs, score)
         forget_file(paths.output)
@@ -410,21 +252,10 @@ def mine_in_memory(
         closing(PassageTexts(scratch / "passages")) as texts,
     ):
         mining = Mining(paths, settings, inputs, queries, texts)
-        score = load_teacher(settings, text, compute)
+        score = load_teacher(settings.teacher, text, compute)
         examples = list(mining.examples(runs, score))
     mining.result.log(settings.num_negatives)
     return examples
-
-
-def load_teacher(
-    settings: MiningSettings, text: Mapping[str, Any], compute: ComputeSettings
-) -> Score | None:
-    """Load the cross-encoder whose scores replace those of the runs; None without one."""
-    if settings.teacher is None:
-        return None
-    from denserk.models.cross_encoder import PairScorer  # needs torch
-
-    return PairScorer(settings.teacher, text, None, compute).score
 
 
 def _ids_of_hits(rankings: Iterable[Ranking]) -> dict[str, None]:
@@ -507,7 +338,7 @@ class Mining:
     def _store(self, example: TrainingExample) -> None:
         """Store a query with its positives and answers; join it with an earlier one of its id."""
         answers = self._inputs.answers.get(example.qid) or example.answers
-        example = _without_random(example)._replace(negatives=(), answers=answers)
+        example = without_random_negatives(example)._replace(negatives=(), answers=answers)
         if not all(positive.docid for positive in example.positives):
             self._has_positives_without_ids = True
         if answers:
@@ -780,7 +611,7 @@ class Mining:
     def _with_teacher_scores(self, examples: Examples, score: Score) -> Examples:
         """Replace the runs' scores by the teacher's, and guard by those."""
         source = self._paths.train or self._paths.topics or ""
-        for example in scored(examples, score, source):
+        for example in with_teacher_scores(examples, score, source):
             best = max(candidate.score or 0.0 for candidate in example.positives)
             guard = score_guard(best, self._settings)
             reasons = [guard(candidate.score or 0.0) for candidate in example.negatives]
@@ -829,72 +660,3 @@ def _merged(earlier: TrainingExample, later: TrainingExample) -> TrainingExample
         positives.setdefault(candidate.docid or candidate.text, candidate)
     answers = tuple(dict.fromkeys((*earlier.answers, *later.answers)))
     return earlier._replace(positives=tuple(positives.values()), answers=answers)
-
-
-def _without_random(example: TrainingExample) -> TrainingExample:
-    """Return an example without the random negatives of DPR, which wait in `extra`."""
-    extra = {key: value for key, value in example.extra.items() if key != RANDOM_NEGATIVES}
-    return example._replace(extra=extra)
-
-
-def scored(examples: Iterable[TrainingExample], score: Score, source: str) -> Examples:
-    """Yield the examples, in order, with a new score for every positive and negative.
-
-    The random negatives of a DPR question without hard negatives are scored as its negatives.
-    """
-    stream = iter(examples)
-    block = list(islice(stream, SCORED_TOGETHER))
-    while block:
-        yield from _scored_together(block, score, source)
-        block = list(islice(stream, SCORED_TOGETHER))
-
-
-def _scored_together(block: Sequence[TrainingExample], score: Score, source: str) -> Examples:
-    """Yield a few examples with new scores."""
-    examples = [_with_random_negatives(example, source) for example in block]
-    queries: list[Query] = []
-    passages: list[Passage] = []
-    for example in examples:
-        for candidate in training.all_candidates(example):
-            _refuse_missing_text(example, candidate, source)
-            queries.append(Query(example.qid, example.query))
-            passages.append(
-                Passage(candidate.docid, candidate.text, candidate.title, candidate.extra)
-            )
-    scores: list[float] = score(queries, passages).tolist()
-    for query, passage, value in zip(queries, passages, scores, strict=True):
-        if not isfinite(value):
-            found = f"the score {value} for passage {passage.docid} of query {query.qid}"
-            hint = "the teacher is broken, or its --dtype too narrow"
-            raise InputError(source, None, found, "a finite number", hint)
-    remaining_scores = iter(scores)
-    for example in examples:
-        positives = _with_scores(example.positives, remaining_scores)
-        negatives = _with_scores(example.negatives, remaining_scores)
-        yield example._replace(positives=positives, negatives=negatives)
-
-
-def _with_random_negatives(example: TrainingExample, source: str) -> TrainingExample:
-    """Return an example whose random negatives are its negatives, if it has no others."""
-    if example.negatives or RANDOM_NEGATIVES not in example.extra:
-        return example
-    negatives = training.random_negatives(example, source)
-    return _without_random(example)._replace(negatives=negatives)
-
-
-def _with_scores(candidates: Sequence[Candidate], scores: Iterator[float]) -> tuple[Candidate, ...]:
-    """Return candidates with the next scores."""
-    return tuple(candidate._replace(score=next(scores)) for candidate in candidates)
-
-
-def _refuse_missing_text(example: TrainingExample, candidate: Candidate, source: str) -> None:
-    """Raise an InputError for a query or passage without the text that the teacher reads."""
-    expected = "texts, which the teacher reads"
-    if not example.query:
-        found = f"query {example.qid} without its text"
-        hint = "add --queries, the file with the texts"
-        raise InputError(source, None, found, expected, hint)
-    if not candidate.text and not candidate.title:
-        found = f"passage {candidate.docid} of query {example.qid} without its text"
-        hint = "add --corpus, the file with the texts"
-        raise InputError(source, None, found, expected, hint)

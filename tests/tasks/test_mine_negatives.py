@@ -15,7 +15,8 @@ from denserk.io.training import read_training
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.tasks.convert import convert
-from denserk.tasks.mine_negatives import mine_negatives, scored
+from denserk.tasks.mine_negatives import mine_negatives
+from denserk.tasks.teacher_scores import with_teacher_scores
 from tests.support.mining import RUN, ids, negatives, run_text
 from tests.support.toy import PASSAGES, QRELS, QUERIES
 from tests.support.training_examples import inline, jsonl
@@ -440,7 +441,7 @@ def broken_teacher(queries, passages):
 )
 def test_what_a_teacher_cannot_score(unscored, message, hint):
     with pytest.raises(InputError, match=message) as error:
-        list(scored([unscored], broken_teacher, "train"))
+        list(with_teacher_scores([unscored], broken_teacher, "train"))
     assert hint in str(error.value.hint)
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from denserk.config.mining import MiningSettings
 from denserk.records import best_first
-from denserk.tasks.mine_negatives import Drops, guard_hits, text_guard
+from denserk.tasks.mining_guards import Drops, guard_hits, text_guard
 
 RUN = st.dictionaries(
     st.sampled_from([f"d{number}" for number in range(12)]), st.integers(-3, 6).map(float)
